@@ -15,11 +15,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchbench.cluster.asking import FleetOptions, measure_fleet
 from benchbench.cluster.entry import PIECE
-from benchbench.cluster.fleet import FleetObserver, FleetResult
-from benchbench.cluster.interface import Arrived, Ended, Event, Node
-from benchbench.cluster.messages import Description, LineKind, LineReader, line_bytes, read_job
+from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, measure_fleet
+from benchbench.cluster.messages import (
+    Arrived,
+    Description,
+    Ended,
+    Event,
+    LineKind,
+    LineReader,
+    Node,
+    line_bytes,
+    read_job,
+)
 from benchbench.documents.fleet import incomplete
 from benchbench.model.case import Case
 from benchbench.model.options import MeasureOptions

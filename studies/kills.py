@@ -1,16 +1,18 @@
-"""Runs killed at random moments: is every record that was shown kept, does each resume to the same cases?
+"""Runs ended at random moments: is every record that was shown kept, does each resume to the same cases?
 
     python -m studies.kills fake 150
     python -m studies.kills torch 50
 
-Each trial starts a run, kills it, resumes it, kills that in four of five cases, and so on until one is let go
-to its end. What the last 200 came to is in output/kills.txt.
+Each trial starts a run, ends it by SIGKILL, SIGINT or SIGTERM, one time in four with its workers stopped
+(SIGSTOP), resumes it, ends that in four of five cases, and so on until one is let go to its end. What the
+last 200 came to is in output/kills.txt.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,10 @@ RESUME = ["--resume"]
 LONGEST_S = 600.0
 GONE_S = 30.0  # in which every process of a killed run has to end
 AGAIN = 0.8  # of resumed runs are killed as well
+ENDS = (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
+LATE = "ended once they were continued, since they had been stopped while they started"
+STOPPED = 0.25  # of them with workers that were stopped before
+BEGUN_S = 0.1  # before that, the interpreter itself is starting, and heeds signals in its own way
 SHORTER = 0.7  # a resumed run has less to do: within this part of a whole run's time it is killed
 FAILED = 4  # exit code of a run that ended, where a case of it failed
 
@@ -75,18 +81,29 @@ def measured(run: Path) -> Measured:
     return {(record.case.id, record.round) for record in runs.read_run(run).records}
 
 
-def killed_after(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """How many of its processes outlive it; None where it had ended before it could be killed."""
+def killed_after(
+    process: subprocess.Popen[bytes], seconds: float, source: random.Random
+) -> Counter[str] | None:
+    """How it was killed, and how many of its processes outlive it; None where it had ended before."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
         return None
     started: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         started = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.wait()
+    stopped = source.random() < STOPPED
+    for worker in started if stopped else ():
+        with suppress(psutil.NoSuchProcess):
+            worker.suspend()
+    process.send_signal(source.choice(ENDS))
+    process.wait(GONE_S)
     _, alive = psutil.wait_procs(started, timeout=GONE_S)
-    return len(alive)
+    for worker in alive:  # one that was stopped before it could ask to end with its parent
+        with suppress(psutil.NoSuchProcess):
+            worker.resume()
+    _, left = psutil.wait_procs(alive, timeout=GONE_S)
+    late = len(alive) - len(left)
+    return Counter({"kills": 1, "workers stopped": stopped, LATE: late, "processes left": len(left)})
 
 
 def faults_after(folder: Path, whole: Measured) -> Iterator[str]:
@@ -125,10 +142,10 @@ def trial(backend: str, whole: Measured, length_s: float, source: random.Random)
         folder, arguments = Path(name), options(backend)
         while True:
             longest = length_s * SHORTER if arguments == RESUME else length_s
-            alive = killed_after(begin(folder, *arguments), source.uniform(0, longest))
-            if alive is None:
+            killed = killed_after(begin(folder, *arguments), source.uniform(BEGUN_S, longest), source)
+            if killed is None:
                 break
-            found += Counter({"kills": 1, "processes left": alive})
+            found += killed
             found.update(faults_after(folder, whole))
             begun = stored(folder)
             found["before the run had a head"] += not begun
@@ -149,6 +166,8 @@ def finish(folder: Path, arguments: list[str], whole: Measured) -> Iterator[str]
         yield from ["a case failed"] * (code == FAILED) or ["not resumed"] * (code != 0)
         if code:
             print((folder / "said").read_text(), file=sys.stderr)
+    said = (folder / "said").read_text()
+    yield from ["traceback printed"] * ("Traceback" in said or "Exception ignored" in said)
     yield from faults_at_the_end(folder, before, whole)
 
 
@@ -163,10 +182,10 @@ def study(backend: str, kills: int, seed: int = 0) -> Counter[str]:
     return found
 
 
-TOLD = ("kills", "runs", "before the run had a head", "resumed", "a case failed")
+TOLD = ("kills", "workers stopped", LATE, "runs", "before the run had a head", "resumed", "a case failed")
 FAULTS = (
     *("record lost", "unreadable line", "not valid", "record of no planned case", "processes left"),
-    *("not resumed", "earlier records changed", "not a whole run", "measured twice"),
+    *("not resumed", "earlier records changed", "not a whole run", "measured twice", "traceback printed"),
     "other cases than those of a run that was not killed",
 )
 

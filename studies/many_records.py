@@ -20,8 +20,8 @@ import numpy as np
 
 from benchbench.model.case import Case
 from benchbench.store import codec, runs
-from benchbench.store.checksum import sealed
-from benchbench.store.ulid import new_id
+from benchbench.store.codec import sealed
+from benchbench.store.naming import new_id
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_measurement, a_record, a_run_info
 from tests.program import environment

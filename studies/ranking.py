@@ -1,6 +1,6 @@
 """Who is fastest, simulated with the tool's own schedule and rule: how often a winner is named, and wrongly.
 
-    python -m studies.ranking [RUNS] > studies/output/ranking.md
+    python -m studies.ranking [RUNS [TITLE]] > studies/output/ranking.md
 
 A run is works × backends × rounds of log times: a factor common to a round and work, whose backends follow
 each other, and a process's own, of the noise named. Of each cell it prints the share of works whose fastest
@@ -248,9 +248,12 @@ def walks(policy: Policy, count: int = 200_000, seed: int = 7) -> float:
     return float(reached.mean())
 
 
-def main(runs: int) -> None:
+def main(runs: int, only: str = "") -> None:
+    """`only`: how the title begins of what is simulated; empty: all."""
     print(f"Who is fastest: {runs} runs a row, `python -m studies.ranking {runs}`\n")
     for title, rows in cells():
+        if not title.startswith(only):
+            continue
         print(f"## {title}\n")
         print(f"{HEADER}\n| --- | --- | --- | --- | --: | --- | --: | --: | --: | --: |")
         for cell in rows:
@@ -262,4 +265,4 @@ def main(runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 400)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 400, *sys.argv[2:3])

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchbench.launch.scratch import RunScratch
+from benchbench.launch.local import RunScratch
 from benchbench.machine.environment import usable_threads
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement

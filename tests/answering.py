@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from benchbench.launch.job_queues import Job
+from benchbench.launch.pool import Job
 from benchbench.launch.transport import Answer
 
 

@@ -8,16 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from benchbench import __version__
-from benchbench.cluster.asking import FleetOptions, measure_fleet
-from benchbench.cluster.fleet import FleetObserver, FleetResult
-from benchbench.cluster.interface import Arrived, Ended, Event, Node
-from benchbench.cluster.messages import Description, LineKind, NodeJob, line_bytes, read_job
+from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, measure_fleet
+from benchbench.cluster.messages import (
+    Arrived,
+    Description,
+    Ended,
+    Event,
+    LineKind,
+    Node,
+    NodeJob,
+    line_bytes,
+    read_job,
+)
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
-from benchbench.store import codec, ulid
+from benchbench.store import codec, naming
 from tests.factories import a_case, a_machine, a_record, a_run_info
 
 CASES = tuple(a_case(params={"m": m, "n": 64, "k": 64}) for m in (1, 2, 3))
@@ -126,7 +134,7 @@ def description(machine: Scripted) -> Description:
 
 def head_of(job: NodeJob, plan: Sequence[Case]) -> RunInfo:
     return a_run_info(
-        id=ulid.new_id(),
+        id=naming.new_id(),
         plan=tuple(plan),
         policy=Policy(name="quick", rounds=ROUNDS),
         tags=dict(job.options.tags),

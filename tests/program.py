@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchbench.store.checksum import sealed
+from benchbench.store.codec import sealed
 from benchbench.validating.files import validate_path
 from tests.fork_server import ForkServer, can_stand_for_fresh
 

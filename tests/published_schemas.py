@@ -17,9 +17,9 @@ import msgspec
 from benchbench.analyse.digest import SCHEMA as BASELINE
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.rows import COLUMNS, NUMBERS
-from benchbench.cluster import machines, messages, stored
-from benchbench.cluster.stored import SCHEMA as FLEET
-from benchbench.cluster.stored import FleetInfo
+from benchbench.cluster import machines, messages
+from benchbench.cluster.machines import SCHEMA as FLEET
+from benchbench.cluster.machines import FleetInfo
 from benchbench.documents.run import SCHEMA as REPORT
 from benchbench.model.case import ALIASES
 from benchbench.model.device import Machine
@@ -152,7 +152,7 @@ def _types(kinds: list[type]) -> dict[str, type]:
 
     modules = (
         *(digest, case, device, measurement, note, placement, run, suite),
-        *(machines, messages, stored),
+        *(machines, messages),
     )
     members = [member for module in modules for member in vars(module).items()]
     found = {name: each for name, each in members if isinstance(each, type)}

@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 
 from benchbench.analyse.digest import digest
+from benchbench.cluster.machines import Share
 from benchbench.cluster.messages import LineKind, LineReader, line_bytes
 from benchbench.cluster.receiver import Assignment, Receiver
-from benchbench.cluster.shares import Share
 from benchbench.documents.gate import baselines_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.baselines import encode_session, read_session
-from benchbench.launch.channel import Channel
+from benchbench.launch.process import Channel
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, meet, of_all
 from benchbench.model.record import Record
@@ -32,9 +32,8 @@ from benchbench.model.run import Policy
 from benchbench.plan.config import load_config
 from benchbench.plan.suite import load_suite
 from benchbench.registry import entry_names, load_class
-from benchbench.running.answers import decoded
-from benchbench.running.profile_pass import profile_in
-from benchbench.running.verification import error_in
+from benchbench.running.recording import profile_in
+from benchbench.running.verification import decoded, error_in
 from benchbench.store import artifacts, codec, runs
 from benchbench.store.import_pytest_benchmark import pytest_benchmark
 from tests.factories import a_failure, a_profiled, a_record, a_run, a_run_info, a_watched, some_rounds

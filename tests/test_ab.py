@@ -28,9 +28,9 @@ from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Partner, Run, Settings
 from benchbench.model.status import Status, Verdict
-from benchbench.plan import variants
+from benchbench.plan import rerun
 from benchbench.plan.config import nearest_at
-from benchbench.plan.rerun import Variant, again, altered
+from benchbench.plan.rerun import Variant, altered, replan
 from benchbench.plan.revision import checked_out
 from benchbench.plan.suite import thresholds_of
 from tests.factories import (
@@ -59,7 +59,7 @@ RULES = GatePolicy(metrics=METRICS[:1])
 
 
 def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
-    found = variants.parse_variant(
+    found = rerun.parse_variant(
         "mode=compile,dtype=bfloat16,threads=1,allocator=system,isolation=spawn,device=cpu"
     )
     assert found.mode == "compile"
@@ -68,13 +68,13 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
     assert found.applied(Settings(threads=2)) == Settings(
         threads=1, allocator=Allocator.SYSTEM, isolation=Isolation.SPAWN
     )
-    assert variants.parse_variant("jax").target == Target(name="jax", backend="jax", python=sys.executable)
-    assert variants.parse_variant("rev:HEAD~1").revision == "HEAD~1"
-    old = variants.parse_variant(f"torch@2.12={sys.executable}").target
+    assert rerun.parse_variant("jax").target == Target(name="jax", backend="jax", python=sys.executable)
+    assert rerun.parse_variant("rev:HEAD~1").revision == "HEAD~1"
+    old = rerun.parse_variant(f"torch@2.12={sys.executable}").target
     assert old is not None
     assert (old.name, old.backend, old.python) == ("torch@2.12", "torch", sys.executable)
-    assert variants.parse_variant("torch@2.12", {"torch@2.12": sys.executable}).target == old
-    both = variants.parse_variant(f"torch={sys.executable},mode=eager")
+    assert rerun.parse_variant("torch@2.12", {"torch@2.12": sys.executable}).target == old
+    both = rerun.parse_variant(f"torch={sys.executable},mode=eager")
     assert (both.mode, both.target is None) == ("eager", False)
 
 
@@ -93,18 +93,18 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
 )
 def test_a_side_that_cannot_be_read_says_what_could(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message.replace("?", "\\?")) as caught:
-        variants.parse_variant(text)
+        rerun.parse_variant(text)
     assert hint in caught.value.hint
 
 
 def test_a_side_without_a_target_has_those_chosen_else_the_others_backend_here() -> None:
-    old, plain = variants.parse_variant(f"torch@old={sys.executable}"), variants.parse_variant("mode=eager")
+    old, plain = rerun.parse_variant(f"torch@old={sys.executable}"), rerun.parse_variant("mode=eager")
     here = Target(name="torch", backend="torch", python=sys.executable)
-    assert variants.targets_of_variants([old, plain], []) == ([old.target], [here])
-    assert variants.targets_of_variants([plain, old], []) == ([here], [old.target])
+    assert rerun.targets_of_variants([old, plain], []) == ([old.target], [here])
+    assert rerun.targets_of_variants([plain, old], []) == ([here], [old.target])
     chosen = [Target(name="jax", backend="jax", python=sys.executable)]
-    assert variants.targets_of_variants([plain, plain], chosen) == (chosen, chosen)
-    assert len(variants.targets_of_variants([plain, plain], [])[0]) > 1
+    assert rerun.targets_of_variants([plain, plain], chosen) == (chosen, chosen)
+    assert len(rerun.targets_of_variants([plain, plain], [])[0]) > 1
 
 
 def test_a_case_under_another_backend_takes_its_usual_mode_or_the_one_of_the_same_name() -> None:
@@ -120,13 +120,13 @@ def test_a_case_under_another_backend_takes_its_usual_mode_or_the_one_of_the_sam
 def test_cases_that_cannot_run_any_longer_are_left_out_with_the_reason() -> None:
     gone = a_case(workload="nosuch")
     other = a_case(params={"rows": 3})
-    plan = again([EAGER, a_case(device="cuda:0"), gone, other], [a_probe()])
+    plan = replan([EAGER, a_case(device="cuda:0"), gone, other], [a_probe()])
     assert plan.cases == (EAGER,)
     assert [each.reason for each in plan.left_out] == snapshot(
         ["torch has no device 'cuda:0'", "No workload named 'nosuch'.", "Gemm has no parameter 'rows'."]
     )
     broken = a_probe(status="broken", reason="no libcuda", remedy="reinstall it")
-    assert again([EAGER], [broken]).left_out[0].reason == snapshot("no libcuda → reinstall it")
+    assert replan([EAGER], [broken]).left_out[0].reason == snapshot("no libcuda → reinstall it")
 
 
 # What is said of it
@@ -619,4 +619,4 @@ def test_the_documentation_shows_sides_that_are_read() -> None:
     lines = [line for line in document.splitlines() if line.startswith("accelbench compare --ab")]
     assert len(lines) == 5
     for text in (side for line in lines for side in line.split()[3:5]):
-        assert variants.parse_variant(text.replace("../old/bin/python", sys.executable))
+        assert rerun.parse_variant(text.replace("../old/bin/python", sys.executable))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture_tree import PAGE, page_with_tree
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "benchbench"
 HEAVY = {
@@ -180,7 +182,7 @@ UNPACKING = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zlib"}
 UNPACKS = {
     "_image_sets.py": ("gzip", "zlib"),  # no more than the set may have
     "artifacts.py": ("gzip",),  # compresses
-    "wheels.py": ("zipfile",),  # the list of contents only
+    "installer.py": ("zipfile",),  # the list of contents only
 }
 
 
@@ -245,3 +247,8 @@ def test_no_function_hands_many_options_on_by_hand() -> None:
         for name, count, made_by in read(path).functions:
             defines = made_by & {"command", "takes_keywords"}
             assert count <= MOST_PARAMETERS or defines, f"{path}: {name} takes {count}"
+
+
+def test_the_page_of_the_architecture_shows_the_tree_as_it_is() -> None:
+    text = PAGE.read_text()
+    assert page_with_tree(text) == text, "python -m tests.architecture_tree writes it anew"

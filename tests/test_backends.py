@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from benchbench.backends._cuda import EventTimer, Replay
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime, _not_measured
 from benchbench.backends.tensorflow import UNUSED, TensorFlow
-from benchbench.backends.torch import CudaSession, Torch
+from benchbench.backends.torch import CudaSession, EventTimer, Replay, Torch
 from benchbench.backends.torch_xla import TorchXla
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase

@@ -23,7 +23,7 @@ from benchbench.stats import median
 from benchbench.store.codec import decode, to_json
 from benchbench.timing.policy import POLICIES
 from benchbench.worker import case as timed
-from benchbench.worker import input_rotation, jobs
+from benchbench.worker import jobs, program
 from tests.factories import a_case, a_measurement, a_record, a_watched
 from tests.program import accelbench, rows
 
@@ -158,7 +158,7 @@ class Sized:
 
 
 def turning(*inputs: int) -> tuple[Sequence[tuple[int, ...]], str]:
-    found, note = input_rotation.turns(
+    found, note = program.turns(
         Cache.ROTATE, cast(Session, Sized()), inputs, lambda: tuple(-x for x in inputs)
     )
     return list(islice(found, 6)), note.text if note else ""
@@ -181,10 +181,10 @@ def test_inputs_that_are_nothing_or_next_to_it_cannot_rotate() -> None:
         with pytest.raises(Unsupported, match="no inputs"):
             turning(*inputs)
     with pytest.raises(Unsupported, match="no inputs"):
-        input_rotation.turns(Cache.ROTATE, cast(Session, Sized()), (), tuple)
+        program.turns(Cache.ROTATE, cast(Session, Sized()), (), tuple)
     session = cast(Session, SimpleNamespace(cache_bytes=lambda: 2**24, nbytes=lambda array: array))
     with pytest.raises(Unsupported, match="copies"):
-        input_rotation.turns(Cache.ROTATE, session, (64,), tuple)
+        program.turns(Cache.ROTATE, session, (64,), tuple)
 
 
 def test_on_the_host_caches_are_cleared_and_that_is_waited_for_before_the_clock_starts() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.workloads._layers import Dense, weights_of
-from benchbench.workloads.chain import Chain, Link, cut_chain
+from benchbench.workloads.network import Chain, Link, cut_chain
 from tests.tiny import EVERY
 
 CHAINS = [name for name, kind in EVERY.items() if issubclass(kind, Chain) and name.endswith("_train")]

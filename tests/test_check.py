@@ -43,7 +43,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.options import Variance
 from benchbench.model.run import Settings
 from benchbench.model.status import Verdict
-from benchbench.plan.thresholds import Rule
+from benchbench.plan.suite import Rule
 from tests.factories import (
     a_case,
     a_cost,

@@ -12,8 +12,7 @@ from benchbench.backends.fake import Fake
 from benchbench.model.case import Dtype
 from benchbench.model.world import ALONE
 from benchbench.worker import case as measured
-from benchbench.worker.case import Opened, check_timed
-from benchbench.worker.check_inputs import check_loss
+from benchbench.worker.case import Opened, check_loss, check_timed
 from benchbench.worker.program import WrongResult
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.networks.convnet import ConvnetTrain

@@ -21,12 +21,10 @@ from benchbench.documents.run import report_document
 from benchbench.model.case import Case
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.profile import Communication, Profile, RankProfile
-from benchbench.profiling.kinds import Kind, kind
-from benchbench.profiling.tables import OperatorTable, operator_table
+from benchbench.profiling.tables import Kind, OperatorTable, kind, operator_table
 from benchbench.store import artifacts
-from benchbench.traces.communication import is_communication
 from benchbench.traces.spans import Span, TraceWindow
-from benchbench.traces.timeline import summarise
+from benchbench.traces.timeline import is_communication, summarise
 from tests.factories import a_case, a_profile, a_profiled, an_operator
 from tests.program import WORKLOADS
 from tests.rendering import columns_of, rendered

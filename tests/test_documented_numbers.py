@@ -11,12 +11,12 @@ from benchbench.judging import comparison as verdicts
 from benchbench.judging import pairs as match
 from benchbench.judging import sessions as spread
 from benchbench.launch import pool
-from benchbench.machine import conditions, neighbours, sampler
+from benchbench.machine import conditions, sampler
 from benchbench.profiling import tables
-from benchbench.running import schedule, start
-from benchbench.timing import sampling, steadiness
+from benchbench.running import measure, schedule
+from benchbench.timing import sampling
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES, PROFILED_S
-from benchbench.worker import check_inputs, reference, tolerance, verify
+from benchbench.worker import case, reference, verify
 from benchbench.workloads import _amp, steps
 from benchbench.workloads._reference import rounding
 from benchbench.workloads.operations.conv2d import Conv2d
@@ -32,14 +32,14 @@ QUOTED = [
     ("measuring", f"at least {NUMBER} times its error", reference.FLIPS_TOLERATED),
     ("measuring", f"within {NUMBER} u of zero", rounding.NEAR),
     ("measuring", f"sums round as well, within {NUMBER} u", rounding.NEAR_IN_SUMS),
-    ("measuring", f"it sleeps for {WORD} a second", neighbours.PAUSE_S),
-    ("measuring", f"has less than {NUMBER} MiB free", start.FULL / 2**20),
-    ("measuring", f"Less than {NUMBER} GiB in the temporary", start.SCARCE / 2**30),
-    ("measuring", f"waits until {WORD} looks in a row", start.QUIET_LOOKS),
+    ("measuring", f"it sleeps for {WORD} a second", sampler.PAUSE_S),
+    ("measuring", f"has less than {NUMBER} MiB free", measure.FULL / 2**20),
+    ("measuring", f"Less than {NUMBER} GiB in the temporary", measure.SCARCE / 2**30),
+    ("measuring", f"waits until {WORD} looks in a row", measure.QUIET_LOOKS),
     ("measuring", f"at least {NUMBER} ms and at least", 1000 * sampling.SHORTEST_BLOCK_S),
     ("measuring", f"at least {NUMBER} times as long as a block", sampling.OVERHEAD),
     ("measuring", f"batches of at most {NUMBER} and", sampling.MOST_BATCHED),
-    ("measuring", f"until {WORD} overlapping pairs", steadiness.AGREEMENTS),
+    ("measuring", f"until {WORD} overlapping pairs", sampling.AGREEMENTS),
     ("measuring", f"as many as {NUMBER} s hold", DEFAULT.window_s),
     ("measuring", f"s hold .`--quick`: {NUMBER} s", QUICK.window_s),
     ("measuring", f"Warm-up lasts at least {NUMBER} s", DEFAULT.warmup_min_s),
@@ -47,14 +47,14 @@ QUOTED = [
     ("measuring", f"on an accelerator {NUMBER} s", ACCELERATOR_S),
     ("measuring", f"comes first .{NUMBER} s", DEFAULT.warmup_max_s),
     ("measuring", f"s, `--quick` {NUMBER} s", QUICK.warmup_max_s),
-    ("measuring", f"thirds of at least {NUMBER} timed", steadiness.THIRDS * steadiness.LEAST_THIRD),
-    ("measuring", f"blocks differ by more than {NUMBER} %", 100 * steadiness.LEVELS_APART),
-    ("measuring", f"% and {NUMBER} standard errors, or windows", steadiness.LEVEL_ERRORS),
-    ("measuring", f"or windows of {NUMBER} s wander", steadiness.WINDOW_S),
-    ("measuring", f"their medians' {NUMBER} % and", 100 * steadiness.TAIL),
-    ("measuring", f"% and {NUMBER} standard errors, so a neighbour", steadiness.WANDER_ERRORS),
-    ("measuring", f"They are {WORD} blocks long at least", steadiness.LEAST_WINDOW),
-    ("measuring", f"long at least and {WORD} in\\s+a row", steadiness.LEAST_WINDOWS),
+    ("measuring", f"thirds of at least {NUMBER} timed", sampling.THIRDS * sampling.LEAST_THIRD),
+    ("measuring", f"blocks differ by more than {NUMBER} %", 100 * sampling.LEVELS_APART),
+    ("measuring", f"% and {NUMBER} standard errors, or windows", sampling.LEVEL_ERRORS),
+    ("measuring", f"or windows of {NUMBER} s wander", sampling.WINDOW_S),
+    ("measuring", f"their medians' {NUMBER} % and", 100 * sampling.TAIL),
+    ("measuring", f"% and {NUMBER} standard errors, so a neighbour", sampling.WANDER_ERRORS),
+    ("measuring", f"They are {WORD} blocks long at least", sampling.LEAST_WINDOW),
+    ("measuring", f"long at least and {WORD} in\\s+a row", sampling.LEAST_WINDOWS),
     ("checking", f"kurtosis of normal values .p ≥ {NUMBER}, Anscombe", session_cases.ALIKE_P),
     ("checking", f"chance has it\\s+.p < {NUMBER}", sessions.OUTLYING_P),
     ("checking", f"at least {NUMBER} of the case's own", sessions.OWN_SHARE),
@@ -63,7 +63,7 @@ QUOTED = [
     ("measuring", f"when the {NUMBER} % interval of the median", 100 * sampling.CONFIDENCE),
     ("measuring", f"Pairs go on for a second, {WORD} at least", sampling.PAIRS),
     ("measuring", f"more than {NUMBER} times as long in every pair", sampling.PREMATURE),
-    ("measuring", f"λ = {NUMBER} .", tolerance.LAMBDA),
+    ("measuring", f"λ = {NUMBER} .", verify.LAMBDA),
     ("measuring", f"over {NUMBER} sampled elements, and", verify.SAMPLES),
     ("measuring", f"the losses of {WORD} steps", verify.STEPS),
     ("measuring", f"The tolerance is {NUMBER} times the largest", steps.DRAWS_TOLERATED),
@@ -73,9 +73,9 @@ QUOTED = [
     ("measuring", f"error of {NUMBER} runs of the NumPy", reference.DRAWS),
     ("measuring", f"In float64 it is {NUMBER} times more", reference.FLOAT64_FACTOR),
     ("measuring", f"more than {NUMBER} % off is not compared", 100 * reference.VERIFIABLE),
-    ("measuring", f"more than {NUMBER} times what it changes", check_inputs.DRIFT),
-    ("measuring", f"one of up to {NUMBER} other batches", check_inputs.OTHER_BATCHES),
-    ("measuring", f"a batch {NUMBER} times as large", check_inputs.FAR),
+    ("measuring", f"more than {NUMBER} times what it changes", case.DRIFT),
+    ("measuring", f"one of up to {NUMBER} other batches", case.OTHER_BATCHES),
+    ("measuring", f"a batch {NUMBER} times as large", case.FAR),
     ("measuring", f"at most {WORD} processes per core", pool.WORKERS_PER_CORE),
     ("measuring", f"a half width above {NUMBER} %", 100 * (DEFAULT.continue_above or 0)),
     ("measuring", f"stops once all are within {NUMBER} %", 100 * QUICK.settled),

@@ -55,8 +55,8 @@ from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document
 from benchbench.environments.build import BuildPlan, BuildRequest
+from benchbench.environments.installer import Download, Package
 from benchbench.environments.interpreters import Found
-from benchbench.environments.wheels import Download, Package
 from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter, Format
 from benchbench.exporters.markdown import escaped

@@ -19,12 +19,11 @@ from benchbench.model.case import Case, Dtype
 from benchbench.model.record import Record
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, fitting, holds, plan
+from benchbench.plan.cases import Plan, entry_plans, fitting, plan
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.doubling import FLAT, RISE, ascending, smallest, swept_size, why_needless
 from benchbench.plan.rerun import Variant
-from benchbench.plan.selection import Selection, select
-from benchbench.plan.suite import Suite, parse_suite
+from benchbench.plan.suite import Selection, Suite, parse_suite, select
 from benchbench.running.interleaved import heads
 from benchbench.running.request import Terms
 from benchbench.running.schedule import in_blocks
@@ -64,7 +63,7 @@ def test_each_member_is_held_by_the_entry_that_planned_it() -> None:
     (entry,) = doubling_suite(batch=1).cases
     cases = planned(batch=1)
     typed = msgspec.structs.replace(entry, dtype=[Dtype.FLOAT32])
-    assert all(holds(typed, case) for case in cases)
+    assert all(entry_plans(typed, case) for case in cases)
 
 
 def test_a_sequence_goes_as_far_as_the_memory_and_tells_of_the_first_that_does_not_fit() -> None:

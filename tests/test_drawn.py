@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchbench.launch.scratch import RunScratch
+from benchbench.launch.local import RunScratch
 from benchbench.model.case import Dtype
 from benchbench.model.device import Target
 from benchbench.model.placement import Placement, Strategy

@@ -19,11 +19,13 @@ from inline_snapshot import snapshot
 from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
-from benchbench.cluster.asking import MachineChoice
 from benchbench.cluster.entry import run_on_node
-from benchbench.cluster.fleet import FleetObserver
-from benchbench.cluster.listener import BEGIN_S, PERIOD_S, SILENT_S
+from benchbench.cluster.fleet import FleetObserver, MachineChoice
+from benchbench.cluster.machines import lost_cases, read_fleet, runs_of, unfinished_cases
 from benchbench.cluster.messages import (
+    BEGIN_S,
+    PERIOD_S,
+    SILENT_S,
     Description,
     LineKind,
     LineReader,
@@ -33,8 +35,6 @@ from benchbench.cluster.messages import (
     read_json,
 )
 from benchbench.cluster.node import describe_machine
-from benchbench.cluster.shares import lost_cases, unfinished_cases
-from benchbench.cluster.stored import read_fleet, runs_of
 from benchbench.documents.fleet import fleet_document, incomplete
 from benchbench.documents.lists import list_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
@@ -45,7 +45,7 @@ from benchbench.model.run import Partner, Policy, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.suite import suite_path
 from benchbench.store import codec, runs
-from benchbench.store.ulid import ULID
+from benchbench.store.naming import ULID
 from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
 from tests.fleets import CASES, PLANNED, QUICK, ROUNDS, FakeCluster, Scripted, Told, a_resumption, measured
@@ -306,6 +306,24 @@ def test_a_run_is_gone_on_with_as_it_was_begun(tmp_path: Path, change: Callable[
     assert [share.state for share in result.shares] == ["failed", "done"]
     assert not incomplete(measured(FakeCluster(machines), tmp_path, measure=FREE, resume=""))
     assert validate_path(tmp_path).faults == ()
+
+
+def test_an_interrupted_run_that_cannot_be_read_any_longer_costs_its_machine_alone(tmp_path: Path) -> None:
+    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    with pytest.raises(Stopped):
+        measured(FakeCluster(machines), tmp_path, Killer(3))
+    first = sorted(tmp_path.glob("runs/*"))[0]
+
+    class Breaker(Told):
+        """Breaks a run before it is gone on with."""
+
+        def note(self, text: str) -> None:
+            super().note(text)
+            if " measures on " in text:
+                (first / "run.json").write_text("{}")
+
+    result = measured(FakeCluster(machines), tmp_path, Breaker(), measure=FREE, resume="")
+    assert [share.state for share in result.shares] == ["failed", "done"]
 
 
 def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -> None:

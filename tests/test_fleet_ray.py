@@ -15,8 +15,7 @@ import pytest
 
 import benchbench
 from benchbench.cluster.fleet import FleetResult
-from benchbench.cluster.shares import lost_cases, unfinished_cases
-from benchbench.cluster.stored import read_fleet, runs_of
+from benchbench.cluster.machines import lost_cases, read_fleet, runs_of, unfinished_cases
 from benchbench.documents.fleet import incomplete
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record

@@ -10,10 +10,8 @@ from rich.console import Console
 
 from benchbench.cli.fleet_live import progress_table
 from benchbench.cluster.fleet import FleetResult
-from benchbench.cluster.machines import Absent
+from benchbench.cluster.machines import Absent, FleetInfo, ShareState
 from benchbench.cluster.receiver import ShareProgress
-from benchbench.cluster.shares import ShareState
-from benchbench.cluster.stored import FleetInfo
 from benchbench.documents.fleet import fleet_document, incomplete
 from benchbench.model.options import MeasureOptions
 from tests.rendering import on_a_terminal

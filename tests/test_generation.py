@@ -16,7 +16,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker.reference import reference, trained
 from benchbench.worker.verify import SPARED, relative_error, sample_indices
-from benchbench.workloads._decoder_layers import CausalAttention, Rotary
+from benchbench.workloads._layers import CausalAttention, Rotary
 from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Program

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.job_queues import Job
+from benchbench.launch.pool import Job
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case, Phase
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
-from benchbench.running.groundwork import Groundwork
+from benchbench.running.verification import Precomputed
 from tests.answering import answer_all
 from tests.factories import a_case
 
@@ -32,9 +32,9 @@ class Pool:
             self.asked.append((job.message["kind"], job.case.id if job.case else job.label))
 
 
-def laid(pool: Pool, *plan: Case) -> Groundwork:
+def laid(pool: Pool, *plan: Case) -> Precomputed:
     stand_in: Any = pool
-    return Groundwork(stand_in, lambda label: None, plan, plan)
+    return Precomputed(stand_in, lambda label: None, plan, plan)
 
 
 def exported(**over: Any) -> Case:

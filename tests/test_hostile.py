@@ -14,12 +14,10 @@ from benchbench.errors import AccelbenchError, SuiteError, UnreadableInput, Usag
 from benchbench.model.options import MeasureOptions
 from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.config import load_config
-from benchbench.plan.selection import Selection, environments, select, sizes_left_behind
-from benchbench.plan.sizes import MOST_CASES
-from benchbench.plan.suite import load_suite
+from benchbench.plan.suite import MOST_CASES, Selection, environments, load_suite, select, sizes_left_behind
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.running.request import request
-from benchbench.store import codec, runs, ulid
+from benchbench.store import codec, naming, runs
 from benchbench.store.import_pytest_benchmark import pytest_benchmark
 from tests.factories import a_case, a_probe, a_record, a_run_info
 from tests.program import accelbench, environment, rows
@@ -224,7 +222,7 @@ def test_x12_a_run_of_nothing_but_such_cases_measures_nothing_and_says_why(tmp_p
 
 
 def test_x9_a_store_that_holds_hostile_numbers_is_told_not_an_internal_error(tmp_path: Path) -> None:
-    with runs.create_run(tmp_path / "results", a_run_info(id=ulid.new_id())) as writer:
+    with runs.create_run(tmp_path / "results", a_run_info(id=naming.new_id())) as writer:
         writer.append(a_record())
     (head,) = tmp_path.rglob("run.json")
     head.write_bytes(head.read_bytes().replace(b'"seed": 1', b'"seed": 1' + b"0" * 309))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.machine.identity import machine_id
+from benchbench.machine.environment import machine_id
 from tests.machines import tree
 
 KEY = "0123456789abcdef0123456789abcdef"

@@ -25,14 +25,21 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, Unsupported, UsageError
 from benchbench.launch.project import user_data
-from benchbench.machine.telemetry import cpu_seconds
+from benchbench.machine.kernel import cpu_seconds
 from benchbench.model.case import Dtype
-from benchbench.worker.case import PART_BLOCKS, time_parts
-from benchbench.worker.check_inputs import check_fed_step
+from benchbench.worker.case import PART_BLOCKS, check_fed_step, time_parts
 from benchbench.worker.program import WrongResult, build
-from benchbench.workloads._image_sets import DATA_PATHS, read_set, set_named
-from benchbench.workloads._programs.jax_input import require_grain
-from benchbench.workloads._samples import EPOCHS, PLACE_BITS, augmented, crop_corner, drawn_order
+from benchbench.workloads._image_sets import (
+    DATA_PATHS,
+    EPOCHS,
+    PLACE_BITS,
+    augmented,
+    crop_corner,
+    drawn_order,
+    read_set,
+    set_named,
+)
+from benchbench.workloads._programs.jax import require_grain
 from benchbench.workloads.base import CONSUMER, SOURCE, Draw
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.transfers.input_pipeline import InputPipeline

@@ -10,7 +10,7 @@ import pytest
 from benchbench.cli.app import VERBS
 from benchbench.errors import UsageError, member, page
 from benchbench.format import per_second
-from benchbench.machine.installation import install_line
+from benchbench.machine.environment import install_line
 from benchbench.model.case import Dtype
 from tests.program import accelbench
 from tests.test_architecture import PACKAGE, ROOT

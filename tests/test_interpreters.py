@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchbench.environments import interpreters
-from benchbench.environments.targets import by_hand, from_variable, targets
+from benchbench.environments.targets import from_variable, read_interpreters, targets
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.model.device import Target
 from tests.program import accelbench, rows
@@ -107,7 +107,7 @@ def test_what_is_typed_wins_over_the_variable_and_a_folder_stands_for_its_interp
     folder = an_environment(cache, "fake@own")
     other = a_program(cache / "other", "3 12 1")
     monkeypatch.setenv("ACCELBENCH_PYTHON", f"fake@a={other}:fake@b={other}")
-    found = by_hand([*from_variable(), f"fake@b={folder}"])
+    found = read_interpreters([*from_variable(), f"fake@b={folder}"])
     assert found == {"fake@a": str(other), "fake@b": str(folder / "bin/python")}
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_interpreter_is_a_mistake(
     monkeypatch.chdir(tmp_path)
     a_program(tmp_path / "old", "3 10 9")
     with pytest.raises(UsageError, match=message):
-        by_hand([text])
+        read_interpreters([text])
 
 
 @pytest.mark.parametrize(

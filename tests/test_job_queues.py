@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.channel import Channel
-from benchbench.launch.job_queues import LAST_PART, Job
-from benchbench.launch.pool import WorkerPool
+from benchbench.launch.pool import LAST_PART, Job, WorkerPool
+from benchbench.launch.process import Channel
 from benchbench.launch.transport import Answer, Greeting, JobEnd, NotStarted
 from benchbench.model.case import Case
 from benchbench.model.device import Target
@@ -35,6 +34,8 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now_s
+
+    perf_counter = monotonic
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Timing:
 @contextmanager
 def open_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, Timing]]:
     clock = Clock()
-    monkeypatch.setattr("benchbench.launch.job_queues.time", clock)
+    monkeypatch.setattr("benchbench.launch.pool.time", clock)
     transport: Any = Timing(clock)
     targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]
     settings = Settings(threads=1, timeout_s=JOB_S)

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.local import LocalTransport
+from benchbench.launch.local import LocalTransport, RunScratch
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.scratch import RunScratch
 from benchbench.launch.transport import Greeting, JobEnd, Worker
 from benchbench.model.device import Target
 from benchbench.model.run import Settings

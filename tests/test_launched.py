@@ -22,17 +22,16 @@ import pytest
 
 from benchbench import api
 from benchbench.errors import UsageError
-from benchbench.launch import rank_group
-from benchbench.launch.channel import Channel
-from benchbench.launch.followers import follow
-from benchbench.launch.joining import gather_followers
+from benchbench.launch import rank_transport
+from benchbench.launch.joining import follow, gather_followers
 from benchbench.launch.launched import PORT, Launched, first_host, launched
-from benchbench.launch.rank_group import Group, LaunchedProcess
+from benchbench.launch.process import Channel
+from benchbench.launch.rank_transport import Group, LaunchedProcess
 from benchbench.launch.transport import Answer, Greeting
 from benchbench.meeting import Rank, meet
 from benchbench.model.measurement import Failure, Measurement, Window
-from benchbench.running.answers import decoded
 from benchbench.running.schedule import in_blocks
+from benchbench.running.verification import decoded
 from benchbench.store import runs
 from benchbench.wire import enter
 from tests.factories import a_case, a_measurement
@@ -188,7 +187,7 @@ def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(t
         pass
     assert where.file.stat().st_mode & 0o077 == 0
     port = json.loads(where.file.read_bytes())["port"]
-    member = dataclasses.asdict(rank_group.this_member(process(tmp_path, 1)))
+    member = dataclasses.asdict(rank_transport.this_member(process(tmp_path, 1)))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         with pytest.raises((OSError, ValueError)):
             enter(stranger, "guessed", {"member": member}, 5.0)
@@ -210,7 +209,7 @@ def _follow_as(tmp_path: Path, version: str) -> None:
     while not where.file.exists():
         pass
     told = json.loads(where.file.read_bytes())
-    member = dataclasses.asdict(rank_group.this_member(where)) | {"version": version}
+    member = dataclasses.asdict(rank_transport.this_member(where)) | {"version": version}
     with socket.create_connection(("127.0.0.1", told["port"])) as connection:
         enter(connection, told["secret"], {"member": member}, 5.0)
         connection.recv(1)
@@ -218,7 +217,7 @@ def _follow_as(tmp_path: Path, version: str) -> None:
 
 def a_group(*members: tuple[str, tuple[int, ...]]) -> Group:
     own, *others = (LaunchedProcess(rank, host, cores, "1") for rank, (host, cores) in enumerate(members))
-    return Group(own.host, own, [rank_group.Follower(each, None) for each in others])  # type: ignore[arg-type]
+    return Group(own.host, own, [rank_transport.Follower(each, None) for each in others])  # type: ignore[arg-type]
 
 
 def test_ranks_of_a_host_share_its_cores_unless_their_launcher_bound_them() -> None:
@@ -247,7 +246,7 @@ def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
     def devices(*gpus: str) -> list[int]:
         group = a_group(*(("a", (0,)) for _ in gpus))
         members = [dataclasses.replace(each, gpus=own) for each, own in zip(group.members, gpus, strict=True)]
-        own, *others = (rank_group.Follower(each, None) for each in members)  # type: ignore[arg-type]
+        own, *others = (rank_transport.Follower(each, None) for each in members)  # type: ignore[arg-type]
         shown = Group("a", own.member, others)
         return [shown.device(rank) for rank in range(len(gpus))]
 
@@ -262,7 +261,7 @@ def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
 def test_a_process_that_ends_or_is_silent_is_asked_nothing_more() -> None:
     here, there = socket.socketpair()
     member = LaunchedProcess(1, "a", (0,), "1")
-    gone = rank_group.Follower(member, Channel(here))
+    gone = rank_transport.Follower(member, Channel(here))
     assert not gone.ended
     there.close()
     assert gone.ended
@@ -271,7 +270,7 @@ def test_a_process_that_ends_or_is_silent_is_asked_nothing_more() -> None:
     gone.tell({"do": "close"})
     assert gone.lost == "its process has ended"
     here, there = socket.socketpair()
-    silent = rank_group.Follower(member, Channel(here))
+    silent = rank_transport.Follower(member, Channel(here))
     with pytest.raises(ConnectionError, match="its process said nothing for 0 s"):
         silent.hear(0.01, Greeting)
     assert not there.recv(1)  # a late answer would be taken for the next one
@@ -290,7 +289,7 @@ class Unreachable(socket.socket):
 
 def test_a_process_whose_host_cannot_be_reached_any_longer_has_ended() -> None:
     here, there = socket.socketpair()
-    follower = rank_group.Follower(
+    follower = rank_transport.Follower(
         LaunchedProcess(1, "a", (0,), "1"), Channel(Unreachable(fileno=here.detach()))
     )
     follower.tell({"do": "close"})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchbench.analyse.rows import flatten, rows
-from benchbench.backends._torch_layouts import TABLE, lie_channels_last
+from benchbench.backends._torch import LAYOUTS, lie_channels_last
 from benchbench.backends.base import Backend, Session
 from benchbench.backends.jax import Jax
 from benchbench.backends.tensorflow import TensorFlow
@@ -38,9 +38,9 @@ def test_torch_lays_images_channels_last_where_the_table_says_so(
 
 
 def test_every_line_of_the_table_has_its_source_and_says_something_else() -> None:
-    said = [pair for line in TABLE for pair in product([line.device], sorted(line.dtypes))]
+    said = [pair for line in LAYOUTS for pair in product([line.device], sorted(line.dtypes))]
     assert len(said) == len(set(said))
-    assert all(line.source for line in TABLE)
+    assert all(line.source for line in LAYOUTS)
 
 
 def test_a_row_says_how_images_lay_and_nothing_of_work_without_images() -> None:

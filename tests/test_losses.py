@@ -14,7 +14,7 @@ from zlib import crc32
 import pytest
 
 from benchbench.model.case import Dtype
-from benchbench.worker.tolerance import LAMBDA, tolerance
+from benchbench.worker.verify import LAMBDA, tolerance
 from studies.losses import FRAMEWORKS, NETWORKS, STEPS, Frameworks, float64_losses, network
 
 EVERYWHERE = "convnet_train"

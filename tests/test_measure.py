@@ -18,14 +18,15 @@ from benchbench.timing.sampling import (
     PREMATURE,
     batch,
     block_size,
+    level,
     measure_steps,
     precise,
     premature,
     sample,
+    settled,
     timer_cost,
     warm_up,
 )
-from benchbench.timing.steadiness import level, settled
 from studies.slow_steps import correlated, met, processes
 from tests.script import Script
 from tests.simulator import allowed

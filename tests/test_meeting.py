@@ -14,9 +14,15 @@ from typing import Any
 import pytest
 
 from benchbench import meeting
-from benchbench.launch.channel import Channel
-from benchbench.launch.rank_group import Follower, Group, LaunchedProcess, greeting_of, job_ending
-from benchbench.launch.rank_meeting import Meeting
+from benchbench.launch.process import Channel
+from benchbench.launch.rank_transport import (
+    Follower,
+    Group,
+    LaunchedProcess,
+    Meeting,
+    greeting_of,
+    job_ending,
+)
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, meet
 from benchbench.model.measurement import Failure

@@ -23,16 +23,16 @@ from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Cost
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan
-from benchbench.plan.selection import Selection, select
+from benchbench.plan.suite import Selection, select
 from benchbench.worker import verify
 from benchbench.worker.case import PART_BLOCKS, time_parts
 from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference
-from benchbench.worker.tolerance import tolerance
+from benchbench.worker.verify import tolerance
+from benchbench.workloads._memory_bound import SCALAR
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
-from benchbench.workloads._vectors import SCALAR
 from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Operation, Program
 from benchbench.workloads.transfers.overlap import NEXT, PRODUCT
 from tests.factories import a_probe

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.workloads._conv_layers import Conv, ConvTranspose, saved_in
+from benchbench.workloads._conv_layers import Conv, ConvTranspose, saved_by_algorithms, saved_in
 from benchbench.workloads._layers import Dense
-from benchbench.workloads._multiplications import saved_by_algorithms
 from benchbench.workloads.networks.bert_base import BertBaseTrain
 from benchbench.workloads.networks.dcgan import DcganTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Infer, Resnet50Train

@@ -27,7 +27,8 @@ from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import CrossEntropy
 from benchbench.workloads._optimizers import Momentum, Optimizer
 from benchbench.workloads._recurrent import Recurrent
-from benchbench.workloads._reference.number_formats import (
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import (
     BFLOAT16,
     FLOAT8,
     FLOAT16,
@@ -36,9 +37,9 @@ from benchbench.workloads._reference.number_formats import (
     TF32,
     Floating,
     Precision,
+    Rounded,
+    rounding_to,
 )
-from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import Rounded, rounding_to
 from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm

@@ -17,8 +17,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.world import ALONE
 from benchbench.worker.reference import reference
-from benchbench.worker.tolerance import LAMBDA, tolerance
-from benchbench.worker.verify import STEPS, sample_indices
+from benchbench.worker.verify import LAMBDA, STEPS, sample_indices, tolerance
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._optimizers import OPTIMIZERS
@@ -28,7 +27,6 @@ from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._programs.torch import load_module
 from benchbench.workloads.base import Draw, Program, Workload
 from benchbench.workloads.network import Network, nhwc
-from benchbench.workloads.networks import resnet50
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Infer, Resnet50Train
 from benchbench.workloads.steps import TrainingStep
@@ -201,7 +199,7 @@ def test_bytes_of_training_are_three_passes_without_the_first_input_gradient_and
 
 
 def test_a_strided_convolution_reads_its_whole_operand() -> None:
-    stem = resnet50.stem(224)
+    stem = Resnet50Infer(image=224).stem
     assert stem.pixels() == (3 * 224**2, 64 * 112**2)
 
 
@@ -215,17 +213,17 @@ def test_flops_are_proportional_to_the_batch(batch: int, sides: int) -> None:
 
 @given(st.integers(1, 7))
 def test_layers_fit_together(sides: int) -> None:
-    image = 32 * sides
-    _, outputs = resnet50.stem(image).pixels()
+    network = Resnet50Infer(image=32 * sides)
+    _, outputs = network.stem.pixels()
     pixels = outputs // 4  # the max-pool
-    for block in resnet50.blocks(image):
+    for block in network.blocks():
         inputs = pixels
         for conv in block.convs:
             assert conv.pixels()[0] == pixels
             pixels = conv.pixels()[1]
         if block.projection:
             assert block.projection.pixels() == (inputs, pixels)
-    assert pixels == resnet50.HEAD.inputs * sides**2
+    assert pixels == network.head.inputs * sides**2
 
 
 def test_a_batch_norm_of_one_value_is_refused_where_it_is_trained() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.backends import _onnx_models as models
+from benchbench.backends import onnxruntime as models
 from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.launch.catalogue import workload_at
 from benchbench.model.case import Dtype

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import benchbench
-from benchbench.cli.measure_options import measure_options
+from benchbench.cli.options import measure_options
 from benchbench.errors import UsageError
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.options import (
+    OPTIONS,
     Allocator,
     Isolation,
     MeasureKeywords,
@@ -23,8 +24,6 @@ from benchbench.model.options import (
     from_keywords,
 )
 from benchbench.running import request
-
-FLAGS = [each for each in fields(MeasureOptions) if each.metadata]
 
 
 def read(*arguments: str, **chosen: Any) -> MeasureOptions:
@@ -43,10 +42,9 @@ def read(*arguments: str, **chosen: Any) -> MeasureOptions:
 
 
 def test_every_field_has_a_flag_and_a_keyword_and_no_other_does() -> None:
-    names = [each.name for each in FLAGS]
-    assert set(names) == {"suites", *MeasureKeywords.__annotations__}
-    assert set(names) == {each.name for each in fields(MeasureOptions)} - {"command"}
-    typed = [name for each in FLAGS for flag in each.metadata["flags"] for name in flag.names]
+    assert set(OPTIONS) == {"suites", *MeasureKeywords.__annotations__}
+    assert set(OPTIONS) == {each.name for each in fields(MeasureOptions)} - {"command"}
+    typed = [name for each in OPTIONS.values() for flag in each.flags for name in flag.names]
     assert len(set(typed)) == len(typed)
 
 
@@ -92,9 +90,9 @@ def test_what_is_typed_is_what_python_is_given() -> None:
         },
         "f",
     )
-    assert typed.given == keywords.given == {each.name for each in FLAGS} - {"budget_s"}
-    for each in FLAGS:
-        assert getattr(typed, each.name) == getattr(keywords, each.name), each.name
+    assert typed.given == keywords.given == set(OPTIONS) - {"budget_s"}
+    for name in OPTIONS:
+        assert getattr(typed, name) == getattr(keywords, name), name
     assert read("--budget", "2m").budget_s == 120.0
 
 

@@ -30,12 +30,12 @@ from benchbench.plan.devices import undivided
 from benchbench.plan.traffic import Traffic, pipeline_traffic, scan_traffic, traffic
 from benchbench.worker.program import loss_of
 from benchbench.worker.verify import STEPS
-from benchbench.workloads.chain import cut_chain
+from benchbench.workloads.network import cut_chain
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.gpt2 import Gpt2Train
 from benchbench.workloads.networks.llama import LlamaTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Train
-from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.steps import PipelinedTraining
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run, a_run_info
 from tests.rendering import columns_of
 from tests.test_architecture import ROOT

@@ -5,14 +5,13 @@ import pytest
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass, Probe, Target
+from benchbench.model.options import parse_params
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.devices import check_devices
 from benchbench.plan.estimates import process_s
-from benchbench.plan.selection import Selection, select, sizes_left_behind
-from benchbench.plan.sizes import parse_params
-from benchbench.plan.suite import Entry, Suite
+from benchbench.plan.suite import Entry, Selection, Suite, select, sizes_left_behind
 from benchbench.timing.policy import POLICIES
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="a CPU")

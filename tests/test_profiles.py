@@ -15,8 +15,7 @@ from benchbench.documents.profile import differences_document, profile_document
 from benchbench.errors import UsageError
 from benchbench.model.profile import Operator, Profile
 from benchbench.profiling.differences import difference, pairs
-from benchbench.profiling.kinds import Kind, kind
-from benchbench.profiling.tables import OperatorTable, operator_table, select_profiles
+from benchbench.profiling.tables import Kind, OperatorTable, kind, operator_table, select_profiles
 from tests.factories import a_case, a_profile, a_profiled, an_operator
 from tests.rendering import rendered
 

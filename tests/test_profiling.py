@@ -13,7 +13,7 @@ import pytest
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profile, Profiled
-from benchbench.running import profile_pass
+from benchbench.running import recording
 from benchbench.store import artifacts, disk, runs
 from tests.factories import (
     a_case,
@@ -222,7 +222,7 @@ def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
     step_s: float, iterations: int, expected: tuple[int, int]
 ) -> None:
     measured = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
-    assert profile_pass.profiled_blocks(measured) == expected
+    assert recording.profiled_blocks(measured) == expected
 
 
 class FakePool:
@@ -248,7 +248,7 @@ RECORDING = {"profiler": "torch_xla.debug.profiler 2.9", "steps": 3, "step_s": [
 
 
 def passed(pool: FakePool) -> tuple[Profiled, dict[str, bytes]]:
-    (found,) = profile_pass.profile_cases(pool, [a_record()], lambda text: None)  # type: ignore[arg-type]
+    (found,) = recording.profile_cases(pool, [a_record()], lambda text: None)  # type: ignore[arg-type]
     return found
 
 

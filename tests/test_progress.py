@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchbench.model.status import Status
-from benchbench.running.progress import Forecast, duration, line
+from benchbench.running.observer import Forecast, duration, line
 from tests.factories import a_case, a_failure, a_measurement, a_record
 from tests.program import environment, folders_for, started
 

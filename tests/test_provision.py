@@ -21,9 +21,7 @@ from inline_snapshot import snapshot
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments import build, interpreters
-from benchbench.environments.installer import check_room
-from benchbench.environments.torch_builds import build_of, pip_options
-from benchbench.environments.wheels import Download
+from benchbench.environments.installer import Download, build_of, check_room, pip_options
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.registry import load_class
 from tests.program import accelbench, environment, started
@@ -411,7 +409,7 @@ def test_every_backend_says_what_its_environment_holds() -> None:
 def test_a_name_is_refused_or_safe_as_the_name_of_a_folder(text: str) -> None:
     for name in (text, f"torch@{text}"):
         try:
-            backend, label = interpreters.parted(name)
+            backend, label = interpreters.split_name(name)
         except UsageError:
             continue
         assert name == (f"{backend}@{label}" if label else backend)

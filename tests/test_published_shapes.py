@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from benchbench.launch.catalogue import workload_at
-from benchbench.plan.sizes import points
-from benchbench.plan.suite import load_suite
+from benchbench.plan.suite import load_suite, points
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.operations.gemm import Gemm
 from tests import published_shapes

@@ -14,8 +14,8 @@ import pytest
 from benchbench.analyse.rows import flatten, rows
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs, selectors
-from benchbench.store.checksum import sealed
-from benchbench.store.lock import lock
+from benchbench.store.codec import sealed
+from benchbench.store.disk import lock
 from tests.program import accelbench, add_sessions, fork_server
 from tests.test_architecture import HEAVY, ROOT
 

@@ -22,7 +22,7 @@ from benchbench.model.measurement import Cost, Measurement, Memory
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.ranks import combined
 from benchbench.model.run import Settings
-from benchbench.running import rounds
+from benchbench.running import recording
 from benchbench.store import codec, runs, selectors
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info, a_watched
@@ -122,7 +122,7 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
     with WorkerPool([FAKE], Settings(threads=1), sys.executable) as pool:
         policy = replace(POLICIES["quick"], rounds=1)
         info = a_run_info(plan=tuple(shares), policy=policy, probes=tuple(pool.probe()))
-        records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
+        records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
     measured = [
         replace(each.outcome, warmup_block_s=each.outcome.warmup_block_s[:4])  # ranks warm up together
         for each in records

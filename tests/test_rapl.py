@@ -6,12 +6,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.machine import rapl
+from benchbench.machine import kernel
 from tests.machines import Files, tree
 
 
 def zone(name: str, kind: str, energy: int = 0, span: int = 1000) -> Files:
-    folder = f"{rapl.FOLDER}/{name}"
+    folder = f"{kernel.RAPL}/{name}"
     return {
         f"{folder}/name": f"{kind}\n",
         f"{folder}/energy_uj": f"{energy}\n",
@@ -28,43 +28,43 @@ def test_packages_are_counted_and_nothing_twice(tmp_path: Path) -> None:
         | zone("intel-rapl:2", "psys", 99)
         | zone("intel-rapl-mmio:0", "package-0", 7),
     )
-    found = rapl.cpu_packages(root)
+    found = kernel.cpu_packages(root)
     assert not isinstance(found, str)
     assert [each.range_uj for each in found] == [1000, 1000]
-    assert rapl.read_uj(found) == (7, 8)
+    assert kernel.read_uj(found) == (7, 8)
 
 
 def test_without_counters_there_is_a_reason(tmp_path: Path) -> None:
-    assert rapl.cpu_packages(tmp_path) == "this machine shows no RAPL counters"
+    assert kernel.cpu_packages(tmp_path) == "this machine shows no RAPL counters"
 
 
 def test_a_counter_that_may_not_be_read_has_a_reason(tmp_path: Path) -> None:
     root = tree(tmp_path, zone("intel-rapl:0", "package-0"))
-    energy = root / rapl.FOLDER / "intel-rapl:0/energy_uj"
+    energy = root / kernel.RAPL / "intel-rapl:0/energy_uj"
     energy.unlink()
     energy.mkdir()  # even root cannot read it
-    found = rapl.cpu_packages(root)
+    found = kernel.cpu_packages(root)
     assert isinstance(found, str)
     assert found.startswith("RAPL counters cannot be read: ")
 
 
 def test_a_counter_that_has_gone_is_no_number(tmp_path: Path) -> None:
-    found = rapl.cpu_packages(tree(tmp_path, zone("intel-rapl:0", "package-0")))
+    found = kernel.cpu_packages(tree(tmp_path, zone("intel-rapl:0", "package-0")))
     assert not isinstance(found, str)
     found[0].path.unlink()
-    assert rapl.read_uj(found) is None
+    assert kernel.read_uj(found) is None
 
 
 def test_a_counter_that_starts_again_loses_nothing() -> None:
-    assert rapl.used_j([(900, 10), (100, 20), (200, 20)], (1000, 1000)) == (0.0, 210e-6, 310e-6)
+    assert kernel.used_j([(900, 10), (100, 20), (200, 20)], (1000, 1000)) == (0.0, 210e-6, 310e-6)
 
 
 def test_without_readings_there_is_no_energy() -> None:
-    assert rapl.used_j([], (1000,)) == ()
+    assert kernel.used_j([], (1000,)) == ()
 
 
 @given(start=st.integers(0, 999), steps=st.lists(st.integers(0, 999)))
 def test_energy_is_the_sum_of_steps_wherever_the_counter_starts(start: int, steps: list[int]) -> None:
     counted = list(accumulate(steps, initial=start))
-    found = rapl.used_j([(value % 1000,) for value in counted], (1000,))
+    found = kernel.used_j([(value % 1000,) for value in counted], (1000,))
     assert [round(joules * 1e6) for joules in found] == [value - start for value in counted]

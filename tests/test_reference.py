@@ -18,7 +18,8 @@ from hypothesis.extra.numpy import arrays
 
 from benchbench.model.case import Dtype
 from benchbench.workloads._reference import primitives, rounding
-from benchbench.workloads._reference.number_formats import (
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import (
     BFLOAT16,
     FLOAT8,
     FLOAT16,
@@ -27,9 +28,8 @@ from benchbench.workloads._reference.number_formats import (
     TF32,
     Floating,
     Precision,
+    Rounded,
 )
-from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import Rounded
 
 OPS = Ops()
 LABELS = np.array([2, 0, 1])

@@ -23,11 +23,11 @@ from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
 from benchbench.model.run import Partner, Policy, Run
 from benchbench.model.status import Verdict
-from benchbench.running import rounds
+from benchbench.running import recording
 from benchbench.running.resume import differences
-from benchbench.store import codec, runs, selectors, ulid
-from benchbench.store.checksum import sealed
-from benchbench.store.lock import lock
+from benchbench.store import codec, naming, runs, selectors
+from benchbench.store.codec import sealed
+from benchbench.store.disk import lock
 from benchbench.timing.policy import within
 from studies import kills
 from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
@@ -44,7 +44,7 @@ def measured(policy: Policy, script: Script, earlier: Sequence[Record] = ()) -> 
     count = {case.id: sum(record.case == case for record in earlier) for case, _ in script}
     pool: Any = Scripted([(case, values[count[case.id] :]) for case, values in script])
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
-    made = rounds.measure_rounds(
+    made = recording.measure_rounds(
         [pool], [info], lambda text: None, clock=lambda: pool.now_s, earlier=tuple(earlier)
     )
     return [record for _, record in made]
@@ -145,7 +145,7 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
 @pytest.mark.real
 def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: Path) -> None:
     older = interrupted(ended, tmp_path)
-    runs.keep(tmp_path / "results", a_run(id=ulid.new_id()))
+    runs.keep(tmp_path / "results", a_run(id=naming.new_id()))
     accelbench("run", "--resume", cwd=tmp_path, **only("honest"))
     assert runs.progress(older) is runs.Progress.ENDED
     said = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr

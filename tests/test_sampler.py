@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.machine import kernel, nvml, rapl
+from benchbench.machine import kernel, nvml
 from benchbench.machine.sampler import MOST_SAMPLES, OF_ONE, Sample, Sampler, Sources, Watch, take, telemetry
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note
@@ -33,9 +33,9 @@ FILES: Files = {
     f"{kernel.CPUS}/cpu0/cpufreq/scaling_cur_freq": "2500000\n",
 }
 RAPL: Files = {
-    f"{rapl.FOLDER}/intel-rapl:0/name": "package-0\n",
-    f"{rapl.FOLDER}/intel-rapl:0/energy_uj": "42\n",
-    f"{rapl.FOLDER}/intel-rapl:0/max_energy_range_uj": "1000\n",
+    f"{kernel.RAPL}/intel-rapl:0/name": "package-0\n",
+    f"{kernel.RAPL}/intel-rapl:0/energy_uj": "42\n",
+    f"{kernel.RAPL}/intel-rapl:0/max_energy_range_uj": "1000\n",
 }
 
 
@@ -53,7 +53,7 @@ def a_sample(at_s: float, **over: Any) -> Sample:
 
 def test_a_sample_is_what_the_sources_say_now(tmp_path: Path) -> None:
     root = tree(tmp_path, FILES | RAPL)
-    packages = rapl.cpu_packages(root)
+    packages = kernel.cpu_packages(root)
     assert not isinstance(packages, str)
     gpu = FakeNvml()
     found = take(
@@ -143,13 +143,13 @@ def test_a_counter_that_was_set_back_is_left_out() -> None:
 
 
 def test_the_energy_of_packages_survives_their_wrapping_round() -> None:
-    package = rapl.CpuPackage(Path("/nowhere"), 1000)
+    package = kernel.CpuPackage(Path("/nowhere"), 1000)
     samples = [a_sample(101.0 + number, package_uj=(value,)) for number, value in enumerate((900, 100))]
     assert telemetry(some_sources(packages=(package,)), samples, WINDOW).energy_j == (0.0, 200e-6)
 
 
 def test_packages_that_stop_answering_have_no_energy() -> None:
-    package = rapl.CpuPackage(Path("/nowhere"), 1000)
+    package = kernel.CpuPackage(Path("/nowhere"), 1000)
     samples = [a_sample(101.0, package_uj=(900,)), a_sample(102.0)]
     assert telemetry(some_sources(packages=(package,)), samples, WINDOW).energy_j == ()
 

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.rows import rows
-from benchbench.cli.options import seconds_in
 from benchbench.errors import UsageError
-from benchbench.launch.job_queues import Job
+from benchbench.launch.pool import Job
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.note import NoteKind
+from benchbench.model.options import seconds_in
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
-from benchbench.running import rounds
+from benchbench.running import recording
 from benchbench.running.schedule import CaseWidth, affordable, due, in_blocks, undecided, widest
 from benchbench.store import codec
 from benchbench.timing.policy import POLICIES, half_width, in_words, of_rounds, rounds_of, within
@@ -190,7 +190,7 @@ def run(policy: Policy, script: Script) -> tuple[list[Record], Scripted]:
     pool = Scripted(script)
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
     stand_in: Any = pool
-    made = rounds.measure_rounds([stand_in], [info], lambda text: None, clock=lambda: pool.now_s)
+    made = recording.measure_rounds([stand_in], [info], lambda text: None, clock=lambda: pool.now_s)
     return [record for _, record in made], pool
 
 
@@ -219,7 +219,7 @@ class TooLong(Scripted):
 def test_a_measurement_that_no_record_can_hold_is_a_failure_and_not_made_in_each_round() -> None:
     (case,) = cases(1)
     stand_in: Any = TooLong([])
-    made = rounds.measure_rounds([stand_in], [a_run_info(plan=(case,), policy=FIVE)], lambda text: None)
+    made = recording.measure_rounds([stand_in], [a_run_info(plan=(case,), policy=FIVE)], lambda text: None)
     ((_, record),) = made
     assert record.outcome.status is Status.FAILED
     assert f"longer than {codec.LIMIT} bytes" in record.outcome.message
@@ -232,7 +232,7 @@ def test_a_sequence_that_ends_on_one_side_ends_on_both() -> None:
     pools.append(Scripted([(case, [1.0, 1.0] if case.params["m"] == 1 else [None]) for case in sides[1]]))
     policy = dataclasses.replace(POLICIES["quick"], rounds=2)
     infos = [a_run_info(plan=tuple(cases), policy=policy, probes=(a_probe(), OLD)) for cases in sides]
-    made = [(side, record) for side, record in rounds.measure_rounds(pools, infos, lambda text: None)]
+    made = [(side, record) for side, record in recording.measure_rounds(pools, infos, lambda text: None)]
     statuses = [(side, record.case.params["m"], str(record.outcome.status)) for side, record in made]
     assert sorted(statuses) == [
         *[(0, 1, "ok"), (0, 1, "ok"), (0, 2, "ok"), (0, 4, "skipped"), (0, 8, "skipped")],

@@ -12,7 +12,7 @@ import pytest
 from benchbench import api
 from benchbench.analyse.rows import rows
 from benchbench.errors import CannotWrite
-from benchbench.machine.identity import is_hashed, name_hashes
+from benchbench.machine.environment import is_hashed, name_hashes
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.note import plain

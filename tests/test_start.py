@@ -6,18 +6,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 
 from benchbench.errors import CannotWrite
 from benchbench.machine.kernel import CpuTimes
-from benchbench.machine.neighbours import Pause, _others, beginning, pause_since, watch_neighbours
-from benchbench.running.presence import Presence
-from benchbench.running.start import check_space, tell_disturbances, wait_for_idle
+from benchbench.machine.sampler import Pause, _others, beginning, pause_since, watch_neighbours
+from benchbench.running.measure import Presence, check_space, tell_disturbances, wait_for_idle
 from benchbench.store import disk
 from tests.program import ABSENT, accelbench, records, wait_for
 
+LOOKING = "looking for backends and devices"
 FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
 
 
@@ -167,7 +168,7 @@ def test_of_two_that_wait_for_the_same_run_the_second_waits_on(presence: Presenc
 def test_a_run_that_was_killed_is_not_seen_and_leaves_nothing(presence: Presence, tmp_path: Path) -> None:
     folder = tmp_path / "measuring"
     program = (
-        "import sys; from pathlib import Path; from benchbench.running.presence import Presence\n"
+        "import sys; from pathlib import Path; from benchbench.running.measure import Presence\n"
         "presence = Presence(Path(sys.argv[1])); presence.enter(); print('in', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(folder)]
@@ -228,3 +229,35 @@ def test_a_run_of_virtual_time_looks_at_nobody(tmp_path: Path) -> None:
     done = accelbench(*FAKE, cwd=tmp_path)
     assert "contended" not in done.stderr
     assert records(tmp_path)
+
+
+@pytest.mark.real
+def test_whatever_measures_tells_the_same_before_it(tmp_path: Path) -> None:
+    """A run, one that is resumed, a check's cases, two sides, a suite with itself, the best rates."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "one.toml").write_text('description = "one"\ncases = [{workload = "gemm"}]\n')
+    own: dict[str, Any] = {"ACCELBENCH_WORKLOADS": "own", "ACCELBENCH_CACHE": str(tmp_path / "cache")}
+
+    def told(*arguments: str) -> list[str]:
+        done = accelbench(*arguments, cwd=tmp_path, **own)
+        lines = done.stderr.splitlines()
+        assert "broken.py" in done.stderr, done.stderr
+        return [line for line in lines[: lines.index(LOOKING) + 1] if line == LOOKING or "broken.py" in line]
+
+    run = told(*FAKE)
+    (folder,) = (tmp_path / "results" / "runs").iterdir()
+    accelbench("baseline", "set", "main", "latest", cwd=tmp_path)
+    (folder / "end.json").unlink()
+    kept = (folder / "records.jsonl").read_bytes().splitlines(keepends=True)[:-1]
+    (folder / "records.jsonl").write_bytes(b"".join(kept))
+    assert run[-1] == LOOKING
+    assert len(run) == 2
+    for others in (
+        ("run", "--resume"),
+        ("check", "--baseline", "main"),
+        ("compare", "--ab", "mode=eager", "mode=compile", *FAKE[1:]),
+        ("doctor", "--aa", "one.toml", "-b", "fake", "-d", "cpu"),
+        ("doctor", "--ceilings", "-b", "fake", "-d", "cpu"),
+    ):
+        assert told(*others) == run, others

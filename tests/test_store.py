@@ -26,8 +26,8 @@ from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note, plain
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
-from benchbench.store import codec, disk, runs, selectors, ulid
-from benchbench.store.checksum import sealed
+from benchbench.store import codec, disk, naming, runs, selectors
+from benchbench.store.codec import sealed
 from tests.factories import (
     a_case,
     a_failure,
@@ -45,7 +45,7 @@ PROJECT = Path(__file__).parent.parent
 
 
 def a_stored_run(root: Path, *records: Record, name: str = "") -> Path:
-    info = a_run_info(id=name or ulid.new_id())
+    info = a_run_info(id=name or naming.new_id())
     with runs.create_run(root, info) as writer:
         for record in records:
             writer.append(record)
@@ -73,20 +73,20 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 def test_an_id_is_a_ulid_of_the_published_alphabet_and_starts_with_the_time() -> None:
     # 01ARYZ6S41 is the time part of the example in the ULID specification.
-    made = ulid.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
+    made = naming.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
     assert made == "01ARYZ6S41" + "0" * 16
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
 def test_ids_of_one_process_increase_whatever_the_clock_does(times: list[float]) -> None:
-    source = ulid.IdSource()
+    source = naming.IdSource()
     made = [source(now) for now in times]
     assert made == sorted(set(made))
-    assert all(ulid.ULID.fullmatch(each) for each in made)
+    assert all(naming.ULID.fullmatch(each) for each in made)
 
 
 def test_processes_forked_within_a_millisecond_make_different_ids() -> None:
-    source = ulid.IdSource()
+    source = naming.IdSource()
     source(now=1.0, randomness=lambda count: b"\xff" * count)
     assert copy.copy(source)(now=1.0) != copy.copy(source)(now=1.0)
 
@@ -95,10 +95,10 @@ def test_processes_forked_within_a_millisecond_make_different_ids() -> None:
 def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from benchbench.store import runs, ulid; from tests import factories\n"
+        "from benchbench.store import naming, runs; from tests import factories\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for _ in range(10):\n"
-        "    info = factories.a_run_info(id=ulid.new_id())\n"
+        "    info = factories.a_run_info(id=naming.new_id())\n"
         "    with runs.create_run(Path(sys.argv[1]), info) as writer: writer.append(factories.a_record())\n"
         "    print(info.id)\n"
     )
@@ -120,7 +120,7 @@ def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path)
 
 def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     records = (a_record(), a_record(a_failure(), round=1))
-    info = a_run_info(id=ulid.new_id())
+    info = a_run_info(id=naming.new_id())
     with runs.create_run(tmp_path, info) as writer:
         for record in records:
             writer.append(record)
@@ -129,7 +129,7 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_record_can_be_read_as_soon_as_append_returns(tmp_path: Path) -> None:
-    info = a_run_info(id=ulid.new_id())
+    info = a_run_info(id=naming.new_id())
     with runs.create_run(tmp_path, info) as writer:
         for number, record in enumerate(some_records(3), start=1):
             writer.append(record)
@@ -204,7 +204,7 @@ def test_a_file_where_the_folder_should_be_is_told_before_anything_is_measured(
     (root / blocked).parent.mkdir(exist_ok=True)
     (root / blocked).write_text("in the way")
     with pytest.raises(CannotWrite, match=re.escape(str(root))) as caught:
-        runs.create_run(root, a_run_info(id=ulid.new_id()))
+        runs.create_run(root, a_run_info(id=naming.new_id()))
     assert caught.value.exit_code == 6
     assert caught.value.hint
     assert (root / blocked).read_text() == "in the way"
@@ -594,7 +594,7 @@ def test_a_pipe_in_place_of_the_records_is_not_waited_for(tmp_path: Path) -> Non
 
 def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
     times = [2e9, 1e9, 1.5e9]
-    names = [ulid.IdSource()(now) for now in times]
+    names = [naming.IdSource()(now) for now in times]
     for name in names:
         a_stored_run(tmp_path, name=name)
     a_stored_run(tmp_path, name="zebra")  # renamed: its name says nothing about its time
@@ -609,7 +609,7 @@ def test_where_nothing_was_ever_stored_there_are_no_runs(tmp_path: Path) -> None
 
 
 def test_a_run_is_found_by_id_by_its_beginning_and_by_age(tmp_path: Path) -> None:
-    old, new = ulid.IdSource()(1e9), ulid.IdSource()(2e9)
+    old, new = naming.IdSource()(1e9), naming.IdSource()(2e9)
     for name in (old, new):
         a_stored_run(tmp_path, name=name)
     folder = tmp_path / "runs"
@@ -677,7 +677,7 @@ def test_without_a_run_the_hint_is_how_to_make_one(tmp_path: Path) -> None:
 
 
 def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
-    names = [ulid.IdSource()(1e9 + second) for second in range(7)]
+    names = [naming.IdSource()(1e9 + second) for second in range(7)]
     for name in names:
         a_stored_run(tmp_path, name=name)
     with pytest.raises(UnreadableInput, match="beginning of 7 runs") as caught:
@@ -694,7 +694,7 @@ def test_a_mistyped_id_brings_the_nearest_one(tmp_path: Path) -> None:
 
 def test_going_back_too_far_tells_how_far_one_can_go(tmp_path: Path) -> None:
     for second in range(3):
-        a_stored_run(tmp_path, name=ulid.IdSource()(1e9 + second))
+        a_stored_run(tmp_path, name=naming.IdSource()(1e9 + second))
     with pytest.raises(UnreadableInput, match="latest~3") as caught:
         selectors.find_run(tmp_path, "latest~3")
     assert caught.value.hint == "The oldest is latest~2."
@@ -864,11 +864,11 @@ def test_a_reports_plots_follow_no_link_out_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_back_does_not_make_an_older_run_the_latest(tmp_path: Path) -> None:
-    ahead = ulid.IdSource()(now=4e9)
+    ahead = naming.IdSource()(now=4e9)
     a_stored_run(tmp_path, name=ahead)
     code = (
-        "import sys; from pathlib import Path; from benchbench.store import selectors, ulid\n"
-        "root = Path(sys.argv[1]); selectors.follow_stored(root); print(ulid.new_id())"
+        "import sys; from pathlib import Path; from benchbench.store import naming, selectors\n"
+        "root = Path(sys.argv[1]); selectors.follow_stored(root); print(naming.new_id())"
     )
     after, error = python(code, str(tmp_path)).communicate(timeout=60)
     assert after.strip() > ahead, error
@@ -877,8 +877,8 @@ def test_a_clock_that_was_set_back_does_not_make_an_older_run_the_latest(tmp_pat
 
 
 def test_a_run_has_its_place_by_its_id_or_else_by_when_it_was_started() -> None:
-    assert ulid.begun(a_run_info(id=ulid.IdSource()(now=1.5e9))) == 1.5e9
-    assert ulid.begun(a_run_info(id="main", started="2026-01-02T00:00:00+00:00")) == 1767312000.0
+    assert naming.begun(a_run_info(id=naming.IdSource()(now=1.5e9))) == 1.5e9
+    assert naming.begun(a_run_info(id="main", started="2026-01-02T00:00:00+00:00")) == 1767312000.0
 
 
 def test_a_run_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path: Path) -> None:

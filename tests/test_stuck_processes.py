@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.lost_devices import LostDevices
-from benchbench.launch.pool import WorkerPool
+from benchbench.launch.pool import LostDevices, WorkerPool
 from benchbench.launch.process import GRACE_S, LocalWorker
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case
@@ -25,8 +24,7 @@ from benchbench.model.device import Target
 from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.running.answers import decoded
-from benchbench.running.verification import Verified, verify_job
+from benchbench.running.verification import Verified, decoded, verify_job
 from tests.factories import a_case
 
 SHORT_S = 0.05  # of a job

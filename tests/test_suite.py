@@ -17,7 +17,7 @@ from benchbench.model.run import Policy
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
 from benchbench.plan.estimates import device_classes, run_estimate
-from benchbench.plan.selection import Selection, select
+from benchbench.plan.suite import Selection, select
 from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_probe, a_record, a_run

@@ -8,7 +8,7 @@ import pytest
 from benchbench.errors import UnsupportedSystem
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.transport import JobEnd
-from benchbench.machine.system import check_system, limits
+from benchbench.machine.environment import check_system, limits
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.running.measure import tell_system

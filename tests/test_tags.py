@@ -8,9 +8,10 @@ import pytest
 
 import benchbench
 from benchbench.errors import AccelbenchWarning, UsageError
+from benchbench.model.options import parse_tags
 from benchbench.plan.revision import commit_tag, current_commit
 from benchbench.pytest_plugin.session import session
-from benchbench.store import runs, selectors, tags
+from benchbench.store import naming, runs, selectors
 from tests.factories import a_run
 from tests.program import accelbench
 
@@ -38,19 +39,19 @@ def stored(where: Path) -> dict[str, str]:
 
 def test_a_tag_has_a_name_or_is_the_tag() -> None:
     typed = ["branch=main", "v2.0", "note=a=b, c"]
-    assert tags.parse_tags(typed) == {"branch": "main", "tag": "v2.0", "note": "a=b, c"}
-    assert tags.parse_tags([]) == {}
+    assert parse_tags(typed) == {"branch": "main", "tag": "v2.0", "note": "a=b, c"}
+    assert parse_tags([]) == {}
 
 
 @pytest.mark.parametrize("typed", [["=x"], ["a="], ["a= "], [""], ["a b=c"], ["a=1", "a=2"], ["x", "y"]])
 def test_what_is_no_tag_is_refused_with_a_hint(typed: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
-        tags.parse_tags(typed)
+        parse_tags(typed)
     assert caught.value.hint
 
 
 def test_hashes_are_cut_where_tags_are_shown() -> None:
-    shown = tags.tags_text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
+    shown = naming.tags_text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
     assert shown == "commit=0123456789ab-dirty, branch=deadbeef"
 
 

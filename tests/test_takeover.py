@@ -20,8 +20,7 @@ import pytest
 
 from benchbench.backends import fake
 from benchbench.errors import UsageError
-from benchbench.launch import followers, private
-from benchbench.launch.launched import launched
+from benchbench.launch import joining, launched
 from benchbench.model.run import Settings
 from benchbench.wire import MOST_BYTES
 
@@ -134,7 +133,7 @@ def in_a_folder_left_open(shared: Path, port: int) -> None:
 
 def in_a_folder_of_its_own(shared: Path, port: int) -> None:
     """As the first process does it, which is this user's."""
-    private.write(shared / f"accelbench-{VICTIM}", f"ranks-{PARENT}.json", announcement(port).encode())
+    launched.write(shared / f"accelbench-{VICTIM}", f"ranks-{PARENT}.json", announcement(port).encode())
 
 
 def follow_one_who(
@@ -153,7 +152,7 @@ def follow_one_who(
 
     def follow() -> None:
         try:
-            followers.follow(launched(VARIABLES, PARENT), limit_s=1.0)
+            joining.follow(launched.launched(VARIABLES, PARENT), limit_s=1.0)
         except UsageError as error:
             said.write_text(f"{error} {error.hint}")
 
@@ -180,7 +179,7 @@ def test_nobody_else_is_taken_for_the_first_process(
         assert ended(as_user(VICTIM, lambda: (shared / f"accelbench-{VICTIM}").mkdir(mode=0o777))) == 0
     ran, said = follow_one_who(STRANGER, announce, shared, monkeypatch)
     assert not ran
-    assert "cannot be reached" in said or private.HINT in said
+    assert "cannot be reached" in said or launched.FOLDER_HINT in said
 
 
 def test_who_follows_a_process_of_its_own_user_runs_what_that_says(
@@ -204,7 +203,7 @@ def test_who_has_the_port_of_the_first_process_orders_nothing_without_the_secret
             "ACCELBENCH_SECRET": SECRET,
         }
         with pytest.raises(UsageError, match="does not know the secret"):
-            followers.follow(launched(variables, PARENT), limit_s=0.5)
+            joining.follow(launched.launched(variables, PARENT), limit_s=0.5)
         os.kill(stranger, 9)
         ended(stranger)
     assert not ran.exists()

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.machine import telemetry
+from benchbench.machine import kernel
 
 PROJECT = Path(__file__).parent.parent
 MIB = 2**20
 
 ONE_BIG_THEN_ONE_SMALL = """
 import mmap
-from benchbench.machine import telemetry
+from benchbench.machine import kernel
 
 def spike(size):
     with mmap.mmap(-1, size) as memory:
@@ -21,14 +21,14 @@ def spike(size):
             memory[page] = 1
 
 spike(64 * 2**20)
-reset = telemetry.reset_host_peak()
-before = telemetry.peak_host(reset).bytes
+reset = kernel.reset_host_peak()
+before = kernel.peak_host(reset).bytes
 spike(16 * 2**20)
-print(telemetry.peak_host(reset).bytes - before)
+print(kernel.peak_host(reset).bytes - before)
 """
 
 
-@pytest.mark.skipif(not telemetry.CLEAR_REFS.exists(), reason="the peak can be reset on Linux only")
+@pytest.mark.skipif(not kernel.CLEAR_REFS.exists(), reason="the peak can be reset on Linux only")
 def test_a_peak_before_the_reset_is_forgotten_and_a_short_one_after_it_is_seen() -> None:
     command = [sys.executable, "-c", ONE_BIG_THEN_ONE_SMALL]
     answer = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60)
@@ -39,42 +39,42 @@ def test_a_peak_before_the_reset_is_forgotten_and_a_short_one_after_it_is_seen()
 def test_the_peak_is_read_in_bytes(tmp_path: Path) -> None:
     status = tmp_path / "status"
     status.write_text("Name:\tpython\nVmPeak:\t  9000 kB\nVmHWM:\t  2188 kB\nVmRSS:\t  100 kB\n")
-    assert telemetry.peak_host(True, status).bytes == 2188 * 1024
+    assert kernel.peak_host(True, status).bytes == 2188 * 1024
 
 
 def test_resetting_writes_the_number_that_the_kernel_expects(tmp_path: Path) -> None:
     clear_refs = tmp_path / "clear_refs"
     clear_refs.touch()
-    assert telemetry.reset_host_peak(clear_refs)
+    assert kernel.reset_host_peak(clear_refs)
     assert clear_refs.read_bytes() == b"5"
 
 
 def test_without_a_reset_there_is_a_reason_instead_of_a_wrong_number() -> None:
-    found = telemetry.peak_host(False)
+    found = kernel.peak_host(False)
     assert found.bytes is None
     assert "since the start" in found.reason
 
 
 def test_a_system_without_proc_has_no_peak_and_gets_no_file(tmp_path: Path) -> None:
-    assert not telemetry.reset_host_peak(tmp_path / "clear_refs")
+    assert not kernel.reset_host_peak(tmp_path / "clear_refs")
     assert list(tmp_path.iterdir()) == []
-    found = telemetry.peak_host(True, tmp_path / "status")
+    found = kernel.peak_host(True, tmp_path / "status")
     assert found.bytes is None
     assert "No such file" in found.reason
 
 
 def test_a_refused_reset_is_no_reset() -> None:
-    assert not telemetry.reset_host_peak(Path("/dev/full"))
+    assert not kernel.reset_host_peak(Path("/dev/full"))
 
 
 def test_a_status_without_the_line_has_a_reason(tmp_path: Path) -> None:
     status = tmp_path / "status"
     status.write_text("Name:\tpython\n")
-    assert telemetry.peak_host(True, status).reason == f"{status} has no VmHWM"
+    assert kernel.peak_host(True, status).reason == f"{status} has no VmHWM"
 
 
 def test_a_worker_loads_nothing_outside_the_standard_library_for_it() -> None:
-    module = "benchbench.machine.telemetry"
+    module = "benchbench.machine.kernel"
     code = f"import sys; old = set(sys.modules); import {module}; print(*set(sys.modules) - old)"
     command = [sys.executable, "-c", code]
     answer = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60)

@@ -9,7 +9,7 @@ import pytest
 
 from benchbench.model.case import Dtype
 from benchbench.worker.reference import drawn_tolerance
-from benchbench.worker.tolerance import accumulation
+from benchbench.worker.verify import accumulation
 from benchbench.workloads.operations.lstm import LstmBackward
 
 

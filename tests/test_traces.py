@@ -13,9 +13,9 @@ import pytest
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Operator, Profile
-from benchbench.traces import chrome, hlo, onnxruntime, xla
-from benchbench.traces.recording import BEGIN, END, Recording, Unread
-from benchbench.traces.xplane import Event, Line
+from benchbench.traces import chrome, onnxruntime, xla
+from benchbench.traces.spans import BEGIN, END, Recording, Unread
+from benchbench.traces.xla import Event, Line
 
 RECORDING = Recording(profiler="profiler 1.0", steps=2, step_s=(0.005, 0.005))
 
@@ -362,7 +362,7 @@ ENTRY %main.9 (x: f32[8]) -> f32[8] {
 
 
 def test_an_instruction_is_named_for_the_costliest_thing_inside_it() -> None:
-    assert hlo.labels(HLO) == {
+    assert xla.labels(HLO) == {
         "inner": "convolution",
         "ynn_fusion.3": "convolution",
         "ynn_fusion": "reduce",

@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.backends.fake import Fake
-from benchbench.launch.channel import Channel
-from benchbench.launch.exchange import JobFolder
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
+from benchbench.launch.process import Channel, JobFolder
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.model.case import Case
@@ -28,7 +27,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.running import answers, profile_pass, rounds
+from benchbench.running import recording, verification
 from benchbench.timing.policy import POLICIES
 from benchbench.wire import MOST_BYTES
 from benchbench.worker import jobs
@@ -121,8 +120,8 @@ def test_a_run_needs_nothing_of_a_machine_but_the_transport(tmp_path: Path) -> N
         probes = pool.probe()
         cases = (fake_case(), fake_case(mode="compile"))
         info = a_run_info(probes=tuple(probes), plan=cases, policy=QUICK)
-        records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
-        profiles = list(profile_pass.profile_cases(pool, records, lambda text: None))
+        records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
+        profiles = list(recording.profile_cases(pool, records, lambda text: None))
     assert [record.outcome.status for record in records] == ["ok"] * 4
     assert {record.framework_version for record in records} == {"9.9"}
     assert sorted(remote.watched) == sorted(case.id for case in cases * 2)
@@ -164,7 +163,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     scribbling = fake_case(workload="scribbling", params={"size": 16})
     honest = fake_case(workload="honest", params={"size": 16})
     info = a_run_info(plan=(scribbling, honest), policy=QUICK, probes=tuple(pool.probe()))
-    records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
+    records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
     ends = {record.case.workload: record.outcome.status for record in records}
     assert ends["honest"] == "ok"
     # In a process of its own it cannot reach the channel; in a shared one it spoils its own answer.
@@ -181,7 +180,7 @@ def test_a_job_that_removes_its_folder_costs_its_own_case_at_most(
     pool = local(isolation)
     cases = [fake_case(workload=name, params={"size": 16}) for name in ("demolishing", "honest")]
     info = a_run_info(plan=tuple(cases), policy=QUICK, probes=tuple(pool.probe()))
-    records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
+    records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
     assert {record.outcome.status for record in records if record.case.workload == "honest"} == {"ok"}
     assert [record.round for record in records if record.case.workload == "honest"] == [0, 1]
 
@@ -215,7 +214,7 @@ def test_an_interpreter_that_is_no_program_is_broken_and_its_jobs_fail(tmp_path:
     ids=str,
 )
 def test_a_reply_that_is_malformed_is_a_failure_of_its_case(reply: Message) -> None:
-    outcome = answers.decoded(Answer(reply), {})
+    outcome = verification.decoded(Answer(reply), {})
     assert isinstance(outcome, Failure)
     assert outcome.status is Status.FAILED
     assert "cannot be read" in outcome.message
@@ -231,7 +230,7 @@ JSON = st.recursive(
 @pytest.mark.real
 @given(st.dictionaries(st.sampled_from(["outcome", "stages_s", "x"]), JSON))
 def test_no_reply_raises(reply: Message) -> None:
-    assert isinstance(answers.decoded(Answer(reply), {}), Failure)
+    assert isinstance(verification.decoded(Answer(reply), {}), Failure)
 
 
 @given(st.binary(max_size=200))

@@ -23,7 +23,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Partner, Resumption
 from benchbench.plan.suite import load_suite, suite_names, suite_path
 from benchbench.store import codec, runs
-from benchbench.store.checksum import sealed
+from benchbench.store.codec import sealed
 from benchbench.validating.files import validate_path
 from benchbench.validating.json_text import checksum_fault, parsed
 from benchbench.validating.schema import numbers, schema_faults, validator_of

@@ -13,7 +13,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.reference import trained
-from benchbench.worker.tolerance import LAMBDA, tolerance
+from benchbench.worker.verify import LAMBDA, tolerance
 from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.environments.wheels import BARE, UNPACKED, Download, Package, measure_packages
+from benchbench.environments.installer import BARE, UNPACKED, Download, Package, measure_packages
 from tests.wheelhouse import wheel
 
 

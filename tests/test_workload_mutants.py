@@ -14,9 +14,8 @@ import pytest
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.reference import trained
-from benchbench.workloads._reference.number_formats import PRECISIONS
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import rounding_to
+from benchbench.workloads._reference.rounding import PRECISIONS, rounding_to
 from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
 from benchbench.workloads.steps import Inference, TrainingStep
 from tests.tiny import NAMES, WORKS, reference_of

@@ -17,11 +17,18 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.status import Status
 from benchbench.model.world import World
-from benchbench.plan.cases import Plan, holds, plan
+from benchbench.plan.cases import Plan, entry_plans, plan
 from benchbench.plan.devices import check_devices, devices_asked
-from benchbench.plan.selection import Selection, select
-from benchbench.plan.suite import Entry, Suite, parse_suite
-from benchbench.plan.worlds import WorldSpec, names_apart, parse_world
+from benchbench.plan.suite import (
+    Entry,
+    Selection,
+    Suite,
+    WorldSpec,
+    names_apart,
+    parse_suite,
+    parse_world,
+    select,
+)
 from benchbench.running.request import request
 from tests.factories import CPU, a_probe
 
@@ -186,11 +193,11 @@ def test_an_entry_holds_the_cases_that_it_plans_and_no_other_world_s(world: int 
         [Suite(description="d", cases=[Entry(workload="all_reduce", world=[world])])], Selection()
     )[0][1]
     (own,) = (plan([("s", entry)], Selection(), [PROBE])).cases
-    assert holds(entry, own)
+    assert entry_plans(entry, own)
     for other in worlds:
         (case,) = planned(other).cases
         if case.placement != own.placement:
-            assert not holds(entry, case)
+            assert not entry_plans(entry, case)
 
 
 def test_each_rank_has_the_device_that_is_named_for_it() -> None:

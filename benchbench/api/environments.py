@@ -35,7 +35,7 @@ def create_environment(
     tell = on_stage or _untold
     request = _request(name, requirements, base, variant)
     with interpreters.locked(name) as lock:
-        if found := build.standing(request, variant):
+        if found := build.existing_environment(request, variant):
             return found
         with build.site(request, lock) as site:
             plan = build.plan_build(site, request, tell)
@@ -56,7 +56,7 @@ def plan_environment(
     """
     request = _request(name, requirements, base, variant)
     with interpreters.locked(name) as lock:
-        if found := build.standing(request, variant):
+        if found := build.existing_environment(request, variant):
             return found
         with build.site(request, lock, dry_run=True) as site:
             plan = build.plan_build(site, request, on_stage or _untold)

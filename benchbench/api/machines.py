@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from benchbench.cluster.asking import FleetOptions, MachineChoice, measure_fleet
-from benchbench.cluster.fleet import FleetObserver, FleetResult
-from benchbench.cluster.listener import BEGIN_S, Deadlines
+from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, MachineChoice, measure_fleet
+from benchbench.cluster.messages import BEGIN_S, Deadlines
 from benchbench.cluster.ray_cluster import RayCluster
 from benchbench.errors import UsageError, unknown
-from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, from_keywords, takes_keywords
+from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, asked_of, takes_keywords
 from benchbench.store.selectors import results_folder
 
 
@@ -42,7 +41,7 @@ def fleet(
     """
     if each not in list(MachineChoice):
         raise UsageError(f"each: {each!r} is not known.", unknown("choices", each, [*MachineChoice]))
-    measure = options or from_keywords(suite, given, "benchbench.fleet")
+    measure = asked_of(fleet, suite, given, options)
     if resume and not options and suite == "quick":
         measure = replace(measure, suites=())
     asked = FleetOptions(

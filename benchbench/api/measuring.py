@@ -12,7 +12,7 @@ from benchbench.diagnosis import measuring
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.measuring import Ceilings, Selftest
 from benchbench.diagnosis.noise import Noise
-from benchbench.environments.targets import given as interpreters
+from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import member
 from benchbench.gate.stages import CheckedRun, CheckOptions, run_check
 from benchbench.judging import comparison as verdicts
@@ -23,13 +23,13 @@ from benchbench.model.options import (
     MeasureOptions,
     Names,
     Variance,
-    from_keywords,
+    asked_of,
     several,
     takes_keywords,
 )
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.plan import variants
+from benchbench.plan import rerun
 from benchbench.running import interleaved, measure
 from benchbench.running.observer import Callbacks, RunObserver
 from benchbench.running.resume import resume_run
@@ -64,7 +64,7 @@ def run(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    asked = options or from_keywords(suite, given, "benchbench.run")
+    asked = asked_of(run, suite, given, options)
     told, root = observer or Callbacks(on_record, on_stage), results_folder(results)
     if resume is False:
         return measure.measure_suite(asked, root, told, profile=profile)
@@ -85,7 +85,7 @@ def dry_run(
 
     Nothing is measured or stored. Raises UsageError.
     """
-    asked = options or from_keywords(suite, given, "benchbench.dry_run")
+    asked = asked_of(dry_run, suite, given, options)
     return measure.plan_suite(asked, observer or RunObserver())
 
 
@@ -110,10 +110,10 @@ def compare_ab(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    asked = options or from_keywords(suite, given, "benchbench.compare_ab")
+    asked = asked_of(compare_ab, suite, given, options)
     chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
-    pythons = interpreters(asked.pythons)
-    sides = [variants.parse_variant(text, pythons) for text in (ref, new)]
+    pythons = absolute_interpreters(asked.pythons)
+    sides = [rerun.parse_variant(text, pythons) for text in (ref, new)]
     before, after = interleaved.measure_sides(
         sides, asked, results_folder(results), observer or RunObserver()
     )
@@ -150,7 +150,7 @@ def check(
     NothingToMeasure, CannotWrite.
     """
     asked = CheckOptions(
-        measure=options or from_keywords(suite, given, "benchbench.check"),
+        measure=asked_of(check, suite, given, options),
         results=results_folder(results),
         run=None if run is None else str(run),
         baseline=baseline,
@@ -176,7 +176,7 @@ def devices(
 
     Raises UsageError.
     """
-    asked = options or from_keywords((), given, "benchbench.devices")
+    asked = asked_of(devices, (), given, options)
     return measure.probe_targets(asked, observer or RunObserver())
 
 
@@ -198,7 +198,7 @@ def measure_noise(
     It is measured in twice its rounds and compared with itself; nothing is stored.
     Raises UsageError, NothingToMeasure.
     """
-    asked = options or from_keywords(suite, given, "benchbench.measure_noise")
+    asked = asked_of(measure_noise, suite, given, options)
     return measuring.measure_noise(asked, observer or RunObserver())
 
 
@@ -213,7 +213,7 @@ def measure_ceilings(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    asked = options or from_keywords((), given, "benchbench.measure_ceilings")
+    asked = asked_of(measure_ceilings, (), given, options)
     return measuring.measure_ceilings(asked, observer or RunObserver())
 
 
@@ -228,5 +228,5 @@ def selftest(
 
     Raises UsageError.
     """
-    asked = options or from_keywords((), given, "benchbench.selftest")
+    asked = asked_of(selftest, (), given, options)
     return measuring.run_selftest(asked, observer or RunObserver())

@@ -1,18 +1,21 @@
-"""What backends that take torch's builders share: tensors in, elements out, precision set and read back."""
+"""What backends that take torch's builders share: tensors in, elements out, precision, how images lie."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.backends._torch_layouts import lie_channels_last
 from benchbench.backends.base import CLEARING, PrecisionMismatch, Session, host_cache_bytes
 from benchbench.errors import Unsupported
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Memory
 
 ON_THE_CPU = "torch does not track memory on the CPU; the host's peak holds it"
+TENSOR_CORES = frozenset(
+    {Dtype.TF32, Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.AMP_FP16, Dtype.AMP_BF16}
+)  # multiply in these
 
 
 class TorchSession(Session):
@@ -47,7 +50,7 @@ class TorchSession(Session):
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
 
     def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
-        """A CPU tensor; only CUDA pins."""
+        """A CPU tensor; only CUDA pins memory."""
         import torch
 
         tensor = torch.from_numpy(array)
@@ -57,14 +60,13 @@ class TorchSession(Session):
         return tensor.pin_memory() if pinned else tensor
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """The step itself."""
         return step
 
     def wait(self, output: Any) -> None:
         """CPU operations have finished when they return."""
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """Gathered where it is, then widened."""
+        """Elements are gathered where the tensor is, then widened."""
         import torch
 
         at = tuple(torch.from_numpy(index.T.copy()).to(output.device))
@@ -100,7 +102,6 @@ class TorchSession(Session):
         return {"multiply": str(found)}
 
     def cache_bytes(self) -> int:
-        """Of the CPU."""
         return host_cache_bytes()
 
     def flush(self) -> Any:
@@ -116,7 +117,6 @@ class TorchSession(Session):
         """Nothing is tracked on the CPU."""
 
     def peak_device(self) -> Memory:
-        """See the host's peak."""
         return Memory(bytes=None, reason=ON_THE_CPU)
 
 
@@ -124,3 +124,47 @@ def _precision_switches() -> list[Any]:
     from torch.backends import cuda, cudnn, mkldnn
 
     return [cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """What is said of a kind of device, by torch's name, and of some dtypes."""
+
+    device: str
+    dtypes: frozenset[Dtype]
+    channels_last: bool
+    source: str
+
+
+# Channels last is a choice of memory, not of computation: `Tensor.to(memory_format=torch.channels_last)`.
+# TensorFlow and JAX take images channels last everywhere, ONNX channels first. A row says which it was.
+LAYOUTS = (
+    Guidance(
+        "cpu",
+        frozenset(Dtype),
+        channels_last=True,
+        source="oneDNN reorders channels first for each convolution: "
+        "https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/; "
+        "measured: studies/output/torch_layouts.md",
+    ),
+    Guidance(
+        "cuda",
+        TENSOR_CORES,
+        channels_last=True,
+        source="tensor cores take it without a transposition: "
+        "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+    ),
+    Guidance(
+        "cuda",
+        frozenset({Dtype.FLOAT32, Dtype.FLOAT64}),
+        channels_last=False,
+        source="without tensor cores it is not faster, and was 1.6 times as slow on a V100: pytorch#44943",
+    ),
+    Guidance("xla", frozenset(Dtype), channels_last=False, source="XLA lays out arrays itself"),
+)
+
+
+def lie_channels_last(device: str, dtype: Dtype) -> bool:
+    """What the first line for the device, by torch's name, and the dtype says; without one False."""
+    lines = (line for line in LAYOUTS if line.device == device and dtype in line.dtypes)
+    return next((line.channels_last for line in lines), False)

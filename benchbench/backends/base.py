@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import Unsupported
 from benchbench.machine import kernel
-from benchbench.machine.installation import install_line
+from benchbench.machine.environment import install_line
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
@@ -27,7 +27,7 @@ from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.model.world import ALONE, Spread, World
-from benchbench.traces.recording import BEGIN, END, Recording
+from benchbench.traces.spans import BEGIN, END, Recording
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
@@ -49,7 +49,7 @@ class Timer(Protocol):
 
     @property
     def batches(self) -> Sequence[Batch]:
-        """So far, one per call of `blocks`; empty where each block is waited for."""
+        """Batches so far, one per call of `blocks`; empty where each block is waited for."""
 
     def now(self) -> float:
         """Seconds on the clock that limits and warm-up are judged by."""
@@ -89,15 +89,12 @@ class HostTimer:
         self._clock = clock
 
     def now(self) -> float:
-        """Seconds of the clock."""
         return self._clock()
 
     def no_op(self) -> Any:
-        """The least step."""
         return self._no_op()
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
-        """Seconds of each block."""
         run = self._waiting if self._every_step else self._queued
         found = []
         for _ in range(count):
@@ -123,7 +120,7 @@ class HostTimer:
 
 
 def host_cache_bytes() -> int:
-    """Of the last-level caches of the CPUs at hand. Raises Unsupported."""
+    """Bytes in the last-level caches of the CPUs at hand. Raises Unsupported."""
     if size := kernel.cache_bytes(Path("/"), kernel.allowed_cpus()):
         return size
     raise Unsupported("this system does not tell the size of the CPU's caches (/sys/devices/system/cpu)")
@@ -235,7 +232,7 @@ class Session(ABC):
         return lambda: None
 
     def cache_bytes(self) -> int:
-        """Of the device's last-level cache, or as much as any device has. Raises Unsupported."""
+        """Bytes in the device's last-level cache, or as many as any device has. Raises Unsupported."""
         raise Unsupported("accelbench does not know its caches")
 
     def flush(self) -> Any:
@@ -298,7 +295,7 @@ class Backend(ABC):
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
     # What an environment needs instead, of another build than the usual one: `cuda` → requirements. Builds of
-    # torch are no requirements of their own (environments/torch_builds.py).
+    # torch are no requirements of their own (environments/installer.py).
     builds: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     extra: ClassVar[str]  # of accelbench, that installs it
     not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides

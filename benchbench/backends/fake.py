@@ -55,7 +55,7 @@ class Fake(Backend):
     spread = Spread.PROCESSES
 
     def join(self, world: World, device: str) -> None:
-        """Its ranks meet at `World.gather` alone."""
+        """The ranks meet at `World.gather` alone."""
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """What the workload computes; else its inputs, and a step that lasts as long as its cost says."""
@@ -67,7 +67,6 @@ class Fake(Backend):
         return Program(lambda *_: session.spend(seconds), inputs, simulated=True)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """None of its own."""
         return {}
 
     def load(self) -> str:
@@ -77,7 +76,6 @@ class Fake(Backend):
         return __version__
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """A CPU and accelerators, all pretended."""
         accelerators = [
             Device(name=f"sim:{number}", device_class=DeviceClass.ACCELERATOR, model="virtual accelerator")
             for number in range(ACCELERATORS)
@@ -95,7 +93,7 @@ class FakeSession(Session):
     """NumPy arrays and a clock that only `spend` moves."""
 
     def __init__(self, device: str, dtype: Dtype) -> None:
-        """Starts at time zero."""
+        """The clock starts at time zero."""
         self.device = device
         self.dtype = dtype
         self.clock_s: float = 0.0
@@ -148,7 +146,6 @@ class FakeSession(Session):
             self._cached_bytes -= self._cached.pop(next(iter(self._cached)))
 
     def cache_bytes(self) -> int:
-        """As pretended."""
         return CACHE_BYTES
 
     def flush(self) -> None:
@@ -161,37 +158,30 @@ class FakeSession(Session):
         """Nothing is ever under way."""
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """NumPy's indexing."""
         return self.fetch(output[tuple(index.T)])
 
     def fetch(self, output: Any) -> Floats:
-        """In float64."""
         import numpy as np
 
         return np.asarray(output, dtype=np.float64)
 
     def precision(self) -> dict[str, str]:
-        """What was asked for."""
         return {"float32_multiply": "ieee", "storage": self.dtype.value}
 
     def reset_peak(self) -> None:
         """Nothing is tracked."""
 
     def peak_device(self) -> Memory:
-        """Nothing is tracked."""
         return Memory(bytes=None, reason="the fake backend has no memory")
 
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:
-        """The virtual clock."""
         return VirtualTimer(self, before)
 
     def spend(self, seconds: float, operator: str = "simulated") -> None:
-        """Move the clock."""
         start, self.clock_s = self.clock_s, self.clock_s + seconds
         self._spent.append(Span(name=operator, lane="virtual", start_s=start, end_s=self.clock_s))
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
-        """What time was spent in; exact."""
         start, self._spent, steps = self.clock_s, [], iterations * count
         for _ in range(steps):
             step()
@@ -223,17 +213,16 @@ class VirtualTimer:
     batch_s = 0.0
 
     def __init__(self, session: FakeSession, before: Callable[[], Any] | None = None) -> None:
-        """Shares the session's clock."""
+        """The timer shares the session's clock."""
         self._session = session
         self._before = before
         self.batches: list[Batch] = []
 
     def now(self) -> float:
-        """Virtual seconds."""
         return self._session.clock_s
 
     def no_op(self) -> None:
-        """Nothing, at once."""
+        """Nothing takes no time."""
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Exact: no timer cost."""

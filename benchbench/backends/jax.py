@@ -29,7 +29,7 @@ from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
-from benchbench.traces import hlo, xla
+from benchbench.traces import xla
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
@@ -97,7 +97,7 @@ class Jax(Backend):
         return str(jax.__version__)
 
     def preload(self, phase: Phase, mode: str) -> None:
-        """What its first compile imports."""
+        """Import what the first compile imports."""
         with suppress(ImportError):  # they may move: then each case imports them
             for name in USED_BY_COMPILING:
                 import_module(name)
@@ -190,7 +190,7 @@ class JaxSession(Session):
         return jax.device_put(self._typed(array), self.device)
 
     def committed(self, array: Any) -> Any:
-        """On its devices for good: one made by jax.numpy may yet follow others, and is another argument."""
+        """It lies on its devices for good: an array of jax.numpy may yet follow others."""
         import jax
 
         follows = isinstance(array, jax.Array) and not array.committed
@@ -200,7 +200,7 @@ class JaxSession(Session):
         """One array, sharded by its first axis."""
         import jax
 
-        from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along
+        from benchbench.workloads._programs.jax import mesh_of, sharding_along
 
         return jax.device_put(self._typed(rows), sharding_along(mesh_of(self), 0))
 
@@ -249,7 +249,6 @@ class JaxSession(Session):
         return self.fetch(output[tuple(index.T)])
 
     def fetch(self, output: Any) -> Floats:
-        """Widened on the host."""
         import numpy as np
 
         return np.asarray(output).astype(np.float64)
@@ -280,11 +279,10 @@ class JaxSession(Session):
         return partial(jax.jit(lambda x: x + 1), jax.device_put(jnp.zeros(()), self.device))
 
     def cache_bytes(self) -> int:
-        """Of the CPU; a GPU's is not told."""
+        """The CPU's alone; JAX does not tell a GPU's."""
         return host_cache_bytes() if self.device.platform == "cpu" else LARGEST_CACHE
 
     def flush(self) -> Any:
-        """Read and written in place."""
         import jax
         import jax.numpy as jnp
 
@@ -297,7 +295,7 @@ class JaxSession(Session):
         return self._clearing[1]
 
     def nbytes(self, array: Any) -> int:
-        """Of every array in what may be a tree of them."""
+        """Bytes of every array in what may be a tree of them."""
         import jax
 
         return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(array))
@@ -319,7 +317,7 @@ class JaxSession(Session):
         labels = {
             (module.name, instruction): label
             for module in modules
-            for instruction, label in hlo.labels(module.to_string()).items()
+            for instruction, label in xla.labels(module.to_string()).items()
         }
         return xla.parse_profile(folder, recording, labels)
 
@@ -335,14 +333,13 @@ class JaxSession(Session):
 
 
 class SharedJaxSession(JaxSession):
-    """In a process that others use too: a peak is the session's only where it exceeds all before it."""
+    """A session of a process that others use too: a peak is its own only where it exceeds all before it."""
 
     def reset_peak(self) -> None:
         """The peak so far; it cannot be reset."""
         self._before = super().peak_device().bytes or 0
 
     def peak_device(self) -> Memory:
-        """Bytes in use at the peak."""
         peak = super().peak_device()
         if peak.bytes is None or peak.bytes > self._before:
             return peak

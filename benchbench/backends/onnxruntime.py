@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import nullcontext, suppress
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,18 +17,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
-from benchbench.backends._onnx_models import (
-    EXPORTED,
-    export_model,
-    is_any_kept,
-    keep_model,
-    kept_model,
-    model_name,
-    quantise,
-)
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
+from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
@@ -58,6 +52,12 @@ USED_BY_EXPORT = (
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
 TRACE = "trace.json"
 WARM_STEPS = 3  # of a session that records: the first allocates
+EXPORTED = "ACCELBENCH_EXPORTED"  # the variable that names the folder of a run's models
+FREE_TIMES = 10  # a model's size must be free on the disk, or it is not kept
+PROVIDER = "CPUExecutionProvider"
+RECURRENT = {"GRU", "LSTM", "RNN"}  # ONNX's operators
+SUMS_IN_32_BITS = {"amx_int8", "avx512_vnni", "avx_vnni"}  # of x86: products of int8, at once
+QUANTISED_APART = {"Softmax"}  # 1/256 steps are too coarse for weights of 1/length
 
 
 class OnnxRuntime(Backend):
@@ -84,7 +84,7 @@ class OnnxRuntime(Backend):
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """Where exported models are kept; threads are the session's."""
+        """Names where exported models are kept; threads are the session's."""
         return {EXPORTED: f"{cache}/onnx"}
 
     def load(self) -> str:
@@ -164,7 +164,7 @@ class OnnxSession(TorchSession):
     model = ""  # the name that its exported model is kept by, in this run; "": it is not
 
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
-        """`device` as in `cpu`, `cuda:0`, `tensorrt:0`."""
+        """`device` is a name such as `cpu`, `cuda:0`, `tensorrt:0`."""
         super().__init__("cpu", dtype)
         self.channels_last = False  # ONNX has images NCHW; the runtime lays them out for its kernels
         name, _, index = device.partition(":")
@@ -209,7 +209,7 @@ class OnnxSession(TorchSession):
         return Unsupported(f"no kernel for {self.case_dtype}: {str(error).splitlines()[0][:200]}")
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What is bound is overwritten."""
+        """Overwrite the inputs that are bound."""
         for ours, theirs in zip(self._bound_inputs, others, strict=True):
             ours.update_inplace(theirs.numpy())
         return inputs
@@ -347,13 +347,12 @@ class OnnxSession(TorchSession):
         return self._runner(session, binding)
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """From the copy on the host: the runtime cannot gather."""
+        """Elements of the copy on the host: the runtime cannot gather."""
         import numpy as np
 
         return np.asarray(self.fetch(output)[tuple(index.T)])
 
     def fetch(self, output: Any) -> Floats:
-        """The first output, on the host."""
         import numpy as np
 
         return np.asarray(output.copy_outputs_to_cpu()[0], dtype=np.float64)
@@ -368,7 +367,6 @@ class OnnxSession(TorchSession):
         }
 
     def peak_device(self) -> Memory:
-        """Its arenas do not tell."""
         return Memory(bytes=None, reason="ONNX Runtime does not report the peak of its arenas")
 
 
@@ -409,3 +407,105 @@ def _gpus() -> list[str]:
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [str(torch.cuda.get_device_name(index)) for index in range(count)] or ["CUDA device"]
+
+
+def model_name(workload: Workload, dtype: Dtype) -> str:
+    """What the model of a workload is kept by: equal parameters and dtype have equal weights."""
+    kind = type(workload)
+    return sha256(f"{kind.__module__} {workload!r} {dtype}".encode()).hexdigest()[:24]
+
+
+def kept_model(name: str) -> Path | None:
+    """The file of that model, if a process of this run has exported it."""
+    path = _place_of(name)
+    return path if path and os.path.isfile(path) else None
+
+
+def is_any_kept() -> bool:
+    """Whether a process of this run has exported a model."""
+    folder = os.environ.get(EXPORTED)
+    return folder is not None and any(Path(folder).glob("*.onnx"))
+
+
+def keep_model(path: Path, name: str) -> None:
+    """Move the model to where it is kept, unless there is no such place or little room."""
+    kept, size = _place_of(name), path.stat().st_size
+    if kept is None or shutil.disk_usage(path).free < FREE_TIMES * size or _has_parts(path):
+        return
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(kept)  # one file system: both are in the run's folder
+
+
+def _place_of(name: str) -> Path | None:
+    folder = os.environ.get(EXPORTED)
+    return Path(folder) / f"{name}.onnx" if folder and name else None
+
+
+def _has_parts(path: Path) -> bool:
+    """Whether weights lie in a file beside it, as those of more than 2 GB do."""
+    return os.path.exists(path.with_name(f"{path.name}.data"))
+
+
+def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+    """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
+    import torch
+
+    class Exported(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = step  # a module's buffers are then its own, and may change
+
+        def forward(self, *arguments: Any) -> Any:
+            return self.step(*arguments)
+
+    path = folder / "model.onnx"
+    with torch.no_grad():
+        torch.onnx.export(Exported(), inputs, dynamo=True, verbose=False).save(path)
+    return path
+
+
+def saturates(flags: Set[str]) -> bool:
+    """Whether CPUs with these instruction sets add two products of int8 in 16 bits, which may not hold them.
+
+    x86 without VNNI does (VPMADDUBSW); ONNX Runtime's page on quantisation advises weights of 7 bits there.
+    """
+    return "avx2" in flags and not flags & SUMS_IN_32_BITS
+
+
+def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
+    """Static quantisation by ONNX Runtime's own quantiser, calibrated on the inputs that are timed.
+
+    Unsigned activations and signed weights by channel: what its CPU kernels are fastest with. Weights have
+    7 bits where the CPU `saturates`. Raises Unsupported for a recurrent layer, which the quantiser leaves as
+    it is.
+    """
+    import onnx
+    from onnxruntime import InferenceSession
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization.registry import QDQRegistry
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared, quantised = path.with_name("prepared.onnx"), path.with_name("quantised.onnx")
+    quant_pre_process(path, prepared, skip_symbolic_shape=True)
+    kinds = {node.op_type for node in onnx.load(prepared, load_external_data=False).graph.node}
+    if left := kinds & RECURRENT - {*QDQRegistry}:
+        raise Unsupported(f"ONNX Runtime's quantiser leaves {', '.join(sorted(left))} in float32")
+    names = [each.name for each in InferenceSession(prepared, providers=[PROVIDER]).get_inputs()]
+
+    class Once(CalibrationDataReader):  # type: ignore[misc]
+        feeds = iter([{name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}])
+
+        def get_next(self) -> Any:
+            return next(self.feeds, None)
+
+    quantize_static(
+        prepared,
+        quantised,
+        Once(),
+        per_channel=True,
+        reduce_range=saturates(cpu_flags(Path("/"))),
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        op_types_to_quantize=sorted({*QDQRegistry} - QUANTISED_APART),
+    )
+    return quantised

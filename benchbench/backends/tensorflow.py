@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.backends._tensorrt import TENSORRT_PRECISION, convert_by_tensorrt
 from benchbench.backends.base import (
     CLEARING,
     LARGEST_CACHE,
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 # What `import tensorflow` would import and no step needs, half a second and more each: JAX for TFLite's
 # converter, with whatever is wrong with it, and Matplotlib for Keras's galleries of images.
 UNUSED = ("jax", "matplotlib")
+# Dtype → TF-TRT's precision_mode. Weights and inputs stay float32; the converter narrows the layers.
+TENSORRT_PRECISION = {Dtype.FLOAT32: "FP32", Dtype.FLOAT16: "FP16"}
 
 
 class TensorFlow(Backend):
@@ -78,14 +79,12 @@ class TensorFlow(Backend):
         }
 
     def load(self) -> str:
-        """Import TensorFlow."""
         with _without(*UNUSED):
             import tensorflow as tf
 
         return str(tf.__version__)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """`cpu`, and every GPU."""
         import tensorflow as tf
 
         found, missing = [Device(name="cpu", device_class=DeviceClass.CPU, model="")], _not_measured(tf)
@@ -154,7 +153,7 @@ class TensorFlow(Backend):
         return known[device], TensorFlowSession(device, Dtype.FLOAT32, "eager")
 
     def out_of_memory(self, error: BaseException) -> bool:
-        """ResourceExhaustedError, on any device."""
+        """TensorFlow raises ResourceExhaustedError on any device."""
         import tensorflow as tf
 
         return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
@@ -164,7 +163,7 @@ class TensorFlowSession(Session):
     """One device; every operation of the case is placed on it."""
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """`device` as in `cpu`, `gpu:0`."""
+        """`device` is a name such as `cpu`, `gpu:0`."""
         import tensorflow as tf
 
         self.device = device
@@ -178,7 +177,6 @@ class TensorFlowSession(Session):
         self._clearing: Any = None
 
     def put(self, array: Array) -> Any:
-        """A tensor on the device."""
         import numpy as np
         import tensorflow as tf
 
@@ -234,7 +232,7 @@ class TensorFlowSession(Session):
         return compiled  # type: ignore[no-any-return]
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """Told of it, tf.function takes a signature in which the axis has no size; else it traces each."""
+        """tf.function told of it takes a signature in which the axis has no size; else it traces each."""
         if not dynamic:
             return self.compile(step, 0)
         if self.mode != "function":
@@ -296,7 +294,6 @@ class TensorFlowSession(Session):
         return taken
 
     def fetch(self, output: Any) -> Floats:
-        """Widened on the host."""
         import numpy as np
 
         return np.asarray(output.numpy(), dtype=np.float64)
@@ -322,7 +319,7 @@ class TensorFlowSession(Session):
         return partial(tf.function(lambda x: x + 1.0, autograph=False), one)
 
     def cache_bytes(self) -> int:
-        """Of the CPU; a GPU's is not told."""
+        """The CPU's alone; TensorFlow does not tell a GPU's."""
         return LARGEST_CACHE if self._accelerator else host_cache_bytes()
 
     def flush(self) -> Any:
@@ -336,7 +333,6 @@ class TensorFlowSession(Session):
         return self._clearing
 
     def nbytes(self, array: Any) -> int:
-        """Elements times their size."""
         return int(array.shape.num_elements()) * int(array.dtype.size)
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
@@ -355,14 +351,12 @@ class TensorFlowSession(Session):
         return _xspans.parse_profile(folder, recording, {})
 
     def reset_peak(self) -> None:
-        """Of the device's allocator."""
         if self._accelerator:
             import tensorflow as tf
 
             tf.config.experimental.reset_memory_stats(self.device.upper())
 
     def peak_device(self) -> Memory:
-        """Bytes in use at the peak."""
         if not self._accelerator:
             return Memory(
                 bytes=None, reason="TensorFlow keeps no statistics of CPU memory; see the host's peak"
@@ -407,3 +401,35 @@ def _not_measured(tf: Any) -> dict[str, str]:
         "xpu": bool(tf.config.list_physical_devices("XPU")),
     }
     return {kind: NOT_MEASURED[kind] for kind, present in there.items() if present}
+
+
+def convert_by_tensorrt(step: Callable[..., Any], precision: str | None) -> Callable[..., Any]:
+    """`step` through TF-TRT, engines built at the first call for the shapes it is given."""
+    converted: list[Callable[..., Any]] = []
+
+    def run(*inputs: Any) -> Any:
+        if not converted:
+            converted.append(_convert(step, precision, inputs))
+        (output,) = converted[0](*inputs)
+        return output
+
+    return run
+
+
+def _convert(step: Callable[..., Any], precision: str | None, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+    import tempfile
+
+    import tensorflow as tf
+    from tensorflow.python.compiler.tensorrt import trt_convert
+
+    module = tf.Module()
+    module.step = tf.function(step, autograph=False)
+    concrete = module.step.get_concrete_function(*(tf.TensorSpec(each.shape, each.dtype) for each in inputs))
+    module.held = list(concrete.graph.variables)  # a saved model keeps only what its module can reach
+    with tempfile.TemporaryDirectory(prefix="tensorrt-", dir=".") as folder:
+        tf.saved_model.save(module, folder, signatures=concrete)
+        converter = trt_convert.TrtGraphConverterV2(input_saved_model_dir=folder, precision_mode=precision)
+        function = converter.convert()
+        converter.build(input_fn=lambda: [inputs])
+    found: Callable[..., Any] = function
+    return found

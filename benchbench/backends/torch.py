@@ -1,4 +1,4 @@
-"""PyTorch on CPU and CUDA."""
+"""PyTorch on CPU and CUDA: there also as a graph that is replayed, timed by events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
-from benchbench.backends._cuda import EventTimer, Replay
 from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import Backend, Session, Timer
+from benchbench.backends.base import Backend, HostTimer, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
-from benchbench.model.measurement import Memory
+from benchbench.model.measurement import Batch, Memory
 from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
@@ -91,7 +91,6 @@ class Torch(Backend):
         }
 
     def load(self) -> str:
-        """Import torch."""
         import torch
 
         return str(torch.__version__)
@@ -104,7 +103,6 @@ class Torch(Backend):
             import torch._dynamo  # noqa: F401
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """`cpu`, and every CUDA device visible."""
         import torch
 
         found, missing = [_device("cpu", "")], _not_measured(torch)
@@ -186,18 +184,17 @@ class CpuSession(TorchSession):
     """The CPU, eager or compiled."""
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """`device` as in `cpu`, `cuda:0`."""
+        """`device` is a name such as `cpu`, `cuda:0`."""
         super().__init__(device, dtype)
         self._mode = mode
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """torch.compile, or the step itself."""
         import torch
 
         return torch.compile(step, mode=COMPILED[self._mode]) if self._mode in COMPILED else step
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """By itself torch.compile takes a size for dynamic once it has changed."""
+        """torch.compile by itself takes a size for dynamic once it has changed."""
         import torch
 
         if self._mode == "cudagraph":
@@ -224,7 +221,7 @@ class CpuSession(TorchSession):
     def _profiled(
         self, step: Callable[[], Any], iterations: int, count: int, trace: Path, *, details: bool
     ) -> Profile:
-        """After a step that the profiler takes to get going and leaves out."""
+        """A profile after a step that the profiler takes to get going and leaves out."""
         import torch
         from torch.profiler import ProfilerActivity, record_function, schedule
 
@@ -265,7 +262,7 @@ class CudaSession(CpuSession):
         self.calls_until_timed = 2 if self._mode == "cudagraph" else 1  # a graph's first call is eager
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """Also: a graph that is replayed."""
+        """Also replays a CUDA graph, in that mode."""
         return Replay(step) if self._mode == "cudagraph" else super().compile(step, state)
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -283,17 +280,15 @@ class CudaSession(CpuSession):
         torch.cuda.synchronize(self.device)
 
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:
-        """CUDA events."""
         return EventTimer(self.wait, before=before, clock=self.clock)
 
     def cache_bytes(self) -> int:
-        """Of the L2 cache."""
         import torch
 
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
 
     def range(self, name: str) -> AbstractContextManager[object]:
-        """NVTX, as nsys shows it."""
+        """An NVTX range, as nsys shows it."""
         import torch
 
         found: AbstractContextManager[object] = torch.cuda.nvtx.range(name)
@@ -306,7 +301,6 @@ class CudaSession(CpuSession):
         torch.cuda._sleep(cycles)
 
     def reset_peak(self) -> None:
-        """Of the caching allocator."""
         import torch
 
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -331,3 +325,94 @@ def _not_measured(torch: Any) -> dict[str, str]:
 def _device(name: str, model: str) -> Device:
     kind = DeviceClass.CPU if name.startswith("cpu") else DeviceClass.ACCELERATOR
     return Device(name=name, device_class=kind, model=model)
+
+
+class Replay:
+    """A step captured in a CUDA graph at its second call; the first, on a side stream, allocates.
+
+    Inputs stand where they were captured and the output is overwritten by each call, as CUDA graphs do. A
+    training step's losses are the eager ones: the first call is the first step.
+    """
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._step = step
+        self._graph: Any = None
+        self._output: Any = None
+        self._calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run one step."""
+        self._calls += 1
+        if self._calls == 1:
+            return self._aside(arguments)
+        if self._graph is None:
+            self._capture(arguments)
+        self._graph.replay()
+        return self._output
+
+    def _aside(self, arguments: tuple[Any, ...]) -> Any:
+        import torch
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            output = self._step(*arguments)
+        torch.cuda.current_stream().wait_stream(side)
+        return output
+
+    def _capture(self, arguments: tuple[Any, ...]) -> None:
+        import torch
+
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._output = self._step(*arguments)
+
+
+class EventTimer(HostTimer):
+    """Pairs of CUDA events, recorded around blocks that are queued together and synchronised once."""
+
+    name = "cuda_event"
+    batch_s = 0.05  # deep enough a queue to keep the device busy between blocks
+
+    def __init__(
+        self,
+        wait: Callable[[Any], None],
+        *,
+        before: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """`before` is queued ahead of each block, outside its events."""
+        super().__init__(wait, before=before, clock=clock)
+        self.batches: list[Batch] = []
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        """Device seconds of each block; what the host took is added to `batches`."""
+        import torch
+
+        ahead, *marks = (torch.cuda.Event(enable_timing=True) for _ in range(2 * count + 1))
+        pairs = list(zip(marks[::2], marks[1::2], strict=True))
+        start = self.now()
+        ahead.record()
+        self._queue(step, iterations, *pairs[0])
+        enqueued = self.now()
+        for begin, end in pairs[1:]:
+            self._queue(step, iterations, begin, end)
+        self._wait(None)
+        done = self.now()
+        self.batches.append(
+            Batch(
+                blocks=count,
+                enqueue_s=enqueued - start,
+                device_s=ahead.elapsed_time(pairs[0][1]) / 1e3,
+                host_s=done - start,
+            )
+        )
+        return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
+
+    def _queue(self, step: Callable[[], Any], iterations: int, begin: Any, end: Any) -> None:
+        if self._before:
+            self._before()
+        begin.record()
+        for _ in range(iterations):
+            step()
+        end.record()

@@ -92,7 +92,7 @@ class TorchXla(Backend):
         return str(torch_xla.__version__)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """Those of the one runtime PJRT_DEVICE names."""
+        """The devices of the one runtime that PJRT_DEVICE names."""
         import torch
         import torch_xla.runtime as xr
 
@@ -130,7 +130,7 @@ class XlaSession(TorchSession):
     """One XLA device."""
 
     def __init__(self, device: Any, dtype: Dtype) -> None:
-        """`device`: a torch.device of type xla."""
+        """`device` is a torch.device of type xla."""
         import torch_xla.runtime as xr
 
         super().__init__(device, dtype)
@@ -155,7 +155,7 @@ class XlaSession(TorchSession):
         return traced
 
     def wait(self, output: Any) -> None:
-        """Until the device has finished.
+        """Return when the device has finished.
 
         `sync(wait=True)` alone returns once the graph has been handed over: measured with torch_xla 2.9 on a
         CPU, after 0.4 ms of a product of 84 ms.
@@ -204,7 +204,7 @@ class XlaSession(TorchSession):
         return int(metrics.counter_value("UncachedCompile") or 0)
 
     def peak_device(self) -> Memory:
-        """Of a TPU's own memory; since the process started."""
+        """A TPU's own memory, since the process started."""
         if self._on_cpu:
             return Memory(bytes=None, reason="XLA keeps no statistics of CPU memory; see the host's peak")
         import torch_xla.core.xla_model as xm

@@ -26,7 +26,7 @@ from benchbench.model.note import NoteKind
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.stats import Difference, deviation, mean, t_quantile
-from benchbench.store.ulid import begun
+from benchbench.store.naming import begun
 
 TAG = "machine"  # names the machine of a run, where nothing else is asked for
 DIGITS = 8  # of a machine's id, enough to tell thousands apart

@@ -9,12 +9,10 @@ import typer
 
 from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
-from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
-from benchbench.cli.outputs import OutOption, outputs, write_outputs
+from benchbench.cli.formats import TERMINAL, FormatOption, OutOption, outputs, print_document, write_outputs
+from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option
 from benchbench.cli.program import signals
-from benchbench.model.options import MeasureOptions, Variance
+from benchbench.model.options import MeasureOptions, Variance, split_names
 
 
 @app.command("check", rich_help_panel=COMPARE)

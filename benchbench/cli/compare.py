@@ -11,13 +11,11 @@ import typer
 
 from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
-from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
-from benchbench.cli.outputs import OutOption, outputs, write_outputs
+from benchbench.cli.formats import TERMINAL, FormatOption, OutOption, outputs, print_document, write_outputs
+from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError, member
-from benchbench.model.options import MeasureOptions, Variance, flag_of
+from benchbench.model.options import MeasureOptions, Variance, flag_of, split_names
 
 if TYPE_CHECKING:
     from benchbench.judging.comparison import Comparison
@@ -78,7 +76,7 @@ def compare_(
     from benchbench import api
     from benchbench.documents import comparison
     from benchbench.model.status import Verdict
-    from benchbench.plan.thresholds import fraction
+    from benchbench.plan.suite import fraction
 
     wanted, files = [member(Verdict, name) for name in split_names(only)], outputs(out)
     if ab:

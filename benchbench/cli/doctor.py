@@ -11,8 +11,7 @@ import typer
 from benchbench.cli import completion
 from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import option
+from benchbench.cli.options import measure_options, option
 from benchbench.cli.program import signals
 from benchbench.cli.screen import tell
 from benchbench.errors import UsageError

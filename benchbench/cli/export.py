@@ -13,6 +13,7 @@ from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
 from benchbench.cli.screen import tell
 from benchbench.errors import UsageError
+from benchbench.model.options import parse_tags
 
 
 def _checked(name: str | None) -> str | None:
@@ -79,11 +80,11 @@ def import_(
     Examples: accelbench import before.json; accelbench import main-1.json main-2.json --tag branch=main
     """
     from benchbench.format import count_of
-    from benchbench.store import runs, selectors, tags
+    from benchbench.store import runs, selectors
     from benchbench.store.import_pytest_benchmark import pytest_benchmark
 
     selectors.follow_stored(results)
-    run = pytest_benchmark(files, tags.parse_tags(tag or []))
+    run = pytest_benchmark(files, parse_tags(tag or []))
     runs.keep(results, run)
     tell(f"{count_of(len(run.info.plan), 'case')}, {count_of(len(files), 'round')}: run {run.info.id}")
     tell(f"next: accelbench report {run.info.id}{selectors.results_option(results)}")

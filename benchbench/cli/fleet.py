@@ -11,11 +11,10 @@ import typer
 
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import ResultsOption, argument, option, seconds_in
+from benchbench.cli.options import ResultsOption, argument, measure_options, option
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError
-from benchbench.model.options import MeasureOptions
+from benchbench.model.options import MeasureOptions, seconds_in
 
 KEPT = "every record that arrived is kept; accelbench fleet --resume measures the others"
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from benchbench.cli.screen import tell
 from benchbench.cluster.fleet import FleetObserver
+from benchbench.cluster.machines import ShareState
 from benchbench.cluster.receiver import ShareProgress
-from benchbench.cluster.shares import ShareState
 from benchbench.documents.fleet import what_happened
 from benchbench.format import visible
 from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
-from benchbench.running import progress
+from benchbench.running import observer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,7 +43,7 @@ class FleetLines(FleetObserver):
     def record(self, machine: str, record: Record) -> None:
         """Its line; above a table only where it failed."""
         if self._table is None or isinstance(record.outcome, Failure):
-            self.note(f"{machine}  {progress.line(record)}")
+            self.note(f"{machine}  {observer.line(record)}")
 
     def close(self) -> None:
         """Take the table away: the answer has another."""

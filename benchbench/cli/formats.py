@@ -1,22 +1,28 @@
-"""What a run can be written as: the files in exporters/, by name."""
+"""What a run can be written as: the files in exporters/, by name; `--format`, and `--out` for CI systems."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from benchbench import registry
-from benchbench.cli.options import option
-from benchbench.cli.screen import color, print_answer, tell, width, write_files
-from benchbench.errors import UsageError, unknown
+from benchbench.cli.options import Names, option
+from benchbench.cli.screen import color, print_answer, print_commands, tell, width, write_files
+from benchbench.errors import CannotWrite, UsageError, unknown
+from benchbench.model.options import split_names
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document
+    from benchbench.documents.run import CaseVerdict, RunReport
     from benchbench.exporters.base import Exporter, Format, RunExporter
+    from benchbench.model.run import Run
 
 PACKAGE = "benchbench.exporters"
+TERMINAL = "terminal"
+SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def formats() -> list[str]:
@@ -85,7 +91,6 @@ def _accepted(name: str, fits: Callable[[str], bool] = lambda _: True) -> str:
     return name
 
 
-TERMINAL = "terminal"
 FormatOption = Annotated[
     str,
     option(
@@ -95,28 +100,17 @@ FormatOption = Annotated[
         autocompletion=texts,
     ),
 ]
+OutOption = Annotated[
+    Names, option("--out", text="For CI: github, junit=FILE, gitlab=FILE, gha-benchmark=DIR, bmf=FILE.")
+]
 
 
-def exporter_type(name: str) -> type[Format]:
-    """Raises UsageError."""
-    from benchbench.exporters.base import Format
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A format and where it goes; without a place, to where its CI system looks."""
 
-    if name not in formats():
-        raise UsageError(f"No format named {name!r}.", unknown("formats", name, formats()))
-    return registry.load_class(PACKAGE, name.replace("-", "_"), Format)
-
-
-def exporter(name: str, output: Path | None = None) -> Exporter | RunExporter:
-    """Ready to use, on the terminal at hand where nothing is named to write to. Raises UsageError."""
-    from benchbench.exporters.base import Exporter, RunExporter
-    from benchbench.exporters.terminal import Terminal
-
-    kind = exporter_type(name)
-    if kind is Terminal and not output:
-        return Terminal(width(), color=color())
-    made = kind()
-    assert isinstance(made, Exporter | RunExporter)
-    return made
+    format: str
+    place: Path | None
 
 
 def print_document(
@@ -142,6 +136,47 @@ def print_document(
     else:
         message = f"{format} is written to files, and this run's folder is not among the results."
         raise UsageError(message, "Say where they go: -o FOLDER")
+
+
+def exporter(name: str, output: Path | None = None) -> Exporter | RunExporter:
+    """Ready to use, on the terminal at hand where nothing is named to write to. Raises UsageError."""
+    from benchbench.exporters.base import Exporter, RunExporter
+    from benchbench.exporters.terminal import Terminal
+
+    kind = exporter_type(name)
+    if kind is Terminal and not output:
+        return Terminal(width(), color=color())
+    made = kind()
+    assert isinstance(made, Exporter | RunExporter)
+    return made
+
+
+def exporter_type(name: str) -> type[Format]:
+    """Raises UsageError."""
+    from benchbench.exporters.base import Format
+
+    if name not in formats():
+        raise UsageError(f"No format named {name!r}.", unknown("formats", name, formats()))
+    return registry.load_class(PACKAGE, name.replace("-", "_"), Format)
+
+
+def outputs(values: Names) -> tuple[Output, ...]:
+    """What `--out` asks for. Raises UsageError: call it before anything is measured."""
+    return tuple(_output(text) for text in split_names(values))
+
+
+def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[CaseVerdict]) -> None:
+    """Each of `wanted`, of `run` and what was said of it. Raises CannotWrite."""
+    if not wanted:
+        return
+    from benchbench.documents.run import report_document
+
+    found = report_document(run, judged)
+    for output in wanted:
+        if output.place is None:
+            _tell_github(found)
+        else:
+            print_document(found, output.format, output.place)
 
 
 def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:
@@ -172,3 +207,37 @@ def _exported(document: Document, format: str, output: Path | None = None) -> di
     if isinstance(document, RunReport):
         return made.export(document)
     raise UsageError(f"{format} is a format of a run.", f"accelbench export RUN --to {format} writes it.")
+
+
+def _output(text: str) -> Output:
+    name, _, place = text.partition("=")
+    if not _is_for_ci(name):
+        known = ", ".join(filter(_is_for_ci, formats()))
+        raise UsageError(f"--out does not write {name}.", f"It writes {known}.")
+    if not place and name != "github":
+        raise UsageError(f"--out {name} has no file.", f"Write it as --out {name}=FILE.")
+    return Output(name, Path(place) if place else None)
+
+
+def _is_for_ci(name: str) -> bool:
+    from benchbench.exporters.base import RunExporter
+
+    kind = exporter_type(name)
+    return issubclass(kind, RunExporter) and kind.ci
+
+
+def _tell_github(found: RunReport) -> None:
+    """Annotations to standard error, which the runner reads too, so that `--format json` stays JSON."""
+    from benchbench.exporters.ci.github import SUMMARY_LIMIT, Github
+
+    path = Path(os.environ[SUMMARY]) if os.environ.get(SUMMARY) else None
+    used = path.stat().st_size if path and os.path.isfile(path) else 0
+    files = Github(max(SUMMARY_LIMIT - used, 0)).export(found)
+    print_commands(files["annotations.txt"].decode())
+    if path:
+        try:
+            with path.open("ab") as file:
+                file.write(files["summary.md"])
+        except OSError as error:
+            hint = "It is the file that GitHub names for the job's summary."
+            raise CannotWrite(f"${SUMMARY}, {path}: {error.strerror}", hint) from error

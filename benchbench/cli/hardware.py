@@ -15,9 +15,10 @@ from benchbench.cli.formats import (
     has_pictures,
     print_document,
 )
-from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
+from benchbench.cli.options import Names, ResultsOption, argument, option
 from benchbench.cli.screen import tell
 from benchbench.errors import CannotWrite
+from benchbench.model.options import parse_tags, split_names
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document
@@ -70,7 +71,6 @@ def hardware(
     from benchbench import api
     from benchbench.documents.hardware import hardware_document
     from benchbench.plan.config import known_prices
-    from benchbench.store.tags import parse_tags
 
     chosen = format or format_of(output)
     found = api.hardware(

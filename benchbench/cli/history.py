@@ -56,7 +56,7 @@ def history(
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.history import history_document
-    from benchbench.plan.thresholds import fraction
+    from benchbench.plan.suite import fraction
 
     chosen, least = format or format_of(output), fraction(threshold)
     document = history_document(

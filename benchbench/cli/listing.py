@@ -10,8 +10,7 @@ import typer
 
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import ResultsOption
+from benchbench.cli.options import ResultsOption, measure_options
 from benchbench.cli.program import signals
 from benchbench.cli.screen import tell
 from benchbench.model.options import MeasureOptions

@@ -16,7 +16,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.doubling import sequence
-from benchbench.running import progress
+from benchbench.running import observer
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store.redaction import own_redaction, redaction
 from benchbench.store.selectors import results_option
@@ -83,11 +83,11 @@ class Lines(RunObserver):
             if (ended := sequence(record.case)) in self._ended:
                 return  # the first that is not measured tells why for all after it
             self._ended.add(ended)
-        self._print(self._labels[side] + self._redact(progress.line(record)), "red" if failed else "")
+        self._print(self._labels[side] + self._redact(observer.line(record)), "red" if failed else "")
 
     def profile(self, profile: Profiled) -> None:
         """Its line."""
-        self.note(self._redact(progress.profile_line(profile)))
+        self.note(self._redact(observer.profile_line(profile)))
 
     def end(self, runs: Sequence[RunProgress]) -> None:
         """How many cases ended how, and what to type next."""
@@ -143,4 +143,4 @@ class ProgressLine:
 
     @property
     def _left(self) -> str:
-        return progress.duration(sum(each.remaining_s for each in self._forecasts))
+        return observer.duration(sum(each.remaining_s for each in self._forecasts))

@@ -10,7 +10,8 @@ import typer
 from benchbench.cli import completion
 from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.options import Names, ResultsOption, option, split_names
+from benchbench.cli.options import Names, ResultsOption, option
+from benchbench.model.options import split_names
 
 
 @app.command(rich_help_panel=EXPLAIN)

@@ -79,12 +79,12 @@ def _ended(program: Callable[[], typer.Typer], name: str) -> Any:
 
     from benchbench.cli.streams import open_streams
     from benchbench.errors import AccelbenchError, AccelbenchWarning
-    from benchbench.machine.system import check_system
+    from benchbench.machine.environment import check_system
 
     open_streams()
     warnings.simplefilter("always", AccelbenchWarning)
     warnings.showwarning = _show_warning
-    from benchbench.cli.usage_errors import USAGE_ERROR, explained
+    from benchbench.cli.screen import USAGE_ERROR, explained
 
     try:
         check_system(sys.platform)

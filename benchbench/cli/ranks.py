@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import ResultsOption
+from benchbench.cli.options import ResultsOption, measure_options
 from benchbench.cli.program import signals
 from benchbench.launch.launched import launched
 from benchbench.model.options import MeasureOptions
@@ -37,7 +36,7 @@ def measure_ranks(
     Example: torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_reduce -b torch
     """
     where = launched(os.environ, os.getppid())
-    from benchbench.launch.followers import follow
+    from benchbench.launch.joining import follow
 
     if where.rank:
         with signals():
@@ -46,7 +45,7 @@ def measure_ranks(
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.plan import failing
-    from benchbench.running.measure import measure_launched
+    from benchbench.running.launched import measure_launched
 
     with signals():
         shown = Lines(report="profile" if profile else "report")

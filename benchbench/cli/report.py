@@ -11,9 +11,10 @@ import typer
 from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
-from benchbench.cli.options import Names, ResultsOption, option, split_names
+from benchbench.cli.options import Names, ResultsOption, option
 from benchbench.cli.screen import tell
 from benchbench.errors import CannotWrite
+from benchbench.model.options import split_names
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document

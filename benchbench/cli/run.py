@@ -10,8 +10,7 @@ import typer
 from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import ResultsOption, argument
+from benchbench.cli.options import ResultsOption, argument, measure_options
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions

@@ -48,12 +48,12 @@ def prune(
 
     Example: accelbench runs prune --keep 50 --dry-run
     """
-    from benchbench.store import lock, selectors
+    from benchbench.store import disk, selectors
     from benchbench.store.runs import RUNS
 
     stored = selectors.run_ids(results)
     for name in stored[: max(len(stored) - keep, 0)]:
-        if lock.in_use(results / RUNS / name):
+        if disk.in_use(results / RUNS / name):
             tell(f"kept {name}: it is being measured")
             continue
         if not dry_run:

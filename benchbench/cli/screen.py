@@ -1,4 +1,7 @@
-"""The terminal at hand: the one place where a command prints, and files written where it says so."""
+"""The terminal at hand: the one place where a command prints, and files written where it says so.
+
+What Typer says of a mistake is told in the form of our own errors: what happened, then what to do.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,15 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
+
+from benchbench.errors import AccelbenchError
+
+# Typer 0.25 and later bring a click of their own: the class that an error of usage is, whichever is there.
+USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
+SUGGESTION = " Did you mean "
 
 
 def tell(*lines: str) -> None:
@@ -29,7 +39,7 @@ def print_commands(text: str) -> None:
 
 
 def width() -> int | None:
-    """Of the terminal; None where the output is a file or a pipe, which need no wrapping."""
+    """The terminal's columns; None where the output is a file or a pipe, which need no wrapping."""
     from shutil import get_terminal_size
 
     return get_terminal_size().columns if sys.stdout.isatty() else None
@@ -43,7 +53,7 @@ def color() -> bool:
 
 
 def write_files(files: Mapping[str, bytes], place: Path, run: Path | None = None) -> None:
-    """Into the folder `place`; of one in the folder `run` no link is followed."""
+    """Write them into the folder `place`; no link in the folder `run` is followed."""
     from benchbench.store import disk
 
     for name, content in files.items():
@@ -52,3 +62,24 @@ def write_files(files: Mapping[str, bytes], place: Path, run: Path | None = None
         else:
             disk.save(place / name, content)
         tell(f"wrote {place / name}")
+
+
+def explained(error: Any) -> list[str]:
+    """The lines of an expected error: message and hint. None where help was printed instead."""
+    if isinstance(error, AccelbenchError):
+        return [f"error: {error}", *error.log, *([f"hint: {error.hint}"] if error.hint else [])]
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return list(error.message.splitlines())  # its help: empty where Rich has printed it
+    message, hint = _of_typer(error)
+    return [f"error: {message}", f"hint: {hint}"]
+
+
+def _of_typer(error: Any) -> tuple[str, str]:
+    if possible := getattr(error, "possibilities", None):
+        return f"{error.message}.", f"Did you mean {' or '.join(sorted(possible))}?"
+    message, suggestion, name = " ".join(error.format_message().split()).partition(SUGGESTION)
+    if suggestion:
+        return message, suggestion.strip() + " " + name
+    sentence = message.replace("Value error, ", "").replace("Input should", "it should").rstrip(".")
+    command = error.ctx.command_path if error.ctx else "accelbench"
+    return f"{sentence}.", f"{command} --help shows what can be given."

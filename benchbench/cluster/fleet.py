@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
 
-from benchbench.cluster.interface import Ended, Node
-from benchbench.cluster.listener import Listener
-from benchbench.cluster.machines import Absent
-from benchbench.cluster.messages import UNREADABLE, LineKind, NodeJob, NodeLine
+from benchbench import __version__
+from benchbench.cluster.machines import (
+    Absent,
+    FleetInfo,
+    FleetMachine,
+    Share,
+    ShareState,
+    begun_again,
+    hardware_differences,
+    kept,
+    look_at,
+    one_of_each_kind,
+    read_fleet,
+    runs_of,
+    shares_left,
+    sibling,
+    suite_text,
+    version_differences,
+)
+from benchbench.cluster.messages import (
+    UNREADABLE,
+    Cluster,
+    Deadlines,
+    Ended,
+    LineKind,
+    Listener,
+    Node,
+    NodeJob,
+    NodeLine,
+    with_suites,
+)
 from benchbench.cluster.receiver import Assignment, Receiver, ShareProgress
-from benchbench.cluster.shares import Share, ShareState, begun_again, sibling
-from benchbench.cluster.stored import FleetInfo
-from benchbench.errors import CannotWrite, UnreadableInput
+from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
+from benchbench.plan.suite import suite_path
+from benchbench.running import request
 from benchbench.running.request import Request
-from benchbench.store import runs
+from benchbench.store import runs, selectors
+from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE, new_id
 from benchbench.store.redaction import own_redaction
-from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
 
 GONE = "it is no longer in the cluster"
 ALONE = "{reason}; no other machine of its type is left"
@@ -94,10 +127,12 @@ class Fleet:
         """Queue a share for its machine; where that is gone, what is left of the share goes to another."""
         receiver = Receiver(share, self._results, self._assignment(share), self._redact)
         self._receivers.append(receiver)
-        if share.machine in self._nodes:
-            self._waiting.append(receiver)
-        else:
-            self._lose(receiver, GONE)
+        with self._alone(receiver):
+            receiver.recall()
+            if share.machine in self._nodes:
+                self._waiting.append(receiver)
+            else:
+                self._lose(receiver, GONE)
 
     def _start_idle(self) -> None:
         taken = {each.share.machine for each in self._busy.values()}
@@ -105,9 +140,10 @@ class Fleet:
             if receiver.share.machine not in taken:
                 taken.add(receiver.share.machine)
                 self._waiting.remove(receiver)
-                receiver.starting()
                 node = self._nodes[receiver.share.machine]
-                self._busy[self._listener.start(node, self._job(receiver.share))] = receiver
+                with self._alone(receiver):
+                    receiver.starting()
+                    self._busy[self._listener.start(node, self._job(receiver.share))] = receiver
 
     def _heed(self, task: int, said: NodeLine | Ended) -> None:
         if (receiver := self._busy.get(task)) is None:
@@ -204,3 +240,117 @@ class Fleet:
             head=(folder / runs.HEAD).read_text(),
             records=(folder / runs.RECORDS).read_text(),
         )
+
+
+class MachineChoice(StrEnum):
+    """Which machines measure: every one, or one of each accelerator type, the others standing by."""
+
+    NODE = "node"
+    ACCELERATOR_TYPE = "accelerator-type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What to measure, and where. `resume`: the fleet to finish, `""` the newest, None a new one."""
+
+    measure: MeasureOptions
+    each: MachineChoice = MachineChoice.NODE
+    resume: str | None = None
+    allow_different: bool = False  # versions of accelbench
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+def measure_fleet(
+    asked: FleetOptions,
+    cluster: Cluster,
+    results: Path,
+    observer: FleetObserver,
+    clock: Callable[[], float] = monotonic,
+) -> FleetResult:
+    """A run of each machine's share, stored in `results` as records come. `clock`: seconds, for deadlines.
+
+    Raises UsageError, for versions of accelbench that differ too; NothingToMeasure where no machine answers;
+    CannotWrite, UnreadableInput.
+    """
+    earlier = None if asked.resume is None else _to_finish(asked, results)
+    request.request(request.with_project(asked.measure))  # a mistake is told before any machine is asked
+    listener = Listener(cluster, asked.deadlines, clock)
+    nodes = cluster.nodes()
+    observer.note(f"asking each machine what it has: {', '.join(node.name for node in nodes) or 'none'}")
+    here, absent = look_at(nodes, listener)
+    _check(here, absent, asked, observer)
+    if earlier:
+        info = _gone_on_with(earlier, asked.measure, here)
+        shares = shares_left(info.machines, info.measuring, runs_of(results, info.id))
+    else:
+        info = _new(asked, here, results)
+        shares = [Share(machine=each.name, kind=each.kind) for each in here if each.name in info.measuring]
+    if not shares:
+        raise UsageError(f"The fleet {info.id} has ended: there is nothing to resume.", "Begin another.")
+    there = {each.name for each in here}
+    present = [node for node in nodes if node.name in there]
+    with kept(results, info):
+        observer.note(
+            f"fleet {info.id} measures on {', '.join(dict.fromkeys(each.machine for each in shares))}"
+        )
+        fleet = Fleet(info, present, listener, results, observer, _expected(info))
+        return FleetResult(info=info, shares=fleet.measure(shares), absent=tuple(absent))
+
+
+def _expected(info: FleetInfo) -> request.Request | None:
+    """What each machine is asked for; None where it names what is not known here, as a user's workload."""
+    with TemporaryDirectory(prefix="accelbench-fleet-") as folder, suppress(UsageError):
+        return request.request(with_suites(info.options, info.suites, Path(folder)))
+    return None
+
+
+def _to_finish(asked: FleetOptions, results: Path) -> FleetInfo:
+    if others := asked.measure.given_and_kept:
+        message = f"A fleet is resumed as it was begun: {others[0]} cannot be given again."
+        raise UsageError(message, "Leave that option out.")
+    return read_fleet(results, asked.resume or "")
+
+
+def _check(
+    here: Sequence[FleetMachine], absent: Sequence[Absent], asked: FleetOptions, observer: FleetObserver
+) -> None:
+    """Report in what the machines differ. Raises NothingToMeasure, UsageError."""
+    for gone in absent:
+        observer.note(f"{gone.name} measures nothing: {gone.reason}")
+    if not here:
+        raise NothingToMeasure("No machine of the cluster answered.", "ray status shows what there is.")
+    for text in (*version_differences(here), *hardware_differences(here)):
+        observer.note(f"machines differ in {text}")
+    if others := sorted({each.has.version for each in here} - {__version__}):
+        message = f"accelbench is {__version__} here, and {', '.join(others)} on some machine."
+        if not asked.allow_different:
+            raise UsageError(message, "Install one version; --allow-different measures all the same.")
+        observer.note(message)
+
+
+def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> FleetInfo:
+    selectors.follow_stored(results)
+    options = request.with_project(asked.measure)
+    if own := sorted({FLEET, MACHINE, INSTEAD_OF} & {*options.tags}):
+        raise UsageError(f"A fleet sets the tag {own[0]!r} itself.", "Choose another name.")
+    paths = [suite_path(name) for name in options.suites or ("quick",)]
+    measuring = here if asked.each is MachineChoice.NODE else one_of_each_kind(here)
+    return FleetInfo(
+        id=new_id(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        options=dataclasses.replace(options, suites=()),
+        suites=tuple((path.stem, suite_text(path)) for path in paths),
+        machines=tuple(here),
+        measuring=tuple(each.name for each in measuring),
+    )
+
+
+def _gone_on_with(earlier: FleetInfo, options: MeasureOptions, here: Sequence[FleetMachine]) -> FleetInfo:
+    """The fleet with the machines that have joined since, and this command's own options."""
+    known = {each.name: each for each in (*earlier.machines, *here)}
+    return dataclasses.replace(
+        earlier,
+        machines=tuple(known.values()),
+        options=options.resuming(earlier.options),
+    )

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
 
-from benchbench.cluster.interface import Ended, Node
-from benchbench.cluster.listener import Listener
-from benchbench.cluster.messages import UNREADABLE, Description, LineKind, NodeJob, read_json
-from benchbench.errors import UnreadableInput
+from benchbench.analyse.rows import case_key
+from benchbench.cluster.messages import (
+    UNREADABLE,
+    Description,
+    Ended,
+    LineKind,
+    Listener,
+    Node,
+    NodeJob,
+    read_json,
+)
+from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import size
-from benchbench.store.tags import short
+from benchbench.model.case import Case
+from benchbench.model.measurement import Failure
+from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
+from benchbench.model.run import Run, RunInfo
+from benchbench.model.status import Status
+from benchbench.reading import read_file
+from benchbench.running.schedule import due
+from benchbench.store import codec, disk, runs, selectors
+from benchbench.store.disk import lock
+from benchbench.store.naming import INSTEAD_OF, MACHINE, fleet_of, short
+from benchbench.store.redaction import own_redaction
 
 NO_DESCRIPTION = "it told nothing of itself"
 
@@ -110,3 +135,167 @@ def _differences(
             yield f"{what}: " + "; ".join(
                 f"{value or 'none'} on {', '.join(on)}" for value, on in names.items()
             )
+
+
+class ShareState(StrEnum):
+    """How far a machine has come with its share."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    MEASURING = "measuring"
+    DONE = "done"
+    FAILED = "failed"  # it told why it cannot
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one machine is to measure, as a run: the whole suite, unless it is `interrupted` or `lost`.
+
+    `interrupted`: the head of a run of this machine, to be finished. `lost`: that of a run whose machine went
+    away, to be begun again in these `cases`. `instead_of`: its id, or the machine that never began.
+    """
+
+    machine: str
+    kind: str
+    interrupted: RunInfo | None = None
+    lost: RunInfo | None = None
+    cases: tuple[Case, ...] = ()
+    instead_of: str = ""
+
+
+def unfinished_cases(info: RunInfo, records: Sequence[Record]) -> list[tuple[Case, int]]:
+    """The planned cases that lack a record of some round, and the first such round; none of what failed.
+
+    Rounds that a budget would have added are not missed.
+    """
+    failed = {case_key(record.case) for record in records if isinstance(record.outcome, Failure)}
+    made = {(*case_key(record.case), record.round) for record in records}
+    pending = [case for case in info.plan if case_key(case) not in failed]
+    missing: dict[tuple[str, str], tuple[Case, int]] = {}
+    for number in count():
+        if not (cases := due(info.policy, number, pending, records, left_s=0.0)):
+            return list(missing.values())
+        for case in cases:
+            if (*case_key(case), number) not in made:
+                missing.setdefault(case_key(case), (case, number))
+    raise AssertionError("rounds end")
+
+
+def lost_cases(run: Run) -> tuple[Case, ...]:
+    """Those that were unfinished when its machine was lost."""
+    return tuple(record.case for record in run.records if record.outcome.status == Status.LOST)
+
+
+def begun_again(share: Share, info: RunInfo | None, cases: Sequence[Case], machine: str) -> Share:
+    """What is left of a share that was lost, for another machine; `info`: the head, if there was one."""
+    if info is None:
+        return dataclasses.replace(share, machine=machine, instead_of=share.instead_of or share.machine)
+    return Share(machine=machine, kind=share.kind, lost=info, cases=tuple(cases), instead_of=info.id)
+
+
+def sibling(kind: str, machines: Sequence[FleetMachine], load: Mapping[str, int]) -> str:
+    """The machine of that kind with the least to do, by name; empty where there is none."""
+    same = [each.name for each in machines if each.kind == kind]
+    return min(same, key=lambda name: load.get(name, 0), default="")
+
+
+def shares_left(
+    machines: Sequence[FleetMachine], measuring: Sequence[str], runs: Iterable[Run]
+) -> list[Share]:
+    """What a fleet that ended early still has to do.
+
+    `measuring`: the names of those machines that were to measure the suite. `runs`: what there is of it, of
+    which no records are kept.
+    """
+    kinds = {each.name: each.kind for each in machines}
+    stood_in_for, own = set[str](), set[str]()
+    left: list[tuple[str, Share]] = []
+    for run in runs:
+        tags = run.info.tags
+        stood_in_for.add(tags.get(INSTEAD_OF, ""))
+        if INSTEAD_OF not in tags:
+            own.add(tags[MACHINE])
+        left += [(run.info.id, share) for share in _left(run, kinds)]
+    never = [Share(machine=name, kind=kinds[name]) for name in measuring if name not in own | stood_in_for]
+    return never + [share for name, share in left if name not in stood_in_for]
+
+
+def _left(run: Run, kinds: Mapping[str, str]) -> Iterator[Share]:
+    tags = run.info.tags
+    share = Share(
+        machine=tags[MACHINE], kind=kinds.get(tags[MACHINE], ""), instead_of=tags.get(INSTEAD_OF, "")
+    )
+    if not run.ended:
+        yield dataclasses.replace(share, interrupted=run.info)
+    elif cases := lost_cases(run):
+        yield begun_again(share, run.info, cases, share.machine)  # which may be back
+
+
+SCHEMA = 1  # of the file. 1: first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetInfo:
+    """A suite on several machines. Its runs have `fleet` among their tags."""
+
+    schema: int = SCHEMA
+    id: str
+    started: str  # ISO 8601, UTC
+    version: str
+    options: MeasureOptions  # as given, without the paths of interpreters
+    suites: tuple[tuple[str, str], ...]  # name and TOML
+    machines: tuple[FleetMachine, ...]
+    measuring: tuple[str, ...]  # the names of those machines that measure the suite; the others stand by
+    checksums: bool = field(default=True)
+
+
+def keep_fleet(results: Path, info: FleetInfo) -> None:
+    """Raises CannotWrite."""
+    text = codec.to_json(info, indent=1, redact=own_redaction()) + b"\n"
+    stored = codec.sealed_document(text, FleetInfo, f"the request of the fleet {info.id}")
+    disk.save_below(results, _path(results, info.id), stored)
+
+
+@contextmanager
+def kept(results: Path, info: FleetInfo) -> Iterator[None]:
+    """Store the request, and keep other processes from adding to the fleet meanwhile. Raises CannotWrite."""
+    path = _path(results, info.id)
+    with ExitStack() as held:
+        if os.path.exists(path):  # to be resumed: only who has it may replace it
+            held.callback(os.close, lock(path))
+        keep_fleet(results, info)
+        held.callback(os.close, lock(path))
+        yield
+
+
+def read_fleet(results: Path, name: str = "") -> FleetInfo:
+    """The fleet of that id or a beginning of it, else the newest. Raises UsageError, UnreadableInput."""
+    folder = results / runs.FLEETS
+    found = sorted(path.stem for path in folder.glob("*.json")) if os.path.isdir(folder) else []
+    matching = [each for each in found if each.startswith(name.upper())]
+    if not matching or (name and len(matching) > 1):
+        what = f"No fleet {name!r} in {folder}." if name else f"There is no fleet in {folder}."
+        known = f"There are {', '.join(found[-5:])}." if found else "accelbench fleet begins one."
+        raise UsageError(what, known)
+    return codec.document(_path(results, matching[-1]), FleetInfo, "Measure it anew: accelbench fleet")
+
+
+def runs_of(results: Path, fleet: str) -> Iterator[Run]:
+    """The runs of a fleet one by one, in the order of their ids: those of a large one need much memory."""
+    for name in selectors.run_ids(results):
+        folder = results / runs.RUNS / name
+        try:
+            if fleet_of(runs.read_head(folder).tags) == fleet:
+                yield runs.read_run(folder)
+        except UnreadableInput:
+            continue  # whatever it was of, it can be neither finished nor told apart
+
+
+def _path(results: Path, name: str) -> Path:
+    return results / runs.FLEETS / f"{name}.json"
+
+
+def suite_text(path: Path) -> str:
+    """Raises UnreadableInput."""
+    return read_file(path, 2**20).decode()

@@ -18,8 +18,8 @@ from benchbench.running import measure, request
 from benchbench.running.observer import RunObserver
 from benchbench.running.resume import resume_run
 from benchbench.store import codec, runs
+from benchbench.store.naming import COMMIT
 from benchbench.store.redaction import own_redaction
-from benchbench.store.tags import COMMIT
 
 Tell = Callable[[LineKind, Any], None]
 

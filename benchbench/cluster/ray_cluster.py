@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from benchbench import paths
 from benchbench.cluster.entry import run_on_node
-from benchbench.cluster.interface import Arrived, Ended, Event, Node
+from benchbench.cluster.messages import Arrived, Ended, Event, Node
 from benchbench.errors import NothingToMeasure, UsageError
-from benchbench.machine.installation import install_line
+from benchbench.machine.environment import install_line
 
 NAME_LABEL = "machine"  # `ray start --labels machine=rack3-1` names one; else its host's name does
 KIND_LABEL, ID_LABEL = "ray.io/accelerator-type", "ray.io/node-id"

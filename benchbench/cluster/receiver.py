@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchbench.analyse.rows import case_key
-from benchbench.cluster.messages import LineKind, NodeLine
-from benchbench.cluster.shares import Share, ShareState, unfinished_cases
+from benchbench.cluster.machines import Share, ShareState, unfinished_cases
+from benchbench.cluster.messages import (
+    LineKind,
+    NodeLine,
+)
 from benchbench.errors import UnreadableInput
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
@@ -24,10 +27,9 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.model.status import Status
 from benchbench.store import codec, runs
+from benchbench.store.naming import COMMIT, new_id
 from benchbench.store.redaction import Redaction, own_redaction
 from benchbench.store.runs import RunWriter
-from benchbench.store.tags import COMMIT
-from benchbench.store.ulid import new_id
 
 LONGEST = 100  # characters of an id that is told
 NO_RUN = "it said that it was done, and sent no run"
@@ -129,8 +131,6 @@ class Receiver:
         self._failed: set[tuple[str, str]] = set()
         if share.interrupted:
             self._know(share.interrupted)
-            for record in self._stored():
-                self._count(record)
 
     @property
     def info(self) -> RunInfo | None:
@@ -141,6 +141,11 @@ class Receiver:
     def is_there(self) -> bool:
         """Whether its run, if it has one, was not removed meanwhile."""
         return self._info is None or os.path.isdir(self._folder)
+
+    def recall(self) -> None:
+        """Count what an interrupted run has. Raises UnreadableInput."""
+        for record in self._stored() if self.share.interrupted else ():
+            self._count(record)
 
     def starting(self) -> None:
         """Its machine has been given the job. Raises CannotWrite."""

@@ -1,6 +1,6 @@
 """The best a device was measured to do: GEMMs over shapes and backends, and copies; kept in the user's cache.
 
-Which cases to measure and what came of them is decided here; measuring is a run's business (rounds.py).
+Which cases to measure and what came of them is decided here; measuring is a run's business (running/).
 """
 
 from __future__ import annotations

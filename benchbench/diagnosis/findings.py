@@ -15,8 +15,8 @@ from benchbench.diagnosis.checks.clocks import wall_clock
 from benchbench.diagnosis.checks.table import CHECKS
 from benchbench.machine.environment import usable_threads
 from benchbench.machine.kernel import allowed_cpus
-from benchbench.machine.neighbours import watch_neighbours
 from benchbench.machine.nvml import Nvml
+from benchbench.machine.sampler import watch_neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
 
 
 def _free_bytes(folder: Path) -> int | None:
-    """Of its file system; None where it does not tell, or there is no such folder."""
+    """Bytes free on its file system; None where it does not tell, or there is no such folder."""
     with suppress(OSError):
         return shutil.disk_usage(folder).free
     return None

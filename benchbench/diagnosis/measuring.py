@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,18 +10,15 @@ from benchbench.analyse.roofline import Ceiling
 from benchbench.diagnosis import ceilings, noise, selftest
 from benchbench.diagnosis.findings import Finding, examine, this_host
 from benchbench.errors import NothingToMeasure
-from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import no_code
 from benchbench.machine import nvml
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.running import request
-from benchbench.running.measure import prepared
+from benchbench.running.measure import Bench, Team, measuring
 from benchbench.running.observer import RunObserver
-from benchbench.running.recording import record_runs
 from benchbench.running.request import Request
-from benchbench.running.start import ready
 from benchbench.store import disk
 
 
@@ -65,12 +61,10 @@ def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.
     """
     asked, targets = request.request_on_targets(options)
     doubled = replace(asked, policy=noise.doubled(asked.policy))
-    with (
-        ready(targets, asked.wait_s, None, observer) as tell_disturbances,
-        prepared(doubled, targets, observer) as (pool, info),
-    ):
-        tell_disturbances()
-        (records,) = record_runs([pool], [info], None, observer)
+    team = Team(targets=targets, settings=asked.settings)
+    with measuring([team], asked.wait_s, None, observer) as bench:
+        info = bench.plan(doubled)
+        (records,) = bench.record([info])
     return noise.against_itself(info, records)
 
 
@@ -88,13 +82,10 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
         seed=options.seed,
         command=options.command,
     )
-    targets = request.requested_targets(options)
-    with (
-        ready(targets, options.wait_s, None, observer) as tell_disturbances,
-        prepared(asked, targets, observer) as (pool, info),
-    ):
-        tell_disturbances()
-        records = _climb(pool, info, observer)
+    team = Team(targets=request.requested_targets(options), settings=asked.settings)
+    with measuring([team], options.wait_s, None, observer) as bench:
+        info = bench.plan(asked)
+        records = _climb(bench, info)
     found = ceilings.best(info, records)
     if not found:
         raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
@@ -113,11 +104,10 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
     named = bool(options.backends or options.pythons)
     devices = replace(options, backends=options.backends or ("torch",)) if named or _has_gpu() else None
     targets = request.requested_targets(devices) if devices else []
-    with (
-        ready([], options.wait_s, None, observer) as tell_disturbances,
-        WorkerPool(targets, request.settings(options), sys.executable, no_code()) as pool,
-    ):
-        tell_disturbances()
+    team = Team(targets=targets, settings=request.settings(options), code=no_code())
+    with measuring([team], options.wait_s, None, observer, here=True) as bench:
+        (pool,) = bench.pools
+        bench.begin()
         observer.note("spinning on the host")
         host = selftest.run_trials("host", None, selftest.HOST, pool.ask_plain)
         if devices:
@@ -126,13 +116,13 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
     return Selftest(results=[*host, *on_devices], notes=notes)
 
 
-def _climb(pool: WorkerPool, info: RunInfo, observer: RunObserver) -> list[Record]:
+def _climb(bench: Bench, info: RunInfo) -> list[Record]:
     """Every product at the smallest size, then larger ones while that gains something."""
-    (records,) = record_runs([pool], [info], None, observer)
+    (records,) = bench.record([info])
     for _ in ceilings.CPU_SIDES[1:]:
         if cases := ceilings.larger(records):
             larger = replace(info, plan=tuple(cases), left_out=())
-            records += record_runs([pool], [larger], None, observer)[0]
+            records += bench.record([larger])[0]
     return records
 
 

@@ -42,7 +42,7 @@ class Noise:
 
 
 def doubled(policy: Policy) -> Policy:
-    """As many rounds for each of two sides as the policy has for one."""
+    """A policy of as many rounds for each of two sides as this one has for one."""
     return of_rounds(policy, 2 * policy.rounds)
 
 

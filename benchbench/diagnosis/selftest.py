@@ -75,7 +75,7 @@ VIRTUAL = "{} is not tested: the time of its virtual devices is made up, so ther
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one trial: seconds of a step; the error and its limit are relative. None: `note` says why."""
+    """One trial's: seconds of a step; the error and its limit are relative. None: `note` says why."""
 
     where: str
     spin: str

@@ -6,9 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchbench.cluster.fleet import FleetResult
-from benchbench.cluster.machines import Absent
+from benchbench.cluster.machines import Absent, ShareState
 from benchbench.cluster.receiver import ShareProgress
-from benchbench.cluster.shares import ShareState
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Document, Tone
 

@@ -52,8 +52,8 @@ from benchbench.judging.sessions import ENOUGH, days_of
 from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
 from benchbench.stats import deviation, mean, median
-from benchbench.store import tags
-from benchbench.store.tags import DIRTY
+from benchbench.store import naming
+from benchbench.store.naming import DIRTY
 
 SCHEMA = 1  # of the JSON. 1: first
 
@@ -406,7 +406,7 @@ def accepted_lines(name: str, done: Acceptance) -> list[str]:
     """What was accepted, and what the baseline's machine has now."""
     session, count = done.session, len(done.session.cases)
     failed = sum(bool(side.failure) for side in session.cases.values())
-    commit = f", commit {tags.short(session.commit)}" if session.commit else ""
+    commit = f", commit {naming.short(session.commit)}" if session.commit else ""
     lines = [f"accepted run {session.id}{commit}, {count_of(count, 'case')}"]
     if failed:
         lines.append(f"{failed} of them failed: a check cannot use them")

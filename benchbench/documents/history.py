@@ -23,7 +23,7 @@ from benchbench.documents.document import (
 )
 from benchbench.judging.change_points import Change
 from benchbench.judging.series import Point, SharedChange, Trend, shared_changes
-from benchbench.store.tags import short
+from benchbench.store.naming import short
 
 PANELS = 20  # panels that can still be looked at
 LEVELS = "▁▂▃▄▅▆▇█"

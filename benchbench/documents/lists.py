@@ -27,11 +27,10 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
 from benchbench.plan.estimates import device_classes, run_estimate
-from benchbench.plan.rerun import resume_obstacle
-from benchbench.plan.selection import Selection, select
-from benchbench.plan.suite import Suite
+from benchbench.plan.rerun import why_not_resumed
+from benchbench.plan.suite import Selection, Suite, select
+from benchbench.store import naming, selectors
 from benchbench.store import runs as store
-from benchbench.store import selectors, tags
 from benchbench.timing.policy import POLICIES
 from benchbench.workloads._image_sets import SYNTHETIC, read_set
 
@@ -130,7 +129,7 @@ def _runs(results: Path) -> Rows:
         except UnreadableInput as error:
             rows.append(_listed(name, command=f"unreadable: {error}"))
             continue
-        command, found = " ".join(info.command), tags.tags_text(info.tags)
+        command, found = " ".join(info.command), naming.tags_text(info.tags)
         rows.append(_listed(name, info.started, progress, str(len(info.plan)), found, command))
     return rows
 
@@ -161,9 +160,9 @@ def _interrupted(results: Path) -> list[str]:
 
 
 def _to_finish(info: RunInfo) -> str:
-    if fleet := tags.fleet_of(info.tags):
+    if fleet := naming.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
-    return "" if resume_obstacle(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
+    return "" if why_not_resumed(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
 
 
 def _metrics() -> Rows:

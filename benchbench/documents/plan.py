@@ -29,7 +29,7 @@ from benchbench.model.status import Status
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
 from benchbench.plan.traffic import Traffic, traffic
-from benchbench.running.progress import Forecast, duration
+from benchbench.running.observer import Forecast, duration
 from benchbench.stats import mean
 from benchbench.store import runs, selectors
 from benchbench.timing.policy import in_words

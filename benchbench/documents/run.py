@@ -34,8 +34,8 @@ from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.doubling import sequence, swept_size
-from benchbench.plan.rerun import resume_obstacle
-from benchbench.running.progress import duration
+from benchbench.plan.rerun import why_not_resumed
+from benchbench.running.observer import duration
 from benchbench.timing.policy import in_words
 
 SCHEMA = 1  # of the JSON. 1: first
@@ -200,7 +200,7 @@ def _parts(run: Run, where: str) -> list[str]:
         f"resumed {part.started}: {made[number]} of its {len(run.records)} records were made after that"
         for number, part in enumerate(run.info.resumed, 1)
     ]
-    if run.ended or resume_obstacle(run.info):
+    if run.ended or why_not_resumed(run.info):
         return resumed
     return [*resumed, f"interrupted, or still being measured: accelbench run --resume {run.info.id}{where}"]
 

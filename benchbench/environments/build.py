@@ -18,10 +18,18 @@ import msgspec
 from benchbench import paths
 from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
-from benchbench.environments.installer import SCRATCH, Site, Tell, installed, resolve
+from benchbench.environments.installer import (
+    SCRATCH,
+    Download,
+    Site,
+    Tell,
+    check_build,
+    check_resolved,
+    installed,
+    resolve,
+    running_build,
+)
 from benchbench.environments.interpreters import Environment, Found
-from benchbench.environments.torch_builds import check_build, check_resolved, running_build
-from benchbench.environments.wheels import Download
 from benchbench.errors import CannotBuild, CannotWrite, UsageError
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import no_code
@@ -77,7 +85,7 @@ def build_request(
     torch where one of whatever build would do. Raises UsageError for what cannot be a name, a requirement
     or a build.
     """
-    backend, label = interpreters.parted(name)
+    backend, label = interpreters.split_name(name)
     kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
     if variant:
         _check_variant(kind, backend, variant, requirements)
@@ -159,7 +167,7 @@ def _distribution(requirement: str) -> str:
     return found[0] if found else ""
 
 
-def standing(request: BuildRequest, variant: str = "") -> Found | None:
+def existing_environment(request: BuildRequest, variant: str = "") -> Found | None:
     """The environment, where it is there and ready. Raises UsageError if it was built from something else.
 
     `variant`: the build, if one was asked for.

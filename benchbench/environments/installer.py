@@ -1,27 +1,31 @@
-"""A virtual environment and its pip: what it would fetch and how large that is, then the fetching."""
+"""A virtual environment and its pip: what it would fetch, how large, which build of torch; then fetching."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
+from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
 from benchbench.environments import interpreters
-from benchbench.environments.torch_builds import pip_options
-from benchbench.environments.wheels import Download, measure_packages
-from benchbench.errors import CannotBuild, CannotWrite
+from benchbench.errors import CannotBuild, CannotWrite, UsageError
 from benchbench.format import size
 from benchbench.machine.environment import CACHE
 
 Tell = Callable[[str], None]
-
 LOG, SCRATCH = "pip.log", "tmp"
 RESOLVING_PIP = "pip>=25.3"  # older ones fetch every wheel to say what they would fetch (pypa/pip#13482)
 NO_WHEELS = "--use-feature=fast-deps"  # metadata by range requests where the index does not serve them
@@ -29,6 +33,14 @@ FEW_RETRIES = ("--retries", "1")  # an index that does not answer is asked for e
 POLL_S, GRACE_S = 0.3, 5.0
 QUOTED, WIDTH = 12, 200  # lines of the log in an error, and characters of one
 ELSEWHERE = ("PIP_PYTHON", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")  # would install outside
+BARE = 30 * 2**20  # bytes of a virtual environment with pip and nothing else
+UNPACKED = 3.0  # bytes on disk for each byte of an archive that does not tell, about
+TAILS = (2**17, 2**22)  # bytes at the end of a wheel that hold its table of contents, most of them and all
+TIMEOUT_S = 10.0
+REQUESTS = 8  # at a time
+INDEX = "https://download.pytorch.org/whl"  # pytorch.org/get-started: a folder per build
+GENERAL = "cuda"  # the build of the general index
+BUILD = re.compile(rf"cpu|{GENERAL}|cu[0-9]{{3}}|rocm[0-9]+(\.[0-9]+)+|xpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,43 @@ class Site:
     def log(self) -> Path:
         """What venv and pip said."""
         return self.folder / LOG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """One file that pip would install; None where a size is not known."""
+
+    name: str
+    version: str
+    file: str
+    remote: bool
+    bytes: int | None
+    unpacked_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """What an environment takes."""
+
+    packages: tuple[Package, ...]
+    free_bytes: int
+
+    @property
+    def remote_bytes(self) -> int:
+        """To be fetched, if none of it is in pip's cache."""
+        return sum(each.bytes or 0 for each in self.packages if each.remote)
+
+    @property
+    def disk_bytes(self) -> int:
+        """About what it will take when it is built."""
+        known = sum(each.unpacked_bytes or 0 for each in self.packages)
+        others = sum(each.bytes or 0 for each in self.packages if each.unpacked_bytes is None)
+        return BARE + known + round(UNPACKED * others)
+
+    @property
+    def unknown(self) -> int:
+        """Packages whose size is not known."""
+        return sum(each.bytes is None for each in self.packages)
 
 
 def resolve(site: Site, base: str, requirements: Sequence[str], variant: str, tell: Tell) -> Download:
@@ -189,3 +238,109 @@ def _distributions(site: Site) -> int:
 
 def _existing(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if os.path.exists(each))
+
+
+def measure_packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
+    """From the `install` of pip's installation report, largest first."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        found = list(pool.map(_package, reported))
+    return tuple(sorted(found, key=lambda each: (-(each.bytes or 0), each.name)))
+
+
+def _package(reported: dict[str, Any]) -> Package:
+    info = reported["download_info"]
+    path = unquote(urlsplit(info["url"]).path)
+    packed = unpacked = None
+    if "archive_info" in info:  # else a folder or a checkout
+        with suppress(OSError, ValueError, HTTPException):
+            packed = _packed(info["url"])
+            unpacked = _unpacked(info["url"], packed) if packed and path.endswith(".whl") else None
+    return Package(
+        name=reported["metadata"]["name"],
+        version=reported["metadata"]["version"],
+        file=path.rpartition("/")[2],
+        remote=not info["url"].startswith("file:"),
+        bytes=packed,
+        unpacked_bytes=unpacked,
+    )
+
+
+def _packed(url: str) -> int | None:
+    if url.startswith("file:"):
+        return Path(unquote(urlsplit(url).path)).stat().st_size
+    with _answer(url, "HEAD") as answer:
+        length = answer.headers["Content-Length"]
+    return int(length) if length and length.isdecimal() else None
+
+
+def _unpacked(url: str, packed: int) -> int | None:
+    if url.startswith("file:"):
+        with Path(unquote(urlsplit(url).path)).open("rb") as file:
+            return _contents(file)
+    for tail in TAILS:
+        with _answer(url, "GET", Range=f"bytes={max(packed - tail, 0)}-") as answer:
+            if answer.status != 206:  # the whole of it
+                return None
+            if (found := _contents(BytesIO(answer.read()))) is not None:
+                return found
+    return None
+
+
+def _contents(file: BinaryIO) -> int | None:
+    """Bytes of the files in a wheel, of which only the end need be there: its table is at the end."""
+    try:
+        with ZipFile(file) as wheel:
+            found = wheel.infolist()
+    except BadZipFile:
+        return None
+    # pip compiles every module; what comes of it is about as large.
+    return sum(each.file_size * (2 if each.filename.endswith(".py") else 1) for each in found)
+
+
+def _answer(url: str, method: str, **headers: str) -> Any:
+    from urllib.request import Request, urlopen
+
+    if not url.startswith(("https:", "http:")):
+        raise ValueError(f"not asked: {url}")
+    request = Request(url, method=method, headers=headers)  # noqa: S310 - checked above
+    return urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
+
+
+def check_build(text: str) -> str:
+    """Raises UsageError for what names no build."""
+    if not BUILD.fullmatch(text):
+        raise UsageError(f"torch has no build {text!r}.", "Builds are cpu, cuda, cu128, rocm6.4, xpu.")
+    return text
+
+
+def running_build() -> str:
+    """Of the torch that is installed beside accelbench; "" where there is none or it does not say."""
+    try:
+        return build_of(version("torch"))
+    except PackageNotFoundError:
+        return ""
+
+
+def build_of(torch: str) -> str:
+    """`2.13.0+cpu` → `cpu`; a version that does not say: ""."""
+    found = torch.partition("+")[2]
+    return found if BUILD.fullmatch(found) else ""
+
+
+def pip_options(build: str) -> list[str]:
+    """What makes pip look where the build is; its version is higher than that of the same release without."""
+    return [] if build in ("", GENERAL) else ["--extra-index-url", f"{INDEX}/{build}"]
+
+
+def check_resolved(build: str, requirements: Sequence[str], download: Download) -> None:
+    """Raises CannotBuild where pip found another build of torch than is wanted."""
+    for package in download.packages:
+        other = build_of(package.version) or GENERAL
+        if build and package.name == "torch" and other != build:
+            takes = f"only torch {package.version}, {size(download.remote_bytes)} to download in all"
+            raise CannotBuild(
+                f"pip finds no build for {build} of {requirements[0]}, {takes}.",
+                f"--variant {other} takes that; PIP_EXTRA_INDEX_URL names an index with others.",
+            )

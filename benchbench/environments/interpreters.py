@@ -82,7 +82,7 @@ def interpreter_in(environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
-def parted(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """`torch@2.12` → ("torch", "2.12"); no label: "". Raises UsageError."""
     backend, at, label = name.partition("@")
     known = registry.entry_names("benchbench.backends")
@@ -104,13 +104,13 @@ def environment_names() -> list[str]:
 
 def _named(name: str) -> bool:
     with suppress(UsageError):
-        return bool(parted(name))
+        return bool(split_name(name))
     return False
 
 
 def find_environment(name: str) -> Found:
     """The environment of that name, which must be one of `names()`; starts its interpreter, no framework."""
-    backend, _ = parted(name)
+    backend, _ = split_name(name)
     if not os.path.exists(environment_folder(name) / RECORD):
         if _busy(name):
             reason = "it is being built now"

@@ -10,6 +10,7 @@ from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
 from benchbench.errors import UsageError
 from benchbench.model.device import Target
+from benchbench.model.options import parse_interpreters
 
 VARIABLE = "ACCELBENCH_PYTHON"  # NAME=PATH, several separated as in PATH
 OLDEST = (3, 11)  # Python that runs the worker
@@ -31,28 +32,15 @@ def interpreter(text: str) -> str:
     return str(path)
 
 
-def by_hand(texts: Sequence[str]) -> dict[str, str]:
+def read_interpreters(texts: Sequence[str]) -> dict[str, str]:
     """`["torch@old=/path"]` → name → interpreter; of two with one name the later. Raises UsageError."""
-    return check_interpreters(named(texts))
-
-
-def named(texts: Sequence[str]) -> dict[str, str]:
-    """`["torch@old=/path"]` → name → path, as it was typed. Raises UsageError."""
-    paths: dict[str, str] = {}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not (equals and name.strip() and path.strip()):
-            raise UsageError(
-                f"Cannot read --python {text!r}.", "Write it as NAME=PATH: torch@old=/path/to/python."
-            )
-        paths[name.strip()] = path.strip()
-    return paths
+    return check_interpreters(parse_interpreters(texts))
 
 
 def check_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
     """Name → interpreter: the names can be targets, the paths start a Python. Raises UsageError."""
     for name in paths:
-        interpreters.parted(name)
+        interpreters.split_name(name)
     return {name: interpreter(path) for name, path in paths.items()}
 
 
@@ -68,15 +56,15 @@ def choose_targets(
 
     Raises UsageError, also for an interpreter in `paths` whose name is not measured.
     """
-    selected = targets(wanted, given(paths), running, labelled=labelled)
+    selected = targets(wanted, absolute_interpreters(paths), running, labelled=labelled)
     for name in paths.keys() - {target.name for target in selected}:
         raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
     return selected
 
 
-def given(paths: Mapping[str, str]) -> dict[str, str]:
+def absolute_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
     """Name → interpreter: those at `paths`, and before them those of the environment. Raises UsageError."""
-    return by_hand(from_variable()) | check_interpreters(paths)
+    return read_interpreters(from_variable()) | check_interpreters(paths)
 
 
 def targets(
@@ -102,7 +90,7 @@ def is_virtual(backend: str) -> bool:
 
 
 def _target(name: str, given: Mapping[str, str], running: str) -> Target:
-    backend, label = interpreters.parted(name)
+    backend, label = interpreters.split_name(name)
     if name in given:
         remedy = f"install {backend} for the interpreter given as {name}"
         return Target(name=name, backend=backend, python=given[name], remedy=remedy)

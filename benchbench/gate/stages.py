@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchbench.analyse.digest import Digest, digest, partnered
 from benchbench.analyse.metrics import METRICS, metric_named
-from benchbench.environments.targets import given
+from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import NotComparable, UsageError
 from benchbench.format import count_of
 from benchbench.gate import baselines
@@ -20,24 +20,21 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
-from benchbench.model.options import MeasureOptions, Variance
+from benchbench.model.options import OPTIONS, MeasureOptions, Variance
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
-from benchbench.plan import config, suite, variants
-from benchbench.plan.cases import holds
+from benchbench.plan import config, rerun, suite
+from benchbench.plan.cases import entry_plans
 from benchbench.plan.rerun import Variant
-from benchbench.plan.selection import Selection, select
-from benchbench.plan.suite import Entry
-from benchbench.plan.thresholds import Rule, fraction
+from benchbench.plan.suite import Entry, Rule, Selection, fraction, select
 from benchbench.running.interleaved import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Terms
-from benchbench.store import runs, selectors, tags
+from benchbench.store import naming, runs, selectors
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
 HERE = "here"  # the side that is checked, beside the baseline's code
-BESIDE_BASELINE = {"suites", "pythons", "rounds", "wait_s"}  # fields of MeasureOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +96,7 @@ def _judge(asked: CheckOptions) -> str:
     """The revision whose settings decide: that of the other code, so that no change sets its own limits."""
     if asked.baseline or not asked.ab:
         return ""
-    return variants.parse_variant(asked.ab, given(asked.measure.pythons)).revision
+    return rerun.parse_variant(asked.ab, absolute_interpreters(asked.measure.pythons)).revision
 
 
 def _policy(asked: CheckOptions, project: config.Config) -> GatePolicy:
@@ -129,9 +126,9 @@ class _Stages:
     judge: str = ""
 
     def against_sessions(self, name: str, policy: GatePolicy) -> CheckedRun:
-        if others := self.asked.measure.given - BESIDE_BASELINE:
+        if others := [name for name in sorted(self.asked.measure.given) if OPTIONS[name].of_baseline]:
             raise UsageError(
-                f"The baseline says what is measured and how: {', '.join(sorted(others))} cannot be chosen.",
+                f"The baseline says what is measured and how: {', '.join(others)} cannot be chosen.",
                 "These options are for --ab without --baseline.",
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
@@ -192,7 +189,7 @@ class _Stages:
         cases = {
             name: side
             for name, side in session.cases.items()
-            if side.case and any(holds(entry, side.case) for entry in entries)
+            if side.case and any(entry_plans(entry, side.case) for entry in entries)
         }
         return replace(session, cases=cases)
 
@@ -273,7 +270,7 @@ def planned(sessions: Sequence[Digest]) -> list[Case]:
 
 def _sides(reference: str, options: MeasureOptions) -> tuple[Variant, Variant]:
     """The baseline's code as a side, and what is here. Raises UsageError."""
-    return variants.parse_variant(reference, given(options.pythons)), Variant(text=HERE)
+    return rerun.parse_variant(reference, absolute_interpreters(options.pythons)), Variant(text=HERE)
 
 
 def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> None:
@@ -340,8 +337,8 @@ def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
         doubts.append(f"others disturbed all of its cases ({measured[0].contended}), so no check can use it")
     if measured and all(side.unsteady == len(side.rounds) for side in measured):
         doubts.append("all of its processes were still warming up, so no check can use it")
-    if run.info.commit.endswith(tags.DIRTY):
-        commit = tags.short(run.info.commit)
+    if run.info.commit.endswith(naming.DIRTY):
+        commit = naming.short(run.info.commit)
         doubts.append(f"its checkout had uncommitted changes ({commit})")
     if run.info.partner:
         doubts.append(f"it is the side {run.info.partner.label!r} of a comparison")

@@ -34,7 +34,7 @@ from benchbench.judging.significance import (
 from benchbench.model.options import Isolation
 from benchbench.model.run import Policy
 from benchbench.model.status import Verdict
-from benchbench.plan.thresholds import Rule
+from benchbench.plan.suite import Rule
 from benchbench.stats import Difference, t_quantile, t_tail, tost
 
 

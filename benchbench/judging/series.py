@@ -17,7 +17,7 @@ from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.stats import median
-from benchbench.store.ulid import begun
+from benchbench.store.naming import begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

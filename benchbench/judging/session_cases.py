@@ -41,7 +41,7 @@ from benchbench.judging.significance import Estimate, TestResult
 from benchbench.judging.variance import judged_together
 from benchbench.model.options import Variance
 from benchbench.model.status import Status, Verdict
-from benchbench.plan.thresholds import Rule, Threshold, threshold
+from benchbench.plan.suite import Rule, Threshold, threshold
 from benchbench.stats import Difference, VariancePrior, deviation, mean, paired, variance_prior
 
 

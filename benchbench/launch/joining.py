@@ -7,21 +7,26 @@ several hosts it is in the launcher's environment. What follows is neither encry
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import secrets
 import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
 import msgspec
 
-from benchbench.errors import UsageError
-from benchbench.launch import private
-from benchbench.launch.channel import Channel
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.launch import launched
 from benchbench.launch.launched import ADDRESS, SECRET, Launched
-from benchbench.launch.rank_group import Follower, Group, LaunchedProcess, this_member
-from benchbench.launch.transport import Message
+from benchbench.launch.local import LocalTransport
+from benchbench.launch.process import Channel
+from benchbench.launch.rank_transport import Follower, Group, JobEnding, LaunchedProcess, this_member
+from benchbench.launch.transport import Message, Worker
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
 from benchbench.wire import INTRODUCTION_S, Door, Entered, enter, message_of
 
 JOIN_S = 60.0  # for all processes to be there
@@ -62,14 +67,14 @@ def _announced(where: Launched, address: Message) -> Iterator[None]:
     """Where this process listens, in a file that its user alone can read, until the others have come."""
     folder, name = where.file.parent, where.file.name
     try:
-        private.write(folder, name, json.dumps(address).encode())
+        launched.write(folder, name, json.dumps(address).encode())
     except OSError as error:
-        raise UsageError(f"{folder} cannot be used: {error.strerror}.", private.HINT) from error
+        raise UsageError(f"{folder} cannot be used: {error.strerror}.", launched.HINT) from error
     try:
         yield
     finally:
         with suppress(OSError):
-            private.remove(folder, name)
+            launched.remove(folder, name)
 
 
 def _joined(where: Launched, door: Door, limit_s: float) -> list[Follower]:
@@ -126,8 +131,72 @@ def _announcement(where: Launched) -> tuple[tuple[str, int], str]:
     """The first process's address and secret. Raises OSError, ValueError where it left none; UsageError."""
     if where.address:
         return where.address, where.secret
-    announced = message_of(private.read(where.file.parent, where.file.name))
+    announced = message_of(launched.read(where.file.parent, where.file.name))
     port, secret = announced.get("port"), announced.get("secret")
     if not (isinstance(port, int) and 0 < port < 2**16 and isinstance(secret, str)):
         raise ValueError("what it left is no address")
     return ("127.0.0.1", port), secret
+
+
+NO_LIMIT_S = 10 * 86_400.0  # a follower waits for as long as the first process lives
+
+
+def follow(where: Launched, limit_s: float = JOIN_S) -> None:
+    """Do what the first process asks until it ends.
+
+    Raises UsageError where it cannot be reached, UnreadableInput where it cannot be understood.
+    """
+    introduction = {"member": dataclasses.asdict(this_member(where))}
+    with closing(Channel(connect_to_first(where, introduction, limit_s))) as channel:
+        _Workers(channel).serve()
+
+
+class _Workers:
+    """What a follower has started for the first process."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._transport: LocalTransport | None = None
+        self._workers: dict[int, Worker] = {}
+        self._tasks: dict[str, Callable[[Message], Message | None]] = {
+            "start": self._start,
+            "ready": self._ready,
+            "post": self._post,
+            "collect": self._collect,
+            "close": self._close,
+        }
+
+    def serve(self) -> None:
+        """Do what the first process asks, until it is gone. Raises UnreadableInput."""
+        try:
+            while (message := self._channel.receive(NO_LIMIT_S)) is not None:
+                answer = self._tasks[message["do"]](message)
+                if answer is not None:
+                    self._channel.send(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableInput(f"What the first process asks cannot be understood: {error}") from error
+        finally:
+            if self._transport:
+                self._transport.close()
+
+    def _start(self, message: Message) -> None:
+        if self._transport is None:
+            self._transport = LocalTransport(msgspec.convert(message["settings"], Settings))
+        target = msgspec.convert(message["target"], Target)
+        if message["same_python"]:
+            target = dataclasses.replace(target, python=sys.executable)
+        self._workers[message["worker"]] = self._transport.start(target, message["environment"])
+
+    def _ready(self, message: Message) -> Message:
+        return dataclasses.asdict(self._workers[message["worker"]].ready(message["timeout_s"]))
+
+    def _post(self, message: Message) -> None:
+        self._workers[message["worker"]].post(message["job"], fork=message["fork"])
+
+    def _collect(self, message: Message) -> Message:
+        answer = self._workers[message["worker"]].collect(message["timeout_s"])
+        return dataclasses.asdict(JobEnding(end=answer.end, message=answer.message, log=answer.log))
+
+    def _close(self, message: Message) -> None:
+        with suppress(KeyError):
+            self._workers.pop(message["worker"]).close()

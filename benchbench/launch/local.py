@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 
+from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.launch.process import LocalWorker
-from benchbench.launch.project import UserCode
-from benchbench.launch.scratch import RunScratch
+from benchbench.launch.project import UserCode, tell_code_runs, user_code, user_data
 from benchbench.launch.transport import NotStarted, Worker
-from benchbench.machine.environment import available_bytes, oom_kills
+from benchbench.machine.environment import available_bytes, oom_kills, worker_environment
 from benchbench.machine.sampler import Sampler, Watch
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.registry import load_class
+from benchbench.workloads._image_sets import DATA_PATHS
 
 WAITING_BYTES = 2**29  # of a template that has imported a framework: 0.2 to 0.5 GB of its own
 
@@ -66,3 +77,100 @@ class LocalTransport:
             worker.close()
         self._watch.close()
         self.scratch.close()
+
+
+PREFIX = "accelbench-run-"  # of the folders' names
+MARKER = ".accelbench-scratch"  # a file in such a folder that names it by device and inode
+
+
+class RunScratch:
+    """The private folder of one run: compile caches, drawn numbers, the workers' working folders."""
+
+    def __init__(self, code: UserCode | None = None) -> None:
+        """`code`: where the user's own is; by default what accelbench.toml and the environment say."""
+        self._code = code
+        self._count = 0
+        remove_abandoned()
+        self._make()
+
+    def _make(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = os.open(self.path, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks: no run there can take it for left over
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # let go when this process ends, however it ends
+        (self.path / MARKER).write_text(_mark(self._lock))  # after the lock: what has one is in use or left
+        (self.path / "package").mkdir()
+        (self.path / "drawn").mkdir()
+        # A link, so that a foreign interpreter finds this package and nothing else beside it.
+        (self.path / "package" / "benchbench").symlink_to(
+            Path(__file__).parent.parent, target_is_directory=True
+        )
+
+    def worker_folder(self) -> Path:
+        """A new folder for one worker. A workload may have removed the run's: then there is another."""
+        if not os.path.exists(self.path / MARKER):
+            self.close()
+            self._make()
+        self._count += 1
+        folder = self.path / f"worker-{self._count}"
+        folder.mkdir()
+        return folder
+
+    def environment(
+        self, target: Target, settings: Settings, chosen: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """What a worker of `target` is started with; `chosen`: a case's own variables, but none of ours."""
+        backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
+        extra = {**backend.environment(settings, str(self._cache(target, chosen or {}))), **(chosen or {})}
+        code = self._code or user_code()
+        if code.sources or code.workloads:
+            tell_code_runs()
+        own = [str(self.path / "package"), *code.sources]
+        if target.python == sys.executable:  # another interpreter must not see this one's packages
+            own += code.python_path
+        extra["PYTHONPATH"] = os.pathsep.join(own)
+        extra[registry.DRAWN] = str(self.path / "drawn")
+        extra[DATA_PATHS] = os.pathsep.join(user_data())
+        extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
+        return worker_environment(settings, extra, os.environ)
+
+    def _cache(self, target: Target, chosen: Mapping[str, str]) -> Path:
+        """The compile cache of one version and environment: another must not find its programs compiled."""
+        own = sha256(json.dumps(sorted(chosen.items())).encode()).hexdigest()[:12] if chosen else ""
+        return self.path / "cache" / target.name / own
+
+    def close(self) -> None:
+        """Remove it all."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_abandoned() -> None:
+    """Remove what runs that were killed left: folders that a run of this user marked, and none has locked.
+
+    Results may lie in a folder whose name looks alike. They have no marker, and a copy
+    of one names another folder.
+    """
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # it is in use, not ours, or gone meanwhile
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if _is_marked(path, descriptor):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _mark(folder: int) -> str:
+    """What the marker of an open folder holds."""
+    state = os.fstat(folder)
+    return f"{state.st_dev}:{state.st_ino}\n"
+
+
+def _is_marked(path: Path, folder: int) -> bool:
+    """Whether a run of this user made the folder `path`, open as `folder`, for itself."""
+    marker = path / MARKER
+    state = os.lstat(marker)
+    own = stat.S_ISREG(state.st_mode) and state.st_uid == os.fstat(folder).st_uid == os.getuid()
+    return own and marker.read_text() == _mark(folder)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from select import select
+from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
 import msgspec
 
-from benchbench.launch.channel import Channel
-from benchbench.launch.exchange import JobFolder
-from benchbench.launch.log import LogTail
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.environment import oom_kills
 from benchbench.machine.kernel import is_group_alive
+from benchbench.wire import MOST_BYTES, LineBuffer, message_of, next_line
 
 GRACE_S = 5.0  # between asking a job to end and ending it, where its own time was not shorter
 LINUX = sys.platform == "linux"
@@ -250,3 +253,162 @@ def _has_worked(pid: int) -> bool:
     except OSError:
         return True
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > 1.0
+
+
+SEND_S = 60.0  # for the other end to take a message
+MOST_UNREAD = 16 * MOST_BYTES  # what came and was not read may be that much
+
+
+class Channel:
+    """This process's end."""
+
+    def __init__(self, end: socket.socket, lines: LineBuffer | None = None) -> None:
+        """`lines`: what was read of it before."""
+        self._socket = end
+        self._lines = LineBuffer() if lines is None else lines
+
+    def send(self, message: Message) -> None:
+        """Send a message. What came before and was not read is dropped: it answers nothing asked now."""
+        try:
+            self._drain()
+            self._socket.settimeout(SEND_S)
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:  # its process or its host is gone, or it takes nothing: `receive` will tell
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # else the rest of a line might come later
+
+    def receive(self, timeout_s: float) -> Message | None:
+        """The next message; None when the other end is closed. Raises TimeoutError, ValueError."""
+        try:
+            line = next_line(self._socket, self._lines, monotonic() + timeout_s)
+        except TimeoutError:
+            raise
+        except OSError:  # reset, or no route to its host any longer
+            return None
+        return None if line is None else message_of(line)
+
+    def has_come(self, count: int) -> bool:
+        """Whether so many messages can be received at once, or none further: without waiting."""
+        self._socket.setblocking(False)
+        try:
+            while self._lines.count < count and not self._lines.is_broken:
+                if not (piece := self._socket.recv(2**16)):
+                    break
+                self._lines.take(piece)
+        except BlockingIOError:
+            return False
+        except OSError:  # as above
+            return True
+        return True
+
+    @property
+    def ended(self) -> bool:
+        """Whether the other end is closed, and all that it sent was read."""
+        self._socket.setblocking(False)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """The other end sees that it is closed."""
+        self._socket.close()
+
+    def _drain(self) -> None:
+        """Raises OSError for one who sends without end."""
+        self._lines.clear()
+        self._socket.setblocking(False)
+        drained = 0
+        with suppress(BlockingIOError):
+            while piece := self._socket.recv(2**16):
+                drained += len(piece)
+                if drained > MOST_UNREAD:
+                    raise OSError("it sends without end")
+
+
+MOST_FILE_BYTES = 2**30  # of all files a job leaves: the traces of a profile take up to some 100 MiB
+
+
+class JobFolder:
+    """Made with the files a job is given; removed by `close`."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        for name, content in files.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(content)
+
+    def files(self) -> Files:
+        """Relative path → content of the regular files there, links not followed.
+
+        Raises ValueError for more than MOST_FILE_BYTES.
+        """
+        sizes = {path: _size(path) for path in sorted(self.path.rglob("*"))}
+        regular = {path: size for path, size in sizes.items() if size is not None}
+        if sum(regular.values()) > MOST_FILE_BYTES:
+            raise ValueError(f"it left files of more than {MOST_FILE_BYTES} bytes")
+        return {path.relative_to(self.path).as_posix(): path.read_bytes() for path in regular}
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a regular file; None of anything else."""
+    status = os.lstat(path)
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+KEPT_BYTES = 4096  # that are kept
+CHUNK, CHUNKS = 65_536, 16  # read at once: a worker that floods must not keep others from the lock
+
+
+class LogTail:
+    """A pipe, and the thread that empties it. `writer`: for the worker's standard output and error."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        self._tail = b""
+        self._lock = Lock()
+        Thread(target=self._follow, daemon=True).start()
+
+    def give_away(self) -> None:
+        """The worker has the writing end now: with its last process the log ends."""
+        os.close(self.writer)
+
+    def clear(self) -> None:
+        """What comes from here on is another job's."""
+        self.text()
+        self._tail = b""
+
+    def text(self) -> str:
+        """The last of what was printed."""
+        with self._lock:
+            self._read()
+            return self._tail.decode(errors="replace")
+
+    def _follow(self) -> None:
+        ended = False
+        while not ended:
+            select([self._reader], [], [])
+            with self._lock:
+                ended = self._read()
+                if ended:
+                    os.close(self._reader)
+                    self._reader = -1
+
+    def _read(self) -> bool:
+        """What there is; whether nothing more can come."""
+        with suppress(BlockingIOError, OSError):
+            for _ in range(CHUNKS):
+                content = os.read(self._reader, CHUNK)
+                if not content:
+                    return True
+                self._tail = (self._tail + content)[-KEPT_BYTES:]
+        return False

@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import platform
+import secrets
+import socket
 import sys
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
+
+from benchbench import __version__
 from benchbench.backends.base import Backend
+from benchbench.launch.launched import Launched
 from benchbench.launch.local import LocalTransport
+from benchbench.launch.process import Channel
 from benchbench.launch.project import UserCode
-from benchbench.launch.rank_group import Follower, Group, JobEnding, greeting_of, job_ending
-from benchbench.launch.rank_meeting import Meeting
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import Sampler
-from benchbench.meeting import devices_of, of_all
+from benchbench.meeting import (
+    LONGEST,
+    MEET_S,
+    Rank,
+    cores_of,
+    deadline_of,
+    devices_of,
+    failure_reply,
+    meet,
+    of_all,
+)
 from benchbench.model.case import Case
 from benchbench.model.device import Target
+from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
+from benchbench.model.status import Status
 from benchbench.model.world import Spread
 from benchbench.registry import load_class
+from benchbench.wire import Door, Entered
 
 ENDING_S = 1.0  # for a worker to say how its job ended, once a rank has failed
 LEAVING_S = 5.0  # likewise once all ranks have replied: files that the job left, as traces, are read
@@ -176,3 +201,243 @@ class _Endings:
     def log(self) -> str:
         """What the workers printed last."""
         return "\n".join(filter(None, [self.own.log, *(each.log for each in self._others)]))
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedProcess:
+    """A process of the launcher, as it introduces itself."""
+
+    rank: int
+    host: str
+    cores: tuple[int, ...]
+    version: str
+    gpus: str = ""  # those its launcher let it see, as CUDA_VISIBLE_DEVICES; empty: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnding:
+    """How a rank's job ended, as the process says that had its worker."""
+
+    end: JobEnd
+    message: str
+    log: str
+
+
+@dataclass(slots=True)
+class Follower:
+    """Another process, as the first one reaches it."""
+
+    member: LaunchedProcess
+    channel: Channel
+    lost: str = ""  # why nothing more is asked of it
+
+    @property
+    def name(self) -> str:
+        """`rank 1 on node07`."""
+        return f"rank {self.member.rank} on {self.member.host}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process has ended, as far as is known now."""
+        return bool(self.lost) or self.channel.ended
+
+    def tell(self, message: Message) -> None:
+        """Send a message, and wait for no answer."""
+        if not self.lost:
+            self.channel.send(message)
+
+    def hear(self, timeout_s: float, kind: type[T]) -> T:
+        """Its next answer. Raises ConnectionError where it has ended, is late or says anything else.
+
+        Then it is lost for good.
+        """
+        if self.lost:
+            raise ConnectionError(self.lost)
+        try:
+            answer = self.channel.receive(timeout_s)
+            if answer is not None:
+                return msgspec.convert(answer, kind)
+            self._lose("its process has ended")
+        except TimeoutError:
+            self._lose(f"its process said nothing for {timeout_s:.0f} s")
+        except ValueError as error:
+            self._lose(f"its process cannot be understood: {str(error)[:LONGEST]}")
+        raise ConnectionError(self.lost)
+
+    def _lose(self, reason: str) -> None:
+        self.lost = reason  # and close: a late answer would be taken for the next one
+        self.channel.close()
+
+
+@dataclass(frozen=True)
+class Group:
+    """All processes of the launcher: this one, which is the first, and those that follow it."""
+
+    host: str  # the name or address by which all reach this process
+    own: LaunchedProcess
+    followers: Sequence[Follower]
+
+    @cached_property
+    def members(self) -> list[LaunchedProcess]:
+        """In the order of ranks."""
+        return [self.own, *(follower.member for follower in self.followers)]
+
+    @cached_property
+    def ranks_by_host(self) -> dict[str, list[int]]:
+        """Host → the ranks on it; the first rank's host comes first."""
+        ranks: dict[str, list[int]] = {}
+        for rank, member in enumerate(self.members):
+            ranks.setdefault(member.host, []).append(rank)
+        return ranks
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts the processes run on."""
+        return len(self.ranks_by_host)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every host runs equally many processes."""
+        return len({len(ranks) for ranks in self.ranks_by_host.values()}) == 1
+
+    def host_number(self, rank: int) -> int:
+        """The host of a rank, counted from 0, the first rank's."""
+        return list(self.ranks_by_host).index(self.members[rank].host)
+
+    def device(self, rank: int) -> int:
+        """The index of a rank's accelerator among those it sees: ranks that see the same ones divide them."""
+        own = self.members[rank]
+        same = [n for n in self.ranks_by_host[own.host] if self.members[n].gpus == own.gpus]
+        return same.index(rank)
+
+    @cached_property
+    def cores(self) -> dict[int, list[int]]:
+        """Rank → its cores: those its launcher bound it to, else an equal share of its host's."""
+        return {
+            rank: cores
+            for ranks in self.ranks_by_host.values()
+            for rank, cores in zip(ranks, _shared_cores([self.members[n] for n in ranks]), strict=True)
+        }
+
+    @cached_property
+    def oversubscribed(self) -> bool:
+        """Whether two ranks of a host share a core."""
+        taken = [(self.members[rank].host, core) for rank, cores in self.cores.items() for core in cores]
+        return len(set(taken)) < len(taken)
+
+    def close(self) -> None:
+        """End the followers: each ends when its connection does."""
+        for follower in self.followers:
+            follower.channel.close()
+
+
+def _shared_cores(members: Sequence[LaunchedProcess]) -> list[list[int]]:
+    """The cores of each process of one host."""
+    if len({member.cores for member in members}) > 1:  # their launcher has divided them
+        return [list(member.cores) for member in members]
+    return [cores_of(place, len(members), member.cores) for place, member in enumerate(members)]
+
+
+def this_member(where: Launched) -> LaunchedProcess:
+    """This process."""
+    return LaunchedProcess(
+        rank=where.rank,
+        host=socket.gethostname(),
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+        version=installed_version(),
+        gpus=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+    )
+
+
+def installed_version() -> str:
+    """What must be the same in all processes."""
+    return f"accelbench {__version__}, Python {platform.python_version()}"
+
+
+def greeting_of(follower: Follower, timeout_s: float) -> Greeting:
+    """The greeting of the worker that was asked for last; `broken` where its process is gone."""
+    try:
+        return follower.hear(timeout_s, Greeting)
+    except ConnectionError as error:
+        return Greeting(status="broken", reason=str(error))
+
+
+def job_ending(follower: Follower, timeout_s: float) -> JobEnding:
+    """How its worker's job ended; `crashed` where its process is gone."""
+    try:
+        return follower.hear(timeout_s, JobEnding)
+    except ConnectionError as error:
+        return JobEnding(end=JobEnd.CRASHED, message=str(error), log="")
+
+
+MOMENT_S = 1.0  # between looks at whether one of the processes has ended
+
+
+class Meeting:
+    """A port of this process, where the ranks of one job connect."""
+
+    def __init__(self, group: Group, timeout_s: float) -> None:
+        self._group = group
+        self._deadline = deadline_of(timeout_s)
+        self._secret = secrets.token_hex(16)
+        host = group.host if group.hosts == 1 else ""
+        self._door = Door(socket.create_server((host, 0), backlog=len(group.members)), self._secret)
+        self._folder = tempfile.TemporaryDirectory(prefix="accelbench-meeting-")
+        self._ranks: dict[int, Rank] = {}
+
+    def invitation(self, rank: int) -> dict[str, Any]:
+        """What a rank is told before it connects: which rank it is, on what it runs, and where to connect."""
+        group = self._group
+        return {
+            "rank": rank,
+            "local": group.device(rank),
+            "size": len(group.members),
+            "hosts": group.hosts,
+            "host": group.host,
+            "port": self._door.address[1],
+            "secret": self._secret,
+            "cores": group.cores[rank],
+            "oversubscribed": group.oversubscribed,
+            "meeting": self._url,
+        }
+
+    @cached_property
+    def _url(self) -> str:
+        """Where the framework's process group meets: a file on one host, else a port that is free now."""
+        if self._group.hosts == 1:
+            return f"file://{Path(self._folder.name) / 'meeting'}"
+        with socket.create_server(("", 0)) as free:
+            return f"tcp://{self._group.host}:{free.getsockname()[1]}"
+
+    def hold(self, death: Callable[[int], str]) -> Message:
+        """Let the ranks connect and meet: their replies, or the failure that explains the others.
+
+        `death(rank)`: how a rank that gave no reply ended.
+        """
+        size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + MEET_S)
+        while len(self._ranks) < size:
+            if entered := self._door.admit(min(max(deadline - time.monotonic(), 0.0), MOMENT_S)):
+                self._admit(entered, death)
+            elif time.monotonic() > deadline or any(each.ended for each in self._group.followers):
+                missing = ", ".join(str(rank) for rank in range(size) if rank not in self._ranks)
+                message = f"no process of rank {missing} of {size} came"
+                return failure_reply(Failure(status=Status.CRASHED, message=message))
+        return meet([self._ranks[rank] for rank in range(size)], self._deadline)
+
+    def _admit(self, entered: Entered, death: Callable[[int], str]) -> None:
+        """Take who was let in for the rank that it says it is, or close the connection."""
+        number = entered.introduction.get("rank")
+        if type(number) is int and 0 <= number < len(self._group.members) and number not in self._ranks:
+            self._ranks[number] = Rank(number, entered.connection, partial(death, number), entered.lines)
+        else:
+            entered.connection.close()
+
+    def close(self) -> None:
+        """Stop listening, and close the connections of all ranks."""
+        for rank in self._ranks.values():
+            rank.channel.close()
+        self._door.close()
+        self._folder.cleanup()

@@ -58,7 +58,7 @@ class _Seen:
 
     @property
     def span_s(self) -> float:
-        """From the first sample to the last."""
+        """Seconds from the first sample to the last."""
         at_s = self.telemetry.at_s
         return at_s[-1] - at_s[0] if at_s else 0.0
 

@@ -1,23 +1,30 @@
-"""The machine a run was made on, and the environment its workers start with. Stable facts only: no host or
-user name, no frequency, no load.
+"""The machine of a run, how accelbench is installed there, and the environment that its workers start with.
+
+Stable facts only: no host or user name but as a hash, no frequency, no load.
 """
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import hmac
 import json
 import math
 import os
 import platform
 import re
+import secrets
+import shlex
 import shutil
+import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from benchbench import paths
-from benchbench.errors import UsageError
+from benchbench.errors import UnsupportedSystem, UsageError
 from benchbench.machine.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, read_text
 from benchbench.model.device import Machine
 from benchbench.model.options import Allocator
@@ -79,6 +86,12 @@ STEADY = {
     # A thread's own arena has room for 64 MiB; one for all also reuses what another thread freed.
     "MALLOC_ARENA_MAX": "1",
 }
+GENERIC = ("", "localhost", "root")  # names that say nothing of anybody
+NAME_DIGITS = 4
+PURPOSE = "accelbench"  # other programs that hash the same key get other ids: systemd, machine-id(5)
+ID_DIGITS = 16
+DISTRIBUTION = "accelbench"
+LINUX, MACOS = "linux", "darwin"  # sys.platform
 
 
 def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
@@ -104,7 +117,7 @@ def fingerprint(found: Machine) -> str:
 
 
 def same_hardware(one: Machine, other: Machine) -> bool:
-    """Whether they differ in nothing but, by a little, in memory.
+    """Whether two machines differ in nothing but, by a little, in memory.
 
     Of what is built in, the kernel shows less after an update, or under another hypervisor.
     """
@@ -166,7 +179,7 @@ def worker_environment(
 
 
 def tuning_variables(parent: Mapping[str, str]) -> dict[str, str]:
-    """Those of `parent` that workers inherit and that may change what is measured, sorted by name."""
+    """Variables of `parent` that workers inherit and that may change what is measured, sorted by name."""
     return {name: parent[name] for name in sorted(parent) if name.upper() in TUNING}
 
 
@@ -244,3 +257,114 @@ def oom_kills(root: Path = Path("/")) -> int:
     """Processes the kernel has ended for want of memory since it started (proc(5), vmstat); 0 if unknown."""
     found = re.search(r"^oom_kill ([0-9]+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+def machine_id(root: Path = Path("/"), host: str | None = None) -> str:
+    """16 hex digits, the same for every run on this machine; empty where the system has no id of its own.
+
+    HMAC-SHA256 whose key is /etc/machine-id, 128 random bits, over the name of the host, since machines that
+    were cloned share that file. A container without the file has the kernel's boot id as its key: all of one
+    machine are one machine, until it starts again.
+    """
+    key = read_text(root / "etc/machine-id").strip()
+    if re.fullmatch("[0-9a-f]{32}", key):  # else it is empty, or says that it has yet to be made
+        return _hashed(key, host or socket.gethostname())
+    key = read_text(root / "proc/sys/kernel/random/boot_id").strip()
+    return _hashed(key) if key else ""
+
+
+def _hashed(key: str, *more: str) -> str:
+    message = "\n".join((PURPOSE, *more)).encode()
+    return hmac.new(key.encode(), message, hashlib.sha256).hexdigest()[:ID_DIGITS]
+
+
+def own_names() -> set[str]:
+    """The names of this machine and of who uses it, as a text may have them."""
+    host = socket.gethostname()
+    found = {host, host.partition(".")[0]}
+    with suppress(OSError, KeyError, ImportError):  # a user without a name
+        found.add(getpass.getuser())
+    with suppress(OSError, KeyError, ImportError):
+        import pwd
+
+        full_name = pwd.getpwuid(os.getuid()).pw_gecos.partition(",")[0]
+        found |= {word for word in full_name.split() if len(word) > 2}
+    return found - set(GENERIC)
+
+
+def name_hashes() -> tuple[str, ...]:
+    """`SALT:HASH` for each name: whoever shares the run elsewhere finds them in its texts by these.
+
+    A hash has 16 bits: of all words one in 65,536 has the same, so none is proved to be the name.
+    """
+    salt = secrets.token_hex(4)
+    return tuple(sorted(f"{salt}:{_name_hash(salt, name)}" for name in own_names()))
+
+
+def is_hashed(word: str, hashes: Iterable[str]) -> bool:
+    """Whether the text is a name that one of the hashes is of, in capitals or not."""
+    return any(known == _name_hash(salt, word) for salt, _, known in (each.partition(":") for each in hashes))
+
+
+def _name_hash(salt: str, name: str) -> str:
+    return hashlib.sha256(f"{PURPOSE}\n{salt}\n{name.lower()}".encode()).hexdigest()[:NAME_DIGITS]
+
+
+def install_line(extra: str, origin: str | None = None) -> str:
+    """What to type so that the extra's framework is there: `pip install -e '.[torch]'` in a clone.
+
+    `origin`: the distribution's direct_url.json (PEP 610); by default that of the running accelbench.
+    """
+    from urllib.parse import unquote, urlsplit
+
+    found = json.loads(origin or _origin() or "{}")
+    url, wanted = found.get("url", ""), f"[{extra}]" if extra else ""
+    if "dir_info" in found:
+        folder = _shortest(Path(unquote(urlsplit(url).path)))
+        editable = "-e " if found["dir_info"].get("editable") else ""
+        return f"pip install {editable}{shlex.quote(folder + wanted)}"
+    source = f"{DISTRIBUTION}{wanted} @ {url}" if url else f"{DISTRIBUTION}{wanted}"
+    return f"pip install {shlex.quote(source)}"
+
+
+def _origin() -> str | None:
+    from importlib.metadata import PackageNotFoundError, distribution  # a tenth of a worker's start
+
+    try:
+        return distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:  # run from a source tree
+        folder = Path(__file__).parents[2]
+        return json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}})
+
+
+def _shortest(folder: Path) -> str:
+    """`.` in the folder itself, else the absolute path."""
+    return "." if paths.resolved(folder) == paths.resolved(os.curdir) else str(folder)
+
+
+def check_system(platform: str, root: Path = Path("/")) -> None:
+    """Raise UnsupportedSystem where there is no fork, or on Linux no /proc.
+
+    A case gets its process by a fork; /proc tells which processes are left of it, and what memory there is.
+    """
+    if platform == LINUX and not os.path.exists(root / "proc/self"):
+        raise UnsupportedSystem(
+            "accelbench needs /proc, and it is not mounted here.",
+            "mount -t proc proc /proc mounts it; a container has it unless it was told otherwise.",
+        )
+    if platform in {"win32", "cygwin", "emscripten", "wasi"}:
+        raise UnsupportedSystem(
+            f"accelbench needs a system that can fork processes; {platform} cannot.",
+            "On Windows it runs in WSL 2, as on Linux.",
+        )
+
+
+def limits(platform: str) -> str:
+    """One line on what is missing on this system; empty on Linux."""
+    if platform == LINUX:
+        return ""
+    name = "macOS" if platform == MACOS else platform
+    return (
+        f"{name} is not tested: cases are timed and verified as on Linux, but telemetry and peaks of host "
+        "memory are missing, threads are not pinned, and processes that a case leaves behind may stay"
+    )

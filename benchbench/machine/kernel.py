@@ -1,4 +1,7 @@
-"""What Linux tells in /proc and /sys, as numbers. `root` holds both; None: it does not tell."""
+"""What Linux tells in /proc and /sys, as numbers. `root` holds both; None: it does not tell.
+
+Standard library only: workers run this under foreign interpreters.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,21 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from time import process_time
 
 from benchbench import paths
+from benchbench.model.measurement import Memory
 
 CPUS = "sys/devices/system/cpu"
 GOOGLE = "0x1ae0"  # as a vendor of PCI devices
 TPUS = ("0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x0083", "0x007c")  # v2, v3 … v8
 MOST_CLOCKS = 8  # CPUs whose clock is read: some kernels interrupt a CPU to ask it
+RAPL = "sys/class/powercap"  # docs.kernel.org/power/powercap/powercap.html
+CLEAR_REFS = Path("/proc/self/clear_refs")
+STATUS = Path("/proc/self/status")
+PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ def cpu_flags(root: Path) -> frozenset[str]:
 
 
 def cpu_times(root: Path, cpus: Sequence[int]) -> CpuTimes | None:
-    """Of these CPUs; what guests use is in their hosts' user time already."""
+    """Times of these CPUs; what guests use is in their hosts' user time already."""
     wanted = set(cpus)
     lines = re.findall(r"^cpu([0-9]+) ([0-9]+(?: [0-9]+){7})", read_text(root / "proc/stat"), re.MULTILINE)
     found = [[int(each) for each in fields.split()] for cpu, fields in lines if int(cpu) in wanted]
@@ -96,7 +106,7 @@ def clocks_mhz(root: Path, cpus: Sequence[int]) -> float | None:
 
 
 def cache_bytes(root: Path, cpus: Sequence[int]) -> int | None:
-    """Of the last-level caches of these CPUs together, each counted once (sysfs-devices-system-cpu)."""
+    """The last-level caches of these CPUs together, each counted once (sysfs-devices-system-cpu)."""
     found: dict[str, int] = {}
     for cpu in cpus:
         levels = {
@@ -126,7 +136,7 @@ def tpu_chips(root: Path) -> int:
 
 
 def pressure(root: Path, resource: str) -> Pressure | None:
-    """Of `cpu`, `memory` or `io`: docs.kernel.org/accounting/psi.html."""
+    """Pressure on `cpu`, `memory` or `io`: docs.kernel.org/accounting/psi.html."""
     some = r"^some avg10=([0-9.]+) .*total=([0-9]+)$"
     found = re.search(some, read_text(root / "proc/pressure" / resource), re.MULTILINE)
     return Pressure(float(found[1]) / 100, int(found[2]) / 1e6) if found else None
@@ -211,3 +221,125 @@ def _upwards(mount: Path, path: str, name: str) -> Iterator[Path]:
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     for depth in range(len(parts), -1, -1):
         yield mount.joinpath(*parts[:depth], name)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPackage:
+    """One counter: microjoules that start again from 0 after `range_uj`."""
+
+    path: Path
+    range_uj: int
+
+
+def cpu_packages(root: Path) -> tuple[CpuPackage, ...] | str:
+    """The counter of every CPU package, or why there is none to read.
+
+    Packages only: the cores are counted in them, `psys` counts them again, memory is not in them.
+    """
+    zones = sorted((root / RAPL).glob("intel-rapl:[0-9]*"))  # AMD's counters have this name too
+    found = [zone for zone in zones if read_text(zone / "name").startswith("package")]
+    if not found:
+        return "this machine shows no RAPL counters"
+    try:
+        for zone in found:
+            (zone / "energy_uj").read_text()
+    except OSError as error:
+        return f"RAPL counters cannot be read: {error.strerror}"
+    return tuple(
+        CpuPackage(zone / "energy_uj", read_number(zone / "max_energy_range_uj") or 0) for zone in found
+    )
+
+
+def read_uj(found: Sequence[CpuPackage]) -> tuple[int, ...] | None:
+    """What each counter shows now; None where one does not."""
+    values = [read_number(package.path) for package in found]
+    known = tuple(value for value in values if value is not None)
+    return known if known and len(known) == len(values) else None
+
+
+def used_j(readings: Sequence[tuple[int, ...]], ranges_uj: Sequence[int]) -> tuple[float, ...]:
+    """Joules of all packages since the first reading, at each reading.
+
+    A counter that went down has started again once: readings come faster than a counter's range lasts.
+    """
+    total, joules = 0, [0.0] if readings else []
+    for before, after in pairwise(readings):
+        for old, new, span in zip(before, after, ranges_uj, strict=True):
+            total += new - old if new >= old else new - old + span
+        joules.append(total / 1e6)
+    return tuple(joules)
+
+
+def reset_host_peak(clear_refs: Path = CLEAR_REFS) -> bool:
+    """Let the peak start again from what is resident now; False where the system cannot (proc(5))."""
+    try:
+        descriptor = os.open(clear_refs, os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        return os.write(descriptor, b"5") == 1  # 5: reset VmHWM
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def peak_host(reset: bool, status: Path = STATUS) -> Memory:
+    """Most bytes this process had resident since the peak was reset, frameworks included.
+
+    `reset` is what `reset_host_peak` answered: without it the peak is not the case's.
+    """
+    if not reset:
+        return Memory(
+            bytes=None, reason="the peak could not be reset, so it includes everything since the start"
+        )
+    try:
+        text = status.read_text(errors="replace")
+    except OSError as error:
+        return Memory(bytes=None, reason=f"{status}: {error.strerror}")
+    found = re.search(r"^VmHWM:\s*([0-9]+) kB", text, re.MULTILINE)
+    if found is None:
+        return Memory(bytes=None, reason=f"{status} has no VmHWM")
+    return Memory(bytes=int(found[1]) * 1024)
+
+
+def cpu_seconds(proc: Path = PROC) -> float:
+    """CPU seconds of this process and of every process below it, those that have ended among them.
+
+    The workers of a framework's input pipeline are processes of the case, not neighbours of it.
+    """
+    own = os.times()
+    return process_time() + own.children_user + own.children_system + sum(_below(os.getpid(), proc))
+
+
+def _below(pid: int, proc: Path) -> Iterator[float]:
+    """CPU seconds of each process below it, with those it has waited for; nothing without a /proc."""
+    if not _has_children():  # nor have most cases: then nothing need be read
+        return
+    children: dict[int, list[tuple[int, float]]] = {}
+    for path in proc.glob("[0-9]*/stat"):
+        if (found := _parent_and_cpu(path)) is not None:
+            parent, seconds = found
+            children.setdefault(parent, []).append((int(path.parent.name), seconds))
+    waiting = [pid]
+    while waiting:
+        for child, seconds in children.get(waiting.pop(), ()):
+            yield seconds
+            waiting.append(child)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _parent_and_cpu(stat: Path) -> tuple[int, float] | None:
+    """Fields 4, and 14 to 17 in clock ticks, of proc(5); None of a process that is gone."""
+    try:
+        fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        return int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return None

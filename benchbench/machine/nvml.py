@@ -58,19 +58,19 @@ class Nvml(Protocol):
     """GPUs are named by their index, in the order of their PCI addresses."""
 
     def count(self) -> int:
-        """How many there are."""
+        """How many GPUs there are."""
 
     def settings(self, index: int) -> GpuSettings:
-        """Of one GPU."""
+        """The settings of one GPU."""
 
     def state(self, index: int) -> GpuState:
-        """Of one GPU, now."""
+        """The state of one GPU, now."""
 
     def process_names(self, index: int) -> tuple[str, ...]:
-        """Of what computes on one GPU; without folders, `?` where it may not be known."""
+        """Names of what computes on one GPU; without folders, `?` where it may not be known."""
 
     def close(self) -> None:
-        """Afterwards nothing may be asked."""
+        """Let the driver go: afterwards nothing may be asked."""
 
 
 def connect(load: Callable[[], Any] | None = None) -> Nvml | str:
@@ -124,16 +124,14 @@ class Pynvml:
     """`Nvml` by `pynvml`. What a GPU or a driver does not support is None."""
 
     def __init__(self, module: Any) -> None:
-        """`module` is initialised."""
+        """`module` is pynvml, initialised."""
         self._nvml = module
         self._gpus = [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
 
     def count(self) -> int:
-        """How many there are."""
         return len(self._gpus)
 
     def settings(self, index: int) -> GpuSettings:
-        """Of one GPU."""
         gpu, nvml, ask = self._gpus[index], self._nvml, self._ask
         modes = {
             "persistent": ask("GetPersistenceMode", gpu),
@@ -153,7 +151,6 @@ class Pynvml:
         )
 
     def state(self, index: int) -> GpuState:
-        """Of one GPU, now."""
         gpu, nvml, ask = self._gpus[index], self._nvml, self._ask
         use = ask("GetUtilizationRates", gpu)
         processes = ask("GetComputeRunningProcesses", gpu)
@@ -182,7 +179,6 @@ class Pynvml:
         return "?"
 
     def close(self) -> None:
-        """Let the driver go."""
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 

@@ -21,7 +21,7 @@ MAKER = "nvidia "  # older drivers leave it out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """Of a whole device: dense rates by what is multiplied, and its memory's bandwidth; None: unknown."""
+    """A whole device's: dense rates by what is multiplied, and its memory's bandwidth; None: unknown."""
 
     device: str  # as the table's source calls it
     flops_per_s: Mapping[Dtype, float]
@@ -33,7 +33,7 @@ class Peaks:
         return OVERCLOCKED if "GeForce" in self.device else 1.0
 
     def of_devices(self, count: int) -> Peaks:
-        """Of so many of them together."""
+        """The peaks of so many devices together."""
         return Peaks(
             device=several_devices(count, self.device),
             flops_per_s={dtype: count * rate for dtype, rate in self.flops_per_s.items()},
@@ -58,7 +58,7 @@ def several_devices(count: int, device: str) -> str:
 
 
 def peaks(name: str) -> Peaks | None:
-    """Those of the device that frameworks call `name`; None where that is not one of the table's names.
+    """The peaks of the device that frameworks call `name`; None where the table has no such name.
 
     The whole name counts: an H100 NVL is no H100 PCIe, and a MIG slice is no GPU.
     """

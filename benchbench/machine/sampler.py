@@ -2,30 +2,40 @@
 
 A thread takes a sample five times a second and counts what that costs: the parent only waits
 meanwhile. The worker tells when it timed its blocks; samples of that window are kept. What they mean is
-told on reading (conditions.py).
+told on reading (conditions.py). `watch_neighbours` looks at other processes before anything is timed: all
+but this one and those below it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, process_time, thread_time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.machine import kernel, rapl
+from benchbench.machine import kernel
+from benchbench.machine.kernel import CpuTimes, allowed_cpus, cpu_seconds, cpu_times
 from benchbench.machine.nvml import CUDA, GpuState, Nvml, connect, gpu_index
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 from benchbench.model.note import Note, NoteKind, note
 
+if TYPE_CHECKING:
+    import psutil
+
 INTERVAL_S = 0.2  # NVML's counters move every 20 to 100 ms; a sample costs about 0.5 ms
 OF_ONE = "the energy of one of several GPUs is not that of a step"
 MOST_SAMPLES = 600  # that a record keeps; of more, every second, every third, …
+PAUSE_S = 0.5  # fifty ticks of /proc/stat: a fiftieth of a core can be told
+NAMED = 3  # processes that are named at most, and
+LEAST_CORES = 0.05  # cores one must have used for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +49,7 @@ class Sources:
     cpus: tuple[int, ...]
     clocks: tuple[int, ...] = ()
     throttling: tuple[Path, ...] = ()
-    packages: tuple[rapl.CpuPackage, ...] = ()
+    packages: tuple[kernel.CpuPackage, ...] = ()
     nvml: Nvml | None = None
     gpu: int = 0
     others: bool = False  # whether the case has GPUs besides, which are not sampled
@@ -75,7 +85,7 @@ def take(sources: Sources) -> Sample:
         memory=kernel.pressure(root, "memory"),
         load=kernel.load_average(root),
         cpu_mhz=kernel.clocks_mhz(root, sources.clocks),
-        package_uj=rapl.read_uj(sources.packages),
+        package_uj=kernel.read_uj(sources.packages),
         gpu=sources.nvml.state(sources.gpu) if sources.nvml else None,
     )
 
@@ -123,7 +133,7 @@ def telemetry(sources: Sources, samples: Sequence[Sample], window: Window) -> Te
     packages = [each.package_uj for each in kept if each.package_uj is not None]
     joules: tuple[float, ...] = ()
     if sources.packages and len(packages) == len(kept):
-        joules = rapl.used_j(packages, [package.range_uj for package in sources.packages])
+        joules = kernel.used_j(packages, [package.range_uj for package in sources.packages])
     return Telemetry(
         cpus=len(sources.cpus),
         at_s=_column((each.at_s - window.began_s for each in kept), 4),
@@ -159,14 +169,14 @@ def _gpu_columns(states: Sequence[GpuState | None]) -> dict[str, Any]:
 
 
 def _column(values: Iterable[float | None], digits: int | None) -> tuple[Any, ...]:
-    """All of them, or none where one is missing. No digits: whole numbers already."""
+    """All values, or none where one is missing. No digits: whole numbers already."""
     found = list(values)
     known = [value for value in found if value is not None]
     return tuple(round(value, digits) for value in known) if len(known) == len(found) else ()
 
 
 def _counted(values: Iterable[float | None], digits: int) -> tuple[float, ...]:
-    """As a column that begins at 0; a counter that was set back has none."""
+    """A counter as a column that begins at 0; one that was set back has none."""
     found = _column(values, 9)
     if any(after < before for before, after in pairwise(found)):
         return ()
@@ -206,7 +216,7 @@ class Watch:
             return replace(self._sources, no_energy=f"the {case.backend} backend uses none")
         kind = case.device.partition(":")[0]
         if kind == "cpu":
-            found = rapl.cpu_packages(self._sources.root)
+            found = kernel.cpu_packages(self._sources.root)
             if isinstance(found, str):
                 return replace(self._sources, no_energy=found)
             return replace(self._sources, packages=found, no_energy="the RAPL counters gave no answer")
@@ -232,3 +242,106 @@ class Watch:
         """Let NVML go."""
         if self._nvml is not None and not isinstance(self._nvml, str):
             self._nvml.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A moment that others are watched from: CPU times of all, and of this process and those below it."""
+
+    at_s: float
+    cpu: CpuTimes | None
+    own_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """The CPU times around `seconds` in which accelbench itself used `own_s`.
+
+    `busiest`: program → cores it used meanwhile, most first; empty where nobody looked.
+    """
+
+    seconds: float
+    cpus: int
+    before: CpuTimes | None
+    after: CpuTimes | None
+    busiest: tuple[tuple[str, float], ...] = ()
+    own_s: float = 0.0
+
+    @property
+    def cores(self) -> float | None:
+        """Cores that others used; None where the system does not tell."""
+        if self.before is None or self.after is None:
+            return None
+        return max(self.after.busy_s - self.before.busy_s - self.own_s, 0.0) / self.seconds
+
+    @property
+    def stolen(self) -> float | None:
+        """Cores' worth of time that the hypervisor withheld; None where the system does not tell."""
+        if self.before is None or self.after is None:
+            return None
+        return (self.after.steal_s - self.before.steal_s) / self.seconds
+
+    @property
+    def text(self) -> str:
+        """`others use 1.50 of 2 CPUs (python 1.00, cc1 0.50)`."""
+        names = ", ".join(f"{name} {used:.2f}" for name, used in self.busiest)
+        return f"others use {self.cores or 0.0:.2f} of {self.cpus} CPUs{f' ({names})' if names else ''}"
+
+
+def beginning(root: Path = Path("/")) -> Beginning:
+    """This moment."""
+    return Beginning(time.monotonic(), cpu_times(root, allowed_cpus()), cpu_seconds())
+
+
+def pause_since(
+    since: Beginning,
+    root: Path = Path("/"),
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Pause:
+    """The pause from `start` until now, once half a second is over."""
+    sleep(max(PAUSE_S - (clock() - since.at_s), 0.0))
+    now = beginning(root)
+    return Pause(
+        seconds=now.at_s - since.at_s,
+        cpus=len(allowed_cpus()),
+        before=since.cpu,
+        after=now.cpu,
+        own_s=now.own_s - since.own_s,
+    )
+
+
+def watch_neighbours(root: Path = Path("/"), sleep: Callable[[float], None] = time.sleep) -> Pause:
+    """Half a second from now, in which this process sleeps, and who computed most."""
+    others = _others()
+    pause = pause_since(beginning(root), root, sleep)
+    return replace(pause, busiest=tuple(_busiest(others)))
+
+
+def _others() -> list[psutil.Process]:
+    """Every process but this one and those below it, its CPU time counted from now."""
+    import psutil
+
+    own = psutil.Process()
+    ours = {own.pid, *(each.pid for each in own.children(recursive=True))}
+    found = [each for each in psutil.process_iter(["name"]) if each.pid not in ours]
+    _used(found)
+    return found
+
+
+def _busiest(processes: Sequence[psutil.Process]) -> Iterator[tuple[str, float]]:
+    """The programs that computed most since they were last looked at."""
+    for cores, name in sorted(_used(processes), reverse=True)[:NAMED]:
+        if cores >= LEAST_CORES:
+            yield name, cores
+
+
+def _used(processes: Sequence[psutil.Process]) -> list[tuple[float, str]]:
+    """Cores and name of each process that is still there."""
+    import psutil
+
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            found.append((process.cpu_percent() / 100, str(process.info["name"] or "?")))
+    return found

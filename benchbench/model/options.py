@@ -1,22 +1,30 @@
 """What can be asked of a measurement, as the command line and the functions of `benchbench` offer it.
 
-Apart from the other nouns, so that `--help` need not build those. A field carries the flags that set it.
+Apart from the other nouns, so that `--help` need not build those. A field carries the flags that set it,
+how what is typed becomes its value, and what says it instead.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
+
+from benchbench.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str]  # one or several
 Preset = Literal["quick", "default", "rigorous"]
 Size = int | float | bool | str  # of a workload's parameter
+TIE = "="  # of parameters that have one value
+BARE_TAG = "tag"  # the name of a value that was given none
+TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
+TAG_HINT = "Write --tag branch=main, or --tag VALUE."
 
 
 class Isolation(StrEnum):
@@ -55,22 +63,124 @@ class Flag:
     value: object = None
 
 
-def _option(*names: str, text: str, kind: Any, default: Any = None, least: float | None = None) -> Any:
-    return field(default=default, metadata={"flags": (Flag(names, text, kind, least),)})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What a field carries: its flags, and how what was typed becomes its value, which may raise UsageError.
+
+    `kept`: a run that is resumed has it as it was begun. `of_baseline`: a baseline says it to a check.
+    """
+
+    flags: tuple[Flag, ...]
+    read: Callable[[Any], Any] = lambda typed: typed
+    kept: bool = True
+    of_baseline: bool = True
 
 
-def _names(*names: str, text: str) -> Any:
-    return _option(*names, text=text, kind=list[str] | None, default=())
+def split_names(texts: Sequence[str] | None) -> tuple[str, ...]:
+    """`["torch,jax", "fake"]` → ("torch", "jax", "fake")."""
+    return tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
 
 
-def _named(*names: str, text: str) -> Any:
+def tied(key: str) -> list[str]:
+    """`m=n=k` → the three names."""
+    return [name.strip() for name in key.split(TIE)]
+
+
+def parse_params(texts: Sequence[str]) -> dict[str, list[Size]]:
+    """`["batch=32,64", "m=n=512"]` → lists of numbers, truth values or words, by key. Raises UsageError."""
+    found: dict[str, list[Size]] = {}
+    for text in texts:
+        key, _, values = text.rpartition(TIE)
+        if not values or not all(tied(key)):
+            hint = "Write it as name=value or name=value,value; m=n=512 ties sizes."
+            raise UsageError(f"Cannot read -p {text!r}.", hint)
+        found[TIE.join(tied(key))] = [_size(value.strip()) for value in values.split(",")]
+    return found
+
+
+def _size(text: str) -> Size:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def parse_environment(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`["XLA_FLAGS=,--xla_x"]` → the values of each variable, "" for its absence. Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f"Cannot read --env {text!r}.", "Write it as NAME=value or NAME=value,value.")
+        found.setdefault(name, []).extend(values.split(","))
+    return found
+
+
+def parse_interpreters(texts: Sequence[str]) -> dict[str, str]:
+    """`["torch@old=/path"]` → name → path, as it was typed. Raises UsageError."""
+    paths: dict[str, str] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not (equals and name.strip() and path.strip()):
+            raise UsageError(
+                f"Cannot read --python {text!r}.", "Write it as NAME=PATH: torch@old=/path/to/python."
+            )
+        paths[name.strip()] = path.strip()
+    return paths
+
+
+def parse_tags(texts: Iterable[str]) -> dict[str, str]:
+    """`["branch=main", "v2"]` → {"branch": "main", "tag": "v2"}. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        before, equals, after = text.partition("=")
+        name, value = (before, after) if equals else (BARE_TAG, before)
+        if name in found:
+            raise UsageError(f"The tag {name!r} is given twice.", "A run has one value of each.")
+        found[name] = value
+    return check_tags(found)
+
+
+def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """`tags`, if each has a name and a value. Raises UsageError."""
+    for name, value in tags.items():
+        if not (isinstance(name, str) and TAG_NAME.fullmatch(name)):
+            raise UsageError(f"{name!r} cannot name a tag.", TAG_HINT)
+        if not (isinstance(value, str) and value.strip()):
+            raise UsageError(f"The tag {name!r} has no value.", TAG_HINT)
+    return dict(tags)
+
+
+def seconds_in(text: str) -> float:
+    """`90`, `90s`, `10m`, `1.5h` → seconds. Raises UsageError."""
+    found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) ?([smh]?)", text.strip(), re.ASCII)
+    if not found or not float(found[1]):
+        raise UsageError(f"{text!r} is not a time.", "Write ten minutes as 10m, ninety seconds as 90s.")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _option(
+    *names: str, text: str, kind: Any, default: Any = None, least: float | None = None, **more: Any
+) -> Any:
+    """A field with one flag; `more`: how it is read and kept."""
+    flag = Flag(names, text, kind, least)
+    return field(default=default, metadata={"option": Option(flags=(flag,), **more)})
+
+
+def _names(*names: str, text: str, **more: Any) -> Any:
+    return _option(*names, text=text, kind=list[str] | None, default=(), read=split_names, **more)
+
+
+def _named(*names: str, text: str, read: Callable[[Any], Any], **more: Any) -> Any:
     flag = Flag(names, text, list[str] | None)
-    return field(default_factory=dict, metadata={"flags": (flag,)})
+    return field(default_factory=dict, metadata={"option": Option(flags=(flag,), read=read, **more)})
 
 
 def _switches(default: Any, **texts: str) -> Any:
     flags = [Flag((f"--{name}",), text, bool, value=name) for name, text in texts.items()]
-    return field(default=default, metadata={"flags": tuple(flags)})
+    return field(default=default, metadata={"option": Option(flags=tuple(flags))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +191,19 @@ class MeasureOptions:
     name → its interpreter. Names that end in `_s` are seconds. `command`: what was typed, for the run.
     """
 
-    suites: tuple[str, ...] = _names("--suite", "-s", text="A suite's name or TOML file. [default: quick]")
+    suites: tuple[str, ...] = _names(
+        "--suite", "-s", text="A suite's name or TOML file. [default: quick]", of_baseline=False
+    )
     workloads: tuple[str, ...] = _names("--workload", "-w", text="Only these workloads.")
     backends: tuple[str, ...] = _names(
         "--backend", "-b", text="Only these backends. [default: all that are installed]"
     )
     pythons: Mapping[str, str] = _named(
-        "--python", text="NAME=PATH: the interpreter that a backend, or torch@old, runs under."
+        "--python",
+        text="NAME=PATH: the interpreter that a backend, or torch@old, runs under.",
+        read=parse_interpreters,
+        kept=False,
+        of_baseline=False,
     )
     devices: tuple[str, ...] = _names(
         "--device", "-d", text="cpu, gpu, tpu, accelerator, or a name such as cuda:1."
@@ -101,7 +217,7 @@ class MeasureOptions:
         "tensorrt, jit, lazy, graph.",
     )
     params: Mapping[str, Size | Sequence[Size]] = _named(
-        "--param", "-p", text="Override sizes: batch=32,64; m=n=k=512,1024 ties them."
+        "--param", "-p", text="Override sizes: batch=32,64; m=n=k=512,1024 ties them.", read=parse_params
     )
     caches: tuple[str, ...] = _names(
         "--cache", text="What a step finds in the caches: hot, cold, rotate. [default: hot]"
@@ -115,7 +231,9 @@ class MeasureOptions:
         text="How devices divide it: data-parallel, fully-sharded, tensor-parallel, pipeline. [default: all]",
     )
     environment: Mapping[str, str | Sequence[str]] = _named(
-        "--env", text="NAME=a,b: an environment variable; each value makes separate cases."
+        "--env",
+        text="NAME=a,b: an environment variable; each value makes separate cases.",
+        read=parse_environment,
     )
     preset: str | None = _switches(
         None,
@@ -123,12 +241,13 @@ class MeasureOptions:
         rigorous="10 rounds, each to half a percent.",
     )
     rounds: int | None = _option(
-        "--rounds", text="Processes per case, noisy or not.", kind=int | None, least=1
+        "--rounds", text="Processes per case, noisy or not.", kind=int | None, least=1, of_baseline=False
     )
     budget_s: float | None = _option(
         "--budget",
         text="Time to spend, most on noisy cases: 90s, 10m, 1h. At least 3 rounds.",
         kind=str | None,
+        read=seconds_in,
     )
     timeout_s: float = _option(
         "--timeout", text="Seconds a process may take.", kind=float, default=300.0, least=1
@@ -137,6 +256,9 @@ class MeasureOptions:
         "--wait-for-idle",
         text="Wait until nothing else runs here, this long at most: 10m. Then measure.",
         kind=str | None,
+        read=seconds_in,
+        kept=False,
+        of_baseline=False,
     )
     threads: int | None = _option(
         "--threads", text="CPU threads. [default: all usable]", kind=int | None, least=1
@@ -154,7 +276,7 @@ class MeasureOptions:
         "--seed", text="Seed for the order of cases. [default: random, stored]", kind=int | None
     )
     tags: Mapping[str, str] = _named(
-        "--tag", text="NAME=VALUE to store with the run, for `history --by NAME`."
+        "--tag", text="NAME=VALUE to store with the run, for `history --by NAME`.", read=parse_tags
     )
     command: tuple[str, ...] = ()
 
@@ -164,16 +286,32 @@ class MeasureOptions:
         plain = MeasureOptions(command=self.command)
         return {each.name for each in fields(self) if getattr(self, each.name) != getattr(plain, each.name)}
 
+    @property
+    def given_and_kept(self) -> list[str]:
+        """Those of `given` that whatever is resumed has as it was begun, sorted."""
+        return sorted(name for name in self.given if OPTIONS[name].kept)
+
+    def resuming(self, begun: MeasureOptions) -> MeasureOptions:
+        """`begun` with what each part of a run has of its own."""
+        own = {name: getattr(self, name) for name, option in OPTIONS.items() if not option.kept}
+        return replace(begun, command=self.command, **own)
+
+
+OPTIONS: Mapping[str, Option] = {  # all fields but `command`
+    each.name: each.metadata["option"] for each in fields(MeasureOptions) if each.metadata
+}
+
 
 def flag_of(name: str) -> str:
     """How a field of MeasureOptions is typed: `--quick/--rigorous`."""
-    (field,) = (each for each in fields(MeasureOptions) if each.name == name)
-    flags: tuple[Flag, ...] = field.metadata["flags"]
-    return "/".join(flag.names[0] for flag in flags)
+    return "/".join(flag.names[0] for flag in OPTIONS[name].flags)
 
 
 class MeasureKeywords(TypedDict, total=False):
-    """The same as keywords of a function; names may be one or several."""
+    """The same as keywords of a function; names may be one or several.
+
+    They stand here again since a type checker takes keywords from such a class alone; a test compares both.
+    """
 
     workloads: Names
     backends: Names
@@ -198,8 +336,19 @@ class MeasureKeywords(TypedDict, total=False):
     tags: Mapping[str, str] | None
 
 
+def asked_of(
+    function: Callable[..., Any], suite: Names, given: MeasureKeywords, options: MeasureOptions | None = None
+) -> MeasureOptions:
+    """`options`, else those of what the function was given. Raises TypeError for a keyword that is none."""
+    takes = inspect.signature(function).parameters
+    for name in given:
+        if name not in takes:
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+    return options or from_keywords(suite, given, f"benchbench.{function.__name__}")
+
+
 def from_keywords(suite: Names, given: MeasureKeywords, command: str) -> MeasureOptions:
-    """Options of what a function was given. Raises TypeError for a keyword that is none."""
+    """The options that a function was given as keywords. Raises TypeError for a keyword that is none."""
     plain = MeasureOptions()
     values = {
         name: _normal(value, getattr(plain, name, None)) for name, value in {"suites": suite, **given}.items()
@@ -224,9 +373,9 @@ def several(given: Names) -> tuple[str, ...]:
 
 
 def takes_keywords(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> Callable[[F], F]:
-    """A decorator: a function with `**given: Unpack[MeasureKeywords]` takes and shows these of the keywords.
+    """A decorator: help() shows these of the keywords for `**given: Unpack[MeasureKeywords]`.
 
-    `only`, `without`: their names. Any other keyword is a TypeError, as ever.
+    `only`, `without`: their names. The function itself stays what it is; `asked_of` refuses other keywords.
     """
     keywords = [
         inspect.Parameter(
@@ -242,14 +391,8 @@ def takes_keywords(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> 
         before = [each for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         after = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
         shown = signature.replace(parameters=[*before, *keywords, *after])
-
-        @wraps(function)
-        def checked(*arguments: Any, **given: Any) -> Any:
-            shown.bind(*arguments, **given)
-            return function(*arguments, **given)
-
-        checked.__signature__ = shown  # type: ignore[attr-defined]
-        return checked  # type: ignore[return-value]
+        function.__signature__ = shown  # type: ignore[attr-defined]
+        return function
 
     return decorate
 

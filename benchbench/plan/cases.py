@@ -14,10 +14,9 @@ from benchbench.model.case import Case, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
 from benchbench.model.placement import Placement
 from benchbench.model.status import Status
-from benchbench.plan import sizes
 from benchbench.plan.costs import footprint_bytes, instance
 from benchbench.plan.devices import (
-    Reason,
+    Obstacle,
     backend_of,
     chosen_devices,
     class_of,
@@ -27,9 +26,16 @@ from benchbench.plan.devices import (
     world_on,
 )
 from benchbench.plan.doubling import DOUBLINGS, doublings, sequence
-from benchbench.plan.selection import Selection, entry_workload
-from benchbench.plan.suite import Axes, Entry
-from benchbench.plan.worlds import parse_world
+from benchbench.plan.suite import (
+    Axes,
+    Entry,
+    Selection,
+    check_count,
+    entry_workload,
+    parse_world,
+    point_count,
+    points,
+)
 
 MARGIN = 8  # times the memory: what a case may need and is still tried
 
@@ -51,9 +57,11 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
     left_out: dict[str, LeftOut] = {}
     for probe, device, absent in places:
         for suite, entry in entries:
-            for case, reason in _unfold(suite, entry, probe, (device, absent), selection):
-                if reason:
-                    left_out.setdefault(case.id, LeftOut(case=case, status=reason[0], reason=reason[1]))
+            for case, obstacle in _unfold(suite, entry, probe, (device, absent), selection):
+                if obstacle:
+                    left_out.setdefault(
+                        case.id, LeftOut(case=case, status=obstacle.status, reason=obstacle.reason)
+                    )
                 else:
                     cases.setdefault(case.id, case)
     names = dict.fromkeys(entry.workload for _, entry in entries)
@@ -80,12 +88,12 @@ def _check_count(
         for device in devices
         for _, entry in entries
     )
-    tables = [sizes.point_count(axes) for _, entry in entries for axes in (*entry.cpu, *entry.accelerator)]
-    sizes.check_count(max([count, *tables]))
+    tables = [point_count(axes) for _, entry in entries for axes in (*entry.cpu, *entry.accelerator)]
+    check_count(max([count, *tables]))
 
 
 def _points(entry: Entry, device: Device) -> int:
-    return sum(map(sizes.point_count, _tables(entry, device)))
+    return sum(map(point_count, _tables(entry, device)))
 
 
 def _tables(entry: Entry, device: Device) -> list[Axes]:
@@ -102,20 +110,20 @@ def fitting(chosen: Plan, memory_bytes: int) -> Plan:
     cases: list[Case] = []
     beyond: dict[str, LeftOut] = {}  # of a sequence the first: those after it need not be told of
     for case in chosen.cases:
-        if reason := too_large(case, memory_bytes):
-            beyond.setdefault(sequence(case), LeftOut(case=case, status=reason[0], reason=reason[1]))
+        if found := too_large(case, memory_bytes):
+            beyond.setdefault(sequence(case), LeftOut(case=case, status=found.status, reason=found.reason))
         else:
             cases.append(case)
     return Plan(tuple(cases), (*chosen.left_out, *beyond.values()))
 
 
-def too_large(case: Case, memory_bytes: int) -> Reason:
+def too_large(case: Case, memory_bytes: int) -> Obstacle | None:
     """Why no machine of so much memory can hold a case that can run, if so; 0: not known."""
     needed = footprint_bytes(case)
     if needed <= ((1 if case.doubles else MARGIN) * memory_bytes or math.inf):
         return None
     message = f"its arrays need {size(needed)}, and this machine has {size(memory_bytes)} of memory"
-    return Status.OUT_OF_MEMORY, message
+    return Obstacle(Status.OUT_OF_MEMORY, message)
 
 
 def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
@@ -129,13 +137,13 @@ def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
 
 
 def _unfold(
-    suite: str, entry: Entry, probe: Probe, chosen: tuple[Device, Reason], selection: Selection
-) -> Iterator[tuple[Case, Reason]]:
+    suite: str, entry: Entry, probe: Probe, chosen: tuple[Device, Obstacle | None], selection: Selection
+) -> Iterator[tuple[Case, Obstacle | None]]:
     """`chosen`: the device of worlds that name none."""
     if entry.backend and probe.target.backend not in entry.backend:
         return
     backend, workload = backend_of(probe), entry_workload(entry)
-    divided: dict[tuple[Device, Reason], list[Placement]] = {}
+    divided: dict[tuple[Device, Obstacle | None], list[Placement]] = {}
     for world in entry.world or workload.worlds:
         if named := world_on(parse_world(world), probe, chosen, selection.devices):
             spec, device, reason = named
@@ -146,13 +154,13 @@ def _unfold(
 
 
 def _cases_on(
-    place: tuple[Device, Reason],
+    place: tuple[Device, Obstacle | None],
     placed: Sequence[Placement],
     suite: str,
     entry: Entry,
     probe: Probe,
     selection: Selection,
-) -> Iterator[tuple[Case, Reason]]:
+) -> Iterator[tuple[Case, Obstacle | None]]:
     """The cases on one device, each with the reason why it cannot run; `placed`: the worlds it is part of."""
     workload, (device, absent) = entry_workload(entry), place
     modes = entry.mode or [backend_of(probe).modes[0]]
@@ -184,7 +192,7 @@ def _sized(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
     return [
         member
         for table in _tables(entry, device)
-        for point in sizes.points(table)
+        for point in points(table)
         for member in _members(entry, workload, point)
     ]
 
@@ -197,7 +205,7 @@ def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> 
     return doublings(point, entry.double, int(start))
 
 
-def holds(entry: Entry, case: Case) -> bool:
+def entry_plans(entry: Entry, case: Case) -> bool:
     """Whether a case is one that the entry plans, on whatever target and device it is."""
     if case.workload != entry.workload or case.dtype not in (entry.dtype or []):
         return False
@@ -213,27 +221,27 @@ def holds(entry: Entry, case: Case) -> bool:
     return any(
         workload_at(entry.workload, member).params == case.params
         for table in tables
-        for point in sizes.points(table)
+        for point in points(table)
         for member in _members(entry, entry_workload(entry), point)
     )
 
 
 def unsupported(
     case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
-) -> Reason:
+) -> Obstacle | None:
     """Why a case that is well formed cannot run on a device that is there, if so."""
     backend, missing_modes = backend_of(probe), dict(probe.missing_modes)
     if not (backend.virtual or backend.computes(workload.frameworks())):
         unwritten = f"{case.workload} has no build_{backend.framework}"
-        return Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten)
+        return Obstacle(Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten))
     if reason_undivided := undivided(case, workload, probe, device, launched=launched):
         return reason_undivided
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
-        return Status.UNSUPPORTED, reason
+        return Obstacle(Status.UNSUPPORTED, reason)
     if device.device_class is DeviceClass.CPU and workload.refused_on_cpu:
-        return Status.UNSUPPORTED, workload.refused_on_cpu
+        return Obstacle(Status.UNSUPPORTED, workload.refused_on_cpu)
     if reason := instance(case).refuses(case.computes_in):
-        return Status.UNSUPPORTED, reason
+        return Obstacle(Status.UNSUPPORTED, reason)
     if case.mode in missing_modes:
-        return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
+        return Obstacle(Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}")
     return None

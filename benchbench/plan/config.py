@@ -13,7 +13,7 @@ from benchbench.analyse.pricing import Prices, parse_prices, valid_prices
 from benchbench.errors import UnreadableInput, UsageError, unknown
 from benchbench.launch.project import KEYS, NAME, CodeConfig, DataConfig, find_config
 from benchbench.plan.revision import content_at
-from benchbench.plan.thresholds import Rule, fraction, rules
+from benchbench.plan.suite import Rule, fraction, rules
 from benchbench.reading import parse_toml, read_toml
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from benchbench import registry
 from benchbench.backends.base import Backend
@@ -14,19 +15,24 @@ from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, Probe
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.model.status import Status
 from benchbench.model.world import Spread
-from benchbench.plan.suite import Entry
-from benchbench.plan.worlds import WorldSpec, names_apart, parse_world
+from benchbench.plan.suite import Entry, WorldSpec, names_apart, parse_world
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
-Reason = tuple[Status, str] | None
 
 
-def chosen_devices(probe: Probe, wanted: Sequence[str]) -> list[tuple[Device, Reason]]:
+class Obstacle(NamedTuple):
+    """Why a case cannot run."""
+
+    status: Status
+    reason: str
+
+
+def chosen_devices(probe: Probe, wanted: Sequence[str]) -> list[tuple[Device, Obstacle | None]]:
     """The devices to measure on: those wanted, else the first accelerator, else the CPU."""
     if probe.status != "ready":
         absent = f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
         device = Device(name=wanted[0] if wanted else "cpu", device_class=class_of(wanted), model="")
-        return [(device, (Status.UNAVAILABLE, absent))]
+        return [(device, Obstacle(Status.UNAVAILABLE, absent))]
     if not wanted:
         first = next(
             (d for d in probe.devices if d.device_class is DeviceClass.ACCELERATOR), probe.devices[0]
@@ -35,7 +41,7 @@ def chosen_devices(probe: Probe, wanted: Sequence[str]) -> list[tuple[Device, Re
     return [chosen for want in wanted for chosen in devices_named(probe, want)]
 
 
-def devices_named(probe: Probe, want: str) -> list[tuple[Device, Reason]]:
+def devices_named(probe: Probe, want: str) -> list[tuple[Device, Obstacle | None]]:
     """The device that a kind, class or name means on this target, and why it is not there, if so."""
     matches = [device for device in probe.devices if _matches(device, want)]
     if matches:
@@ -46,7 +52,7 @@ def devices_named(probe: Probe, want: str) -> list[tuple[Device, Reason]]:
     absent = NOT_MEASURED.get(kind, f"{probe.target.name} has no device {want!r}")
     reason = known.get(kind, absent)
     device = Device(name=want, device_class=class_of([want]), model="")
-    return [(device, (Status.UNAVAILABLE, reason))]
+    return [(device, Obstacle(Status.UNAVAILABLE, reason))]
 
 
 def _matches(device: Device, want: str) -> bool:
@@ -96,8 +102,8 @@ def placements(
 
 
 def world_on(
-    spec: WorldSpec, probe: Probe, chosen: tuple[Device, Reason], wanted: Sequence[str]
-) -> tuple[WorldSpec, Device, Reason] | None:
+    spec: WorldSpec, probe: Probe, chosen: tuple[Device, Obstacle | None], wanted: Sequence[str]
+) -> tuple[WorldSpec, Device, Obstacle | None] | None:
     """The world in this target's names of devices, its first device, and why that is not there, if so.
 
     `chosen`: the device of a world that names none. None for a world that names devices other than `wanted`.
@@ -126,35 +132,39 @@ def is_of(spec: WorldSpec, case: Case) -> bool:
 
 def undivided(
     case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
-) -> Reason:
+) -> Obstacle | None:
     """Why its devices cannot compute the case together, if so.
 
     `launched`: by a launcher's processes, which have devices that the probe of the first does not see.
     """
     backend, placement = backend_of(probe), case.placement
     if placement.devices not in workload.worlds and placement.devices == 1:
-        return Status.UNSUPPORTED, "a single device has nothing to exchange; add --world 2"
+        return Obstacle(Status.UNSUPPORTED, "a single device has nothing to exchange; add --world 2")
     if placement.devices == 1:
         return None
     if backend.spread is Spread.NONE:
-        return Status.UNSUPPORTED, f"{probe.target.name} is measured on one device only"
+        return Obstacle(Status.UNSUPPORTED, f"{probe.target.name} is measured on one device only")
     by_mode = backend.undividable_modes.get((placement.strategy, case.mode))
     if reason := backend.undividable.get(placement.strategy) or by_mode:
-        return Status.UNSUPPORTED, reason
+        return Obstacle(Status.UNSUPPORTED, reason)
     offered = offered_strategies(workload, backend)
     if placement.strategy not in offered:
         known = f"; there is {', '.join(offered)}" if offered else ""
-        return Status.UNSUPPORTED, f"it has no {placement.strategy} step on {probe.target.name}{known}"
+        return Obstacle(
+            Status.UNSUPPORTED, f"it has no {placement.strategy} step on {probe.target.name}{known}"
+        )
     kind, _, first = device.name.partition(":")
     present = {each.name for each in probe.devices}
     if lacking := [name for name in placement.names if name not in present]:
-        return Status.UNAVAILABLE, f"{probe.target.name} has no device {lacking[0]!r}"
+        return Obstacle(Status.UNAVAILABLE, f"{probe.target.name} has no device {lacking[0]!r}")
     there = sum(each.name.partition(":")[0] == kind for each in probe.devices) - int(first or 0)
     counted = device.device_class is DeviceClass.ACCELERATOR and not (
         backend.virtual or placement.names or (launched and backend.spread is Spread.PROCESSES)
     )
     if counted and there < placement.devices:
-        return Status.UNAVAILABLE, f"{placement.devices} {kind} devices are asked for, {there} are available"
+        return Obstacle(
+            Status.UNAVAILABLE, f"{placement.devices} {kind} devices are asked for, {there} are available"
+        )
     return None
 
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.errors import UsageError
+from benchbench.environments.targets import read_interpreters, targets
+from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.project import UserCode
 from benchbench.model.case import Cache, Case, Dtype, LeftOut
 from benchbench.model.device import Probe, Target
+from benchbench.model.options import Allocator, Isolation
+from benchbench.model.placement import ENVIRONMENT, VARIABLE
 from benchbench.model.run import RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, unsupported
-from benchbench.plan.devices import Reason, devices_named
+from benchbench.plan.devices import Obstacle, devices_named
 from benchbench.plan.suite import check_params
-from benchbench.store.tags import fleet_of
+from benchbench.store.naming import fleet_of
+
+T = TypeVar("T", bound=StrEnum)
+REVISION = "rev:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +54,15 @@ class Variant:
         return replace(settings, **self.settings)
 
 
-def again(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
+def replan(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
     """The very same cases; those that cannot run any longer are left out with the reason."""
     by_name = {probe.target.name: probe for probe in probes}
-    found = [(case, obstacle(case, by_name[case.target])) for case in cases]
-    left_out = [LeftOut(case=case, status=reason[0], reason=reason[1]) for case, reason in found if reason]
-    return Plan(tuple(case for case, reason in found if not reason), tuple(left_out))
+    found = [(case, why_not(case, by_name[case.target])) for case in cases]
+    left_out = [LeftOut(case=case, status=no.status, reason=no.reason) for case, no in found if no]
+    return Plan(tuple(case for case, no in found if not no), tuple(left_out))
 
 
-def resume_obstacle(info: RunInfo) -> str:
+def why_not_resumed(info: RunInfo) -> str:
     """Why an interrupted run cannot be resumed, if so."""
     if info.partner:
         return "it is one side of a comparison, whose sides are measured together"
@@ -63,19 +72,21 @@ def resume_obstacle(info: RunInfo) -> str:
     return "" if all(case.backend in known for case in info.plan) else "only its tests can measure it"
 
 
-def obstacle(case: Case, probe: Probe, code: UserCode | None = None) -> Reason:
+def why_not(case: Case, probe: Probe, code: UserCode | None = None) -> Obstacle | None:
     """Why a case cannot run on its target, if so; the user's workloads are those of `code`."""
     if probe.status != "ready":
-        return Status.UNAVAILABLE, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
+        return Obstacle(
+            Status.UNAVAILABLE, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
+        )
     device = next((device for device in probe.devices if device.name == case.device), None)
     if device is None:
-        return Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}"
+        return Obstacle(Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}")
     try:
         workload = catalogue.workload_named(case.workload, code)
         check_params(workload, dict(case.params))
         return unsupported(case, workload, probe, device)
     except UsageError as error:  # also for sizes that an earlier version took
-        return Status.UNSUPPORTED, str(error)
+        return Obstacle(Status.UNSUPPORTED, str(error))
 
 
 def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
@@ -120,3 +131,85 @@ def _backend(target: Target) -> type[Backend]:
 
 def _backend_named(name: str) -> type[Backend]:
     return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+
+
+def parse_variant(text: str, given: Mapping[str, str] = MappingProxyType({})) -> Variant:
+    """Parts by commas: each a target, an option, an interpreter or a revision. Raises UsageError.
+
+    `given`: target → its interpreter, where it was named elsewhere.
+    """
+    found = Variant(text=text)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        found = _with(found, part, given)
+    if found == Variant(text=text):
+        raise UsageError(f"Cannot read the side {text!r}.", _ways())
+    return found
+
+
+def targets_of_variants(
+    variants: Sequence[Variant], chosen: Sequence[Target], given: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[Target], list[Target]]:
+    """The targets of either side.
+
+    One without a target of its own has `chosen`, else the other's backend under this interpreter, else
+    every backend.
+    """
+    a, b = (variant.target for variant in variants)
+    return _targets(a, b, chosen, given), _targets(b, a, chosen, given)
+
+
+def _targets(
+    own: Target | None, other: Target | None, chosen: Sequence[Target], given: Mapping[str, str]
+) -> list[Target]:
+    if own:
+        return [own]
+    return list(chosen) or targets([other.backend] if other else [], given, sys.executable)
+
+
+def _with(found: Variant, part: str, given: Mapping[str, str]) -> Variant:
+    if part.startswith(REVISION):
+        return replace(found, revision=part.removeprefix(REVISION))
+    name, equals, value = part.partition("=")
+    if name.startswith(ENVIRONMENT):
+        return _with_variable(found, name.removeprefix(ENVIRONMENT), equals, value)
+    if equals and name in OPTIONS:
+        return OPTIONS[name](found, value)
+    known = registry.entry_names("benchbench.backends")
+    if equals and name.partition("@")[0] not in known:
+        raise UsageError(f"No option or backend named {name!r}.", unknown("names", name, [*OPTIONS, *known]))
+    (target,) = targets([name], {**given, **read_interpreters([part])} if equals else given, sys.executable)
+    return replace(found, target=target)
+
+
+def _with_variable(found: Variant, name: str, equals: str, value: str) -> Variant:
+    if not equals or not VARIABLE.fullmatch(name):
+        hint = f"Write {ENVIRONMENT}NAME=value, or {ENVIRONMENT}NAME= to leave it as it is."
+        raise UsageError(f"Cannot read {ENVIRONMENT}{name}.", hint)
+    return replace(found, environment={**found.environment, name: value})
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{text!r} is not a number of threads.", "Write threads=2.")
+    return int(text)
+
+
+def _setting(name: str, read: Callable[[str], object]) -> Callable[[Variant, str], Variant]:
+    return lambda found, text: replace(found, settings={**found.settings, name: read(text)})
+
+
+OPTIONS: Mapping[str, Callable[[Variant, str], Variant]] = {
+    "mode": lambda found, text: replace(found, mode=text),
+    "dtype": lambda found, text: replace(found, dtype=member(Dtype, text)),
+    "device": lambda found, text: replace(found, device=text),
+    "cache": lambda found, text: replace(found, cache=member(Cache, text)),
+    "threads": _setting("threads", _threads),
+    "allocator": _setting("allocator", lambda text: member(Allocator, text)),
+    "isolation": _setting("isolation", lambda text: member(Isolation, text)),
+}
+
+
+def _ways() -> str:
+    options = ", ".join(f"{name}=…" for name in OPTIONS)
+    others = f"{ENVIRONMENT}NAME=value, NAME=/path/to/python, or {REVISION}REVISION"
+    return f"A side is a backend, {options}, {others}."

@@ -16,7 +16,7 @@ from benchbench import paths
 from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
 from benchbench.launch.project import UserCode
 from benchbench.reading import MOST_TOML, read_file
-from benchbench.store import tags
+from benchbench.store import naming
 
 GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
@@ -35,7 +35,7 @@ def current_commit(folder: str = ".") -> str:
     if not found:
         return ""
     changed = any(not line.startswith("#") for line in told.splitlines())
-    return tags.commit_name(found[1], dirty=changed)
+    return naming.commit_name(found[1], dirty=changed)
 
 
 def commit_tag() -> dict[str, str]:
@@ -50,7 +50,7 @@ def commit_tag() -> dict[str, str]:
         if any(os.path.lexists(folder / ".git") for folder in (here, *here.parents)):
             _warn_once(f"the tag commit is not set: {error}", error.hint)
         return {}
-    return {tags.COMMIT: found} if found else {}
+    return {naming.COMMIT: found} if found else {}
 
 
 @cache

@@ -1,10 +1,19 @@
-"""TOML → Suite, or an error that names file, key and the valid values."""
+"""Suites: TOML → Suite, or an error that names file, key and the valid values; what the command line narrows.
+
+A suite's axes are unfolded into points here; its thresholds say how much slower a case may become, and who
+said so.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +23,17 @@ from benchbench import registry
 from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
-from benchbench.model.case import Cache, Dtype, Scalar
-from benchbench.model.placement import Strategy
+from benchbench.model.case import Cache, Case, Dtype, Scalar
+from benchbench.model.options import TIE, tied
+from benchbench.model.placement import NAMES, VARIABLE, Strategy
 from benchbench.plan.revision import content_at
-from benchbench.plan.sizes import tied
-from benchbench.plan.thresholds import Rule, rules
-from benchbench.plan.worlds import parse_world
 from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES
 
-Axes = dict[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
+Axes = Mapping[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
+MOST_CASES = 10_000  # a day, at eight seconds each
+MOST_DEVICES = 1024
+WORLD_HINT = "Write --world 2, --world 1,2,4, --world cuda:0+cuda:1 or --world cpu+cpu."
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +62,62 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     thresholds: dict[str, str | float] = msgspec.field(default_factory=dict)  # of `check`: pattern → fraction
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`pattern`: part of a case's id, or one with * and ?. `suite`: of its cases only; empty: of all."""
+
+    pattern: str
+    value: float  # 0.05: 5%
+    source: str
+    suite: str = ""
+
+    def names(self, suite: str, case: str) -> bool:
+        """Whether the rule is about this case."""
+        return self.suite in ("", suite) and fnmatchcase(case, f"*{self.pattern}*")
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A fraction, and where it comes from."""
+
+    value: float
+    source: str
+
+
+DEFAULT = Rule("", 0.05, "default")  # sessions of one machine differ by some per cent
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the command line narrows or overrides; empty means all the suite says."""
+
+    workloads: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[Dtype, ...] = ()
+    modes: tuple[str, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    params: dict[str, list[Scalar]] = field(default_factory=dict)
+    environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned in every one
+    worlds: tuple[str, ...] = ()  # numbers of devices, or names of them
+    strategies: tuple[Strategy, ...] = ()
+    launched: bool = False  # by a launcher: each rank sees the devices that it was given, the first not all
+    hosts: int = 1  # on which the devices of a world of several lie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSpec:
+    """So many devices from any that is chosen on; with `kind`, from the first of that kind on; or `names`."""
+
+    devices: int
+    kind: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> str:
+        """The name or kind of its first device, empty where any will do."""
+        return self.names[0] if self.names else self.kind
+
+
 def folders() -> list[Path]:
     """Where suites are looked for: here, then those that come with accelbench."""
     package = Path(__file__).parent.parent
@@ -60,7 +126,7 @@ def folders() -> list[Path]:
 
 
 def suite_names() -> list[str]:
-    """Of every suite that can be run by name."""
+    """The names of all suites that can be run by name."""
     return sorted({path.stem for place in folders() for path in place.glob("*.toml")})
 
 
@@ -106,38 +172,6 @@ def parse_suite(fields: dict[str, Any], path: Path) -> Suite:
     return suite
 
 
-def suite_thresholds(suite: Suite) -> list[Rule]:
-    """Of the `[thresholds]` table; they are about this suite's cases only. Raises UsageError."""
-    return rules(suite.thresholds, f"suite {suite.name}", suite.name)
-
-
-def thresholds_of(name: str, revision: str = "") -> tuple[str, list[Rule]]:
-    """The name of a suite, which may be given as a file, and its thresholds. Raises UsageError.
-
-    `revision`: take what the file said at that revision of its repository, unless the suite comes with
-    accelbench.
-    """
-    path = suite_path(name)
-    is_shipped = path.suffix != Path(name).suffix and path.is_absolute()
-    if not revision or is_shipped:
-        suite = load_suite(name)
-        return suite.name, suite_thresholds(suite)
-    try:
-        text = content_at(revision, path)
-        fields = parse_toml(text) if text is not None else {}
-        found = msgspec.convert({"name": path.stem, **fields}, _Thresholds)
-    except (ValueError, UnreadableInput) as error:
-        raise SuiteError(f"{path} of {revision}: {error}", f"See {page('suites')} for an example.") from error
-    return found.name, rules(found.thresholds, f"suite {found.name} of {revision}", found.name)
-
-
-class _Thresholds(msgspec.Struct, frozen=True):
-    """What a suite says about thresholds, whatever else it says."""
-
-    name: str
-    thresholds: dict[str, str | float] = {}
-
-
 def _check(entry: Entry, where: str) -> None:
     try:
         workload = catalogue.workload_named(entry.workload)
@@ -162,7 +196,7 @@ def _check_doubled(workload: WorkloadKind, name: str) -> None:
         raise UsageError(f"{name!r} cannot be doubled.", unknown("sizes", name, sizes))
 
 
-def check_params(workload: WorkloadKind, axes: Mapping[str, list[Scalar] | Scalar]) -> None:
+def check_params(workload: WorkloadKind, axes: Axes) -> None:
     """Raise UsageError for a parameter the workload does not have, or of another type."""
     fields = workload.fields()
     for name, values in ((name, values) for key, values in axes.items() for name in tied(key)):
@@ -194,3 +228,228 @@ def _hint(message: str) -> str:
     if "dtype" in message:
         return f"Known dtypes: {', '.join(Dtype)}."
     return f"See {page('suites')} for every key."
+
+
+def suite_thresholds(suite: Suite) -> list[Rule]:
+    """The rules of its `[thresholds]` table, about this suite's cases only. Raises UsageError."""
+    return rules(suite.thresholds, f"suite {suite.name}", suite.name)
+
+
+def thresholds_of(name: str, revision: str = "") -> tuple[str, list[Rule]]:
+    """The name of a suite, which may be given as a file, and its thresholds. Raises UsageError.
+
+    `revision`: take what the file said at that revision of its repository, unless the suite comes with
+    accelbench.
+    """
+    path = suite_path(name)
+    is_shipped = path.suffix != Path(name).suffix and path.is_absolute()
+    if not revision or is_shipped:
+        suite = load_suite(name)
+        return suite.name, suite_thresholds(suite)
+    try:
+        text = content_at(revision, path)
+        fields = parse_toml(text) if text is not None else {}
+        found = msgspec.convert({"name": path.stem, **fields}, _Thresholds)
+    except (ValueError, UnreadableInput) as error:
+        raise SuiteError(f"{path} of {revision}: {error}", f"See {page('suites')} for an example.") from error
+    return found.name, rules(found.thresholds, f"suite {found.name} of {revision}", found.name)
+
+
+class _Thresholds(msgspec.Struct, frozen=True):
+    """What a suite says about thresholds, whatever else it says."""
+
+    name: str
+    thresholds: dict[str, str | float] = {}
+
+
+def threshold(suite: str, case: str, rules: Iterable[Rule]) -> Threshold:
+    """The threshold of a case: the first of `rules` that names it, else the default."""
+    found = next((rule for rule in rules if rule.names(suite, case)), DEFAULT)
+    return Threshold(found.value, found.source)
+
+
+def rules(table: Mapping[str, str | float], source: str, suite: str = "") -> list[Rule]:
+    """The rules of a `[thresholds]` table. Raises UsageError for a value that is no fraction."""
+    return [
+        Rule(pattern, fraction(str(value)), f"{source} {pattern!r}", suite)
+        for pattern, value in table.items()
+    ]
+
+
+def fraction(text: str) -> float:
+    """`5%` and `0.05` → 0.05. Raises UsageError."""
+    number = text.strip()
+    try:
+        found = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1:
+        raise UsageError(f"{text!r} is not between 0% and 100%.", "Write three per cent as 3% or 0.03.")
+    return found
+
+
+def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Entry]]:
+    """(suite's name, entry) for what the command line leaves of the suites. Raises UsageError.
+
+    A workload named on the command line that no suite holds is added at its default size.
+    """
+    entries = [
+        (suite.name, entry if entry.dtype else _changed(entry, dtype=suite.dtype))
+        for suite in suites
+        for entry in suite.cases
+        if not selection.workloads or entry.workload in selection.workloads
+    ]
+    present = {entry.workload for _, entry in entries}
+    for name in selection.workloads:
+        catalogue.workload_named(name)
+        if name not in present:
+            entries.append(("defaults", Entry(workload=name, dtype=[Dtype.FLOAT32])))
+    return _overridden(entries, selection)
+
+
+def _overridden(entries: list[tuple[str, Entry]], selection: Selection) -> list[tuple[str, Entry]]:
+    known = {name for _, entry in entries for name in entry_workload(entry).fields()}
+    for name in (name for key in selection.params for name in tied(key)):
+        if name not in known:
+            hint = unknown("parameters", name, sorted(known))
+            raise UsageError(f"No selected workload has a parameter {name!r}.", hint)
+    return [(suite, _override(entry, selection)) for suite, entry in entries]
+
+
+def _override(entry: Entry, selection: Selection) -> Entry:
+    workload = entry_workload(entry)
+    own = of_fields(selection.params, workload.fields())
+    check_params(workload, own)
+    return _changed(
+        entry,
+        dtype=list(selection.dtypes) or entry.dtype,
+        mode=list(selection.modes) or entry.mode,
+        cache=list(selection.caches) or entry.cache,
+        world=list(selection.worlds) or entry.world,
+        strategy=list(selection.strategies) or entry.strategy,
+        cpu=[overridden(axes, own) for axes in entry.cpu],
+        accelerator=[overridden(axes, own) for axes in entry.accelerator],
+    )
+
+
+def sizes_left_behind(
+    suites: Sequence[Suite], selection: Selection, planned: Sequence[Case]
+) -> Iterator[str]:
+    """`gemm: n=512 k=512 stay while m changes: …`: what is as it was beside a size that was as large."""
+    found: dict[tuple[str, ...], None] = {}
+    for entry in (entry for suite in suites for entry in suite.cases):
+        workload = entry_workload(entry)
+        own = of_fields(selection.params, workload.fields())
+        for axes in [*entry.cpu, *entry.accelerator]:
+            names = left_behind(axes, own, workload.fields())
+            found |= {(entry.workload, *each): None for each in names}
+    for workload_name, key, *others in found:
+        cases = [case for case in planned if case.workload == workload_name]
+        kept = dict.fromkeys(f"{other}={case.params[other]}" for case in cases for other in others)
+        if kept:
+            together = TIE.join((key, *others))
+            yield f"{workload_name}: {' '.join(kept)} stay while {key} changes: -p {together}=… changes all"
+
+
+def entry_workload(entry: Entry) -> WorkloadKind:
+    return catalogue.workload_named(entry.workload)
+
+
+def _changed(entry: Entry, **changes: object) -> Entry:
+    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
+    return Entry(**{**fields, **changes})
+
+
+def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], ...]:
+    """Every combination of the values; a variable with the value "" is left as it is. Raises UsageError."""
+    for name in chosen:
+        if not VARIABLE.fullmatch(name):
+            raise UsageError(
+                f"{name!r} is not the name of an environment variable.", "Write --env NAME=value."
+            )
+    check_count(math.prod(map(len, chosen.values())))
+    combinations = itertools.product(*chosen.values())
+    return tuple(
+        {name: value for name, value in zip(chosen, values, strict=True) if value} for values in combinations
+    )
+
+
+def points(axes: Axes) -> Iterator[dict[str, Scalar]]:
+    """The product of the lists; names that are tied have the same value at every point."""
+    lists = [values if isinstance(values, list) else [values] for values in axes.values()]
+    for point in itertools.product(*lists):
+        yield {name: value for key, value in zip(axes, point, strict=True) for name in tied(key)}
+
+
+def point_count(axes: Axes) -> int:
+    """How many points there are, none of them made."""
+    return math.prod(len(values) if isinstance(values, list) else 1 for values in axes.values())
+
+
+def check_count(count: int) -> None:
+    """Raise UsageError for more cases than a run can have."""
+    if count > MOST_CASES:
+        hint = "Narrow it with -w, -b, -d, --dtype or -p, or divide the suite."
+        raise UsageError(f"{count:,} cases are asked for; a run has at most {MOST_CASES:,}.", hint)
+
+
+def overridden(axes: Axes, own: Axes) -> dict[str, list[Scalar] | Scalar]:
+    """`axes` with `own` in place of what these name."""
+    named = {name for key in own for name in tied(key)}
+    left = {TIE.join(name for name in tied(key) if name not in named): axes[key] for key in axes}
+    return {**{key: values for key, values in left.items() if key}, **own}
+
+
+def of_fields(params: Mapping[str, list[Scalar]], fields: Collection[str]) -> dict[str, list[Scalar]]:
+    """The parameters that a workload with these fields has."""
+    own = {TIE.join(name for name in tied(key) if name in fields): values for key, values in params.items()}
+    return {key: values for key, values in own.items() if key}
+
+
+def left_behind(axes: Axes, own: Axes, fields: Mapping[str, Scalar]) -> list[tuple[str, ...]]:
+    """A key of `own`, then the sizes that were as large and stay; `fields`: with their defaults."""
+    changed = {name for key in own for name in tied(key)}
+    found = []
+    for point in itertools.islice(points(axes), MOST_CASES):
+        sizes = {**fields, **point}
+        for key in own:
+            size = sizes[tied(key)[0]]
+            same = [name for name in sizes if name not in changed and _equal(sizes[name], size)]
+            found += [(key, *same)] if same else []
+    return found
+
+
+def _equal(one: Scalar, other: Scalar) -> bool:
+    """Whether two sizes are equal; that both are 1 says nothing."""
+    return type(one) is int and type(other) is int and one == other != 1
+
+
+def parse_world(text: int | str) -> WorldSpec:
+    """`2`, `cuda:0+cuda:1`, or a kind so often as there are devices: `cpu+cpu`. Raises UsageError."""
+    words = str(text).split(NAMES)
+    if len(words) == 1 and words[0].isascii() and words[0].removeprefix("-").isdigit():
+        return WorldSpec(devices=_checked(int(words[0])))
+    kinds = {word.partition(":")[0] for word in words}
+    if len(kinds) > 1 or not min(kinds)[:1].isalpha():
+        raise UsageError(f"{text!r} is neither a number of devices nor devices of one kind.", WORLD_HINT)
+    if set(words) == kinds:
+        return WorldSpec(devices=_checked(len(words)), kind=words[0])
+    if len(set(words)) < len(words) or not all(word.partition(":")[2].isdecimal() for word in words):
+        raise UsageError(f"{text!r} does not name different devices of one kind.", WORLD_HINT)
+    return WorldSpec(devices=_checked(len(words)), names=tuple(words))
+
+
+def _checked(devices: int) -> int:
+    """Raises UsageError."""
+    if not 1 <= devices <= MOST_DEVICES:
+        raise UsageError(
+            f"A world of {devices} devices cannot be measured.",
+            f"Give 1 to {MOST_DEVICES}, as in --world 1,2,4.",
+        )
+    return devices
+
+
+def names_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, empty where each device follows the one before: then the first and their number say it."""
+    numbers = [int(name.partition(":")[2]) for name in names]
+    return tuple(names) if any(after != before + 1 for before, after in pairwise(numbers)) else ()

@@ -13,11 +13,17 @@ from benchbench.model.placement import Strategy
 from benchbench.model.world import Spread
 from benchbench.plan.costs import instance
 from benchbench.registry import load_class
-from benchbench.workloads._division import Division, division_of, marked_axis, planned_axis
-from benchbench.workloads._weights import Weight
-from benchbench.workloads.chain import BlockChain, Link, cut_chain
-from benchbench.workloads.pipeline import PipelinedTraining
-from benchbench.workloads.steps import TrainingStep
+from benchbench.workloads._layers import Weight
+from benchbench.workloads.network import (
+    BlockChain,
+    Division,
+    Link,
+    cut_chain,
+    division_of,
+    marked_axis,
+    planned_axis,
+)
+from benchbench.workloads.steps import PipelinedTraining, TrainingStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

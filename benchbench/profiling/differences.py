@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.errors import UsageError
-from benchbench.profiling.kinds import Kind
-from benchbench.profiling.tables import OperatorRow, OperatorTable
+from benchbench.profiling.tables import Kind, OperatorRow, OperatorTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,12 @@
-"""Stored profiles → the seconds of a step by operator. Pure."""
+"""Stored profiles → the seconds of a step by operator and by kind of operator. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import islice
 
@@ -13,8 +15,8 @@ from benchbench.errors import UnreadableInput, UsageError
 from benchbench.model.placement import Strategy
 from benchbench.model.profile import Gaps, Operator, Profile, Profiled, RankProfile
 from benchbench.model.run import Run
-from benchbench.profiling.kinds import Kind, kind
 from benchbench.stats import mean, median
+from benchbench.traces.timeline import is_communication, is_range
 
 DISTURBED = 0.15  # steps that differ by more are told
 NOTABLE = 0.01  # of a step: operators that take less may be the profiler's own, or the allocator's
@@ -106,7 +108,7 @@ class OperatorTable:
 
 
 def profile_tables(run: Run, found: Iterable[Profiled]) -> list[OperatorTable]:
-    """Of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
+    """The tables of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
     latency = {row.case.id: row.value("latency_s") for row in rows_of(run)}
     made = [
         operator_table(each, each.outcome, latency.get(each.case.id))
@@ -161,7 +163,7 @@ def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -
 
 
 def rank_rows(profile: Profile) -> tuple[RankRow, ...]:
-    """Of each rank; of a profile of one process one row, or none where nothing passed."""
+    """A row for each rank; for a profile of one process one row, or none where nothing passed."""
     if profile.ranks:
         return tuple(_rank_row(rank, each, profile.steps) for rank, each in enumerate(profile.ranks))
     if profile.communication is None:
@@ -240,7 +242,7 @@ def _off(step_s: float, expected_s: float) -> str:
 
 
 def select_profiles(found: Iterable[Profiled], patterns: Sequence[str]) -> list[Profiled]:
-    """Those whose case id holds or matches one of `patterns`, all without any. Raises UsageError for none."""
+    """Profiles whose case id holds or matches one of `patterns`, all without any. Raises UsageError."""
     everything = list(found)
     wanted = [
         each
@@ -251,3 +253,52 @@ def select_profiles(found: Iterable[Profiled], patterns: Sequence[str]) -> list[
         known = ", ".join(each.case.id for each in everything[:5])
         raise UsageError(f"No profiled case matches {' or '.join(patterns)}.", f"There are: {known}")
     return wanted
+
+
+class Kind(StrEnum):
+    """The groups in which operators are compared across frameworks."""
+
+    COMMUNICATION = "communication"
+    OPTIMIZER = "optimizer"
+    CONVOLUTION = "convolution"
+    PRODUCT = "matrix product"
+    NORMALISATION = "normalisation"
+    REDUCTION = "reduction"
+    COPY = "copy"
+    ELEMENTWISE = "elementwise"
+    OTHER = "other"
+
+
+# Parts of names in lower case; `<word>` stands alone. The first kind that has one counts: XLA names a fusion
+# after all that it fuses, and the costliest is meant.
+PARTS = {
+    Kind.OPTIMIZER: "optimizer apply(momentum|adam|gradient|rms|ada) _fused_(sgd|ada) _foreach_",
+    Kind.CONVOLUTION: "conv(?!ert) <dgrad> <wgrad>",
+    Kind.PRODUCT: "gemm gemv matmul attention <(add|b|badd)?b?mm> <dot> <linear>",
+    Kind.NORMALISATION: "norm(?!al(?!i))",
+    Kind.REDUCTION: "reduc pool softmax select.and.scatter arg(max|min) biasaddgrad nll_ entropy "
+    "<sum> <mean> <prod> <sort> <topk>",
+    Kind.COPY: "copy memcpy memset transpose reorder permute contiguous clone concat reshape slice gather "
+    "scatter <to> <cat> <pad> <stack> <fill_?> <zeros?_?> <tile> <expand>",
+    Kind.ELEMENTWISE: "<add(n|v2|c?mul|cdiv)?> <sub(tract)?> <mul(tiply)?> <(real)?div(ide)?> <neg(ate)?> "
+    "<abs> <exp> exponential <log> <pow(er)?> sqrt tanh sigmoid relu gelu erf threshold clamp maximum "
+    "minimum <select> compare <where> <cast> convert iota dropout bias quantize elementwise fused fusion",
+}
+
+
+def _pattern(parts: str) -> re.Pattern[str]:
+    words = parts.replace("<", "(?<![a-z])(").replace(">", ")(?![a-z])")
+    return re.compile("|".join(words.split()))
+
+
+PATTERNS = {kind: _pattern(parts) for kind, parts in PARTS.items()}
+
+
+def kind(name: str) -> Kind:
+    """The kind that an operator of this name is of."""
+    if is_communication(name):
+        return Kind.COMMUNICATION
+    if is_range(name):
+        return Kind.OTHER
+    lowered = name.lower()
+    return next((found for found, pattern in PATTERNS.items() if pattern.search(lowered)), Kind.OTHER)

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from benchbench.backends.base import Backend, HostTimer
-from benchbench.machine.telemetry import peak_host, reset_host_peak
+from benchbench.machine.kernel import peak_host, reset_host_peak
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import CALL, Failure, Measurement, Memory
 from benchbench.model.note import NoteKind, note

@@ -139,7 +139,7 @@ def state(config: pytest.Config) -> State:
 def _new_state(config: pytest.Config) -> State:
     from benchbench.errors import UsageError
     from benchbench.pytest_plugin import session as testruns
-    from benchbench.store import ulid
+    from benchbench.store import naming
     from benchbench.timing.policy import POLICIES
 
     results = config.invocation_params.dir / str(config.getoption("--accelbench-results"))
@@ -150,7 +150,7 @@ def _new_state(config: pytest.Config) -> State:
     if baseline:
         testruns.check_exists(baseline, results)
     policy: Policy = POLICIES[str(config.getoption("--accelbench-policy"))]
-    run = testruns.session(name or ulid.new_id(), policy, earlier)
+    run = testruns.session(name or naming.new_id(), policy, earlier)
     return State(results=results, baseline=baseline, run=run, earlier=earlier)
 
 
@@ -234,7 +234,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if now is None or not now.records:
         return
     from benchbench.format import visible
-    from benchbench.running.progress import line
+    from benchbench.running.observer import line
     from benchbench.store import selectors
 
     terminalreporter.write_sep("=", "accelbench")

@@ -19,8 +19,14 @@ from benchbench.gate import baselines
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.session_cases import GatePolicy
-from benchbench.machine.environment import machine, same_hardware, tuning_variables, usable_threads
-from benchbench.machine.identity import machine_id, name_hashes
+from benchbench.machine.environment import (
+    machine,
+    machine_id,
+    name_hashes,
+    same_hardware,
+    tuning_variables,
+    usable_threads,
+)
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.measurement import Failure, Measurement

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchbench.environments.targets import given, targets
+from benchbench.environments.targets import absolute_interpreters, targets
 from benchbench.launch import catalogue
-from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import user_code
 from benchbench.machine.environment import machine
 from benchbench.model.case import Case, LeftOut
@@ -19,22 +18,19 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan, too_large
-from benchbench.plan.devices import Reason, check_devices, devices_asked
+from benchbench.plan.devices import Obstacle, check_devices, devices_asked
 from benchbench.plan.doubling import sequence
-from benchbench.plan.rerun import Variant, altered, obstacle
+from benchbench.plan.rerun import Variant, altered, targets_of_variants, why_not
 from benchbench.plan.revision import checked_out
-from benchbench.plan.variants import targets_of_variants as targets_of_sides
-from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_system
+from benchbench.running.measure import Bench, Team, measuring, targets_of
 from benchbench.running.observer import RunObserver
-from benchbench.running.recording import record_runs
+from benchbench.running.recording import run_head
 from benchbench.running.request import Request, Terms, request, with_project
-from benchbench.running.rounds import run_head
-from benchbench.running.start import ready
-from benchbench.store import runs, selectors
-from benchbench.store.tags import COMMIT
+from benchbench.store import runs
+from benchbench.store.naming import COMMIT
 
 Pair = tuple[Case, Case]
-Two = tuple[RunInfo, RunInfo]
+RunPair = tuple[RunInfo, RunInfo]
 
 
 def measure_sides(
@@ -44,13 +40,14 @@ def measure_sides(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    selectors.follow_stored(results)
     options = with_project(options)
-    asked, pythons = request(options), given(options.pythons)
+    asked, pythons = request(options), absolute_interpreters(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
-    of_sides = targets_of_sides(sides, chosen, pythons)
-    with _pools(sides, of_sides, asked, results, observer) as (sides, pools):
-        return _recorded(pools, prepare_sides(pools, asked, sides), results, observer)
+    of_sides = targets_of_variants(sides, chosen, pythons)
+    with _measuring(sides, of_sides, asked, results, observer) as (own, bench):
+        infos = plan_sides(bench.probe(), asked, own)
+        bench.record(infos)
+    return _stored(infos, results)
 
 
 def measure_cases_on(
@@ -62,37 +59,30 @@ def measure_cases_on(
     observer: RunObserver,
 ) -> tuple[Run, Run]:
     """The same for cases planned before; the second side is what measured them then. `pythons`: as typed."""
-    selectors.follow_stored(results)
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
-    with _pools(sides, (there, here), terms, results, observer) as (own, pools):
-        probes = [pool.probe() for pool in pools]
-        return _recorded(pools, heads(cases, probes, terms, own), results, observer)
+    with _measuring(sides, (there, here), terms, results, observer) as (own, bench):
+        infos = heads(cases, bench.probe(), terms, own)
+        bench.record(infos)
+    return _stored(infos, results)
 
 
 @contextmanager
-def _pools(
+def _measuring(
     sides: Sequence[Variant],
     chosen: Sequence[Sequence[Target]],
     terms: Terms,
     results: Path,
     observer: RunObserver,
-) -> Iterator[tuple[list[Variant], list[WorkerPool]]]:
+) -> Iterator[tuple[list[Variant], Bench]]:
     """The sides with their code, and a pool of each with its interpreters and settings."""
     with ExitStack() as stack:
-        tell_disturbances = stack.enter_context(
-            ready([*chosen[0], *chosen[1]], terms.wait_s, results, observer)
-        )
         own = [stack.enter_context(_with_code(side)) for side in sides]
-        pools = [
-            stack.enter_context(WorkerPool(there, side.applied(terms.settings), sys.executable, side.code))
+        teams = [
+            Team(targets=there, settings=side.applied(terms.settings), code=side.code)
             for side, there in zip(own, chosen, strict=True)
         ]
-        tell_system(observer, sys.platform)
-        tell_mistakes(observer)
-        tell_disturbances()
-        observer.note(LOOKING)
-        yield own, pools
+        yield own, stack.enter_context(measuring(teams, terms.wait_s, results, observer))
 
 
 @contextmanager
@@ -106,35 +96,31 @@ def _with_code(side: Variant) -> Iterator[Variant]:
         yield dataclasses.replace(side, code=moved)
 
 
-def _recorded(
-    pools: Sequence[WorkerPool], infos: Two, results: Path, observer: RunObserver
-) -> tuple[Run, Run]:
-    record_runs(pools, infos, results, observer)
+def _stored(infos: RunPair, results: Path) -> tuple[Run, Run]:
     first, second = (runs.read_run(results / runs.RUNS / info.id) for info in infos)
     return first, second
 
 
-def prepare_sides(pools: Sequence[WorkerPool], request: Request, variants: Sequence[Variant]) -> Two:
-    """The heads of two partner runs: the plan for the first pool's targets, as each variant changes it.
+def plan_sides(probes: Sequence[Sequence[Probe]], asked: Request, variants: Sequence[Variant]) -> RunPair:
+    """The heads of two partner runs: the plan for the first side's targets, as each variant changes it.
 
     Raises UsageError for a device or mode that does not exist.
     """
-    probes = [pool.probe() for pool in pools]
-    check_devices(devices_asked(request.entries, request.selection.devices), probes[0])
-    chosen = plan(request.entries, request.selection, probes[0])
+    check_devices(devices_asked(asked.entries, asked.selection.devices), probes[0])
+    chosen = plan(asked.entries, asked.selection, probes[0])
     cases = [*chosen.cases, *(each.case for each in chosen.left_out)]
-    return heads(cases, probes, request, variants)
+    return heads(cases, probes, asked, variants)
 
 
 def heads(
     cases: Sequence[Case], probes: Sequence[Sequence[Probe]], terms: Terms, variants: Sequence[Variant]
-) -> Two:
+) -> RunPair:
     """The heads for cases planned before. A pair of which one side cannot run is left out of both runs."""
     judged = _judged(_pairs(cases, probes, variants), probes, variants)
     infos: list[RunInfo] = []
     for side, variant in enumerate(variants):
-        left_out = tuple(_left_out(pair, reasons, side) for pair, reasons in judged if any(reasons))
-        chosen = Plan(tuple(pair[side] for pair, reasons in judged if not any(reasons)), left_out)
+        left_out = tuple(_left_out(pair, obstacles, side) for pair, obstacles in judged if any(obstacles))
+        chosen = Plan(tuple(pair[side] for pair, obstacles in judged if not any(obstacles)), left_out)
         seed = infos[0].seed if infos else terms.seed
         own = Terms(
             policy=terms.policy,
@@ -168,35 +154,35 @@ def _pairs(
 
 def _judged(
     pairs: Sequence[Pair], probes: Sequence[Sequence[Probe]], variants: Sequence[Variant]
-) -> list[tuple[Pair, tuple[Reason, ...]]]:
+) -> list[tuple[Pair, tuple[Obstacle | None, ...]]]:
     """Each pair with why a side cannot run. A sequence of doubled sizes ends with the first too large one."""
-    judged: list[tuple[Pair, tuple[Reason, ...]]] = []
+    judged: list[tuple[Pair, tuple[Obstacle | None, ...]]] = []
     ended: set[str] = set()
     for pair in pairs:
         if sequence(pair[0]) in ended:
             continue
-        reasons = tuple(map(_obstacle, pair, probes, variants))
-        judged.append((pair, reasons))
-        if any(reason and reason[0] is Status.OUT_OF_MEMORY for reason in reasons):
+        obstacles = tuple(map(_why_not, pair, probes, variants))
+        judged.append((pair, obstacles))
+        if any(each and each.status is Status.OUT_OF_MEMORY for each in obstacles):
             ended.add(sequence(pair[0]))
     return judged
 
 
-def _obstacle(case: Case, probes: Sequence[Probe], variant: Variant) -> Reason:
+def _why_not(case: Case, probes: Sequence[Probe], variant: Variant) -> Obstacle | None:
     """Why a side cannot run the case, if so; a mistake in the user's file is found when it is measured."""
     if variant.code and catalogue.user_catalogue(variant.code).mistake(case.workload):
         return None
     probe = next(probe for probe in probes if probe.target.name == case.target)
-    return obstacle(case, probe, variant.code) or too_large(case, machine().memory_bytes)
+    return why_not(case, probe, variant.code) or too_large(case, machine().memory_bytes)
 
 
-def _left_out(pair: Pair, reasons: Sequence[Reason], side: int) -> LeftOut:
-    own, other = reasons[side], reasons[1 - side]
-    status, reason = own or (Status.SKIPPED, f"its counterpart cannot run: {other[1] if other else ''}")
-    return LeftOut(case=pair[side], status=status, reason=reason)
+def _left_out(pair: Pair, obstacles: Sequence[Obstacle | None], side: int) -> LeftOut:
+    own, other = obstacles[side], obstacles[1 - side]
+    found = own or Obstacle(Status.SKIPPED, f"its counterpart cannot run: {other.reason if other else ''}")
+    return LeftOut(case=pair[side], status=found.status, reason=found.reason)
 
 
-def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequence[Pair]) -> Two:
+def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequence[Pair]) -> RunPair:
     there = {one.id: other.id for one, other in pairs}
     back = {other: one for one, other in there.items()}
     return (

@@ -1,13 +1,18 @@
-"""The interface to whoever follows a run: called as cases are measured."""
+"""Who follows a run: the interface that is called as cases are measured; a line per record, the time left."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchbench.format import seconds, visible
+from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
+from benchbench.stats import median
+
+SHOWN = 3  # operators in a profile's line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +68,75 @@ class Callbacks(RunObserver):
         """A case was measured once more and is stored."""
         if self._on_record:
             self._on_record(record)
+
+
+class Forecast:
+    """Seconds left: each case costs what it cost in the last round, scaled estimates before that.
+
+    Rounds that noisy cases get in addition are not foreseen, but for a budget that is to be used up.
+    """
+
+    def __init__(self, estimates_s: Mapping[str, float], rounds: int, budget_s: float | None = None) -> None:
+        """`estimates_s`: case id → seconds of one process."""
+        self._budget_s = budget_s or 0.0
+        self._estimates = dict(estimates_s)
+        self._left = dict.fromkeys(estimates_s, rounds)
+        self._rounds = rounds
+        self._spent: dict[str, float] = {}
+
+    def add(self, record: Record) -> None:
+        """A case of the current round is done; after a failure it is not measured again."""
+        identity = record.case.id
+        self._spent[identity] = wall = record.stages_s.get("wall", 0.0)
+        self._budget_s -= wall
+        failed = isinstance(record.outcome, Failure)
+        self._left[identity] = 0 if failed else max(self._left[identity] - 1, 0)
+
+    @property
+    def done(self) -> int:
+        """Records made, those that a failure makes needless counted in."""
+        return len(self._left) * self._rounds - sum(self._left.values())
+
+    @property
+    def remaining_s(self) -> float:
+        """The seconds that all cases and rounds are likely to take from here."""
+        expected = sum(self._estimates[identity] for identity in self._spent)
+        scale = sum(self._spent.values()) / expected if expected else 1.0
+        planned = sum(
+            left * self._spent.get(identity, self._estimates[identity] * scale)
+            for identity, left in self._left.items()
+        )
+        return max(planned, self._budget_s)
+
+
+def line(record: Record) -> str:
+    """One record as a line of text."""
+    name = visible(record.case.id)
+    outcome = record.outcome
+    if isinstance(outcome, Failure):
+        return f"{outcome.status:<14} {name}  {visible(outcome.message)}"
+    step = median(outcome.block_s) / outcome.iterations
+    unsteady = "" if outcome.steady else "  (still warming up)"
+    return f"{outcome.status:<14} {name}  {seconds(step)}, round {record.round + 1}{unsteady}"
+
+
+def profile_line(found: Profiled) -> str:
+    """One profile as a line of text: the operators that took longest, or why there is none."""
+    name, outcome = visible(found.case.id), found.outcome
+    if isinstance(outcome, Failure):
+        return f"{'no profile':<14} {name}  {visible(outcome.message)}"
+    on_device = outcome.on_device
+    shares = [
+        (each.device_self_s if on_device else each.host_self_s) / outcome.wall_s for each in outcome.operators
+    ]
+    top = ", ".join(
+        f"{visible(each.name)} {share:.0%}"
+        for each, share in list(zip(outcome.operators, shares, strict=True))[:SHOWN]
+    )
+    return f"{'profiled':<14} {name}  {top}"
+
+
+def duration(value: float) -> str:
+    """Whole seconds, or minutes and seconds."""
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

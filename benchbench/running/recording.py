@@ -1,20 +1,52 @@
-"""How every verb measures: each record is stored before the next case starts, and told to an observer."""
+"""How every verb measures: rounds of every case in shuffled order, a process each; then the profiling pass.
+
+Each record is stored before the next case starts, and told to an observer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from time import monotonic
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from math import ceil
+from pathlib import Path, PurePath
+from time import monotonic, perf_counter
+from typing import Any
 
-from benchbench.errors import NothingToMeasure
+from benchbench import __version__
+from benchbench.analyse.metrics import steps_s
+from benchbench.errors import NothingToMeasure, UnreadableInput
 from benchbench.launch.pool import WorkerPool
+from benchbench.launch.transport import Answer, Message
+from benchbench.machine.environment import machine, machine_id, name_hashes, tuning_variables
+from benchbench.model.case import Case, Phase
+from benchbench.model.device import Probe
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.profile import Communication, Profile, Profiled, RankProfile
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.running import profile_pass, rounds
+from benchbench.model.status import Status
+from benchbench.plan.cases import Plan, fitting, plan
+from benchbench.plan.devices import check_devices, devices_asked
+from benchbench.plan.doubling import smallest, why_needless
+from benchbench.plan.revision import commit_tag
 from benchbench.running.observer import RunObserver, RunProgress
-from benchbench.store import runs
+from benchbench.running.request import Request, Terms
+from benchbench.running.schedule import due, in_blocks
+from benchbench.running.verification import Announce, Precomputed, decoded
+from benchbench.stats import median
+from benchbench.store import artifacts, disk, runs
+from benchbench.store.artifacts import profile_outcome
+from benchbench.store.codec import storable
+from benchbench.store.naming import new_id
 from benchbench.store.runs import RunWriter
+from benchbench.timing.policy import of_rounds, profiled_steps
 
 WAYS = "accelbench devices tells why."
 
@@ -72,7 +104,7 @@ def _measure(
     observer: RunObserver,
 ) -> None:
     """Adds to `records`, which may hold those that an earlier part of the run made."""
-    for side, record in rounds.measure_rounds(pools, infos, observer.stage, earlier=tuple(records[0])):
+    for side, record in measure_rounds(pools, infos, observer.stage, earlier=tuple(records[0])):
         stored = writers[side].append(record) if writers else record
         records[side].append(stored)
         observer.record(stored, side)
@@ -100,5 +132,320 @@ def _observed(
 
 
 def _profile(pool: WorkerPool, records: Sequence[Record], folder: Path, observer: RunObserver) -> None:
-    for profile in profile_pass.keep_profiles(pool, records, folder, observer.stage):
+    for profile in keep_profiles(pool, records, folder, observer.stage):
         observer.profile(profile)
+
+
+def plan_run(probes: Sequence[Probe], asked: Request) -> RunInfo:
+    """The head of the run that is asked for. Raises UsageError for a device or mode that does not exist."""
+    check_devices(devices_asked(asked.entries, asked.selection.devices), probes)
+    chosen = plan(asked.entries, asked.selection, probes)
+    return run_head(probes, fitting(chosen, machine().memory_bytes), asked)
+
+
+def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
+    """The head of a run that begins now; its commit is the one it is made at unless the tags name another."""
+    now = time.time()
+    return RunInfo(
+        id=new_id(now),
+        started=datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+        command=terms.command,
+        version=__version__,
+        machine=machine(),
+        settings=terms.settings,
+        policy=terms.policy,
+        seed=random.SystemRandom().randrange(2**32) if terms.seed is None else terms.seed,
+        probes=tuple(_shareable(probe) for probe in probes),
+        plan=chosen.cases,
+        left_out=chosen.left_out,
+        tags={**commit_tag(), **terms.tags},
+        machine_id=machine_id(),
+        name_hashes=name_hashes(),
+        variables=tuning_variables(os.environ),
+    )
+
+
+def _shareable(probe: Probe) -> Probe:
+    """Without the path of the interpreter: results are shown to others, home folders are not."""
+    target = dataclasses.replace(probe.target, python=PurePath(probe.target.python).name)
+    return dataclasses.replace(probe, target=target)
+
+
+def measure_rounds(
+    pools: Sequence[WorkerPool],
+    infos: Sequence[RunInfo],
+    announce: Announce,
+    clock: Callable[[], float] = time.perf_counter,
+    earlier: Sequence[Record] = (),
+) -> Iterator[tuple[int, Record]]:
+    """(side, record) in the order measured: of one run, or of two sides that are interleaved.
+
+    In each round works are shuffled, and within a work its cases (`in_blocks`). Of two sides each case is
+    measured on one and then on the other, and in the next round the other way about. A case that fails is not
+    measured again, on no side.
+    `clock`: seconds, by which cases and the policy's budget are timed. `earlier`: the records that one run
+    has already, none of which is made again.
+    """
+    began = clock() - sum(record.stages_s.get("wall", 0.0) for record in earlier)
+    done = max((record.round for record in earlier), default=0)
+    for pool, info in zip(pools, infos, strict=True):
+        pool.start_ahead(info.plan, info.policy.rounds - 1 - done)
+    recorders = [
+        Recorder(pool, info, announce, clock, order=len(earlier))
+        for pool, info in zip(pools, infos, strict=True)
+    ]
+    announce("importing frameworks for all rounds")
+    for pool, info in zip(pools, infos, strict=True):
+        pool.await_ahead(info.plan)
+    yield from _Rounds(pools, infos, recorders, announce, lambda: clock() - began, earlier)
+
+
+class _Rounds:
+    """The rounds of one run, or of two that share their order and their rounds."""
+
+    def __init__(
+        self,
+        pools: Sequence[WorkerPool],
+        infos: Sequence[RunInfo],
+        recorders: Sequence[Recorder],
+        announce: Announce,
+        spent_s: Callable[[], float],
+        earlier: Sequence[Record] = (),
+    ) -> None:
+        self._pools = pools
+        self._recorders = recorders
+        self._announce = announce
+        self._spent_s = spent_s
+        self._info = infos[0]
+        # sides are compared pair by pair: further rounds of what is noisy on one of them are not foreseen
+        self._policy = (
+            infos[0].policy if len(infos) == 1 else of_rounds(infos[0].policy, infos[0].policy.rounds)
+        )
+        self._sides = {cases[0].id: cases for cases in zip(*(info.plan for info in infos), strict=True)}
+        failed = {record.case.id for record in earlier if isinstance(record.outcome, Failure)}
+        self._pending = [case for case in infos[0].plan if case.id not in failed]
+        self._made = [list(earlier), *([] for _ in infos[1:])]  # the records of each side
+        self._earlier = {(record.case.id, record.round) for record in earlier}
+
+    def __iter__(self) -> Iterator[tuple[int, Record]]:
+        importing_s, fresh = 0.0, True
+        for number in count():
+            left_s = (self._policy.budget_s or 0.0) - self._spent_s() - importing_s
+            if not (cases := due(self._policy, number, self._pending, self._made[0], left_s)):
+                return
+            order = in_blocks(cases, self._info.seed, number)
+            if not (order := [case for case in order if (case.id, number) not in self._earlier]):
+                continue
+            if not fresh:
+                importing_s = self._restart(number, order)
+            fresh = False
+            for case in order:
+                yield from self._measure(case, number)
+
+    def _restart(self, number: int, cases: Sequence[Case]) -> float:
+        """Fresh templates of what the round needs; the seconds it took."""
+        self._announce(f"round {number + 1}: importing frameworks")
+        before = self._spent_s()
+        for side, pool in enumerate(self._pools):
+            pool.start([self._sides[case.id][side] for case in cases])
+        return self._spent_s() - before
+
+    def _measure(self, case: Case, number: int) -> Iterator[tuple[int, Record]]:
+        failed, needless = False, self._why_needless(case)
+        for side in sorted(range(len(self._pools)), reverse=number % 2 == 1):
+            own = self._sides[case.id][side]
+            self._announce(f"round {number + 1}: {own.id}")
+            record = self._recorders[side].record(own, number, needless)
+            failed |= isinstance(record.outcome, Failure)
+            self._made[side].append(record)
+            yield side, record
+        if failed:
+            self._pending.remove(case)
+
+    def _why_needless(self, case: Case) -> str:
+        """Why a case is measured on no side: on one of them, the sequence that it belongs to has ended."""
+        if not case.doubles:
+            return ""
+        sides = zip(self._sides[case.id], self._made, strict=True)
+        return next(filter(None, (why_needless(own, made) for own, made in sides)), "")
+
+
+class Recorder:
+    """Makes the records of one run, and keeps what they share."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        info: RunInfo,
+        announce: Announce,
+        clock: Callable[[], float] = time.perf_counter,
+        order: int = 0,
+    ) -> None:
+        """Do what is done before anything is timed.
+
+        `order`: how many records the run has already.
+        """
+        self._pool = pool
+        self._policy = info.policy
+        self._smallest = smallest(info.plan)  # by which a whole sequence is verified at the small size
+        self._versions = {probe.target.name: probe.version for probe in info.probes}
+        self._models = {
+            (p.target.name, device.name): device.model for p in info.probes for device in p.devices
+        }
+        firsts = [case for case in info.plan if self._smallest[case.id] is case]
+        self._precomputed = Precomputed(pool, announce, info.plan, firsts)
+        self._clock = clock
+        self._order = order
+        self._part = len(info.resumed)
+        self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
+
+    def record(self, case: Case, number: int, needless: str = "") -> Record:
+        """Measure the case, unless it is known to fail; `needless`: why it is skipped, if it is.
+
+        What could not be read again is a failure already here, so that no other round repeats it.
+        """
+        started, begin = time.time(), self._clock()
+        if needless:
+            result, isolation, stages = _skipped(needless)
+        else:
+            result, isolation, stages = self._measured(case)
+        stages["wall"] = self._clock() - begin
+        self._order += 1
+        made = Record(
+            case=case,
+            round=number,
+            order=self._order - 1,
+            started=started,
+            outcome=result,
+            framework_version=self._versions[case.target],
+            device_model=self._models.get((case.target, case.device), ""),
+            isolation=isolation,
+            stages_s=stages,
+            part=self._part,
+        )
+        return storable(made)[0]
+
+    def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
+        first = self._smallest[case.id]
+        reference = self._precomputed.reference(first if case.phase is Phase.TRAIN else case)
+        if isinstance(reference, Failure):
+            return reference, "none", {}
+        error = self._precomputed.verified(first)
+        for failure in (error, self._precomputed.export_failure(case)):
+            if isinstance(failure, Failure):
+                return failure, "fork", {}
+        stages: dict[str, float] = {}
+        job: dict[str, Any] = {"kind": "measure", "reference": reference, "verified": error}
+        job |= {"warm": case.id in self._compiled, "policy": dataclasses.asdict(self._policy)}
+        self._compiled.add(case.id)
+        with self._pool.watch(case) as observer:
+            answer, isolation = self._pool.ask(case, job)
+        return observer.seen_in(decoded(answer, stages)), isolation, stages
+
+
+def _skipped(reason: str) -> tuple[Measurement | Failure, str, dict[str, float]]:
+    return Failure(status=Status.SKIPPED, message=reason), "none", {}
+
+
+def keep_profiles(
+    pool: WorkerPool, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
+) -> Iterator[Profiled]:
+    """Each profile once it is in the run's `folder`, where it is not there yet. Raises CannotWrite."""
+    there = {found.case.id for found in artifacts.read_profiles(folder)[0]}
+    missing = [record for record in records if record.case.id not in there]
+    for found, traces in profile_cases(pool, missing, announce):
+        stored, files = artifacts.profile_files(found, traces)
+        for name, content in files.items():
+            disk.save_below(folder, folder / artifacts.ARTIFACTS / name, content)
+        yield stored
+
+
+def profile_cases(
+    pool: WorkerPool, records: Sequence[Record], announce: Callable[[str], None]
+) -> Iterator[tuple[Profiled, dict[str, bytes]]]:
+    """For each case that was measured: its profile, or why there is none, and its traces by file name."""
+    for record in _last_ok(records):
+        begin = perf_counter()
+        announce(f"profiling {record.case.id}")
+        assert isinstance(record.outcome, Measurement)
+        found, traces = _profiled(pool, record.case, record.outcome)
+        pool.stages_s["profile"] = pool.stages_s.get("profile", 0.0) + perf_counter() - begin
+        yield (
+            Profiled(case=record.case, framework_version=record.framework_version, outcome=found),
+            traces,
+        )
+
+
+def _last_ok(records: Sequence[Record]) -> list[Record]:
+    """The last record of each case, if it was measured."""
+    last = {record.case.id: record for record in records}
+    return [record for record in last.values() if isinstance(record.outcome, Measurement)]
+
+
+def profiled_blocks(measured: Measurement) -> tuple[int, int]:
+    """(steps in a block, blocks) to profile: blocks like those timed, as many as `profiled_steps` take."""
+    steps = profiled_steps(median(steps_s(measured)))
+    iterations = min(measured.iterations, steps)
+    return iterations, ceil(steps / iterations)
+
+
+def _profiled(
+    pool: WorkerPool, case: Case, measured: Measurement
+) -> tuple[Profile | Failure, dict[str, bytes]]:
+    """The profile, or why there is none, and the traces that it names."""
+    iterations, count = profiled_blocks(measured)
+    answer, _ = pool.ask(case, {"kind": "profile", "iterations": iterations, "count": count})
+    plain = answer.reply and answer.reply.get("plain_step_s")
+    if answer.reply and "recording" in answer.reply:
+        answer = pool.read({"kind": "read", "recording": answer.reply["recording"]}, answer.files)
+        if answer.reply is None:
+            return _unavailable(f"reading its trace takes jax or tensorflow: {answer.message}"), {}
+    found = profile_in(answer, plain or ())
+    if isinstance(found, Failure):
+        return found, {}
+    if not found.operators:
+        return _unavailable(f"{found.profiler} saw no operator"), {}
+    if lost := [name for name in found.traces if name not in answer.files]:
+        return _unavailable(f"{found.profiler} left no {', '.join(lost)}"), {}
+    return found, {name: answer.files[name] for name in found.traces}
+
+
+def _unavailable(reason: str) -> Failure:
+    return Failure(status=Status.UNAVAILABLE, message=reason)
+
+
+def profile_in(answer: Answer, plain: Sequence[float]) -> Profile | Failure:
+    """The profile in an answer, or why there is none. `plain`: seconds of each step without the profiler."""
+    if answer.reply is None:
+        return Failure(status=answer.status, message=answer.message, log=answer.log)
+    try:
+        if ranks := answer.reply.get("ranks"):
+            return _of_ranks(ranks)
+        if profile := answer.reply.get("profile"):
+            return profile_outcome({**profile, "plain_step_s": plain})
+        return profile_outcome(answer.reply["outcome"])
+    except (KeyError, TypeError, ValueError, UnreadableInput) as error:
+        return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
+
+
+def _of_ranks(replies: Sequence[Message]) -> Profile | Failure:
+    """The first rank's profile, with what each of them says of communication and the traces of all."""
+    found = [
+        profile_outcome({**reply["profile"], "plain_step_s": reply["plain_step_s"]}) for reply in replies
+    ]
+    profiles = [each for each in found if isinstance(each, Profile)]
+    if len(profiles) < len(found):
+        return _unavailable("a rank has no profile, and the others have")
+    return replace(
+        profiles[0],
+        traces=tuple(name for each in profiles for name in each.traces),
+        ranks=tuple(
+            RankProfile(
+                device=str(reply["device"]),
+                wall_s=each.wall_s,
+                busy_s=each.busy_s,
+                communication=each.communication or Communication(total_s=0.0, exposed_s=0.0),
+            )
+            for reply, each in zip(replies, profiles, strict=True)
+        ),
+    )

@@ -13,15 +13,12 @@ from benchbench.errors import UsageError, member, unknown
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
-from benchbench.model.options import Allocator, Isolation, MeasureOptions
+from benchbench.model.options import Allocator, Isolation, MeasureOptions, check_tags
 from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
-from benchbench.plan.selection import Selection, environments, select
-from benchbench.plan.suite import Entry, Suite
-from benchbench.plan.worlds import parse_world
-from benchbench.store.tags import check_tags
+from benchbench.plan.suite import Entry, Selection, Suite, environments, parse_world, select
 from benchbench.timing.policy import POLICIES, of_rounds, within
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy)
@@ -112,17 +109,6 @@ def selection(options: MeasureOptions) -> Selection:
             }
         ),
     )
-
-
-def on_ranks(options: MeasureOptions, processes: int) -> MeasureOptions:
-    """Of a launcher's processes, a step of all of them unless less is asked for. Raises UsageError."""
-    for text in options.worlds:
-        if text not in ("1", str(processes)):
-            raise UsageError(
-                f"A world of {text} is not available: the launcher started {processes} processes.",
-                "Leave --world out, or start as many as it has.",
-            )
-    return dataclasses.replace(options, worlds=options.worlds or (str(processes),))
 
 
 def _worlds(texts: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:

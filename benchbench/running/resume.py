@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -13,7 +12,6 @@ from pathlib import Path
 from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch import catalogue
-from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import machine, same_hardware, tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
@@ -21,18 +19,15 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Resumption, Run, RunInfo
-from benchbench.plan.rerun import again, resume_obstacle
+from benchbench.plan.rerun import replan, why_not_resumed
 from benchbench.plan.revision import commit_tag
-from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_system
+from benchbench.running.measure import Team, measuring, targets_of
 from benchbench.running.observer import RunObserver
-from benchbench.running.recording import record_rest
-from benchbench.running.start import ready
 from benchbench.store import runs, selectors
+from benchbench.store.naming import COMMIT, short
 from benchbench.store.redaction import own_redaction
 from benchbench.store.runs import Progress, RunWriter
-from benchbench.store.tags import COMMIT, short
 
-FREE = {"pythons", "command", "wait_s"}  # options that a run does not keep, or keeps of each of its parts
 LIST = "accelbench list runs shows which runs were interrupted."
 HARDWARE = ("cpu", "cores", "threads", "memory_bytes", "architecture", "accelerators")
 
@@ -58,21 +53,15 @@ def resume_run(
         writer.drop_torn()
         run = runs.read_run(folder)  # as it is now that nobody else adds to it
         _check(run, options, of_fleet=of_fleet)
-        targets = targets_of(run.info.plan, options.pythons)
-        with (
-            ready(targets, options.wait_s, results, observer) as tell_disturbances,
-            WorkerPool(targets, run.info.settings, sys.executable) as pool,
-        ):
-            tell_system(observer, sys.platform)
-            tell_mistakes(observer)
-            observer.note(LOOKING)
-            if found := differences(run, pool.probe()):
+        team = Team(targets=targets_of(run.info.plan, options.pythons), settings=run.info.settings)
+        with measuring([team], options.wait_s, results, observer) as bench:
+            (probes,) = bench.probe()
+            if found := differences(run, probes):
                 message = f"The run {name} cannot be resumed here: {'; '.join(found)}."
                 raise UsageError(message, "Begin a new run, and compare it with this one.")
             run = dataclasses.replace(run, info=_resumed(run.info, options.command))
             runs.rewrite_head(folder, run.info)
-            tell_disturbances()
-            record_rest(pool, run, writer, observer, profile=profile)
+            bench.record_rest(run, writer, profile=profile)
     return runs.read_run(folder)
 
 
@@ -80,7 +69,7 @@ def _newest_interrupted(results: Path) -> str:
     for name in reversed(selectors.run_ids(results)):
         folder = results / runs.RUNS / name
         with suppress(UnreadableInput):
-            if runs.progress(folder) is Progress.INTERRUPTED and not resume_obstacle(runs.read_head(folder)):
+            if runs.progress(folder) is Progress.INTERRUPTED and not why_not_resumed(runs.read_head(folder)):
                 return name
     raise UsageError(f"No run in {results / runs.RUNS} was interrupted.", LIST)
 
@@ -89,10 +78,10 @@ def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
     """Raises UsageError for a run that cannot be resumed, or not with these options."""
     if run.ended:
         raise UsageError(f"The run {run.info.id} has ended: there is nothing to resume.", LIST)
-    if reason := resume_obstacle(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
+    if reason := why_not_resumed(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
         raise UsageError(f"The run {run.info.id} cannot be resumed: {reason}.", "Measure it again.")
     kept: dict[str, object] = {**dataclasses.asdict(run.info.settings), "seed": run.info.seed}
-    for name in sorted(options.given - FREE):
+    for name in options.given_and_kept:
         if name not in kept or getattr(options, name) != kept[name]:
             began = f"{name} was {kept[name]}" if name in kept else f"{name} cannot be given again"
             raise UsageError(f"A run is resumed as it was begun: {began}.", "Leave that option out.")
@@ -100,7 +89,7 @@ def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
 
 def differences(run: Run, probes: Sequence[Probe]) -> list[str]:
     """What would make the rest of a run, measured here and now, differ from its beginning."""
-    lost = [f"{out.case.id} cannot run: {out.reason}" for out in again(run.info.plan, probes).left_out]
+    lost = [f"{out.case.id} cannot run: {out.reason}" for out in replan(run.info.plan, probes).left_out]
     return [*_machine(run.info.machine, machine()), *(lost or _versions(run, probes))]
 
 

@@ -1,4 +1,4 @@
-"""The jobs that verify what a run measures, and against which reference.
+"""What is done before anything is timed, side by side: references, verification of networks, exports.
 
 Training is verified at its small size, in its own dtype and mode. Inference of networks, and layers as deep
 as a recurrent one, are also verified at the small size in float32 where they compute in less, since rounding
@@ -10,23 +10,86 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from benchbench.backends.base import Backend
-from benchbench.errors import Unsupported
+from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.launch import catalogue
-from benchbench.launch.job_queues import Job
-from benchbench.launch.reference_jobs import reference_in, reference_message
+from benchbench.launch.pool import Job, WorkerPool, reference_in, reference_message
 from benchbench.launch.transport import Answer, Message
 from benchbench.model.case import Cache, Case, Dtype, Phase
-from benchbench.model.measurement import Failure
+from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.placement import suffix
+from benchbench.model.ranks import combined
 from benchbench.model.status import Status
 from benchbench.registry import load_class
-from benchbench.running.answers import decoded
+from benchbench.store.codec import outcome_of
 
 # What is computed → its float64 reference, the fields of a worker.verify.Reference, or why there is none.
 References = dict[str, Message | Failure]
 Verified = dict[str, float | Failure | None]  # name of a check → relative error, or what is wrong
+Announce = Callable[[str], None]
+
+
+class Precomputed:
+    """What the processes of a run start from."""
+
+    def __init__(self, pool: WorkerPool, announce: Announce, plan: Sequence[Case], smallest: Sequence[Case]):
+        """Do all of it that the plan needs. `smallest`: the first case of each sequence, and all others."""
+        self._pool = pool
+        self._announce = announce
+        self._references: References = {}
+        self._verified: Verified = {}
+        self._exported: dict[str, Failure | None] = {}  # id of a case → why its model could not be exported
+        training = [case for case in smallest if case.phase is Phase.TRAIN]
+        hidden = list({check_name(case): case for case in smallest if is_hidden(case)}.values())
+        # Of a sequence, most members may be found needless: what they need is made when they are due.
+        others = [case for case in plan if not case.doubles]
+        inference = [case for case in others if case.phase is not Phase.TRAIN]
+        jobs = [
+            *reference_jobs(training, self._references, self._verify_training),
+            *reference_jobs(hidden, {}, self._verify_in_float32, small=True),
+            *reference_jobs(inference, self._references),
+            *self._export_jobs(others),
+        ]
+        pool.ask_together(jobs, announce)
+
+    def reference(self, case: Case) -> Message | Failure | None:
+        """The float64 reference of what the case computes, or why there is none; None: nothing is."""
+        name = computed(case)
+        if name not in self._references:
+            self._pool.ask_together(list(reference_jobs([case], self._references)), self._announce)
+        return self._references.get(name)
+
+    def verified(self, case: Case) -> float | Failure | None:
+        """The relative error of the case's verification before, or what is wrong; None: there was none."""
+        return self._verified.get(check_name(case))
+
+    def export_failure(self, case: Case) -> Failure | None:
+        """Why the case's model could not be exported, which is done now if it was not; mostly None."""
+        if case.id not in self._exported:
+            self._pool.ask_together(list(self._export_jobs([case])), self._announce)
+        return self._exported.get(case.id)
+
+    def _verify_training(self, case: Case, reference: Message) -> Iterable[Job]:
+        return [verify_job(case, reference, self._verified)]
+
+    def _verify_in_float32(self, case: Case, reference: Message) -> Iterable[Job]:
+        return [verify_job(case, reference, self._verified, in_float32=True)]
+
+    def _export_jobs(self, cases: Iterable[Case]) -> Iterator[Job]:
+        for case in cases:
+            if not load_class("benchbench.backends", case.backend, Backend).exports:  # type: ignore[type-abstract]
+                continue
+
+            def answered(answer: Answer, case: Case = case) -> Iterable[Job]:
+                failed = answer.reply is None or "outcome" in answer.reply
+                result = decoded(answer, {}) if failed else None
+                self._exported[case.id] = result if isinstance(result, Failure) else None
+                return ()
+
+            label = f"exporting {case.work}"
+            yield Job(message={"kind": "export"}, done=answered, case=case, label=label)
 
 
 def reference_jobs(
@@ -137,3 +200,44 @@ def error_in(answer: Answer) -> float | Failure | None:
 
 def _is_unsupported(result: float | Failure | None) -> bool:
     return isinstance(result, Failure) and result.status is Status.UNSUPPORTED
+
+
+def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
+    """The outcome in an answer; its stage times are added to `stages`."""
+    if answer.reply is None:
+        return Failure(status=answer.status, message=answer.message, log=answer.log)
+    try:
+        if "ranks" in answer.reply:
+            return _of_ranks(answer.reply["ranks"], stages)
+        stages.update(_seconds(answer.reply["stages_s"]))
+        return outcome_of(answer.reply["outcome"])
+    except (KeyError, TypeError, ValueError, UnreadableInput) as error:
+        return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
+
+
+def _of_ranks(replies: Sequence[Any], stages: dict[str, float]) -> Measurement:
+    """One measurement of all ranks; a stage lasts as long as in the slowest one.
+
+    `host`, in a reply: the number of the rank's host, where a launcher started it.
+    """
+    ranks = []
+    for reply in replies:
+        outcome = outcome_of(reply["outcome"])
+        if not isinstance(outcome, Measurement):
+            raise ValueError("a rank failed, and the others did not")
+        ranks.append((int(reply.get("host", 0)), str(reply["device"]), outcome))
+        for name, seconds in _seconds(reply["stages_s"]).items():
+            stages[name] = max(seconds, stages.get(name, 0.0))
+    if not ranks:
+        raise ValueError("no ranks")
+    return combined(ranks[0][2].cost, ranks)
+
+
+def _seconds(stages: object) -> dict[str, float]:
+    """Stage → seconds. Raises ValueError for anything else."""
+    import msgspec
+
+    found = msgspec.convert(stages, dict[str, float])
+    if not all(0 <= seconds < math.inf for seconds in found.values()):  # NaN fails this too
+        raise ValueError("a stage's time is negative or not finite")
+    return found

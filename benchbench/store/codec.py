@@ -1,13 +1,21 @@
-"""JSON ↔ the nouns: a record is a line, the head of a run an object. What cannot be true is not let in."""
+"""JSON ↔ the nouns: a record is a line, the head of a run an object. What cannot be true is not let in.
+
+Each ends with a checksum over the bytes before it: a bit that flips on a disk is not read. The object stays
+JSON: `{"a": 1}` becomes `{"a": 1,"crc32":"f0a1b2c3"}`. CRC-32 finds every change of up to 32 bits in a row
+(Koopman & Chakravarty 2004, "Cyclic redundancy code polynomial selection for embedded networks"); against a
+change on purpose it is no protection.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -19,17 +27,16 @@ from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
 from benchbench.reading import LARGEST, parse_json, read_file
-from benchbench.store.checksum import sealed, unsealed
 from benchbench.store.redaction import Redaction, redacted
 
 T = TypeVar("T")
-
 # Limits of a line and of a file, for what is written and for what is read. 1,000 blocks of 512 ranks take
 # 12 MiB, or 60 MiB and 3.1 million values if each block is a batch of its own; a million blocks take 18 MiB.
 # Without the second limit, reading `{},{},…` would take 3 GiB; with it, none that was tried takes 1.2 GiB.
 LIMIT = 64 * 2**20  # bytes
 MOST_VALUES = 2**22
 LATEST = 253_402_300_799  # Unix seconds: the end of the year 9999
+SEAL = re.compile(rb',"crc32":"([0-9a-f]{8})"}(\n?)$')
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,3 +253,26 @@ def to_json(value: Any, indent: int | None = None, redact: Redaction = str) -> b
     fields = redacted(dataclasses.asdict(value), redact)
     text = json.dumps(fields, indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
     return text.encode(errors="replace")  # half a surrogate pair, from a file name, is not worth a run
+
+
+def sealed(text: bytes) -> bytes:
+    """`text`, a JSON object that is not empty, with its checksum; a newline at the end stays there."""
+    body, newline = text.rstrip(b"\n"), b"\n" if text.endswith(b"\n") else b""
+    return body[:-1].rstrip() + b',"crc32":"%08x"}' % _checksum(body) + newline
+
+
+def unsealed(text: bytes, *, required: bool) -> bytes:
+    """`text`, its checksum compared. Raises UnreadableInput where it differs, or is required and absent."""
+    seal = SEAL.search(text)
+    if seal is None:
+        if required:
+            raise UnreadableInput("it has no checksum: it was changed or cut off")
+        return text
+    if int(seal[1], 16) != _checksum(text[: seal.start()] + b"}"):
+        raise UnreadableInput("it does not match its checksum: it was changed after it was written")
+    return text
+
+
+def _checksum(body: bytes) -> int:
+    """Blanks before the last brace do not count: they are not kept."""
+    return crc32(body[:-1].rstrip())

@@ -23,8 +23,7 @@ from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.reading import LARGEST, parse_json, read_file, unix_time
 from benchbench.stats import median
-from benchbench.store.tags import COMMIT, HASH, commit_name
-from benchbench.store.ulid import new_id
+from benchbench.store.naming import COMMIT, HASH, commit_name, new_id
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import precise
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.store import disk, runs
-from benchbench.store.lock import reserved
+from benchbench.store.disk import reserved
 from benchbench.store.selectors import has_run, run_ids
 
 

@@ -23,10 +23,10 @@ from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import profile_facts
-from benchbench.store.checksum import sealed
-from benchbench.store.lock import is_locked, lock
+from benchbench.store.codec import sealed
+from benchbench.store.disk import is_locked, lock
+from benchbench.store.naming import fleet_of
 from benchbench.store.redaction import Redaction, own_redaction
-from benchbench.store.tags import fleet_of
 
 T = TypeVar("T")
 

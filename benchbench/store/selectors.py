@@ -18,9 +18,9 @@ from benchbench.format import count_of
 from benchbench.model.run import Run, RunInfo
 from benchbench.reading import unix_time
 from benchbench.store import disk
-from benchbench.store.lock import reserved
+from benchbench.store.disk import reserved
+from benchbench.store.naming import ULID, begun, new_id
 from benchbench.store.runs import HEAD, NAME, RUNS, read_run
-from benchbench.store.ulid import ULID, begun, new_id
 
 VARIABLE = "ACCELBENCH_RESULTS"
 LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")

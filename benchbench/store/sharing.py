@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchbench.errors import CannotWrite
 from benchbench.format import count_of
-from benchbench.machine.identity import is_hashed, own_names
+from benchbench.machine.environment import is_hashed, own_names
 from benchbench.model.case import Case
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure

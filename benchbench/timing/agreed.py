@@ -39,20 +39,18 @@ class AgreedTimer:
 
     @property
     def name(self) -> str:
-        """Of the rank's timer."""
         return getattr(self._timer, "name", "")
 
     @property
     def batches(self) -> Sequence[Batch]:
-        """Of this rank."""
+        """This rank's own."""
         return self._timer.batches
 
     def now(self) -> float:
-        """The first rank's, so that all see the same time pass."""
+        """The first rank's clock, so that all see the same time pass."""
         return float(self._world.gather(self._timer.now())[0])
 
     def no_op(self) -> Any:
-        """The rank's."""
         return self._timer.no_op()
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:

@@ -40,12 +40,12 @@ def within(budget_s: float) -> Policy:
 
 
 def of_rounds(policy: Policy, rounds: int) -> Policy:
-    """The same with so many rounds of every case, and no further ones."""
+    """The same policy with so many rounds of every case, and no further ones."""
     return replace(policy, rounds=rounds, most_rounds=None, continue_above=None, budget_s=None)
 
 
 def on_accelerator(policy: Policy) -> Policy:
-    """The same, with the warm-up that an accelerator needs at least."""
+    """The same policy, with the warm-up that an accelerator needs at least."""
     return replace(policy, warmup_min_s=max(policy.warmup_min_s, ACCELERATOR_S))
 
 
@@ -62,7 +62,7 @@ def rounds_of(policy: Policy, outcomes: Sequence[Measurement | Failure]) -> int:
 
 
 def half_width(measured: Sequence[Measurement], planned: int | None = None) -> float:
-    """Of the headline's 95 % interval, as a fraction of it; infinite where there is none."""
+    """Half of the headline's 95 % interval, as a fraction of the headline; infinite where there is none."""
     medians = [median(each.block_s) / each.iterations for each in measured]
     if len(medians) < 2 or min(medians) <= 0:
         return math.inf

@@ -39,14 +39,14 @@ class Shape:
 
     @property
     def mean_s(self) -> float:
-        """Of the distribution."""
+        """The mean of the distribution."""
         if self.kind == "bimodal":
             return self.seconds * (1 + (SECOND_MODE - 1) * SECOND_SHARE)
         return self.seconds * math.sqrt(1 + self.spread**2)
 
     @property
     def sd_s(self) -> float:
-        """Of the distribution."""
+        """The standard deviation of the distribution."""
         if self.kind == "bimodal":
             return self.seconds * (SECOND_MODE - 1) * math.sqrt(SECOND_SHARE * (1 - SECOND_SHARE))
         return self.mean_s * self.spread
@@ -110,13 +110,13 @@ class Spinner(Protocol):
         """Keep the device busy for so many cycles of its clock; do not wait."""
 
     def wait(self, output: Any) -> None:
-        """Until the device is done."""
+        """Return when the device is done."""
 
 
 def on_device(
     seconds: float, policy: Policy, timer: Timer, device: Spinner, clock: Clock
 ) -> tuple[Samples, list[float], float]:
-    """As on the host; the share by which the device's clock moved meanwhile tells how sure the truth is."""
+    """Spins on a device; the share by which its clock moved meanwhile tells how sure the truth is."""
     before = seconds_per_cycle(device, clock)
     cycles = round(seconds / before)
     samples = measure_steps(lambda: device.spin(cycles), timer, policy)
@@ -126,7 +126,7 @@ def on_device(
 
 
 def seconds_per_cycle(device: Spinner, clock: Clock) -> float:
-    """By the difference of spins of one and two lengths, so that launching and waiting cancel out.
+    """Measured by the difference of spins of one and two lengths: launching and waiting cancel out.
 
     Raises Unsupported.
     """

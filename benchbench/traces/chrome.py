@@ -9,8 +9,7 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.recording import BEGIN, END, Recording
-from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.spans import BEGIN, END, Recording, Span, TraceWindow
 from benchbench.traces.timeline import Allocation, memory, summarise
 
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}

@@ -7,8 +7,7 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.recording import Recording
-from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.spans import Recording, Span, TraceWindow
 from benchbench.traces.timeline import summarise
 
 KERNEL = "_kernel_time"  # ends the name of what ran a node
@@ -18,7 +17,7 @@ Event = Mapping[str, Any]
 
 
 def parse_profile(trace: Sequence[Event], recording: Recording) -> Profile:
-    """Of the last steps in a trace, as many as were recorded. Raises Unsupported."""
+    """The profile of the last steps in a trace, as many as were recorded. Raises Unsupported."""
     window = _window(trace, recording.steps)
     found = summarise([_span(event) for event in trace if _is_kernel(event)], window)
     return Profile(
@@ -45,7 +44,7 @@ def _is_kernel(event: Event) -> bool:
 
 
 def _span(event: Event) -> Span:
-    """By the type of its operator: nodes are named by whoever exported them."""
+    """A span named by the type of its operator: nodes are named by whoever exported them."""
     told = event["args"]
     return Span(
         name=told["op_name"],

@@ -1,4 +1,7 @@
-"""Spans on threads and streams: which is nested in which, which was the innermost when, and when none was."""
+"""Spans on threads and streams: which is nested in which, which was the innermost when, and when none was.
+
+Backends note in a `Recording` what a profiler was on for.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from dataclasses import dataclass
 
 from benchbench.model.profile import Gaps
 from benchbench.stats import median
+
+BEGIN, END = "accelbench begin", "accelbench end"  # between these two marks is what a profile is of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +133,20 @@ def gaps_of(pieces: Sequence[Piece], spans: Sequence[Span], window: TraceWindow)
     middle = median(lengths) if lengths else 0.0
     gaps = Gaps(count=len(found), total_s=total, median_s=middle, longest_s=longest, after=after)
     return gaps, max(window.end_s - window.start_s - total, 0.0)
+
+
+class Unread(Exception):
+    """A trace was recorded that nothing in this interpreter can read; `recording` tells what it is of."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__("the trace can be read by jax or tensorflow only")
+        self.recording = recording
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a profiler was on for: `steps` steps, and the seconds per step of each block of them."""
+
+    profiler: str
+    steps: int
+    step_s: tuple[float, ...]

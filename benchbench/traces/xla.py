@@ -8,20 +8,21 @@ one number.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces import hlo
-from benchbench.traces.recording import BEGIN, END, Recording, Unread
-from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.spans import BEGIN, END, Recording, Span, TraceWindow, Unread
 from benchbench.traces.timeline import Allocation, memory, summarise
-from benchbench.traces.xplane import POOL, Event, Line, chrome, read_lines
 
 # The executors themselves: what they run are operators, what they do in between is none's.
 EXECUTORS = ("ThunkExecutor::Execute", "ExecutorState::Process")
@@ -31,6 +32,18 @@ ALLOCATIONS = {"MemoryAllocation": 1, "MemoryDeallocation": -1}
 TRACE, NATIVE = "trace.json.gz", "xplane.pb"
 
 Labels = Mapping[tuple[str, str], str]  # (XLA's module, its instruction) → what it computes
+# `%name (…) -> … {` opens a computation; `%name = type opcode(…), …` is an instruction, the root comes last.
+COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{$")
+INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (?:\(.*?\)|\S+) ([\w-]+)\(")
+CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
+LIBRARY = re.compile(r'\bcustom_call_target="([^"]*)"')
+NUMBER = re.compile(r"(?:\.clone|\.remat\d*|[._]\d+)+$")  # `_1`: of TensorFlow's nodes, and of GPU kernels
+# Names that do not tell what is inside; other fusions are named after what is fused.
+OPAQUE = re.compile(r"(\w*(ynn|gemm|onednn)_)?fusion|call|custom-call|wrapped_call")
+PRODUCTS = ("convolution", "dot")
+HEAVIEST = (*PRODUCTS, "reduce-window", "select-and-scatter", "sort", "scatter", "gather", "reduce")
+Computation = dict[str, tuple[str, str]]  # instruction → (its operation or library call, what it calls)
+POOL = "ThreadpoolListener::"  # what thread pools note, millions of times
 
 
 def parse_profile(folder: Path, recording: Recording, labels: Labels) -> Profile:
@@ -45,7 +58,7 @@ def parse_profile(folder: Path, recording: Recording, labels: Labels) -> Profile
     except ImportError:
         raise Unread(recording) from None
     if not os.path.exists(folder / TRACE):
-        (folder / TRACE.removesuffix(".gz")).write_text(chrome(lines))
+        (folder / TRACE.removesuffix(".gz")).write_text(as_chrome(lines))
     names = sorted(path.name for path in folder.iterdir() if os.path.isfile(path))
     return profile_of(lines, recording, labels, tuple(names))
 
@@ -91,7 +104,7 @@ def _spans(lines: Sequence[Line], labels: Labels, origin_ns: float) -> Iterator[
     for line in device:
         if line.name.startswith(STREAM if line.plane in with_streams else DERIVED):
             for event in line.events:
-                yield _span(event, _name(event, labels) or hlo.base(event.name), line, origin_ns)
+                yield _span(event, _name(event, labels) or base_name(event.name), line, origin_ns)
 
 
 def _on_device(line: Line) -> bool:
@@ -150,7 +163,7 @@ def _span(event: Event, name: str, line: Line, origin_ns: float, *, helps: bool 
 def _name(event: Event, labels: Labels) -> str:
     """The operator that an event is of, else ""."""
     if instruction := event.stats.get("hlo_op"):
-        name = hlo.base(str(instruction))
+        name = base_name(str(instruction))
         label = labels.get((str(event.stats.get("hlo_module")), str(instruction)), name)
         return name if label == name else f"{label} ({name})"
     kernel = KERNEL.fullmatch(str(event.stats.get("tf_op") or event.name))
@@ -163,7 +176,7 @@ def _number(event: Event, stat: str) -> float | None:
 
 
 def _allocations(lines: Sequence[Line], on_device: bool, origin_ns: float) -> list[Allocation]:
-    """Of the one allocator that held most, among the device's or the host's."""
+    """Allocations of the one allocator that held most, among the device's or the host's."""
     found: dict[str, list[Allocation]] = defaultdict(list)
     for line in lines:
         for event in line.events:
@@ -178,3 +191,119 @@ def _allocations(lines: Sequence[Line], on_device: bool, origin_ns: float) -> li
                     )
                     found[allocator].append(allocation)
     return max(found.values(), key=lambda each: max(one.in_use for one in each), default=[])
+
+
+def base_name(name: str) -> str:
+    """`%transpose_copy_fusion.44.clone` → `transpose_copy_fusion`: numbers differ between compilations."""
+    return NUMBER.sub("", name.partition(" = ")[0].lstrip("%"))
+
+
+def labels(text: str) -> dict[str, str]:
+    """Instruction → what it computes, where its name does not say: `ynn_fusion.3` → `convolution`."""
+    computations = _computations(text)
+    found: dict[str, str] = {}
+    for instructions in computations.values():
+        for name, (operation, called) in instructions.items():
+            inside = _operations(called, computations) or [operation]
+            heaviest = next((each for each in HEAVIEST if each in inside), inside[-1])
+            if OPAQUE.fullmatch(base_name(name)) or (heaviest in PRODUCTS and heaviest not in name):
+                found[name] = heaviest
+    return found
+
+
+def _computations(text: str) -> dict[str, Computation]:
+    found: dict[str, Computation] = {}
+    current: Computation = {}
+    for line in text.splitlines():
+        if opened := COMPUTATION.match(line):
+            current = found.setdefault(opened[1], {})
+        elif instruction := INSTRUCTION.match(line):
+            called, library = CALLED.search(line), LIBRARY.search(line)
+            current[instruction[1]] = (
+                library[1] if library else instruction[2],
+                called[1] if called and instruction[2] in ("fusion", "call", "custom-call") else "",
+            )
+    return found
+
+
+def _operations(name: str, computations: Mapping[str, Computation]) -> list[str]:
+    """The operations of a computation and of those it calls, its root's last."""
+    found: list[str] = []
+    for operation, called in computations.get(name, {}).values():
+        found += [*_operations(called, computations), *([] if called else [operation])]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, in nanoseconds of the trace's own clock."""
+
+    name: str
+    start_ns: float
+    end_ns: float
+    stats: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A thread or a stream of a plane, the host or a device."""
+
+    plane: str
+    name: str
+    events: Sequence[Event]
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Every line of a trace. Raises ImportError where there is neither JAX nor TensorFlow."""
+    if "tensorflow" in sys.modules:
+        return _by_tensorflow(path)
+    try:
+        import jax.profiler
+    except ImportError:
+        return _by_tensorflow(path)
+    return [
+        Line(plane.name, line.name, [Event(e.name, e.start_ns, e.end_ns, dict(e.stats)) for e in line.events])
+        for plane in jax.profiler.ProfileData.from_file(str(path)).planes
+        for line in plane.lines
+    ]
+
+
+def _by_tensorflow(path: Path) -> list[Line]:
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(path.read_bytes())
+    found = []
+    for plane in space.planes:
+        for line in plane.lines:
+            events = [_event(plane, line.timestamp_ns, event) for event in line.events]
+            found.append(Line(plane.name, line.name, events))
+    return found
+
+
+def _event(plane: Any, origin_ns: int, event: Any) -> Event:
+    start = origin_ns + event.offset_ps / 1e3
+    stats = {plane.stat_metadata[stat.metadata_id].name: _value(plane, stat) for stat in event.stats}
+    return Event(plane.event_metadata[event.metadata_id].name, start, start + event.duration_ps / 1e3, stats)
+
+
+def _value(plane: Any, stat: Any) -> Any:
+    kind = stat.WhichOneof("value")
+    return plane.stat_metadata[stat.ref_value].name if kind == "ref_value" else getattr(stat, kind)
+
+
+def as_chrome(lines: Sequence[Line]) -> str:
+    """The same trace in Chrome's Trace Event Format, which ui.perfetto.dev opens."""
+    found: list[dict[str, Any]] = []
+    planes = sorted({line.plane for line in lines})
+    for tid, line in enumerate(lines):
+        where = {"pid": planes.index(line.plane), "tid": tid}
+        found.append({"ph": "M", "name": "process_name", "args": {"name": line.plane}, **where})
+        found.append({"ph": "M", "name": "thread_name", "args": {"name": line.name}, **where})
+        for event in line.events:
+            if not event.name.startswith(POOL):
+                length = (event.end_ns - event.start_ns) / 1e3
+                found.append(
+                    {"ph": "X", "name": event.name, "ts": event.start_ns / 1e3, "dur": length, **where}
+                )
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": found})

@@ -111,7 +111,7 @@ def _end_like(status: int) -> None:
 
 
 def _parent(path: Path) -> int | None:
-    """Of the process whose folder in /proc it is; None if it is gone."""
+    """The parent of the process whose folder in /proc it is; None if it is gone."""
     try:
         return int((path / "stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError, ValueError):

@@ -20,7 +20,7 @@ from benchbench.model.status import Status
 from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
 from benchbench.traces import xla
-from benchbench.traces.recording import Recording, Unread
+from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
 from benchbench.worker.case import Implausible, measure_case
 from benchbench.worker.program import (
@@ -112,7 +112,7 @@ def measured_case(backend: Backend, job: Message) -> Message:
 
 
 def reference_for(job: Message) -> verify.Reference:
-    """At the size and in the dtype that the job names, or at the small size in float32."""
+    """The reference at the size and in the dtype that the job names, or at the small size in float32."""
     from benchbench.worker.reference import (  # need autograd
         keep_freed_memory,
         reference,
@@ -191,7 +191,7 @@ def once_for_all(name: str, compute: Callable[[], Message], world: World) -> Mes
 def largest_deviation(
     workload: Workload, runner: Runner, session: Session, reference: verify.Reference
 ) -> verify.Deviation:
-    """Of the tensor that is furthest from the reference."""
+    """The relative error of the tensor that is furthest from the reference."""
     if isinstance(workload, Operation):
         elements = verify.output_elements(workload, runner.program, runner.step(), session)
         return verify.output_deviation(workload, elements, reference.expected, reference.tolerance)

@@ -1,20 +1,22 @@
-"""A case's workload, built for a framework and ready to step; and the judgement of its result."""
+"""A case's workload, built for a framework and ready to step, with its inputs; its result judged."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from itertools import cycle, repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench import registry
 from benchbench.arrays import AnyArray
-from benchbench.backends.base import Backend, Session
+from benchbench.backends.base import CLEARING, Backend, Session
+from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Case, Dtype, Phase
-from benchbench.model.note import Note
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
-from benchbench.worker import input_rotation, random_cache, verify
+from benchbench.worker import random_cache, verify
 from benchbench.workloads.base import Draw, Program, Workload
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from benchbench.workloads.draw import Standard
 
 Message = dict[str, Any]
+MOST_SETS = 2**14  # of inputs: more would mostly be the framework's own objects
+Inputs = tuple[Any, ...]
 
 
 @dataclasses.dataclass
@@ -62,7 +66,7 @@ def build(
     """The workload's program for this framework, in the session's mode."""
     arrays = workload.arrays(Draw(dtype, standard=standard_of(backend, workload)))
     program = backend.program(session, workload, arrays)
-    inputs, note = input_rotation.turns(
+    inputs, note = turns(
         cache, session, program.inputs, lambda: backend.program(session, workload, arrays).inputs
     )
     if program.feed:
@@ -79,7 +83,7 @@ def standard_of(backend: Backend, workload: Workload) -> Standard:
 
 
 def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArray:
-    """In place of `standard_normal`."""
+    """Zeros in place of `standard_normal`."""
     import numpy as np
 
     return np.zeros(shape, real)
@@ -171,7 +175,7 @@ class WrongResult(Exception):
 
 
 def case_of(fields: Message) -> Case:
-    """From JSON."""
+    """The case that JSON describes."""
     kinds = {"dtype": Dtype, "phase": Phase, "cache": Cache}
     typed = {name: kind(fields[name]) for name, kind in kinds.items()}
     return Case(**{**fields, **typed, "placement": placement_of(fields["placement"])})
@@ -184,6 +188,28 @@ def workload_of(fields: Message) -> Workload:
 
 
 def placement_of(fields: Message) -> Placement:
-    """From JSON."""
+    """The placement that JSON describes."""
     names = tuple(fields.get("names", ()))
     return Placement(**{**fields, "names": names, "strategy": Strategy(fields["strategy"])})
+
+
+def turns(
+    cache: Cache, session: Session, inputs: Inputs, again: Callable[[], Inputs]
+) -> tuple[Iterator[Inputs], Note | None]:
+    """The inputs of one step after the other, without end, and a note on the copies, if there are any.
+
+    `again()` makes another copy. Rotating copies together exceed twice the last-level cache, so that none is
+    still in it when its turn comes again. Raises Unsupported where nothing can rotate.
+    """
+    if cache is not Cache.ROTATE:
+        return repeat(inputs), None
+    held, wanted = sum(map(session.nbytes, inputs)), CLEARING * session.cache_bytes()
+    if held == 0:
+        raise Unsupported("it has no inputs to rotate")
+    count = wanted // held + 1
+    if count > MOST_SETS:
+        raise Unsupported(f"{count} copies of its inputs would be needed: take cold caches instead")
+    if count == 1:
+        return repeat(inputs), note(NoteKind.INPUTS_EXCEED_CACHE, bytes=held)
+    sets = [inputs, *(again() for _ in range(count - 1))]
+    return cycle(sets), note(NoteKind.COPIES_IN_PEAKS, copies=count, bytes=count * held)

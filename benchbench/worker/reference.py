@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_result
-from benchbench.worker.tolerance import accumulation, tolerance
 from benchbench.worker.verify import (
     SPARED,
     STEPS,
     Reference,
+    accumulation,
     checked_at,
     relative_error,
     sample_indices,
     sampled_elements,
+    tolerance,
     training_elements,
 )
-from benchbench.workloads._reference.number_formats import PRECISIONS
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import Flipping, Watching, rounding_to
+from benchbench.workloads._reference.rounding import PRECISIONS, Flipping, Watching, rounding_to
 from benchbench.workloads.base import Draw, Operation, Training, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
@@ -58,7 +58,7 @@ def keep_freed_memory() -> None:
 
 
 def reference(workload: Workload, dtype: Dtype, standard: Standard | None = None) -> Reference:
-    """Of `checked_at(workload)`, whose inputs and weights `standard` draws."""
+    """The reference of `checked_at(workload)`, whose inputs and weights `standard` draws."""
     workload = checked_at(workload)
     if isinstance(workload, Training):
         plain = asdict(_cached(workload, Dtype.FLOAT32, standard)) if dtype.is_narrow else None
@@ -68,7 +68,7 @@ def reference(workload: Workload, dtype: Dtype, standard: Standard | None = None
 
 
 def reference_in_float32(workload: Workload, standard: Standard | None = None) -> Reference:
-    """Of an operation at its small size, which several sizes may share."""
+    """The reference of an operation at its small size, which several sizes may share."""
     small = workload.tiny()
     assert isinstance(small, Operation)
 
@@ -113,13 +113,13 @@ def drawn_tolerance(workload: Operation, dtype: Dtype, standard: Standard | None
 
 
 def _cached(workload: Training, dtype: Dtype, standard: Standard | None) -> Reference:
-    """That in float32 is asked for again with each narrower dtype, and each with every strategy."""
+    """The result, kept: float32's is asked for with each narrower dtype, and each with every strategy."""
     name = f"{dtype} {type(workload).__module__} {workload} in {workload.replicas} replicas"
     return Reference(**cached_result(name, lambda: asdict(of_training(workload, dtype, standard))))
 
 
 def of_training(workload: Training, dtype: Dtype, standard: Standard | None = None) -> Reference:
-    """Without the tensors that rounding alone takes too far in this dtype."""
+    """The reference of training, without the tensors that rounding alone takes too far in this dtype."""
     arrays = workload.arrays(Draw(dtype, standard=standard))
     flipping = flipping_in(dtype)
     watching = Watching(storage=flipping.storage, flipping=flipping)
@@ -163,7 +163,7 @@ def trained(workload: Training, arrays: Arrays, ops: Ops) -> Tensors:
 
 
 def storage_errors(arrays: Arrays, exact: Tensors, unit_roundoff: float) -> dict[str, float]:
-    """Of an update: its parameter is rounded in each step, to steps of its own size, not of the update's."""
+    """An update's parameter is rounded in each step, to steps of its own size, not of the update's."""
     import numpy as np
 
     sizes = {

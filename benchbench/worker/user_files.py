@@ -148,7 +148,7 @@ def figures(name: str, params: Message) -> Message:
 
 
 def mistake(text: str, line: int | None) -> Message:
-    """As it is sent."""
+    """A mistake, as it is sent."""
     return {"text": text, "line": line}
 
 

@@ -44,7 +44,7 @@ class ScaledDotProduct(Operation):
 
     @property
     def queries(self) -> int:
-        """As many as keys."""
+        """There are as many queries as keys."""
         return self.length
 
     def cost(self, dtype: Dtype) -> Cost:
@@ -74,7 +74,6 @@ class ScaledDotProduct(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """(batch, heads, queries, dim)."""
         return self.batch, self.heads, self.queries, self.dim
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -84,7 +83,6 @@ class ScaledDotProduct(Operation):
         return {name: draw.normal(name, *shape) for name, shape in shapes.items()}
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """One softmax row per sampled output."""
         import numpy as np
 
         def output(b: int, h: int, t: int, d: int) -> float:
@@ -97,7 +95,6 @@ class ScaledDotProduct(Operation):
         return np.array([output(*at) for at in index])
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """All rows."""
         heads_last = (ops.np.swapaxes(arrays[name], 1, 2) for name in "qkv")
         return ops.np.swapaxes(ops.attention(*heads_last, causal=self.causal), 1, 2)
 

@@ -13,7 +13,7 @@ from benchbench.arrays import Array
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
-from benchbench.workloads._vectors import DRAWN
+from benchbench.workloads._memory_bound import DRAWN
 from benchbench.workloads.base import Operation
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class BetweenRanks(Operation):
 
     @property
     def world(self) -> int:
-        """Ranks."""
+        """How many ranks."""
         return self.placement.devices
 
     @property
@@ -46,7 +46,6 @@ class BetweenRanks(Operation):
 
     @property
     def roundings(self) -> int:
-        """None."""
         return 0
 
 
@@ -63,7 +62,7 @@ class Collective(BetweenRanks):
 
     @property
     def part(self) -> int:
-        """Elements."""
+        """Elements of a part."""
         return -(-self.n // self.world)
 
     @property
@@ -100,11 +99,9 @@ class Collective(BetweenRanks):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(ranks, elements)."""
         return self.world, self.received
 
     def tiny(self) -> Self:
-        """An odd size."""
         return type(self)(n=1021)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -118,11 +115,11 @@ class Collective(BetweenRanks):
         }
 
     def stacked(self, arrays: Arrays) -> Array:
-        """Of all ranks: (ranks, elements)."""
+        """All ranks' arrays as one: (ranks, elements)."""
         import numpy as np
 
         return np.stack([arrays[f"rank{rank}"] for rank in range(self.world)])
 
     def own(self, arrays: Arrays) -> Array:
-        """Of the rank that this process is."""
+        """The array of the rank that this process is."""
         return arrays[f"rank{self.rank}"]

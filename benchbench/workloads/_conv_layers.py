@@ -1,16 +1,16 @@
-"""Convolutions and pooling as data, of images, sequences and videos: see `_layers.py`."""
+"""Convolutions and pooling as data, and how few multiplications may do one: see `_layers.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod, sqrt
 from typing import ClassVar
 
-from benchbench.workloads._layers import Passes
-from benchbench.workloads._multiplications import saved_by_algorithms
-from benchbench.workloads._weights import Weight, bias_of
+from benchbench.workloads._layers import Passes, Weight, bias_of
 
 Size = int | tuple[int, ...]  # along each axis; one number: along both of an image
+Axis = tuple[int, int, int, int]  # size of the image, kernel, stride, zeros on either edge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +32,17 @@ class Conv:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of the input, along each axis."""
+        """The input's sizes along each axis."""
         return along(self.size)
 
     @property
     def kernels(self) -> tuple[int, ...]:
-        """Along each axis."""
+        """The kernel's sizes along each axis."""
         return along(self.kernel, len(self.sizes))
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Along each axis."""
+        """Strides along each axis."""
         return along(self.stride, len(self.sizes))
 
     @property
@@ -59,23 +59,21 @@ class Conv:
 
     @property
     def output_sizes(self) -> tuple[int, ...]:
-        """Along each axis (Dumoulin & Visin 2016, relationship 6)."""
+        """The output's sizes along each axis (Dumoulin & Visin 2016, relationship 6)."""
         axes = zip(self.sizes, self.kernels, self.strides, self.padding, strict=True)
         return tuple((size + 2 * edge - kernel) // stride + 1 for size, kernel, stride, edge in axes)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight: output channels, input channels, the kernel."""
+        """The weight's shape: output channels, input channels, the kernel."""
         return self.outputs, self.inputs, *self.kernels
 
     @property
     def products(self) -> int:
-        """Summed into one output element."""
         return self.inputs * prod(self.kernels)
 
     @property
     def roundings(self) -> int:
-        """The product, and the sum with the bias."""
         return 1 + self.bias
 
     def weights(self) -> dict[str, Weight]:
@@ -84,15 +82,14 @@ class Conv:
         return _weights(self.name, self.shape, scale, self.outputs if self.bias else 0)
 
     def pixels(self) -> tuple[int, int]:
-        """Of one sample, all channels: read, written."""
+        """Pixels of one sample, all channels: read, written."""
         return self.inputs * prod(self.sizes), self.outputs * prod(self.output_sizes)
 
     def flops(self, batch: int) -> int:
-        """Of the forward pass, padding counted as work."""
+        """FLOPs of the forward pass, padding counted as work."""
         return 2 * batch * self.products * self.outputs * prod(self.output_sizes)
 
     def elements(self, batch: int) -> int:
-        """Operand, weight and result, each once."""
         return batch * sum(self.pixels()) + prod(self.shape)
 
     @property
@@ -118,22 +115,20 @@ class ConvTranspose:
 
     @property
     def output_size(self) -> int:
-        """In pixels (Dumoulin & Visin 2016, relationship 14)."""
+        """The output's side in pixels (Dumoulin & Visin 2016, relationship 14)."""
         return (self.size - 1) * self.stride - 2 * self.edge + self.kernel
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight: input channels, output channels, height, width."""
+        """The weight's shape: input channels, output channels, height, width."""
         return self.inputs, self.outputs, self.kernel, self.kernel
 
     @property
     def products(self) -> int:
-        """Summed into one output element at most."""
         return self.inputs * ceil(self.kernel / self.stride) ** 2
 
     @property
     def roundings(self) -> int:
-        """The product, and the sum with the bias."""
         return 1 + self.bias
 
     def weights(self) -> dict[str, Weight]:
@@ -142,17 +137,16 @@ class ConvTranspose:
         return _weights(self.name, self.shape, scale, self.outputs if self.bias else 0)
 
     def flops(self, batch: int) -> int:
-        """Of the forward pass: each input pixel meets the whole kernel."""
+        """Each input pixel meets the whole kernel."""
         return 2 * batch * self.size**2 * prod(self.shape)
 
     def elements(self, batch: int) -> int:
-        """Operand, weight and result, each once."""
         moved = self.inputs * self.size**2 + self.outputs * self.output_size**2
         return batch * moved + prod(self.shape)
 
     @property
     def saved(self) -> float:
-        """As of the convolution whose gradient it is."""
+        """As many as the convolution whose gradient it is."""
         return saved_by_algorithms([(self.output_size, self.kernel, self.stride, self.edge)] * 2)
 
 
@@ -166,15 +160,13 @@ class MaxPool:
     roundings: ClassVar[int] = 0  # a selection
 
     def weights(self) -> dict[str, Weight]:
-        """None."""
         return {}
 
     def flops(self, batch: int) -> int:
-        """None."""
         return 0
 
     def elements(self, batch: int) -> int:
-        """Not counted: fused with what it follows at best."""
+        """Nothing is counted: fused with what it follows at best."""
         return 0
 
 
@@ -198,3 +190,28 @@ def _weights(name: str, shape: tuple[int, ...], scale: float, biases: int) -> di
     axes = (*range(2, len(shape)), 1, 0)
     kernel = Weight(shape=shape, scale=scale, axes=axes)
     return {f"{name}.weight": kernel, **bias_of(name, biases, biases > 0)}
+
+
+def saved_by_algorithms(axes: Iterable[Axis]) -> float:
+    """Products of the convolution of a channel over the fewest multiplications: 1 where each is needed.
+
+    A limit, whatever the algorithm. A bilinear algorithm takes one for each input that it reads, and for each
+    output: Winograd 1980, "Arithmetic complexity of computations"; Lavin & Gray 2016, "Fast algorithms for
+    CNNs", section 4. F(m, r), m outputs of a filter of r taps, reads m + r − 1 inputs, and Winograd's
+    algorithm takes no more. In several dimensions the numbers of each are multiplied. FFTs are algorithms of
+    this kind.
+    """
+    saved = 1.0
+    for axis in axes:
+        size, kernel, stride, edge = axis
+        outputs = (size + 2 * edge - kernel) // stride + 1
+        saved *= outputs * kernel / max(_met(axis, outputs))
+    return saved
+
+
+def _met(axis: Axis, outputs: int) -> Sequence[int]:
+    """Inputs that reach an output, and outputs that an input reaches: padding is neither."""
+    size, kernel, stride, edge = axis
+    pairs = [(at, at * stride + tap - edge) for at in range(outputs) for tap in range(kernel)]
+    inside = [(at, place) for at, place in pairs if 0 <= place < size]
+    return 1, len({at for at, _ in inside}), len({place for _, place in inside})

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._layouts import images_layout, torch_layout
-from benchbench.workloads._multiplications import saved_by_algorithms
+from benchbench.workloads._conv_layers import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
+from benchbench.workloads.program import images_layout, torch_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 TO_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # channels: NCHW → NHWC, by the number of axes
 FILTER_LAST = {4: (2, 3, 1, 0), 5: (2, 3, 4, 1, 0)}  # OIHW → HWIO
 AXIS_NAMES = {4: ("NHWC", "HWIO", "NHWC"), 5: ("NDHWC", "DHWIO", "NDHWC")}
+AS_PADDING = -1
 
 
 class Convolution(Operation):
@@ -35,29 +37,19 @@ class Convolution(Operation):
 
     item = "image"
     version = 2  # torch's gradients of outputs lie as images do
+    may_be_zero = frozenset({"padding"})
 
-    @property
-    @abstractmethod
-    def image_shape(self) -> Sizes:
-        """(batch, channels, *sides)."""
+    batch: int
+    channels: int
+    height: int
+    width: int
+    kernel: int
+    stride: int  # and `padding`: the same for all sides
+    padding: int
 
-    @property
-    @abstractmethod
-    def filter_shape(self) -> Sizes:
-        """(outputs, channels that each of them sees, *kernel)."""
-
-    @property
-    @abstractmethod
-    def strides(self) -> Sizes:
-        """By spatial dimension."""
-
-    @property
-    @abstractmethod
-    def edges(self) -> Sizes:
-        """Zeros on either side, by spatial dimension."""
-
-    def check_kernel(self) -> None:
-        """Raise UsageError for a kernel that is larger than the padded image."""
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a kernel that is larger than the padded image."""
+        super().__post_init__()
         sizes = zip(self.image_shape[2:], self.edges, self.filter_shape[2:], strict=True)
         for side, edge, kernel in sizes:
             if kernel > side + 2 * edge:
@@ -69,8 +61,28 @@ class Convolution(Operation):
                 )
 
     @property
+    def image_shape(self) -> Sizes:
+        """(batch, channels, *sides)."""
+        return self.batch, self.channels, self.height, self.width
+
+    @property
+    @abstractmethod
+    def filter_shape(self) -> Sizes:
+        """(outputs, channels that each of them sees, *kernel)."""
+
+    @property
+    def strides(self) -> Sizes:
+        """Strides by spatial dimension."""
+        return (self.stride,) * len(self.image_shape[2:])
+
+    @property
+    def edges(self) -> Sizes:
+        """Zeros on either side, by spatial dimension."""
+        return (self.padding,) * len(self.image_shape[2:])
+
+    @property
     def multiplications_saved(self) -> float:
-        """By the sizes; of a gradient as of the convolution."""
+        """Sizes tell; a gradient takes as many as the convolution."""
         sizes = self.image_shape[2:], self.filter_shape[2:], self.strides, self.edges
         return saved_by_algorithms(zip(*sizes, strict=True))
 
@@ -88,7 +100,6 @@ class Convolution(Operation):
 
     @property
     def output_shape(self) -> Sizes:
-        """(batch, outputs, *sides)."""
         return self.convolved_shape
 
     def cost(self, dtype: Dtype) -> Cost:
@@ -106,11 +117,9 @@ class Convolution(Operation):
 
     @property
     def reduction(self) -> int:
-        """Each output sums C·R·S products."""
         return prod(self.filter_shape[1:])
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """Images and filters."""
         return {
             "images": draw.normal("images", *self.image_shape),
             "filters": draw.normal("filters", *self.filter_shape),
@@ -188,7 +197,51 @@ class ConvolutionBackward(Backward, Convolution):
         }
 
 
+@dataclass(frozen=True)
+class Sizes2d(Convolution):
+    """Square filters, evenly padded, but for a side with a kernel or padding of its own; 0 and −1: none."""
+
+    batch: int = 8
+    channels: int = 64
+    height: int = 28
+    width: int = 28
+    filters: int = 64
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 1
+    kernel_h: int = 0
+    kernel_w: int = 0
+    pad_h: int = AS_PADDING
+    pad_w: int = AS_PADDING
+
+    added = frozenset({"kernel_h", "kernel_w", "pad_h", "pad_w"})
+    may_be_zero = frozenset({"padding", "kernel_h", "kernel_w"})
+    least: ClassVar[Mapping[str, int]] = {"pad_h": AS_PADDING, "pad_w": AS_PADDING}
+
+    @property
+    def filter_shape(self) -> tuple[int, ...]:
+        return self.filters, self.channels, self.kernel_h or self.kernel, self.kernel_w or self.kernel
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        return tuple(self.padding if edge == AS_PADDING else edge for edge in (self.pad_h, self.pad_w))
+
+    def tiny(self) -> Self:
+        """Odd sizes; kernel, stride and padding as they are."""
+        height, width = (2 * kernel + 3 for kernel in self.filter_shape[2:])
+        return replace(self, batch=2, channels=5, height=height, width=width + 2, filters=7)
+
+    def convolved(self, ops: Any, images: Any, filters: Any) -> Any:
+        """The convolution by the operations of a reference."""
+        return ops.conv2d(images, filters, stride=self.strides, padding=self.edges)
+
+
 def torch_images(context: DeviceContext, arrays: Arrays, *names: str) -> tuple[Any, ...]:
     """Tensors of NC* shape, in the session's layout."""
     tensors = [context.put(arrays[name]) for name in names]
     return tuple(tensor.contiguous(memory_format=torch_layout(context, tensor.ndim)) for tensor in tensors)
+
+
+def explicit_padding(edges: tuple[int, ...]) -> list[list[int]]:
+    """Padding as TensorFlow takes it of NHWC images."""
+    return [[0, 0], *([edge, edge] for edge in edges), [0, 0]]

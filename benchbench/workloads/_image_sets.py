@@ -1,4 +1,4 @@
-"""Sets of images that an input pipeline reads: drawn from a seed, or files that the user names. Read only.
+"""Images that an input pipeline reads, drawn or the user's files, and its samples of them. Read only.
 
 A set of the user's is named by its format and the SHA-256 of its content, `mnist-` and 12 hex digits, never
 by its path: the same data has the same name on every machine.
@@ -38,6 +38,11 @@ MOST_BYTES = 2**32  # of a file
 MOST_UNPACKED = 2**30  # of what is compressed: a few megabytes may become as much
 CIFAR_SIDE, CIFAR_CHANNELS = 32, 3
 CIFAR_RECORD = 1 + CIFAR_CHANNELS * CIFAR_SIDE**2  # bytes: a class, then red, green and blue
+EPOCHS = 8  # after which the order comes again
+PLACE_BITS = 20  # of a number that says where a crop lies: 0 at one edge, 2²⁰ − 1 at the other
+PREFETCHED = 2  # batches that each worker prepares ahead: DataLoader's default, taken for all
+# Of a byte. Powers of two: the normalised value is exact in every dtype, so no framework rounds it otherwise.
+MEAN, DEVIATION = 128.0, 64.0
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,13 @@ class ImageSet:
         return isinstance(self.images[0], str)
 
     def image(self, index: int) -> NDArray[np.uint8]:
-        """One of them, decoded."""
+        """An image, decoded."""
         stored: Any = self.images[index]
         return decoded_image(Path(stored)) if isinstance(stored, str) else stored
 
     @property
     def least_side(self) -> int:
-        """In pixels, the shorter side of the smallest image."""
+        """The shorter side of the smallest image, in pixels."""
         return min(min(self._size(index)) for index in range(len(self.labels)))
 
     def _size(self, index: int) -> tuple[int, int]:
@@ -88,7 +93,7 @@ def drawn_set(count: int, side: int, classes: int) -> ImageSet:
 
 
 def channels_of(name: str) -> int:
-    """Of the images of the set of that name."""
+    """The channels that images of the set of that name have."""
     return CHANNELS[name.partition("-")[0]]
 
 
@@ -179,6 +184,42 @@ READERS: dict[str, Callable[[Path], tuple[ImageSet, str]]] = {
     "cifar10": cifar10,
     "images": image_folder,
 }
+
+
+def drawn_order(count: int) -> Indices:
+    """For each sample its image, the crop's place from the top and from the left, and whether it is flipped.
+
+    (`EPOCHS` · count, 4). Each epoch has every image once, in an order of its own. Drawn ahead, the same in
+    every framework: no framework's own generator gives numbers that another could check.
+    """
+    import numpy as np
+
+    source = generator((SEED, crc32(b"order of samples")))
+    images = np.concatenate([source.permutation(count) for _ in range(EPOCHS)])
+    places = source.integers(0, 2**PLACE_BITS, (2, len(images)))
+    return np.stack([images, *places, source.integers(0, 2, len(images))], axis=1)
+
+
+def crop_corner(sizes: Sequence[int], side: int, places: Indices) -> tuple[int, int]:
+    """The uppermost row and the leftmost column of a square crop, each possible one equally likely.
+
+    `sizes`: height and width of the image, and whatever else its shape has.
+    """
+
+    def first(axis: int) -> int:
+        return (sizes[axis] - side + 1) * int(places[axis]) >> PLACE_BITS
+
+    return first(0), first(1)
+
+
+def augmented(image: NDArray[np.uint8], row: Indices, side: int) -> NDArray[np.float32]:
+    """Cropped, flipped from left to right or not, normalised: (side, side, channels)."""
+    import numpy as np
+
+    top, left = crop_corner(image.shape, side, row[1:3])
+    crop = image[top : top + side, left : left + side]
+    crop = crop[:, ::-1] if row[3] else crop
+    return (crop.astype(np.float32) - np.float32(MEAN)) / np.float32(DEVIATION)
 
 
 def decoded_image(path: Path) -> NDArray[np.uint8]:

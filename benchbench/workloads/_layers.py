@@ -1,22 +1,135 @@
 """Layers as data: their weights, and their counted work. Knows no framework.
 
 Weights have PyTorch's names and layouts; a layer knows the layout of its own in TensorFlow and JAX. Work is
-counted of what multiplies: normalisation, activations and look-ups count no FLOPs.
+counted of what multiplies: normalisation, activations and look-ups count no FLOPs. The forward functions of
+layers as torch.nn has them are torch.nn's own, and those of `_programs/transformer_layers.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._weights import Weight, bias_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Draw
+
 
 EPSILON = 1e-5  # of normalisations: PyTorch's default
 DECAY = 0.9  # of running statistics; PyTorch's momentum is what is left, its default 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """How a weight is drawn, N(mean, scale²), and how it lies in memory."""
+
+    shape: tuple[int, ...]  # PyTorch's
+    scale: float
+    mean: float = 0.0
+    is_learnt: bool = True  # by the optimizer; running statistics are only carried along
+    is_positive: bool = False  # its absolute value is taken
+    # Part of its gradient is 0, as of a bias of attention's keys, which softmax does not see: what rounding
+    # leaves of it, Adam makes as large as the rest.
+    is_partly_idle: bool = False
+    axes: tuple[int, ...] = ()  # of TensorFlow and JAX, as PyTorch numbers them; () where they are the same
+    parts: tuple[int, ...] = ()  # what `axes` are of, where an axis of `shape` is several of theirs
+
+    def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
+        """The weight in PyTorch's layout."""
+        import numpy as np
+
+        array = draw.normal(name, *self.shape, scale=self.scale, mean=self.mean)
+        return np.abs(array) if self.is_positive else array
+
+    @property
+    def shape_channels_last(self) -> tuple[int, ...]:
+        """The shape as TensorFlow and JAX have it."""
+        moved = [(self.parts or self.shape)[axis] for axis in self.axes or range(len(self.shape))]
+        return (prod(moved[:-1]), moved[-1]) if self.axes and self.parts else tuple(moved)
+
+    def channels_last(self, array: AnyArray) -> AnyArray:
+        """The weight as TensorFlow and JAX have it: the input's channels before the output's."""
+        if not self.axes:
+            return array
+        moved = array.reshape(self.parts or self.shape).transpose(self.axes)
+        return moved.reshape(-1, moved.shape[-1]) if self.parts else moved
+
+    def as_in_torch(self, tensor: Any, reshape: Callable[..., Any], transpose: Callable[..., Any]) -> Any:
+        """The inverse of `channels_last`, of a framework's tensor and by its functions."""
+        if not self.axes:
+            return tensor
+        parts = self.parts or self.shape
+        there = reshape(tensor, tuple(parts[axis] for axis in self.axes))
+        return reshape(transpose(there, tuple(map(self.axes.index, range(len(parts))))), self.shape)
+
+
+def bias_of(name: str, count: int, there: bool) -> dict[str, Weight]:
+    """One small number per output."""
+    return {f"{name}.bias": Weight(shape=(count,), scale=0.01)} if there else {}
+
+
+class Layer(Protocol):
+    """What holds weights or multiplies."""
+
+    @property
+    def beside(self) -> bool:
+        """Whether it is on a branch shorter than the one it is added to."""
+
+    @property
+    def products(self) -> int:
+        """Products summed into one output element."""
+
+    @property
+    def roundings(self) -> int:
+        """Times a value is rounded to the case's dtype in it."""
+
+    def weights(self) -> dict[str, Weight]:
+        """Weights by PyTorch's names."""
+
+    def flops(self, batch: int) -> int:
+        """FLOPs of the forward pass."""
+
+    def elements(self, batch: int) -> int:
+        """Elements moved in the forward pass: operand, weight and result, each once."""
+
+
+Passes = Sequence[tuple[int, Layer]]  # how many times the work of a layer's forward pass is done
+
+
+def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:
+    """Weights by PyTorch's names."""
+    return {name: weight for layer in layers for name, weight in layer.weights().items()}
+
+
+def parameters_in(layers: Sequence[Layer]) -> int:
+    """How many parameters are learnt."""
+    return sum(prod(weight.shape) for weight in weights_of(layers).values() if weight.is_learnt)
+
+
+def counted_cost(passes: Passes, batch: int, dtype: Dtype) -> Cost:
+    """Each pass over a layer has its FLOPs, and moves its operand, weight and result once."""
+    return Cost(
+        flops=sum(times * layer.flops(batch) for times, layer in passes),
+        bytes=dtype.itemsize * sum(times * layer.elements(batch) for times, layer in passes),
+        items=batch,
+        item="image",
+    )
+
+
+def training_passes(layers: Sequence[Layer], first: Sequence[Layer]) -> Passes:
+    """Three passes over `layers`: forward, gradient of the input, gradient of the weight.
+
+    The `first` layers, which take the network's inputs, need no gradient of theirs.
+    """
+    return [*((3, layer) for layer in layers), *((-1, layer) for layer in first)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +146,15 @@ class Dense:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight: outputs, inputs."""
+        """The weight's shape: outputs, inputs."""
         return self.outputs, self.inputs
 
     @property
     def products(self) -> int:
-        """Summed into one output element."""
         return self.inputs
 
     @property
     def roundings(self) -> int:
-        """The product, and the sum with the bias."""
         return 1 + self.bias
 
     def weights(self) -> dict[str, Weight]:
@@ -53,11 +164,9 @@ class Dense:
         return {f"{self.name}.weight": matrix, **bias_of(self.name, self.outputs, self.bias)}
 
     def flops(self, batch: int) -> int:
-        """Of the forward pass."""
         return 2 * batch * self.rows * self.inputs * self.outputs
 
     def elements(self, batch: int) -> int:
-        """Operand, weight and result, each once."""
         return batch * self.rows * (self.inputs + self.outputs) + prod(self.shape)
 
 
@@ -75,7 +184,6 @@ class Norm:
     roundings: ClassVar[int] = 1
 
     def weights(self) -> dict[str, Weight]:
-        """Scale, shift, and the running statistics of batch normalisation."""
         shape, name = (self.channels,), self.name
         learnt = {f"{name}.weight": Weight(shape=shape, mean=self.scale[0], scale=self.scale[1])}
         if self.shift:
@@ -88,11 +196,10 @@ class Norm:
         return learnt | {f"{name}.running_mean": mean, f"{name}.running_var": variance}
 
     def flops(self, batch: int) -> int:
-        """Not counted."""
         return 0
 
     def elements(self, batch: int) -> int:
-        """Not counted: fused with what it follows at best."""
+        """Nothing is counted: fused with what it follows at best."""
         return 0
 
 
@@ -114,11 +221,9 @@ class Embedding:
         return {f"{self.name}.weight": Weight(shape=(self.count, self.width), scale=self.scale)}
 
     def flops(self, batch: int) -> int:
-        """None."""
         return 0
 
     def elements(self, batch: int) -> int:
-        """What is looked up is read and written."""
         return 2 * batch * self.rows * self.width
 
 
@@ -135,11 +240,9 @@ class SelfAttention:
 
     @property
     def products(self) -> int:
-        """To a score, then to an output."""
         return self.width // self.heads + self.length
 
     def weights(self) -> dict[str, Weight]:
-        """None."""
         return {}
 
     def flops(self, batch: int) -> int:
@@ -148,61 +251,205 @@ class SelfAttention:
         return 4 * batch * pairs * self.width
 
     def elements(self, batch: int) -> int:
-        """Queries, keys, values and result."""
         return 4 * batch * self.length * self.width
 
 
-class Layer(Protocol):
-    """What holds weights or multiplies."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausalAttention:
+    """Attention of the last `rows` of `length` positions to all up to each: products alone, no weights."""
 
-    @property
-    def beside(self) -> bool:
-        """Whether it is on a branch shorter than the one it is added to."""
+    rows: int
+    length: int
+    width: int  # of all heads together
+    heads: int
+    kv_heads: int
+    beside: ClassVar[bool] = False
+    roundings: ClassVar[int] = 3  # scores, their softmax, result
 
     @property
     def products(self) -> int:
-        """Summed into one output element."""
-
-    @property
-    def roundings(self) -> int:
-        """Times a value is rounded to the case's dtype in it."""
+        return self.width // self.heads + self.length
 
     def weights(self) -> dict[str, Weight]:
-        """By PyTorch's names."""
+        return {}
 
     def flops(self, batch: int) -> int:
-        """Of the forward pass."""
+        """QKᵀ and PV, 2 · width each, of the pairs that the mask leaves."""
+        pairs = self.rows * (2 * self.length - self.rows + 1) // 2
+        return 4 * batch * pairs * self.width
 
     def elements(self, batch: int) -> int:
-        """Moved in the forward pass: operand, weight and result, each once."""
+        shared = self.width * self.kv_heads // self.heads
+        return 2 * batch * (self.rows * self.width + self.length * shared)
 
 
-Passes = Sequence[tuple[int, Layer]]  # how many times the work of a layer's forward pass is done
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RmsNorm:
+    """Root mean square normalisation, by a scale alone (Zhang & Sennrich 2019)."""
+
+    name: str
+    channels: int
+    beside: ClassVar[bool] = False
+    products: ClassVar[int] = 0
+    roundings: ClassVar[int] = 1
+
+    def weights(self) -> dict[str, Weight]:
+        return {f"{self.name}.weight": Weight(shape=(self.channels,), mean=1.0, scale=0.1)}
+
+    def flops(self, batch: int) -> int:
+        return 0
+
+    def elements(self, batch: int) -> int:
+        """Nothing is counted: fused with what it follows at best."""
+        return 0
 
 
-def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:
-    """By PyTorch's names."""
-    return {name: weight for layer in layers for name, weight in layer.weights().items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedLogits:
+    """The product with the table of tokens (Press & Wolf 2017), whose weights are the embedding's."""
+
+    width: int
+    vocabulary: int
+    rows: int
+    beside: ClassVar[bool] = False
+    roundings: ClassVar[int] = 1
+
+    @property
+    def products(self) -> int:
+        return self.width
+
+    def weights(self) -> dict[str, Weight]:
+        return {}
+
+    def flops(self, batch: int) -> int:
+        return 2 * batch * self.rows * self.width * self.vocabulary
+
+    def elements(self, batch: int) -> int:
+        return batch * self.rows * (self.width + self.vocabulary) + self.width * self.vocabulary
 
 
-def parameters_in(layers: Sequence[Layer]) -> int:
-    """That are learnt."""
-    return sum(prod(weight.shape) for weight in weights_of(layers).values() if weight.is_learnt)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotary:
+    """Tables of rotary positions: each pair of a head's halves turns by the position (Su et al. 2021)."""
+
+    name: str
+    length: int
+    dim: int  # of a head
+    base: float
+    beside: ClassVar[bool] = False
+    products: ClassVar[int] = 0
+    roundings: ClassVar[int] = 1
+
+    def weights(self) -> dict[str, Weight]:
+        """Cosines and sines, (length, dim) each, computed in float64 once, as by PyTorch's users."""
+        shape = self.length, self.dim
+        return {
+            f"{self.name}_{part}": RotaryTable(
+                shape=shape, scale=0.0, is_learnt=False, base=self.base, part=part
+            )
+            for part in ("cos", "sin")
+        }
+
+    def flops(self, batch: int) -> int:
+        return 0
+
+    def elements(self, batch: int) -> int:
+        """Nothing is counted: fused with the products at best."""
+        return 0
 
 
-def counted_cost(passes: Passes, batch: int, dtype: Dtype) -> Cost:
-    """Each pass over a layer has its FLOPs, and moves its operand, weight and result once."""
-    return Cost(
-        flops=sum(times * layer.flops(batch) for times, layer in passes),
-        bytes=dtype.itemsize * sum(times * layer.elements(batch) for times, layer in passes),
-        items=batch,
-        item="image",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotaryTable(Weight):
+    """cos or sin of position · base^(−2i / dim), for pairs i of a head, and again for their other halves."""
+
+    base: float
+    part: str
+
+    def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
+        """Nothing is drawn; float32 angles would err by position · 2⁻²⁴."""
+        import numpy as np
+
+        length, dim = self.shape
+        angles = np.outer(np.arange(length), self.base ** (-np.arange(0, dim, 2) / dim))
+        return draw.rounded(getattr(np, self.part)(np.concatenate([angles, angles], axis=1)))
 
 
-def training_passes(layers: Sequence[Layer], first: Sequence[Layer]) -> Passes:
-    """Three passes over `layers`: forward, gradient of the input, gradient of the weight.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiHeadAttention:
+    """nn.MultiheadAttention: queries, keys and values are projected, and the result once more."""
 
-    The `first` layers, which take the network's inputs, need no gradient of theirs.
-    """
-    return [*((3, layer) for layer in layers), *((-1, layer) for layer in first)]
+    name: str
+    width: int
+    heads: int
+    length: int  # of the queries
+    memory: int  # length of what is attended to
+    causal: bool = False
+    beside: ClassVar[bool] = False
+    roundings: ClassVar[int] = 7  # two products with their biases, scores, softmax, result
+
+    @property
+    def products(self) -> int:
+        """Products summed to a query, to a score, to a result, and to an output."""
+        return 2 * self.width + self.width // self.heads + self.memory
+
+    def weights(self) -> dict[str, Weight]:
+        """Three matrices and biases in one, and those of the output: N(0, 1 / width) and small."""
+        width, scale = self.width, 1 / sqrt(self.width)
+        return {
+            f"{self.name}.in_proj_weight": Weight(shape=(3 * width, width), scale=scale, axes=(1, 0)),
+            f"{self.name}.in_proj_bias": Weight(shape=(3 * width,), scale=0.01, is_partly_idle=True),
+            f"{self.name}.out_proj.weight": Weight(shape=(width, width), scale=scale, axes=(1, 0)),
+            f"{self.name}.out_proj.bias": Weight(shape=(width,), scale=0.01),
+        }
+
+    def flops(self, batch: int) -> int:
+        """Projections of queries, result, keys and values; QKᵀ and PV of the pairs that a mask leaves."""
+        pairs = self.length * (self.length + 1) // 2 if self.causal else self.length * self.memory
+        projected = 2 * (2 * self.length + 2 * self.memory) * self.width**2
+        return batch * (projected + 4 * pairs * self.width)
+
+    def elements(self, batch: int) -> int:
+        """Operand and result of both projections and of attention, and the weights, each once."""
+        moved = 6 * self.length + 5 * self.memory  # as of two Dense and one SelfAttention
+        if self.memory == self.length:
+            moved -= self.memory  # the operand is projected to queries, keys and values at once
+        return batch * moved * self.width + sum(prod(weight.shape) for weight in self.weights().values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedDense(Dense):
+    """A product with a table of embeddings that is another layer's, and a bias of its own."""
+
+    def weights(self) -> dict[str, Weight]:
+        return bias_of(self.name, self.outputs, self.bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerSize:
+    """What all layers of an encoder or a decoder have in common."""
+
+    width: int
+    heads: int
+    feed_forward: int
+
+    def encoder_layer(self, name: str, length: int) -> Iterator[Layer]:
+        """Layers by nn.TransformerEncoderLayer's names; the order of its norms has no part in cost."""
+        yield self._attention(f"{name}.self_attn", length, length)
+        yield from self._fed(name, length, norms=2)
+
+    def decoder_layer(self, name: str, length: int, memory: int) -> Iterator[Layer]:
+        """Layers by nn.TransformerDecoderLayer's names: causal, then over the memory."""
+        yield self._attention(f"{name}.self_attn", length, length, causal=True)
+        yield self._attention(f"{name}.multihead_attn", length, memory)
+        yield from self._fed(name, length, norms=3)
+
+    def _attention(self, name: str, length: int, memory: int, *, causal: bool = False) -> Layer:
+        return MultiHeadAttention(
+            name=name, width=self.width, heads=self.heads, length=length, memory=memory, causal=causal
+        )
+
+    def _fed(self, name: str, length: int, norms: int) -> Iterator[Layer]:
+        yield Dense(name=f"{name}.linear1", inputs=self.width, outputs=self.feed_forward, rows=length)
+        yield Dense(name=f"{name}.linear2", inputs=self.feed_forward, outputs=self.width, rows=length)
+        for index in range(norms):
+            yield Norm(name=f"{name}.norm{index + 1}", channels=self.width)

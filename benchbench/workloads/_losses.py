@@ -11,31 +11,34 @@ from benchbench.arrays import Array
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
 
+COORDINATES = 4  # of a box, the last of an output; class scores come before them
+SHARE = 4  # one box in so many has an object: SSD keeps three others for each
+
 
 class Loss(ABC):
-    """Mean over a batch, a scalar. Given the network's output, and targets in the order of `target_names`."""
+    """A mean over a batch, from the network's output and targets in the order of `target_names`."""
 
     target_names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
-        """By name, for an output of that shape."""
+        """Targets by name, for an output of that shape."""
 
     @abstractmethod
     def torch(self, output: Any, *targets: Any) -> Any:
-        """On torch's tensors."""
+        """The loss, on torch's tensors."""
 
     @abstractmethod
     def tensorflow(self, output: Any, *targets: Any) -> Any:
-        """On TensorFlow's."""
+        """The loss, on TensorFlow's tensors."""
 
     @abstractmethod
     def jax(self, output: Any, *targets: Any) -> Any:
-        """On JAX's."""
+        """The loss, on JAX's arrays."""
 
     @abstractmethod
     def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
-        """On arrays, by the reference's operations."""
+        """The loss, by the reference's operations."""
 
 
 class CrossEntropy(Loss):
@@ -49,7 +52,6 @@ class CrossEntropy(Loss):
         return {"labels": draw.integers("labels", *rows, below=classes)}
 
     def torch(self, output: Any, *targets: Any) -> Any:
-        """F.cross_entropy."""
         import torch
         import torch.nn.functional as F
 
@@ -57,14 +59,12 @@ class CrossEntropy(Loss):
         return F.cross_entropy(wide.flatten(end_dim=-2), targets[0].flatten())
 
     def tensorflow(self, output: Any, *targets: Any) -> Any:
-        """TensorFlow's fused softmax and cross-entropy."""
         import tensorflow as tf
 
         wide = output if output.dtype == tf.float64 else tf.cast(output, tf.float32)
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets[0], wide))
 
     def jax(self, output: Any, *targets: Any) -> Any:
-        """The labels' log softmax, picked."""
         import jax
         import jax.numpy as jnp
 
@@ -72,7 +72,6 @@ class CrossEntropy(Loss):
         return -jnp.take_along_axis(log_softmax, targets[0][..., None], axis=-1).mean()
 
     def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
-        """In what accumulates."""
         return ops.cross_entropy(output, targets[0])
 
 
@@ -82,11 +81,9 @@ class MeanSquared(Loss):
     target_names = ("targets",)
 
     def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
-        """N(0, 1) for each output."""
         return {"targets": draw.normal("targets", *output)}
 
     def torch(self, output: Any, *targets: Any) -> Any:
-        """F.mse_loss."""
         import torch
         import torch.nn.functional as F
 
@@ -94,21 +91,18 @@ class MeanSquared(Loss):
         return F.mse_loss(output.to(real), targets[0].to(real))
 
     def tensorflow(self, output: Any, *targets: Any) -> Any:
-        """The mean of the squared difference."""
         import tensorflow as tf
 
         real = tf.float64 if output.dtype == tf.float64 else tf.float32
         return tf.reduce_mean(tf.math.squared_difference(tf.cast(output, real), tf.cast(targets[0], real)))
 
     def jax(self, output: Any, *targets: Any) -> Any:
-        """The mean of the squared difference."""
         import jax.numpy as jnp
 
         real = jnp.promote_types(output.dtype, jnp.float32)
         return jnp.square(output.astype(real) - targets[0].astype(real)).mean()
 
     def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
-        """In what accumulates."""
         return ops.mse(output, targets[0])
 
 
@@ -123,11 +117,10 @@ class Adversarial(Loss):
     target_names = ()
 
     def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
-        """None: `real` says it."""
+        """There are none: `real` says what they would."""
         return {}
 
     def torch(self, output: Any, *targets: Any) -> Any:
-        """F.binary_cross_entropy_with_logits."""
         import torch
         import torch.nn.functional as F
 
@@ -138,7 +131,6 @@ class Adversarial(Loss):
         )
 
     def tensorflow(self, output: Any, *targets: Any) -> Any:
-        """TensorFlow's fused sigmoid and cross-entropy."""
         import tensorflow as tf
 
         wide = [x if x.dtype == tf.float64 else tf.cast(x, tf.float32) for x in output]
@@ -150,7 +142,6 @@ class Adversarial(Loss):
         )
 
     def jax(self, output: Any, *targets: Any) -> Any:
-        """−log σ(±logits)."""
         import jax
         import jax.numpy as jnp
 
@@ -159,7 +150,6 @@ class Adversarial(Loss):
         return sum(-jax.nn.log_sigmoid(logits).mean() for logits in signed)
 
     def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
-        """In what accumulates."""
         signed = [logits if real else -logits for logits, real in zip(output, self.real, strict=True)]
         return sum(ops.mean_softplus(-logits) for logits in signed)
 
@@ -182,3 +172,63 @@ class Objective:
     def options(self) -> dict[str, str]:
         """What the forward function is told."""
         return {"learner": self.learner} if self.learner else {}
+
+
+CLASSES = CrossEntropy()
+
+
+class MultiBox(Loss):
+    """Cross-entropy of each box' class, and smooth L1 of the coordinates of those that hold an object.
+
+    Liu et al. 2016, "SSD: Single shot multibox detector", 2.2. Both are means. Matches are given, class 0 is
+    none: there is no search for hard negatives.
+    """
+
+    target_names = ("labels", "coordinates")
+
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
+        """A class for each box, and where it should be, N(0, 1)."""
+        import numpy as np
+
+        *boxes, width = output
+        labels = draw.integers("labels", *boxes, below=SHARE * (width - COORDINATES))
+        coordinates = draw.normal("coordinates", *boxes, COORDINATES)
+        return {"labels": np.where(labels < width - COORDINATES, labels, 0), "coordinates": coordinates}
+
+    def torch(self, output: Any, *targets: Any) -> Any:
+        """F.smooth_l1_loss, masked, so that shapes are static."""
+        import torch
+        import torch.nn.functional as F
+
+        labels, coordinates = targets
+        real = torch.promote_types(output.dtype, torch.float32)
+        found, matched = output[..., -COORDINATES:].to(real), (labels > 0).to(real)
+        distances = F.smooth_l1_loss(found, coordinates.to(real), reduction="none").mean(-1)
+        return CLASSES.torch(output[..., :-COORDINATES], labels) + (distances * matched).sum() / matched.sum()
+
+    def tensorflow(self, output: Any, *targets: Any) -> Any:
+        import tensorflow as tf
+
+        labels, coordinates = targets
+        real = tf.float64 if output.dtype == tf.float64 else tf.float32
+        found, matched = tf.cast(output[..., -COORDINATES:], real), tf.cast(labels > 0, real)
+        sizes = tf.abs(found - tf.cast(coordinates, real))
+        distances = tf.reduce_mean(tf.where(sizes < 1, 0.5 * sizes**2, sizes - 0.5), -1)
+        mean = tf.reduce_sum(distances * matched) / tf.reduce_sum(matched)
+        return CLASSES.tensorflow(output[..., :-COORDINATES], labels) + mean
+
+    def jax(self, output: Any, *targets: Any) -> Any:
+        import jax.numpy as jnp
+
+        labels, coordinates = targets
+        real = jnp.promote_types(output.dtype, jnp.float32)
+        found, matched = output[..., -COORDINATES:].astype(real), labels > 0
+        sizes = jnp.abs(found - coordinates.astype(real))
+        distances = jnp.where(sizes < 1, 0.5 * sizes**2, sizes - 0.5).mean(-1)
+        return CLASSES.jax(output[..., :-COORDINATES], labels) + distances.mean(where=matched)
+
+    def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
+        labels, coordinates = targets
+        matched = labels > 0
+        distance = ops.smooth_l1(output[..., -COORDINATES:][matched], coordinates[matched])
+        return CLASSES.numpy(ops, output[..., :-COORDINATES], labels) + distance

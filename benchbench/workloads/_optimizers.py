@@ -20,7 +20,7 @@ Slots = Mapping[str, Any]  # what an optimizer keeps of one parameter, by name
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """Its hyper-parameters are its fields, PyTorch's defaults unless said otherwise."""
+    """Hyper-parameters are the fields, PyTorch's defaults unless said otherwise."""
 
     learning_rate: float
     slots: ClassVar[Mapping[str, str]] = {}  # name → PyTorch's name for it; all begin at 0
@@ -47,7 +47,7 @@ class Optimizer(ABC):
         """Assign the next values to the variables p and slots."""
 
     def tensorflow_plainly(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        """The same by plain operations: the published rule."""
+        """`tensorflow` by plain operations: the published rule."""
         import tensorflow as tf
 
         after, kept = self.rule(tf, None if t is None else tf.cast(t, p.dtype), p, g, slots)
@@ -74,17 +74,14 @@ class Sgd(Optimizer):
     averages = False
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """As published."""
         return p - self.learning_rate * g, {}
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        """Without momentum."""
         import torch
 
         return torch.optim.SGD(parameters, lr=self.learning_rate, **_fused(parameters, fused))
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        """The fused kernel."""
         import tensorflow as tf
 
         (rate,) = self.scalars(p)
@@ -101,12 +98,10 @@ class Momentum(Optimizer):
     averages = False
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """As published."""
         v = self.momentum * slots["v"] + g
         return p - self.learning_rate * v, {"v": v}
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        """SGD with momentum."""
         import torch
 
         return torch.optim.SGD(
@@ -114,7 +109,6 @@ class Momentum(Optimizer):
         )
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        """The fused kernel."""
         import tensorflow as tf
 
         rate, momentum = self.scalars(p)
@@ -123,7 +117,7 @@ class Momentum(Optimizer):
         )
 
     def gradient(self, slots: Slots) -> Any:
-        """v = g."""
+        """After the first step v = g."""
         return slots["v"]
 
 
@@ -139,14 +133,12 @@ class Adam(Optimizer):
     counts = True
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """As published."""
         m = self.beta1 * slots["m"] + (1 - self.beta1) * g
         v = self.beta2 * slots["v"] + (1 - self.beta2) * g * g
         mean, square = m / (1 - self.beta1**t), v / (1 - self.beta2**t)
         return p - self.learning_rate * mean / (xp.sqrt(square) + self.epsilon), {"m": m, "v": v}
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        """Fused where torch has it."""
         import torch
 
         betas = self.beta1, self.beta2
@@ -165,7 +157,7 @@ class Adam(Optimizer):
         )  # fmt: skip
 
     def gradient(self, slots: Slots) -> Any:
-        """m = (1 − β₁) g."""
+        """After the first step m = (1 − β₁) g."""
         return slots["m"] / (1 - self.beta1)
 
 
@@ -176,11 +168,10 @@ class AdamW(Adam):
     decay: float = 0.01
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """As PyTorch orders it: first the decay."""
+        """The decay comes first, as in PyTorch."""
         return super().rule(xp, t, p * (1 - self.learning_rate * self.decay), g, slots)
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        """Fused where torch has it."""
         import torch
 
         betas = self.beta1, self.beta2
@@ -189,7 +180,6 @@ class AdamW(Adam):
         return torch.optim.AdamW(parameters, lr=self.learning_rate, **settings)
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        """The decay, then Adam's fused kernel."""
         p.assign(p * (1 - self.learning_rate * self.decay))
         super().tensorflow(t, p, g, slots)
 
@@ -204,12 +194,10 @@ class Adagrad(Optimizer):
     is_signed = False
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """As published."""
         s = slots["s"] + g * g
         return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        """torch.optim.Adagrad."""
         import torch
 
         return torch.optim.Adagrad(
@@ -217,7 +205,6 @@ class Adagrad(Optimizer):
         )
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        """The fused kernel."""
         import tensorflow as tf
 
         rate, epsilon = self.scalars(p)
@@ -226,7 +213,7 @@ class Adagrad(Optimizer):
         )
 
     def gradient(self, slots: Slots) -> Any:
-        """|g| = √s."""
+        """After the first step |g| = √s."""
         return slots["s"] ** 0.5
 
 
@@ -242,21 +229,18 @@ class Adadelta(Optimizer):
     fused_in = frozenset({"tensorflow"})
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """As published."""
         s = self.rho * slots["s"] + (1 - self.rho) * g * g
         delta = xp.sqrt(slots["d"] + self.epsilon) / xp.sqrt(s + self.epsilon) * g
         d = self.rho * slots["d"] + (1 - self.rho) * delta * delta
         return p - self.learning_rate * delta, {"s": s, "d": d}
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        """torch.optim.Adadelta."""
         import torch
 
         settings = {"rho": self.rho, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
         return torch.optim.Adadelta(parameters, lr=self.learning_rate, **settings)
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        """The fused kernel."""
         import tensorflow as tf
 
         rate, rho, epsilon = self.scalars(p)
@@ -266,7 +250,7 @@ class Adadelta(Optimizer):
         )  # fmt: skip
 
     def gradient(self, slots: Slots) -> Any:
-        """|g| = √(s / (1 − ρ))."""
+        """After the first step |g| = √(s / (1 − ρ))."""
         return (slots["s"] / (1 - self.rho)) ** 0.5
 
 
@@ -282,12 +266,10 @@ class RmsProp(Optimizer):
     fused_in = frozenset()
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """As published."""
         s = self.rho * slots["s"] + (1 - self.rho) * g * g
         return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        """torch.optim.RMSprop."""
         import torch
 
         settings = {"alpha": self.rho, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
@@ -301,7 +283,7 @@ class RmsProp(Optimizer):
         p.assign_sub(self.learning_rate * g / (tf.sqrt(s) + self.epsilon))
 
     def gradient(self, slots: Slots) -> Any:
-        """|g| = √(s / (1 − ρ))."""
+        """After the first step |g| = √(s / (1 − ρ))."""
         return (slots["s"] / (1 - self.rho)) ** 0.5
 
 
@@ -317,7 +299,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def optimizer_named(name: str) -> Optimizer:
-    """Of the table. Raises UsageError."""
+    """The optimizer that the table has under this name. Raises UsageError."""
     if name not in OPTIMIZERS:
         hint = unknown("optimizers", name, list(OPTIMIZERS))
         raise UsageError(f"No optimizer named {name!r}.", hint)
@@ -342,5 +324,5 @@ def _fused(parameters: Sequence[Any], fused: bool) -> dict[str, bool]:
 
 
 def _on_cuda(parameters: Sequence[Any]) -> bool:
-    """Where a CUDA graph may capture the step: its count is then kept on the device."""
+    """Whether a CUDA graph may capture the step: its count is then kept on the device."""
     return bool(parameters[0].device.type == "cuda")

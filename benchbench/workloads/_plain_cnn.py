@@ -11,7 +11,7 @@ from benchbench.arrays import Array
 from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads.chain import Chain, Link
+from benchbench.workloads.network import Chain, Link
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
@@ -23,7 +23,7 @@ class PlainCnn(Chain):
     relu_in_place: ClassVar[bool] = True  # in torch, as torchvision's VGG
 
     def layers(self) -> Sequence[Conv | MaxPool | Dense]:
-        """In the order in which they are applied, a convolution first and a dense layer last."""
+        """Layers in the order in which they are applied, a convolution first and a dense layer last."""
         raise NotImplementedError
 
     def links(self) -> list[Link]:
@@ -42,19 +42,17 @@ class PlainCnn(Chain):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """Images, classes."""
         last = self.layers()[-1]
         assert isinstance(last, Dense)
         return self.batch, last.outputs
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """Of the channels and the size that the first convolution takes."""
+        """Images with the channels and the size that the first convolution takes."""
         first = self.layers()[0]
         assert isinstance(first, Conv)
         return {"images": draw.normal("images", self.batch, first.inputs, *first.sizes)}
 
     def torch(self) -> Any:
-        """`nn.Sequential`."""
         from torch import nn
 
         modules: OrderedDict[str, Any] = OrderedDict()
@@ -70,7 +68,6 @@ class PlainCnn(Chain):
         return nn.Sequential(modules)
 
     def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """TensorFlow's operations."""
         import tensorflow as tf
 
         x, layers = images, self.layers()
@@ -87,7 +84,6 @@ class PlainCnn(Chain):
         return x
 
     def jax(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """lax's convolutions."""
         import jax
 
         x, layers = images, self.layers()
@@ -104,7 +100,6 @@ class PlainCnn(Chain):
         return x
 
     def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """The same in float64."""
         x, layers = images, self.layers()
         for layer in layers:
             if isinstance(layer, MaxPool):

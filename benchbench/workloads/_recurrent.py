@@ -1,7 +1,11 @@
-"""What recurrent layers share: sizes, counted cost, inputs and weights; a layer is a file of its own."""
+"""What recurrent layers share: sizes, counted cost, weights, the loop over steps; each is a file of its own.
+
+A file gives the class of torch and of Keras, and what one step does to the state.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,6 +34,7 @@ class Recurrent(Operation):
     hidden: int = 256
 
     gates: ClassVar[int]  # each has rows in the weights
+    states: ClassVar[int] = 1  # tensors that a step hands to the next, its output first
     multiplications_saved = 1.0
     draws_tolerated = 4.0
 
@@ -46,11 +51,9 @@ class Recurrent(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Batch, steps, hidden units."""
         return self.batch, self.length, self.hidden
 
     def tiny(self) -> Self:
-        """Odd sizes, none equal."""
         return replace(self, length=7, batch=3, inputs=11, hidden=5)
 
     @property
@@ -73,18 +76,53 @@ class Recurrent(Operation):
             "bias": draw.normal("bias", rows, scale=scale),
         }
 
+    @abstractmethod
+    def step(self, ops: Any, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The next state by the reference's operations; `given`: what the weights make of the input."""
+
+    @abstractmethod
+    def jax_step(self, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The next state in JAX; `given` as for `step`."""
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        x, weights, outputs = arrays["x"], dict(arrays), []
+        state = (ops.np.zeros((len(x), self.hidden)),) * self.states
+        for t in range(self.length):
+            weights = ops.reused(weights)
+            given = ops.linear(x[:, t], weights["weight_ih"], weights["bias"])
+            state = self.step(ops, given, weights["weight_hh"], state)
+            outputs.append(state[0])
+        return ops.np.stack(outputs, axis=1)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """lax.scan over the steps; all steps' products with the input at once, before it."""
+        import jax
+        import jax.numpy as jnp
+
+        def layer(x: Any, weight_ih: Any, weight_hh: Any, bias: Any) -> Any:
+            def one(state: Any, given: Any) -> Any:
+                state = self.jax_step(given, weight_hh, state)
+                return state, state[0]
+
+            state = (jnp.zeros((self.batch, self.hidden), x.dtype),) * self.states
+            _, outputs = jax.lax.scan(one, state, (x @ weight_ih.T + bias).swapaxes(0, 1))
+            return outputs.swapaxes(0, 1)
+
+        names = "x", "weight_ih", "weight_hh", "bias"
+        return Program(layer, tuple(context.put(arrays[name]) for name in names))
+
     def is_input(self, name: str) -> bool:
         """The weights belong to the layer."""
         return name == "x"
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
-        """Of one sequence: they do not meet."""
+        """The elements of one sequence: sequences do not meet."""
         index = super().sample(source, count)
         index[:, 0] = index[0, 0]
         return index
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Of the sequences that are asked for."""
+        """The elements of the sequences that are asked for."""
         return reference_of_samples(self, arrays, index, ["x"])
 
 
@@ -101,6 +139,15 @@ def torch_program(workload: Recurrent, kind: Any, context: DeviceContext, arrays
     layer.flatten_parameters()
     held = tuple(getattr(layer, name) for name in TORCH_NAMES.values())
     return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), held=held)
+
+
+def keras_program(workload: Recurrent, kind: Any, context: DeviceContext, arrays: Arrays) -> Program:
+    """A layer of `kind`, a class of keras.layers whose gates are in PyTorch's order."""
+    weights = [arrays["weight_ih"].T, arrays["weight_hh"].T, arrays["bias"]]
+    layer = keras_layer(workload, kind, context, weights)
+    held = tuple(variable.value for variable in layer.trainable_variables)
+    axes = {"weight_ih": (1, 0), "weight_hh": (1, 0)}
+    return Program(layer, (context.put(arrays["x"]),), held=held, input_axes=axes)
 
 
 def keras_layer(workload: Recurrent, kind: Any, context: DeviceContext, weights: list[Any]) -> Any:

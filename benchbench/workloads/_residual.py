@@ -1,50 +1,209 @@
-"""What networks of residual blocks share: links, a convolution's batch norm, both as a module, training."""
+"""Networks of residual blocks: a stem, blocks to whose output their input is added, and a dense layer.
+
+A file gives the sizes, the convolutions of stem and blocks, and torch's module of a block.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, ClassVar, Self
 
+from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
-from benchbench.workloads._programs import torch_layers
-from benchbench.workloads.chain import Link
-from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads.network import Chain, Link
+from benchbench.workloads.steps import PipelinedTraining
 
 GAIN = 4.0  # of the convolutions, over He's weights
 
 
-class Residual(Protocol):
-    """Convolutions, to whose output the block's input is added."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Convolutions, to whose output the block's input is added, projected where its shape differs."""
 
-    @property
-    def convs(self) -> Sequence[Conv]:
-        """One after the other."""
+    stage: str
+    convs: tuple[Conv, ...]  # one after the other
+    projection: Conv | None
 
     def members(self) -> tuple[Conv, ...]:
-        """All its convolutions, also one that projects the input."""
+        """All its convolutions."""
+        return (*self.convs, self.projection) if self.projection else self.convs
 
 
-def residual_links(
-    stem: Conv, blocks: Iterable[Residual], norm: Callable[[Conv], Norm], head: Dense, *, pool: int = 1
-) -> list[Link]:
-    """The stem, each block, and the dense layer, whose mean over pixels is the last block's to take.
+class ResidualNetwork(Chain):
+    """Batch norm follows each convolution, and ReLU except where something is added first."""
 
-    `pool`: pixels that the max-pool after the stem makes one of.
-    """
+    depth: int  # of `depths`
+    depths: ClassVar[Mapping[int, tuple[int, ...]]]  # blocks of each stage, by layers on the longest path
+    last_norm: ClassVar[str]  # that ends a block
+    pool: ClassVar[int] = 1  # pixels that the max-pool after the stem makes one of
 
-    def link(convs: Iterable[Conv], outputs: int) -> Link:
-        return Link(layers=tuple(layer for conv in convs for layer in (conv, norm(conv))), outputs=outputs)
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a depth that is no other."""
+        super().__post_init__()
+        if self.depth not in self.depths:
+            raise UsageError(f"depth={self.depth} must be {' or '.join(map(str, self.depths))}.")
 
-    *others, last = blocks
-    return [
-        link((stem,), stem.pixels()[1] // pool),
-        *(link(block.members(), block.convs[-1].pixels()[1]) for block in others),
-        link(last.members(), head.inputs),
-        Link(layers=(head,), outputs=head.outputs),
-    ]
+    @property
+    @abstractmethod
+    def stem(self) -> Conv:
+        """The convolution before the first block."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """Blocks in the order in which they are applied."""
+
+    @property
+    @abstractmethod
+    def head(self) -> Dense:
+        """The dense layer after the mean over all pixels."""
+
+    @abstractmethod
+    def torch_block(self) -> Any:
+        """The module's class, which is given a `Block`."""
+
+    def torch_stem(self) -> Any:
+        """The `nn.Sequential` before the first block."""
+        from torch import nn
+
+        return torch_conv_norm(self.stem).append(nn.ReLU(inplace=True))
+
+    def tensorflow_pool(self, x: Any) -> Any:
+        """The first block's input, from the stem's output; so are `jax_pool` and `numpy_pool`."""
+        return x
+
+    def jax_pool(self, x: Any) -> Any:
+        return x
+
+    def numpy_pool(self, ops: Any, x: Any) -> Any:
+        return x
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return self.batch, self.head.outputs
+
+    def links(self) -> list[Link]:
+        """The stem, each block, and the dense layer, whose mean over pixels is the last block's to take."""
+
+        def link(convs: Iterable[Conv], outputs: int) -> Link:
+            layers = tuple(layer for conv in convs for layer in (conv, self._norm(conv)))
+            return Link(layers=layers, outputs=outputs)
+
+        *others, last = self.blocks()
+        return [
+            link((self.stem,), self.stem.pixels()[1] // self.pool),
+            *(link(block.members(), block.convs[-1].pixels()[1]) for block in others),
+            link(last.members(), self.head.inputs),
+            Link(layers=(self.head,), outputs=self.head.outputs),
+        ]
+
+    def lengthened(self, stages: int) -> Self:
+        """The published depth, where the other has too few blocks."""
+        if stages <= len(self.links()):
+            return self
+        return replace(self, depth=max(self.depths))  # type: ignore[type-var]  # each is a dataclass
+
+    @property
+    def roundings(self) -> int:
+        """Each sum of a block and pooling count, too."""
+        return super().roundings + sum(self.depths[self.depth]) + 1
+
+    def torch(self) -> Any:
+        from torch import nn
+
+        block = self.torch_block()
+        stages = {
+            name: nn.Sequential(*map(block, members))
+            for name, members in groupby(self.blocks(), lambda block: block.stage)
+        }
+        mean = nn.AdaptiveAvgPool3d if len(self.stem.sizes) == 3 else nn.AdaptiveAvgPool2d
+        layers = OrderedDict(
+            stem=self.torch_stem(),
+            **stages,
+            pool=mean(1),
+            flatten=nn.Flatten(),
+            fc=torch_layers.dense(self.head),
+        )
+        return nn.Sequential(layers)
+
+    def tensorflow(self, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
+        import tensorflow as tf
+
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            y = tensorflow_layers.conv(x, weights, conv)
+            return tensorflow_layers.batch_norm(
+                y,
+                weights,
+                self._norm(conv).name,
+                training=training,
+                gathers_statistics=self.gathers_statistics,
+            )
+
+        x = self.tensorflow_pool(tf.nn.relu(conv_norm(x, self.stem)))
+        x = self._through_blocks(x, conv_norm, tf.nn.relu, tf.add)
+        pixels = list(range(1, len(x.shape) - 1))
+        return tensorflow_layers.dense(tf.reduce_mean(x, pixels), weights, self.head.name)
+
+    def jax(self, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
+        import jax
+
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            y = jax_layers.conv(x, weights, conv)
+            return jax_layers.batch_norm(y, weights, self._norm(conv).name, training=training)
+
+        x = self.jax_pool(jax.nn.relu(conv_norm(x, self.stem)))
+        x = self._through_blocks(x, conv_norm, jax.nn.relu, jax.numpy.add)
+        return jax_layers.dense(x.mean(axis=tuple(range(1, x.ndim - 1))), weights, self.head.name)
+
+    def numpy(self, ops: Any, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            y = numpy_layers.conv(ops, x, weights, conv)
+            return numpy_layers.batch_norm(ops, y, weights, self._norm(conv).name, training=training)
+
+        x = self.numpy_pool(ops, ops.relu(conv_norm(x, self.stem)))
+        x = self._through_blocks(x, conv_norm, ops.relu, ops.add)
+        return numpy_layers.dense(ops, ops.mean(x, tuple(range(2, x.ndim))), weights, self.head.name)
+
+    def _through_blocks(
+        self,
+        x: Any,
+        conv_norm: Callable[[Any, Conv], Any],
+        relu: Callable[[Any], Any],
+        add: Callable[..., Any],
+    ) -> Any:
+        """The output of the last block, by a framework's functions."""
+        for block in self.blocks():
+            y = x
+            for conv in block.convs[:-1]:
+                y = relu(conv_norm(y, conv))
+            y = conv_norm(y, block.convs[-1])
+            x = relu(add(y, conv_norm(x, block.projection) if block.projection else x))
+        return x
+
+    def _norm(self, conv: Conv) -> Norm:
+        """The batch norm that follows `conv`, its weights chosen so that rounding does not grow by step.
+
+        With He's weights, gain 1/2 after a block and shift 0, the first gradient has norm 650 at
+        `Resnet50Train.tiny`, and float32 is 8 % off at the second step: ReLU's derivative jumps at 0, and
+        every jump is amplified. So blocks add little to their input, few activations within them are close
+        to 0, and the convolutions are `GAIN` times He's: batch norm takes that out again, while their
+        gradient falls by as much. float32 then stays within 1e-5.
+        """
+        name = conv.name.replace("conv", "norm")
+        is_last = name.endswith(self.last_norm)
+        return Norm(
+            name=name,
+            channels=conv.outputs,
+            scale=(0.2, 0.05) if is_last else (1.0, 0.1),
+            shift=(0.0 if is_last or name == "stem.norm" else 1.0, 0.1),
+            variance=GAIN**2,
+            beside=conv.beside,
+        )
 
 
 @dataclass(frozen=True)
@@ -56,27 +215,6 @@ class ResidualTraining(PipelinedTraining):
 
     sync_batch_norm: bool = False
     added = frozenset({"sync_batch_norm"})
-
-
-def batch_norm_after(conv: Conv, last: str) -> Norm:
-    """The batch norm that follows `conv`, its weights chosen so that rounding does not grow by step.
-
-    With He's weights, gain 1/2 after a block and shift 0, the first gradient has norm 650 at
-    `Resnet50Train.tiny`, and float32 is 8 % off at the second step: ReLU's derivative jumps at 0, and
-    every jump is amplified. So blocks add little to their input, few activations within them are close
-    to 0, and the convolutions are `GAIN` times He's: batch norm takes that out again, while their
-    gradient falls by as much. float32 then stays within 1e-5. `last`: the norm that ends a block.
-    """
-    name = conv.name.replace("conv", "norm")
-    is_last = name.endswith(last)
-    return Norm(
-        name=name,
-        channels=conv.outputs,
-        scale=(0.2, 0.05) if is_last else (1.0, 0.1),
-        shift=(0.0 if is_last or name == "stem.norm" else 1.0, 0.1),
-        variance=GAIN**2,
-        beside=conv.beside,
-    )
 
 
 def torch_conv_norm(conv: Conv) -> Any:

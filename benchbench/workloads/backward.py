@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.measurement import Cost
-from benchbench.workloads._layouts import torch_layout
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, sampled
+from benchbench.workloads.program import torch_layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,23 +39,23 @@ class Backward(Operation):
     constants: ClassVar[frozenset[str]] = frozenset()  # inputs of floating type that get no gradient
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Twice the operation's, and once more where the output enters a gradient."""
+        """The operation's cost twice, and once more where the output enters a gradient."""
         forward = super().cost(dtype)  # type: ignore[safe-super]
         passes = 3 if self.needs_forward else 2
         return replace(forward, flops=passes * forward.flops, bytes=passes * forward.bytes)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """The operation's, and the gradient of its output."""
+        """The operation's arrays, and the gradient of its output."""
         forward = super().arrays(draw)  # type: ignore[safe-super]
         return {**forward, UPSTREAM: draw.normal(UPSTREAM, *self.output_shape)}
 
     def is_input(self, name: str) -> bool:
-        """The gradient of the output is one, too."""
+        """The gradient of the output is an input, too."""
         return name == UPSTREAM or super().is_input(name)
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the gradients, which are named after the inputs."""
+        """Gradients are named after the inputs."""
         arrays = self.arrays(Draw(Dtype.FLOAT32))
         return {name: arrays[name].shape for name in self.gradient_names(arrays)}
 
@@ -76,17 +76,15 @@ class Backward(Operation):
 
     @property
     def roundings(self) -> int:
-        """Forward, and as many back."""
         return 2 * super().roundings
 
     def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
-        """Of every gradient."""
         return {name: sampled(source, shape, count) for name, shape in self.output_shapes.items()}
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
-        """By automatic differentiation of `forward`, all elements at once."""
+        """Gradients by automatic differentiation of `forward`, all elements at once."""
         import numpy as np
         from autograd import grad
 

@@ -84,7 +84,7 @@ class Workload(ABC):
                 raise UsageError(f"{name}={value} must be at least {least}.")
 
     def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
-        """The same on these devices; `rank`: as that one of several processes sees it.
+        """The same workload on these devices; `rank`: as that one of several processes sees it.
 
         `replicas`: into how many parts the reference divides the batch. These three are no parameters but the
         case's: an instance that `dataclasses.replace` makes does not have them.
@@ -126,7 +126,7 @@ class Workload(ABC):
         """Inputs and weights by name, as every framework receives them."""
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """Of `arrays`, at least those that are given to each step."""
+        """At least those of `arrays` that are given to each step."""
         return self.arrays(draw)
 
     def is_input(self, name: str) -> bool:
@@ -212,7 +212,7 @@ class Operation(Workload):
     @property
     @abstractmethod
     def output_shape(self) -> tuple[int, ...]:
-        """Of the reference's output."""
+        """The shape of the reference's output."""
 
     @abstractmethod
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
@@ -324,7 +324,7 @@ class Training(Workload):
 
     @abstractmethod
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-        """In float64, without end; `ops` may round (`_reference/ops.py`)."""
+        """Steps in float64, without end; `ops` may round (`_reference/ops.py`)."""
 
     def held(self, dtype: Dtype) -> tuple[int, int]:
         """Bytes of the parameters, and of what the optimizer keeps of them; zeros where nobody counted."""

@@ -12,10 +12,9 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._decoder_layers import CausalAttention, TiedLogits
-from benchbench.workloads._layers import Embedding, Layer
+from benchbench.workloads._layers import CausalAttention, Embedding, Layer, TiedLogits
 from benchbench.workloads.base import Draw
-from benchbench.workloads.chain import BlockChain, Link
+from benchbench.workloads.network import BlockChain, Link
 
 CACHE_MULTIPLE = 8  # to which a cache's length is rounded up, so that its rows are aligned
 
@@ -61,7 +60,7 @@ class Decoder(BlockChain):
 
     @abstractmethod
     def last_norm(self) -> Layer:
-        """Before the logits."""
+        """The norm before the logits."""
 
     def links(self) -> list[Link]:
         """Embeddings, the blocks, and the logits, which read the tokens' table, too."""
@@ -80,7 +79,6 @@ class Decoder(BlockChain):
         ]
 
     def lengthened(self, stages: int) -> Self:
-        """A block for each."""
         return replace(self, depth=max(self.depth, stages))  # type: ignore[type-var]  # each is a dataclass
 
     def jax(
@@ -92,7 +90,6 @@ class Decoder(BlockChain):
         positions: Any = None,
         cache: Any = None,
     ) -> Any:
-        """Fused attention on accelerators."""
         x = self.jax_embed(weights, tokens, positions)
         for name in self.blocks:
             x = self.jax_block(weights, name, x, positions, cache)
@@ -100,13 +97,13 @@ class Decoder(BlockChain):
 
     @abstractmethod
     def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
-        """(batch, tokens, width)."""
+        """Tokens as they enter the first block: (batch, tokens, width)."""
 
     @abstractmethod
     def jax_block(
         self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
     ) -> Any:
-        """Of the same shape."""
+        """What a block makes of its input, in the same shape."""
 
     @property
     def head(self) -> int:
@@ -120,31 +117,28 @@ class Decoder(BlockChain):
 
     @property
     def logits(self) -> int:
-        """Of the last how many of them the next token is asked for."""
+        """The last tokens whose next one is asked for: how many."""
         return self.rows
 
     @property
     def blocks(self) -> list[str]:
-        """Their names."""
         return [f"layers.{index}" for index in range(self.depth)]
 
     @property
     def items(self) -> int:
-        """Tokens."""
         return self.batch * self.rows
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Samples, tokens, vocabulary."""
         return self.batch, self.logits, self.vocabulary
 
     def table(self, name: str, count: int) -> Embedding:
-        """Of tokens or of positions."""
+        """The embedding of tokens or of positions."""
         return Embedding(name=name, count=count, width=self.width, rows=self.rows, scale=self.embedding_scale)
 
     @property
     def attention(self) -> CausalAttention:
-        """Of a block."""
+        """A block's attention."""
         return CausalAttention(
             rows=self.rows,
             length=self.length,
@@ -155,7 +149,7 @@ class Decoder(BlockChain):
 
     @property
     def tied_logits(self) -> TiedLogits:
-        """Of the tokens that are asked for."""
+        """Logits of the tokens that are asked for, by the table that embeds them."""
         return TiedLogits(width=self.width, vocabulary=self.vocabulary, rows=self.logits)
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
@@ -164,6 +158,6 @@ class Decoder(BlockChain):
 
     @property
     def cache_shape(self) -> tuple[int, int, int, int]:
-        """Of a block's keys, and of its values: batch, heads, positions, width of a head."""
+        """The shape of a block's keys, and of its values: batch, heads, positions, width of a head."""
         positions = -(-self.length // CACHE_MULTIPLE) * CACHE_MULTIPLE
         return self.batch, self.kv_heads, positions, self.head

@@ -78,7 +78,7 @@ def standard_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any
 
 
 def generator(key: tuple[int, int]) -> np.random.Generator:
-    """Of the numbers that belong to a seed and a name."""
+    """The source of the numbers that belong to a seed and a name."""
     import numpy as np
 
     return np.random.default_rng(key)

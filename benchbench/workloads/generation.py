@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._programs import jax_generation, tensorflow_generation, torch_generation
+from benchbench.workloads._programs import jax, tensorflow, torch
 from benchbench.workloads.base import DeviceContext, Draw, Program
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.steps import Inference
@@ -31,26 +31,25 @@ class Generation(Decoder, Inference):
 
     @property
     def logits(self) -> int:
-        """The last."""
         return 1
 
     def rounding_size(self) -> Self:
-        """As deep, and as wide as can be afforded: a sum of more products errs more."""
+        """It is as deep, and as wide as can be afforded: a sum of more products errs more."""
         tiny = self.tiny()
         width = ROUNDING_WIDTH if self.width >= ROUNDING_WIDTH else tiny.width
         return replace(tiny, depth=self.depth, width=width)  # type: ignore[call-arg]  # each is a dataclass
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Module`; the cache's tensors are written in place."""
-        return torch_generation.generation(self, context, arrays)
+        return torch.generation(self, context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """TensorFlow's operations on variables, those of the cache among them."""
-        return tensorflow_generation.generation(self, context, arrays)
+        return tensorflow.generation(self, context, arrays)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Functions of the weights; the cache's arrays are given to the step, and back."""
-        return jax_generation.generation(self, context, arrays)
+        return jax.generation(self, context, arrays)
 
 
 class Prefill(Generation):
@@ -64,7 +63,6 @@ class Decode(Generation):
 
     @property
     def rows(self) -> int:
-        """The new token."""
         return 1
 
     def __post_init__(self) -> None:
@@ -83,7 +81,7 @@ class Decode(Generation):
         return {"prompt": prompt, **super().inputs(draw)}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Without a cache: of the whole sequence, as Prefill of one token more."""
+        """Without a cache, the whole sequence is computed, as Prefill of one token more."""
         tokens = ops.np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
         weights = {name: arrays[name] for name in self.weights()}
         return self.numpy(ops, weights, tokens, training=False)

@@ -1,21 +1,26 @@
 """What a network is: its layers, its forward function in each framework and in NumPy, and a loss.
 
-Everything else of a step is derived: see `steps.py`.
+Everything else of a step is derived: see `steps.py`. A `Chain` can be cut into stages, and a `DivisionPlan`
+says how devices divide a layer's weights.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatch
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.model.note import Note, NoteKind, note
+from benchbench.model.placement import Strategy
 from benchbench.workloads._conv_layers import saved_in
-from benchbench.workloads._division import DivisionPlan
-from benchbench.workloads._layers import Layer, Passes, weights_of
+from benchbench.workloads._layers import Layer, Passes, Weight, weights_of
 from benchbench.workloads._losses import CrossEntropy, Loss, Objective
-from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import Draw, Workload
 
 if TYPE_CHECKING:
@@ -54,7 +59,7 @@ class Network(Workload):
 
     @property
     def multiplications_saved(self) -> float:
-        """Of all passes together; a gradient of a convolution takes as many as the convolution."""
+        """Counted over all passes together; a gradient of a convolution takes as many as the convolution."""
         return saved_in(self.passes())
 
     def first_layers(self) -> Sequence[Layer]:
@@ -63,16 +68,16 @@ class Network(Workload):
 
     @abstractmethod
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """By name, the batch first; images NCHW."""
+        """Inputs by name, the batch first; images NCHW."""
 
     @property
     @abstractmethod
     def output_shape(self) -> tuple[int, ...]:
-        """Of the output, the batch first."""
+        """The output's shape, the batch first."""
 
     @property
     def image_axes(self) -> int:
-        """Of its images 4, of videos 5; 0 if it takes none."""
+        """Axes of its inputs: images have 4, videos 5; 0 if it takes neither."""
         if not self.images.intersection(self.input_names):
             return 0
         return 5 if any(len(weight.shape) == 5 for weight in self.weights().values()) else 4
@@ -115,25 +120,23 @@ class Network(Workload):
         return self.batch
 
     def weights(self) -> dict[str, Weight]:
-        """By PyTorch's names."""
+        """Weights by PyTorch's names."""
         return weights_of(self.layers())
 
     def drawn_weights(self, draw: Draw) -> dict[str, Array]:
-        """By PyTorch's names, in its layout."""
+        """Arrays by PyTorch's names, in its layout."""
         return {name: weight.draw(draw, name) for name, weight in self.weights().items()}
 
     def is_input(self, name: str) -> bool:
-        """Whether the array is given to each step, not held by the program as a weight is."""
         return name in (*self.input_names, *self.target_names)
 
     @property
     def reduction(self) -> int:
-        """Summed over the layers of the longest path, forward."""
+        """Sums over the layers of the longest path, forward."""
         return sum(layer.products for layer in self.layers() if not layer.beside)
 
     @property
     def roundings(self) -> int:
-        """On the longest path, forward."""
         return sum(layer.roundings for layer in self.layers() if not layer.beside)
 
     def channels_last_inputs(self, put: Callable[[Array], Any], arrays: Arrays) -> tuple[Any, ...]:
@@ -194,3 +197,159 @@ def nhwc(images: Array) -> Array:
     import numpy as np
 
     return np.ascontiguousarray(np.moveaxis(images, 1, -1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Consecutive layers that stay together: a chain is cut into stages between its links.
+
+    `outputs`: how many elements of a sample it hands on. `shares`: weights of other links that it also reads.
+    """
+
+    layers: tuple[Layer, ...]
+    outputs: int
+    shares: tuple[str, ...] = ()
+
+    @cached_property
+    def weights(self) -> tuple[str, ...]:
+        """Weights by PyTorch's names, its own and those that it shares."""
+        return (*weights_of(self.layers), *self.shares)
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of one sample's forward pass."""
+        return sum(layer.flops(1) for layer in self.layers)
+
+
+class Chain(Network):
+    """A network of links. Its torch module is an `nn.Sequential`, or has `links()`, a function for each."""
+
+    flat = True
+
+    @abstractmethod
+    def links(self) -> Sequence[Link]:
+        """Links in the order in which they are applied."""
+
+    def layers(self) -> Sequence[Layer]:
+        return [layer for link in self.links() for layer in link.layers]
+
+    def lengthened(self, stages: int) -> Self:
+        """The network with enough links for that many stages, where its depth can be chosen."""
+        return self
+
+
+class BlockChain(Chain):
+    """A chain of equal blocks between an embedding, which makes their input, and an output layer."""
+
+    flat = False
+
+    @property
+    @abstractmethod
+    def blocks(self) -> list[str]:
+        """The names of the blocks, with which those of their weights begin."""
+
+    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        x = self.jax_embed(weights, *inputs)
+        for name in self.blocks:
+            x = self.jax_block(weights, name, x)
+        return self.jax_output(weights, x)
+
+    @abstractmethod
+    def jax_embed(self, weights: dict[str, Any], inputs: Any, /) -> Any:
+        """The first block's input."""
+
+    @abstractmethod
+    def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
+        """The output of the block of that name."""
+
+    @abstractmethod
+    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
+        """The network's output, from the last block's."""
+
+
+def cut_chain(links: Sequence[Link], stages: int) -> list[Sequence[Link]]:
+    """Divide the links into consecutive stages, so that the largest stage has as few FLOPs as possible.
+
+    There must be at least as many links as stages. Of equally good cuts, one is taken whose stages before the
+    last are cut best among themselves.
+    """
+    sums = list(accumulate((link.flops for link in links), initial=0))
+    ends = _ends(len(links), stages, lambda start, end: sums[end] - sums[start])
+    return [links[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _ends(count: int, parts: int, cost: Callable[[int, int], int]) -> list[int]:
+    """The ends of `parts` consecutive parts of `count` things; the costliest is as cheap as possible."""
+    best: dict[int, tuple[int, list[int]]] = {end: (cost(0, end), [end]) for end in range(1, count + 1)}
+    for part in range(2, parts + 1):
+        best = {
+            end: min(
+                (max(best[start][0], cost(start, end)), [*best[start][1], end])
+                for start in range(part - 1, end)
+            )
+            for end in range(part, count + 1)
+        }
+    return best[count][1]
+
+
+class Division(StrEnum):
+    """Which part of a layer's weight, (outputs, inputs), each device has.
+
+    Shoeybi et al. 2019, "Megatron-LM", 3.
+    """
+
+    COLUMNS = "columns"  # some outputs, from all inputs; the outputs stay divided
+    HEADS = "heads"  # the same for queries, keys and values in one weight: those of some heads
+    ROWS = "rows"  # some inputs, which are divided already; the devices' partial sums are added up
+    VOCABULARY = "vocabulary"  # some rows of a table; what the devices look up is added up
+    LOGITS = "logits"  # some outputs, from all inputs; the devices compute the loss together
+
+
+DivisionPlan = Mapping[str, Division]  # by the name of a module, or a pattern of names
+ENCODER_LAYER = {  # of nn.TransformerEncoderLayer: its modules, where attention is two dense layers
+    "self_attn.in_proj": Division.HEADS,
+    "self_attn.out_proj": Division.ROWS,
+    "linear1": Division.COLUMNS,
+    "linear2": Division.ROWS,
+}
+CAUSAL_LAYERS: DivisionPlan = {  # of a decoder whose queries, keys and values are one weight
+    "layers.*.qkv": Division.HEADS,
+    "layers.*.out": Division.ROWS,
+    "layers.*.up": Division.COLUMNS,
+    "layers.*.down": Division.ROWS,
+}
+ENCODER_LAYERS = {f"layers.*.{name}": division for name, division in ENCODER_LAYER.items()}
+
+
+def layer_of(name: str) -> str:
+    """The layer that a weight or a bias belongs to: `layers.0.out` for `layers.0.out.weight`."""
+    return name.removesuffix("weight").removesuffix("bias").rstrip("._")
+
+
+def division_of(plan: DivisionPlan, name: str) -> Division | None:
+    """How the layer of that weight is divided; None: it is not."""
+    layer = layer_of(name)
+    return next((division for pattern, division in plan.items() if fnmatch(layer, pattern)), None)
+
+
+def planned_axis(plan: DivisionPlan, name: str, axes: int) -> int | None:
+    """The axis along which torch's styles divide a weight of so many axes; None: each device has the whole.
+
+    A bias of a layer whose sums are added up is added once: it is not divided.
+    """
+    division = division_of(plan, name)
+    if division is Division.ROWS:
+        return 1 if axes > 1 else None
+    return None if division is None else 0
+
+
+def marked_axis(strategy: Strategy, shape: Sequence[int], devices: int, outputs: int) -> int | None:
+    """The axis along which a weight is divided where XLA's partitioner derives the rest; None: not at all.
+
+    Fully sharded along the longest axis that the devices divide equally, tensor-parallel along that of its
+    `outputs` if they do.
+    """
+    equal = [axis for axis, size in enumerate(shape) if size and size % devices == 0]
+    if strategy is Strategy.FULLY_SHARDED:
+        return max(equal, key=lambda axis: shape[axis], default=None)
+    return outputs if strategy is Strategy.TENSOR_PARALLEL and outputs in equal else None

@@ -1,4 +1,4 @@
-"""What a builder is given and returns: where to put arrays, and a step with its inputs."""
+"""What a builder is given and returns: where to put arrays, how images lie, and a step with its inputs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchbench.model.world import World
 
 OUTPUT = "output"  # the name of an operation's only one
 SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
+NAMES = {4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}  # by the number of axes: of images, of videos
 
 
 class DeviceContext(Protocol):
@@ -97,3 +98,17 @@ class Program:
             return self.input_index[output](index)
         axes = self.axes if output == OUTPUT else self.input_axes.get(output)
         return index if axes is None else index[:, axes]
+
+
+def images_layout(context: DeviceContext, axes: int = 4) -> str:
+    """`NHWC` where channels are last; "" where there are no images (`axes` is 0)."""
+    return NAMES[axes][context.channels_last] if axes else ""
+
+
+def torch_layout(context: DeviceContext, axes: int = 4) -> Any:
+    """torch's memory format of the same."""
+    import torch
+
+    if not context.channels_last:
+        return torch.contiguous_format
+    return {4: torch.channels_last, 5: torch.channels_last_3d}[axes]

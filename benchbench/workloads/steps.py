@@ -1,4 +1,4 @@
-"""What is measured of a network: inference, and a step of training.
+"""What is measured of a network: inference, and a step of training, in stages, too, or adversarial.
 
 Casting for mixed precision, the loss, the way back, the update, and what verification reads of them are in
 `_programs/`, a framework each. A file says which steps its network has:
@@ -11,17 +11,22 @@ Casting for mixed precision, the loss, the way back, the update, and what verifi
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from math import gcd
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
+from benchbench.errors import UsageError, unknown
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.model.placement import Strategy
+from benchbench.model.note import NoteKind, note
+from benchbench.model.placement import Placement, Strategy
 from benchbench.workloads._layers import Passes, counted_cost, parameters_in, training_passes
+from benchbench.workloads._losses import Adversarial, Objective
 from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
-from benchbench.workloads._programs import jax, tensorflow, torch
+from benchbench.workloads._programs import jax, jax_pipeline, tensorflow, torch, torch_pipeline
 from benchbench.workloads.base import (
     DeviceContext,
     Draw,
@@ -31,7 +36,7 @@ from benchbench.workloads.base import (
     Training,
     reference_of_samples,
 )
-from benchbench.workloads.network import Network
+from benchbench.workloads.network import BlockChain, Chain, Network
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +50,10 @@ STRATEGIES: dict[str, tuple[Strategy, ...]] = {  # framework → how `_programs/
 }
 SUM_MOVES = 3  # times a gradient's bytes move where it is added: it and the sum are read, the sum written
 DRAWS_TOLERATED = 6.0  # times the largest error of a draw: depth amplifies what differs between them
+GENERATOR, DISCRIMINATOR = "generator", "discriminator"  # what the names of their weights begin with
+SCHEDULES = ("gpipe", "1f1b")  # the first is what every framework has
+MICRO_BATCHES_OF_STAGE = 4  # with so many the bubble is small: Huang et al. 2019, "GPipe", 2.3
+CHECKED_OF_STAGE = 2  # where it is verified: more of them take no other way
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,6 @@ class Inference(Network, Operation):
     """The output, without gradients. Batch norm uses running statistics; only a compiler folds it."""
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Counted over the layers; see `counted_cost`."""
         return replace(counted_cost(self.passes(), self.batch, dtype), items=self.items, item=self.item)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -60,11 +68,10 @@ class Inference(Network, Operation):
         return {**self.input_arrays(draw), **self.drawn_weights(draw)}
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """Those of `input_names`."""
         return self.inputs(draw)
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
-        """Of one sample's output: samples do not meet in inference, and each costs a forward pass."""
+        """Elements of one sample's output: samples do not meet, and each costs a forward pass."""
         index = super().sample(source, count)
         index[:, 0] = index[0, 0]
         return index
@@ -72,12 +79,11 @@ class Inference(Network, Operation):
     draws_tolerated = DRAWS_TOLERATED
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Of the whole batch."""
         weights = {name: arrays[name] for name in self.weights()}
         return self.numpy(ops, weights, *(arrays[name] for name in self.input_names), training=False)
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Of the samples that are asked for, and no other."""
+        """Outputs of the samples that are asked for, and of no other."""
         return reference_of_samples(self, arrays, index, self.input_names)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -113,17 +119,17 @@ class TrainingStep(Network, Training):
 
     @classmethod
     def strategies(cls, framework: str) -> Sequence[Strategy]:
-        """Those of `_programs/`, a framework each; in torch, layers are divided by the network's plan."""
+        """`_programs/` tells, a framework each; in torch, layers are divided by the network's plan."""
         planned = framework == "torch" and cls.tensor_parallel
         return (*STRATEGIES.get(framework, ()), *([Strategy.TENSOR_PARALLEL] if planned else []))
 
     def held(self, dtype: Dtype) -> tuple[int, int]:
-        """Of the learnt weights, and of as many again for each of the optimizer's slots."""
+        """Bytes of the learnt weights, and of as many again for each of the optimizer's slots."""
         parameters = dtype.storage.itemsize * parameters_in(self.layers())
         return parameters, parameters * len(self.update.slots)
 
     def small(self) -> Self:
-        """As many samples on each device as on one, or some more that micro-batches can share equally."""
+        """A device has as many samples as one alone, or some more that micro-batches can share equally."""
         tiny, count = self.tiny(), self.accumulate
         samples = math.ceil(tiny.batch / count) * count
         sizes: dict[str, Any] = {"batch": samples * self.placement.devices}
@@ -148,7 +154,6 @@ class TrainingStep(Network, Training):
         return replace(cost, bytes=count * micro_batch.bytes + moved, items=self.items, item=self.item)
 
     def passes(self) -> Passes:
-        """Forward and back."""
         return training_passes(self.layers(), self.first_layers())
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -156,7 +161,6 @@ class TrainingStep(Network, Training):
         return {**self.input_arrays(draw), **self.drawn_weights(draw)}
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """Inputs and targets."""
         arrays = self.inputs(draw)
         for objective in self.objectives:
             arrays |= objective.loss.targets(draw, self.output_shape)
@@ -164,17 +168,16 @@ class TrainingStep(Network, Training):
 
     @property
     def roundings(self) -> int:
-        """On the longest path, forward and back."""
+        """Roundings on the longest path, forward and back."""
         return 2 * super().roundings
 
     @property
     def idle(self) -> set[str]:
-        """Partly without a gradient, where the optimizer divides it by its own size."""
+        """Parameters partly without a gradient, where the optimizer divides it by its own size."""
         averages = self.update.averages
         return {name for name, weight in self.weights().items() if averages and weight.is_partly_idle}
 
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-        """Forward, backward, and the published rule."""
         from benchbench.workloads._programs.numpy import training
 
         return training(self, self.update, arrays, ops)
@@ -192,8 +195,198 @@ class TrainingStep(Network, Training):
         return jax.training(self, self.update, context, arrays)
 
 
+@dataclass(frozen=True)
+class PipelinedTraining(TrainingStep, Chain):
+    """A training step whose layers can form a pipeline; its micro-batches are those of `accumulate`.
+
+    Where `accumulate` is 1, a pipeline has up to four micro-batches per stage, as many as divide the batch.
+    """
+
+    schedule: str = SCHEDULES[0]  # of a pipeline's micro-batches
+    added = frozenset({"schedule"})
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a schedule that is not known."""
+        super().__post_init__()
+        if self.schedule not in SCHEDULES:
+            raise UsageError(
+                f"No schedule named {self.schedule!r}.", unknown("schedules", self.schedule, [*SCHEDULES])
+            )
+
+    @classmethod
+    def strategies(cls, framework: str) -> Sequence[Strategy]:
+        """torch cuts any chain, JAX one of equal blocks."""
+        cuts = framework == "torch" or (framework == "jax" and issubclass(cls, BlockChain))
+        return (*super().strategies(framework), *([Strategy.PIPELINE] if cuts else []))
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether its devices have a stage each."""
+        return self.placement.strategy is Strategy.PIPELINE
+
+    def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
+        """A pipeline also gets its number of micro-batches."""
+        instance = super().divided(placement, rank, replicas)
+        if instance.is_pipeline and self.accumulate == 1:
+            most = MICRO_BATCHES_OF_STAGE * placement.devices
+            object.__setattr__(instance, "accumulate", gcd(self.batch, most))
+        return instance
+
+    def small(self) -> Self:
+        """A pipeline has a few micro-batches, each half as large as a small batch on one device."""
+        if not self.is_pipeline:
+            return super().small()
+        devices, tiny = self.placement.devices, self.tiny().lengthened(self.placement.devices)
+        count = min(self.accumulate, CHECKED_OF_STAGE * devices)
+        sizes: dict[str, Any] = {"batch": count * max(1, tiny.batch // 2), "accumulate": count}
+        return replace(tiny, **sizes).divided(self.placement, self.rank, self.replicas)
+
+    def refuses(self, dtype: Dtype) -> str:
+        """More stages than layers are refused, too, and a schedule where there is no pipeline."""
+        if self.schedule != SCHEDULES[0] and not self.is_pipeline:
+            return f"schedule={self.schedule} is of a pipeline"
+        if self.is_pipeline:
+            links, stages, count = len(self.links()), self.placement.devices, self.accumulate
+            if links < stages:
+                return f"its {links} layers or blocks cannot be divided into {stages} stages"
+            if self.schedule == "1f1b" and count < stages:
+                return f"schedule=1f1b needs a micro-batch for each of {stages} stages, and there are {count}"
+        return super().refuses(dtype)
+
+    @property
+    def bubble(self) -> float:
+        """The share of a step in which a stage has nothing to compute, where all take equally long.
+
+        (p − 1) / (m + p − 1) of p stages and m micro-batches, with either schedule: Huang et al. 2019,
+        "GPipe", 2.3; Narayanan et al. 2021, 2.2.
+        """
+        idle = self.placement.devices - 1
+        return idle / (self.accumulate + idle)
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        if not self.is_pipeline:
+            return super().build_torch(context, arrays)
+        program = torch_pipeline.pipelined_training(self, self.update, self.schedule, context, arrays)
+        return self._noted(program)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        if not self.is_pipeline:
+            return super().build_jax(context, arrays)
+        assert isinstance(self, BlockChain)  # as `strategies` says
+        program = jax_pipeline.pipelined_scan(self, self.update, self.schedule, context, arrays)
+        return self._noted(program)
+
+    def _noted(self, program: Program) -> Program:
+        stages, count = self.placement.devices, self.accumulate
+        bubble = note(NoteKind.PIPELINE, stages=stages, micro_batches=count, share=self.bubble)
+        return replace(program, notes=(*program.notes, bubble))
+
+
+@dataclass(frozen=True)
+class AdversarialStep(TrainingStep):
+    """The discriminator's update, then the generator's.
+
+    Goodfellow et al. 2014, "Generative adversarial nets", algorithm 1 with k = 1: noise is drawn for each
+    update, and the generator makes large what the discriminator, as updated, takes for real (section 3).
+    The forward functions of the network that it is derived with are the generator's.
+    A file adds the discriminator's, which give logits of images, and its layers after the generator's.
+    """
+
+    input_names: ClassVar[tuple[str, ...]] = ("images", "noise", "new_noise")
+    objectives = (
+        Objective(Adversarial(real=(True, False)), DISCRIMINATOR),
+        Objective(Adversarial(real=(True,)), GENERATOR),
+    )
+
+    @classmethod
+    def strategies(cls, framework: str) -> Sequence[Strategy]:  # noqa: ARG003 - none, whoever computes it
+        """None: two updates of one module are beyond what replicas of it can reduce."""
+        return ()
+
+    def passes(self) -> Passes:
+        """4 G + 8 D − g₁ − 2 d₁, of the forward passes G and D and their first layers g₁ and d₁.
+
+        The discriminator's update makes images (G) and takes three passes over real and made ones (6 D); the
+        generator's makes images, judges them, and goes back to its own weights (3 G + 2 D). First layers need
+        no gradient of their inputs, but for the discriminator's while the generator learns.
+        """
+        made, judged = self._layers_of(GENERATOR), self._layers_of(DISCRIMINATOR)
+        whole = [*((4, layer) for layer in made), *((8, layer) for layer in judged)]
+        return [*whole, (-1, made[0]), (-2, judged[0])]
+
+    def _layers_of(self, player: str) -> list[Any]:
+        return [layer for layer in self.layers() if any(name.startswith(player) for name in layer.weights())]
+
+    @abstractmethod
+    def judge_tensorflow(self, weights: dict[str, Any], images: Any) -> Any:
+        """Logits of whether the images are real."""
+
+    @abstractmethod
+    def judge_jax(self, weights: dict[str, Any], images: Any) -> Any:
+        """Logits of whether the images are real."""
+
+    @abstractmethod
+    def judge_numpy(self, ops: Any, weights: dict[str, Any], images: Any) -> Any:
+        """Logits of whether the images, NCHW, are real."""
+
+    def tensorflow(self, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
+        """A tuple of logits: of real and of made images, or of new ones."""
+        import tensorflow as tf
+
+        images, noise, new_noise = inputs
+        if learner == GENERATOR:
+            made = super().tensorflow(weights, new_noise, **training)  # type: ignore[safe-super]
+            return (self.judge_tensorflow(weights, made),)
+        made = super().tensorflow(weights, noise, **training)  # type: ignore[safe-super]
+        made = tf.stop_gradient(made)
+        return self.judge_tensorflow(weights, images), self.judge_tensorflow(weights, made)
+
+    def jax(self, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
+        """A tuple of logits: of real and of made images, or of new ones."""
+        import jax
+
+        images, noise, new_noise = inputs
+        if learner == GENERATOR:
+            made = super().jax(weights, new_noise, **training)  # type: ignore[safe-super]
+            return (self.judge_jax(weights, made),)
+        made = jax.lax.stop_gradient(super().jax(weights, noise, **training))  # type: ignore[safe-super]
+        return self.judge_jax(weights, images), self.judge_jax(weights, made)
+
+    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
+        """A tuple of logits: of real and of made images, or of new ones."""
+        images, noise, new_noise = inputs
+        given = new_noise if learner == GENERATOR else noise
+        made = super().numpy(ops, weights, given, **training)  # type: ignore[safe-super]
+        made = ops.np.transpose(made, (0, 3, 1, 2))
+        if learner == GENERATOR:
+            return (self.judge_numpy(ops, weights, made),)
+        return self.judge_numpy(ops, weights, images), self.judge_numpy(ops, weights, made)
+
+
+def torch_adversaries(generator: Any, discriminator: Any) -> Any:
+    """The module of both, which is told who learns."""
+    import torch
+    from torch import Tensor, nn
+
+    class Adversaries(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator, self.discriminator = generator, discriminator
+
+        def forward(
+            self, images: Tensor, noise: Tensor, new_noise: Tensor, learner: str
+        ) -> tuple[Tensor, ...]:
+            if learner == GENERATOR:
+                return (self.discriminator(self.generator(new_noise)),)
+            with torch.no_grad():
+                made = self.generator(noise)
+            return self.discriminator(images), self.discriminator(made)
+
+    return Adversaries()
+
+
 def _parts(devices: int, micro_batches: int) -> str:
-    """Into what a batch is divided."""
+    """How many parts a batch is divided into."""
     if micro_batches == 1:
         return f"among {devices} devices"
     return f"into {micro_batches} micro-batches" + (f" on each of {devices} devices" if devices > 1 else "")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from benchbench.diagnosis.checks.base import Host, Level, Sight, unknown_result
-from benchbench.machine import rapl
+from benchbench.machine import kernel
 from benchbench.machine.kernel import read_number, read_text
 
 
@@ -22,9 +22,9 @@ def perf(host: Host) -> Sequence[Sight]:
 
 def energy(host: Host) -> Sequence[Sight]:
     """The CPU's energy counters."""
-    found = rapl.cpu_packages(host.root)
+    found = kernel.cpu_packages(host.root)
     if isinstance(found, str):
-        refused = any((host.root / rapl.FOLDER).glob("*"))
+        refused = any((host.root / kernel.RAPL).glob("*"))
         return (Sight(Level.WARNING if refused else Level.UNKNOWN, found),)
     return (Sight(Level.OK, f"{len(found)} RAPL packages can be read", len(found), "packages"),)
 

@@ -93,7 +93,7 @@ def quota(host: Host) -> Sequence[Sight]:
 
 
 def throttled(host: Host) -> Sequence[Sight]:
-    """In how many of its quota's periods this process's cgroup was stopped so far."""
+    """Periods of its quota in which this process's cgroup was stopped so far."""
     found = read_throttling(throttling_files(host.root))
     if found is None or not found.periods:
         return (Sight(Level.OK, "no quota has been counted"),)
@@ -113,7 +113,7 @@ def siblings(host: Host) -> Sequence[Sight]:
 
 
 def numa(host: Host) -> Sequence[Sight]:
-    """On how many memory nodes the CPUs of a run are."""
+    """Memory nodes that the CPUs of a run are on."""
     nodes = {
         folder.name for cpu in host.cpus for folder in (host.root / CPUS / f"cpu{cpu}").glob("node[0-9]*")
     }

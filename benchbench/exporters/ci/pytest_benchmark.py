@@ -15,7 +15,7 @@ from benchbench.exporters.json import json_text
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
-from benchbench.store.tags import COMMIT, DIRTY, HASH
+from benchbench.store.naming import COMMIT, DIRTY, HASH
 
 FORMAT = "5.1.0"  # the version whose JSON this is, where the samples came from elsewhere
 NO_COMMIT = {"id": "unversioned", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"}

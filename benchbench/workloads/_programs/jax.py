@@ -1,23 +1,35 @@
-"""A network's programs in JAX: pure functions of the weights, images NHWC."""
+"""A network's programs in JAX: pure functions of the weights, images NHWC.
+
+Of several devices, they say how the arrays of a training step lie there: XLA divides the computation
+accordingly (Scaling Book, "Programming TPUs in JAX", jax-ml.github.io/scaling-book: sharded inputs and
+outputs under jit). Images come through Grain, which JAX's users take.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial, reduce
+from importlib.util import find_spec
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Indices
+from benchbench.errors import Unsupported
 from benchbench.workloads import _amp as amp
-from benchbench.workloads._layouts import images_layout
+from benchbench.workloads._image_sets import PREFETCHED, ImageSet, augmented
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
-from benchbench.workloads._programs import jax_parallel
+from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.network import Network, batch_statistics, grouped_by_device
+from benchbench.workloads.network import Network, batch_statistics, grouped_by_device, marked_axis
+from benchbench.workloads.program import images_layout
 
 if TYPE_CHECKING:
-    from benchbench.workloads._weights import Weight
+    from benchbench.workloads._layers import Weight
     from benchbench.workloads.base import Arrays
+    from benchbench.workloads.decoder import Decoder
+
+Shape = tuple[int, ...]
 
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
@@ -65,7 +77,30 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         layout=images_layout(context, network.image_axes),
         inputs_of=given,
     )
-    return jax_parallel.divide_program(network, context, program)
+    return divide_program(network, context, program)
+
+
+def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Program:
+    """The state is the cache, whose memory is given to the next one."""
+    import jax
+    import numpy as np
+
+    def step(cache: Any, weights: Any, tokens: Any, positions: Any) -> Any:
+        after = dict(cache)
+        logits = network.jax(dict(weights), tokens, training=False, positions=positions, cache=after)
+        return after, logits
+
+    weights, first = put(network, context, arrays), network.length - network.rows
+    zeros = np.zeros(network.cache_shape, np.float32)
+    cache = {name: (context.put(zeros), context.put(zeros)) for name in network.blocks}
+    if first:
+        cache, _ = jax.jit(step)(cache, weights, context.put(arrays["prompt"]), context.put(np.arange(first)))
+    positions = context.put(np.arange(first, network.length))
+
+    def given(arrays: Arrays) -> tuple[Any, ...]:
+        return weights, context.put(arrays["tokens"]), positions
+
+    return Program(step, given(arrays), (cache,), inputs_of=given)
 
 
 def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
@@ -76,7 +111,7 @@ def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple
 
 
 def fetched(arrays: Any) -> Iterable[tuple[str, Any]]:
-    """By name in NumPy: to lay out each anew on the device would be a program compiled for each shape."""
+    """Arrays by name in NumPy: laying out each anew on the device would compile a program for each shape."""
     import jax
 
     return jax.device_get(arrays).items()  # type: ignore[no-any-return]
@@ -170,7 +205,7 @@ def over_micro_batches(network: Network, gradient_of: Any) -> Any:
             return (jax.tree.map(jnp.add, sums, gradients), statistics), loss
 
         zeros = jax.tree.map(jnp.zeros_like, moved)
-        batches = jax.tree.map(lambda x: jax_parallel.stack_micro_batches(network, x), (inputs, targets))
+        batches = jax.tree.map(lambda x: stack_micro_batches(network, x), (inputs, targets))
         (sums, statistics), losses = jax.lax.scan(add, (zeros, first), batches)
         means = jax.tree.map(lambda total: total / network.accumulate, sums)
         return means, (losses.mean(), statistics)
@@ -191,3 +226,138 @@ def put(network: Network, context: DeviceContext, arrays: Arrays) -> dict[str, A
     return {
         name: context.put(weight.channels_last(arrays[name])) for name, weight in network.weights().items()
     }
+
+
+class GrainSample:
+    """The sample, (side, side, channels), and its class, that a number in the order stands for.
+
+    The workers are given a copy.
+    """
+
+    def __init__(self, images: ImageSet, order: Indices, side: int) -> None:
+        self._images = images
+        self._order = order
+        self._side = side
+
+    def __call__(self, number: int) -> tuple[Any, Any]:
+        row = self._order[number]
+        return augmented(self._images.image(row[0]), row, self._side), self._images.labels[row[0]]
+
+
+def require_grain(find: Callable[[str], object] = find_spec) -> None:
+    """Raise Unsupported where this interpreter has none."""
+    if find("grain") is None:
+        raise Unsupported("JAX reads data through Grain: pip install grain")
+
+
+def jax_batches(
+    sample: GrainSample, count: int, batch: int, workers: int, context: DeviceContext
+) -> Generator[tuple[Any, ...], None, None]:
+    """Images, NHWC, and classes on the device, without end; `count`: of samples in the order.
+
+    Workers are processes that Grain starts afresh, with the first batch. Closing it ends them.
+    """
+    import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # Grain reads its own, and this is no program of absl's
+    alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    numbers = grain.MapDataset.range(count).repeat()
+    batches = numbers.map(sample).batch(batch, drop_remainder=True).to_iter_dataset(alone)
+    if workers:
+        batches = batches.mp_prefetch(
+            grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=PREFETCHED)
+        )
+    iterator = iter(batches)
+    try:
+        for images, labels in iterator:
+            yield context.put(images), context.put(labels)
+    finally:
+        iterator.close()
+
+
+def divide_program(network: Network, context: DeviceContext, program: Program) -> Program:
+    """The program, its arrays laid out on the devices of the placement; as it is on one device."""
+    import dataclasses
+
+    import jax
+
+    if network.placement.devices == 1:
+        return program
+    shardings = Shardings(network, context)
+
+    def sharded(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(jax.device_put(array, shardings.batch) for array in batch)
+
+    def given(arrays: Arrays) -> tuple[Any, ...]:
+        assert program.inputs_of
+        return sharded(program.inputs_of(arrays))
+
+    of_state = jax.tree.map(lambda leaf: shardings.state(leaf.shape), program.state)
+    state = jax.device_put(program.state, of_state)
+    return dataclasses.replace(
+        program,
+        step=with_state_on(program.step, of_state),
+        inputs=sharded(program.inputs),
+        inputs_of=given,
+        state=state,
+    )
+
+
+def stack_micro_batches(network: Network, array: Any) -> Any:
+    """The batch's array with micro-batches as its first axis; each device has its part of every one.
+
+    Samples come in the order of `grouped_by_device`.
+    """
+    devices = network.placement.devices if network.placement.strategy.divides_batch else 1
+    by_device = array.reshape(devices, network.accumulate, -1, *array.shape[1:])
+    return by_device.swapaxes(0, 1).reshape(network.accumulate, -1, *array.shape[1:])
+
+
+def mesh_of(context: DeviceContext) -> Any:
+    """The devices of the placement, along one axis."""
+    import jax
+    from jax.sharding import AxisType
+
+    there = jax.devices(context.device.platform)
+    devices = [there[number] for number in context.world.numbers(context.device.id)]
+    return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+
+
+def sharding_along(mesh: Any, axis: int | None) -> Any:
+    """An array divided among the devices along that axis; None: the same on every device."""
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    return NamedSharding(mesh, PartitionSpec(*([None] * axis + [AXIS] if axis is not None else [])))
+
+
+class Shardings:
+    """How a training step's arrays lie on the devices."""
+
+    def __init__(self, network: Network, context: DeviceContext) -> None:
+        self._mesh = mesh_of(context)
+        self._strategy = network.placement.strategy
+        self._count = network.placement.devices
+
+    @property
+    def batch(self) -> Any:
+        """Divided along the first axis where the strategy divides the batch, else whole on every device."""
+        return self._along(0 if self._strategy.divides_batch else None)
+
+    def state(self, shape: Shape) -> Any:
+        """The sharding of an array of the state: see `marked_axis`; the last axis is that of outputs."""
+        return self._along(marked_axis(self._strategy, shape, self._count, outputs=len(shape) - 1))
+
+    def _along(self, axis: int | None) -> Any:
+        return sharding_along(self._mesh, axis)
+
+
+def with_state_on(step: Callable[..., Any], shardings: tuple[Any, ...]) -> Callable[..., Any]:
+    """The step, its next state constrained to these shardings: left to itself, XLA may move it."""
+    import jax
+
+    def constrained(*arguments: Any) -> Any:
+        *state, output = step(*arguments)
+        return (*jax.lax.with_sharding_constraint(tuple(state), shardings), output)
+
+    return constrained

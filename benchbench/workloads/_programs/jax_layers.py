@@ -10,7 +10,7 @@ from benchbench.workloads._layers import DECAY, EPSILON
 
 
 def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """In as many dimensions as the layer has, with its bias where there is one.
+    """A convolution in as many dimensions as the layer has, with its bias where there is one.
 
     One pixel wide, on the CPU, as the product that it is: for the gradient of a convolution's filters XLA
     transposes the images, and training ResNet-50 takes 0.63 times as long by products (docs/why_slower.md).
@@ -35,7 +35,7 @@ def _pixelwise(x: Any, filters: Any, strides: tuple[int, ...]) -> Any:
 
 
 def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
-    """Of images, with its bias where there is one; lax pads the image spread by the stride."""
+    """A transposed convolution of images, with its bias if any; lax pads the image spread by the stride."""
     from jax import lax
 
     edge = layer.kernel - 1 - layer.edge
@@ -64,7 +64,7 @@ def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
-    """In float32 at least, as Flax does; with a bias where there is one."""
+    """Computed in float32 at least, as Flax does; with a bias where there is one."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -78,7 +78,7 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSI
 
 
 def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """In float32 at least, as Flax does."""
+    """Computed in float32 at least, as Flax does."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -88,7 +88,7 @@ def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
-    """In float32 at least, as Flax does; training puts the next running statistics into `weights`.
+    """Computed in float32 at least, as Flax does; training puts the next statistics into `weights`.
 
     The variance is E[x²] − E[x]², which reads x once.
     """
@@ -113,7 +113,7 @@ def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) ->
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """Of (batch, length, heads, dim): fused on accelerators, as products on the CPU.
+    """Attention of (batch, length, heads, dim): fused on accelerators, as products on the CPU.
 
     Heads of `k` and `v` serve groups of those of `q`. On the CPU the fused call has no kernel of its own,
     and none of its products for float16. In float64 it computes the scores in float32.
@@ -150,8 +150,28 @@ def causal_mask(length: int, groups: int = 1) -> Any:
 
 
 def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
-    """In float32 at least: XLA's CPU kernels sum the bias' gradient in the dtype in which it was added."""
+    """Added in float32 at least: XLA's CPU kernels sum the bias' gradient in the dtype of the addition."""
     import jax.numpy as jnp
 
     bias, real = weights.get(f"{name}.bias"), jnp.promote_types(y.dtype, jnp.float32)
     return y if bias is None else (y.astype(real) + bias.astype(real)).astype(y.dtype)
+
+
+def attend(q: Any, k: Any, v: Any, positions: Any, cache: dict[str, Any] | None, name: str) -> Any:
+    """Causal attention of (batch, length, heads, dim); a block's next keys and values are put into `cache`.
+
+    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    """
+    import jax.numpy as jnp
+    from jax import lax
+
+    if cache is not None:
+        cache[name] = tuple(
+            lax.dynamic_update_slice_in_dim(held, new.swapaxes(1, 2), positions[0], axis=2)
+            for held, new in zip(cache[name], (k, v), strict=True)
+        )
+    if cache is None or q.shape[1] > 1:
+        return attention(q, k, v, causal=True)
+    keys, values = cache[name]
+    seen = jnp.arange(keys.shape[2]) <= positions
+    return attention_products(q.swapaxes(1, 2), keys, values, seen[None]).swapaxes(1, 2)

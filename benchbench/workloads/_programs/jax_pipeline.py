@@ -15,10 +15,18 @@ from benchbench.errors import Unsupported
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs.devices import AXIS
-from benchbench.workloads._programs.jax import apply_rule, as_in_torch, counter_of, fetched, put
-from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along, with_state_on
+from benchbench.workloads._programs.jax import (
+    apply_rule,
+    as_in_torch,
+    counter_of,
+    fetched,
+    mesh_of,
+    put,
+    sharding_along,
+    with_state_on,
+)
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.chain import BlockChain
+from benchbench.workloads.network import BlockChain
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -148,7 +156,7 @@ class Stages:
         return self.sharding(divided=self.network.batch % self.network.placement.devices == 0)
 
     def sharding(self, *, divided: bool) -> Any:
-        """Along the first axis, or the same on every device."""
+        """An array divided along the first axis, or the same on every device."""
         return sharding_along(self.mesh, 0 if divided else None)
 
     def output(self, parameters: Weights, tables: Weights, inputs: Any) -> Any:
@@ -164,7 +172,7 @@ class Stages:
         return network.jax_output(narrow, with_sharding_constraint(x, self.along_batch))
 
     def _cast(self, parameters: Weights) -> dict[str, Any]:
-        """Under mixed precision, matrices in 16 bits; vectors, of which a block has some too, as they are."""
+        """Matrices in 16 bits under mixed precision; vectors, of which a block has some too, as they are."""
         if self.context.compute is None:
             return dict(parameters)
         return {

@@ -70,7 +70,7 @@ def accumulated(
 
 
 def _divided(gradients: Tensors, by: float) -> Tensors:
-    """As they are where that changes nothing: for millions of parameters a copy takes long."""
+    """Gradients are returned as they are where nothing changes: for millions a copy takes long."""
     return gradients if by == 1 else {name: gradient / by for name, gradient in gradients.items()}
 
 

@@ -8,7 +8,7 @@ from benchbench.workloads._conv_layers import Conv, ConvTranspose
 
 
 def conv(ops: Any, x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """Of images or videos, with its bias where there is one."""
+    """A convolution of images or videos, with its bias where there is one."""
     cross_correlation = ops.conv2d if len(conv.sizes) == 2 else ops.conv3d
     y = cross_correlation(x, weights[f"{conv.name}.weight"], stride=conv.strides, padding=conv.padding)
     bias = weights.get(f"{conv.name}.bias")
@@ -16,7 +16,7 @@ def conv(ops: Any, x: Any, weights: dict[str, Any], conv: Conv) -> Any:
 
 
 def conv_transpose(ops: Any, x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
-    """Of images, with its bias where there is one."""
+    """A transposed convolution of images, with its bias where there is one."""
     y = ops.conv_transpose2d(x, weights[f"{layer.name}.weight"], stride=layer.stride, padding=layer.edge)
     bias = weights.get(f"{layer.name}.bias")
     return y if bias is None else ops.add_bias(y, bias)
@@ -28,7 +28,7 @@ def dense(ops: Any, x: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def batch_norm(ops: Any, x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
-    """By the batch's statistics in training, else by the running ones."""
+    """Normalised by the batch's statistics in training, else by the running ones."""
     scale, shift, mean, variance = (
         weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
     )

@@ -1,22 +1,29 @@
-"""A network's programs in TensorFlow: operations on variables, images NHWC."""
+"""A network's programs in TensorFlow: operations on variables, images NHWC.
+
+Of several devices, a step is built in the scope of a tf.distribute.MirroredStrategy: each replica
+differentiates its part of the batch; gradients are averaged, and each moves its own copies of the variables
+by them. Images come through tf.data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array, Indices
 from benchbench.workloads import _amp as amp
-from benchbench.workloads._layouts import images_layout
+from benchbench.workloads._image_sets import DEVIATION, MEAN, PLACE_BITS, PREFETCHED, ImageSet
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
-from benchbench.workloads._programs import tensorflow_parallel as parallel
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network, batch_statistics, grouped_by_device
+from benchbench.workloads.program import images_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
+    from benchbench.workloads.decoder import Decoder
 
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
@@ -62,7 +69,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
 
     given = partial(_batch_of, network, context)
     return Program(
-        parallel.run_in_replicas(context, step),
+        run_in_replicas(context, step),
         given(arrays),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
@@ -72,9 +79,36 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     )
 
 
+def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Program:
+    """The cache is variables, of which a step assigns a slice."""
+    import numpy as np
+    import tensorflow as tf
+
+    weights = variables(network, context, arrays)
+    zeros = context.put(np.zeros(network.cache_shape, np.float32))
+    with tf.device(context.device):
+        cache = {
+            name: tuple(tf.Variable(zeros, trainable=False) for _ in ("keys", "values"))
+            for name in network.blocks
+        }
+
+    def step(tokens: Any, positions: Any) -> Any:
+        return network.tensorflow(weights, tokens, training=False, positions=positions, cache=cache)
+
+    first = network.length - network.rows
+    if first:
+        step(context.put(arrays["prompt"]), context.put(np.arange(first)))
+    positions = context.put(np.arange(first, network.length))
+
+    def given(arrays: Arrays) -> tuple[Any, ...]:
+        return context.put(arrays["tokens"]), positions
+
+    return Program(step, given(arrays), inputs_of=given)
+
+
 def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
     """A training step's inputs and targets: of several devices, a part on each."""
-    arrays, put = grouped_by_device(network, arrays), partial(parallel.put_parts, context)
+    arrays, put = grouped_by_device(network, arrays), partial(put_parts, context)
     return *network.channels_last_inputs(put, arrays), *(put(arrays[name]) for name in network.target_names)
 
 
@@ -89,7 +123,7 @@ def _update(
         count = tf.Variable(0, trainable=False, dtype=tf.int64) if optimizer.counts else None
 
     def update(gradients: list[Any]) -> None:
-        own = partial(parallel.own_copy, context)
+        own = partial(own_copy, context)
         t = None if count is None else own(count).assign_add(1)
         for (name, p), g in zip(moved.items(), gradients, strict=True):
             optimizer.tensorflow(t, own(p), g, {key: own(s) for key, s in slots[name].items()})
@@ -104,9 +138,7 @@ def _descent(
     import tensorflow as tf
 
     moved, update = moving
-    scale = (
-        amp.TensorFlowScale(context, partial(parallel.own_copy, context)) if amp.is_scaled(context) else None
-    )
+    scale = amp.TensorFlowScale(context, partial(own_copy, context)) if amp.is_scaled(context) else None
 
     def differentiate(inputs: Any, targets: dict[str, Any]) -> tuple[Any, list[Any]]:
         with tf.GradientTape() as tape:
@@ -119,7 +151,7 @@ def _descent(
 
     def descend(inputs: Any, targets: dict[str, Any]) -> Any:
         loss, own = _accumulated(network, differentiate, inputs, targets)
-        gradients = parallel.average_gradients(context, own)
+        gradients = average_gradients(context, own)
         if scale:
             scale.apply(gradients, update)
         else:
@@ -159,8 +191,106 @@ def variables(network: Network, context: DeviceContext, arrays: Arrays) -> dict[
 
     with tf.device(context.device):
         return {
-            name: parallel.make_variable(
+            name: make_variable(
                 context, context.put(weight.channels_last(arrays[name])), is_learnt=weight.is_learnt
             )
             for name, weight in network.weights().items()
         }
+
+
+def sample_function(images: ImageSet, side: int) -> Any:
+    """A function from a row of the order to the sample, (side, side, channels), and its class."""
+    import tensorflow as tf
+
+    stored, labels = tf.constant(images.images), tf.constant(images.labels)
+
+    def image(index: Any) -> Any:
+        if not images.is_encoded:
+            return tf.gather(stored, index)
+        content = tf.io.read_file(tf.gather(stored, index))
+        # Of PNG too. The accurate transform is Pillow's, so that both give the same bytes.
+        return tf.io.decode_jpeg(content, channels=3, dct_method="INTEGER_ACCURATE")
+
+    def sample(row: Any) -> Any:
+        whole = image(row[0])
+        spare = tf.shape(whole, tf.int64)[:2] - side + 1
+        corner = tf.bitwise.right_shift(spare * row[1:3], tf.constant(PLACE_BITS, tf.int64))
+        crop = tf.slice(whole, tf.concat([corner, [0]], 0), [side, side, -1])
+        crop = tf.cond(row[3] == 1, lambda: tf.reverse(crop, [1]), lambda: crop)
+        return (tf.cast(crop, tf.float32) - MEAN) / DEVIATION, tf.gather(labels, row[0])
+
+    return sample
+
+
+def tensorflow_batches(
+    images: ImageSet, order: Indices, side: int, batch: int, workers: int, context: DeviceContext
+) -> Generator[tuple[Any, ...], None, None]:
+    """Images, NHWC, and classes on the device, without end. Workers are threads of a pool of their own."""
+    import tensorflow as tf
+
+    with tf.device("CPU:0"):
+        samples = tf.data.Dataset.from_tensor_slices(order).repeat()
+        samples = samples.map(sample_function(images, side), num_parallel_calls=workers or None)
+        batches = samples.batch(batch, drop_remainder=True)
+        if workers:
+            batches = batches.prefetch(PREFETCHED * workers)
+            options = tf.data.Options()
+            options.threading.private_threadpool_size = workers
+            batches = batches.with_options(options)
+    for samples, labels in batches:
+        with tf.device(context.device):
+            there = tf.cast(tf.identity(samples), context.dtype), tf.identity(labels)
+        yield there
+
+
+def put_parts(context: DeviceContext, array: Array) -> Any:
+    """An input: of several devices, a part of the batch on each."""
+    count = context.world.devices
+    if count == 1:
+        return context.put(array)
+    return context.put_on_devices(array.reshape(count, len(array) // count, *array.shape[1:]))
+
+
+def run_in_replicas(context: DeviceContext, step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step as each replica runs it, and the mean of their losses; itself on one device."""
+    if context.world.devices == 1:
+        return step
+    import tensorflow as tf
+
+    strategy = tf.distribute.get_strategy()
+
+    def replicated(*inputs: Any) -> Any:
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(step, args=inputs), axis=None)
+
+    return replicated
+
+
+def average_gradients(context: DeviceContext, gradients: list[Any]) -> list[Any]:
+    """Means over the replicas, within one of them."""
+    if context.world.devices == 1:
+        return gradients
+    import tensorflow as tf
+
+    mean: list[Any] = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
+    return mean
+
+
+def own_copy(context: DeviceContext, variable: Any) -> Any:
+    """The copy that a replica has of a variable; the variable itself on one device."""
+    if context.world.devices == 1:
+        return variable
+    import tensorflow as tf
+
+    replica = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
+    return variable.values[int(replica)]
+
+
+def make_variable(context: DeviceContext, value: Any, *, is_learnt: bool) -> Any:
+    """A variable in each replica; running statistics, not learnt, go their own way in each, as in Keras."""
+    import tensorflow as tf
+
+    if is_learnt or context.world.devices == 1:
+        return tf.Variable(value, trainable=is_learnt)
+    apart = tf.VariableSynchronization.ON_READ
+    mean = tf.VariableAggregation.MEAN
+    return tf.Variable(value, trainable=False, synchronization=apart, aggregation=mean)

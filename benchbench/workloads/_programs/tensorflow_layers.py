@@ -12,7 +12,7 @@ CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}  # by axes of an image: eager 
 
 
 def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """Of images or videos, with its bias where there is one; SAME is lopsided under a stride."""
+    """A convolution of images or videos, with its bias if any; SAME is lopsided under a stride."""
     import tensorflow as tf
 
     filters, edges = weights[f"{conv.name}.weight"], [[0, 0], *([e, e] for e in conv.padding), [0, 0]]
@@ -35,7 +35,7 @@ def leaky_relu(x: Any, slope: float) -> Any:
 
 
 def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
-    """Of images, with its bias where there is one."""
+    """A transposed convolution of images, with its bias where there is one."""
     import tensorflow as tf
 
     edge = [layer.edge, layer.edge]
@@ -71,7 +71,7 @@ def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
-    """In float32 at least, as Keras does under mixed precision; with a bias where there is one."""
+    """Computed in float32 at least, as Keras does under mixed precision; with a bias where there is one."""
     import tensorflow as tf
 
     real = tf.float64 if x.dtype == tf.float64 else tf.float32
@@ -83,7 +83,7 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSI
 
 
 def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """In float32 at least, as Keras does."""
+    """Computed in float32 at least, as Keras does."""
     import tensorflow as tf
 
     real = tf.float64 if x.dtype == tf.float64 else tf.float32
@@ -112,7 +112,7 @@ def gelu_tanh(x: Any) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """Of (batch, length, heads, dim); heads of `k` and `v` serve groups of those of `q`."""
+    """Attention of (batch, length, heads, dim); heads of `k` and `v` serve groups of those of `q`."""
     import tensorflow as tf
 
     mask = causal_mask(q.shape[1], q.shape[2] // k.shape[2]) if causal else None
@@ -186,7 +186,7 @@ def _batch_norm64(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, *, tr
 
 
 def _batch_norm_of_replicas(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
-    """As Keras' BatchNormalization(synchronized=True): sums are all-reduced, in float32 at least."""
+    """Sums are all-reduced in float32 at least, as by Keras' BatchNormalization(synchronized=True)."""
     import tensorflow as tf
 
     wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
@@ -206,3 +206,22 @@ def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
 
     bias = weights.get(f"{name}.bias")
     return y if bias is None else tf.nn.bias_add(y, tf.cast(bias, y.dtype))
+
+
+def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None) -> Any:
+    """Causal attention of (batch, length, heads, dim); keys and values are written to the cache.
+
+    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    """
+    import tensorflow as tf
+
+    if cache is not None:
+        first, count = positions[0], q.shape[1]
+        for held, new in zip(cache, (k, v), strict=True):
+            held[:, :, first : first + count].assign(tf.transpose(new, [0, 2, 1, 3]))
+    if cache is None or q.shape[1] > 1:
+        return attention(q, k, v, causal=True)
+    keys, values = cache
+    seen = tf.range(keys.shape[2], dtype=positions.dtype) <= positions
+    y = attention_products(tf.transpose(q, [0, 2, 1, 3]), keys, values, seen[None])
+    return tf.transpose(y, [0, 2, 1, 3])

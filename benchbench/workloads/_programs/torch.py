@@ -1,25 +1,32 @@
-"""A network's programs in torch, torch_xla and ONNX Runtime."""
+"""A network's programs in torch, torch_xla and ONNX Runtime; images come through torch's DataLoader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import partial, reduce
+from itertools import cycle
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Indices
 from benchbench.model.placement import Strategy
 from benchbench.workloads import _amp as amp
-from benchbench.workloads._layouts import images_layout, torch_layout
+from benchbench.workloads._image_sets import DEVIATION, MEAN, PREFETCHED, ImageSet, crop_corner
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network, batch_statistics, grouped_by_device, part_of_batch
+from benchbench.workloads.program import images_layout, torch_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
+    from benchbench.workloads.decoder import Decoder
 
 SHARDED = (Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL)
+# The workers are forked from a server that has started no thread. A fork of this process would copy the locks
+# that threads of OpenMP or CUDA hold, without the threads, and might wait for them for ever.
+START_METHOD = "forkserver"
 
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
@@ -65,6 +72,42 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         layout=images_layout(context, network.image_axes),
         inputs_of=given,
     )
+
+
+def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Program:
+    """A module that owns its cache as buffers: what compiles or exports it knows that they change.
+
+    A graph of ONNX Runtime begins each step with the prompt's cache, and leaves out the next one.
+    """
+    import numpy as np
+    import torch
+
+    without_gradients = torch.no_grad if context.device.type == "xla" else torch.inference_mode
+
+    class Generator(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = load_module(network, context, arrays).eval()
+            for name in self.names():
+                self.register_buffer(name, context.put(np.zeros(network.cache_shape, np.float32)))
+
+        def names(self) -> list[str]:
+            return [f"{kind}{index}" for index in range(network.depth) for kind in ("keys", "values")]
+
+        def forward(self, tokens: Any, positions: Any) -> Any:
+            held = [getattr(self, name) for name in self.names()]
+            with without_gradients():
+                return self.model(tokens, positions, list(zip(held[::2], held[1::2], strict=True)))
+
+    step, first = Generator(), network.length - network.rows
+    if first:
+        step(context.put(arrays["prompt"]), context.put(np.arange(first)))
+    positions = context.put(np.arange(first, network.length))
+
+    def given(arrays: Arrays) -> tuple[Any, ...]:
+        return context.put(arrays["tokens"]), positions
+
+    return Program(step, given(arrays), inputs_of=given)
 
 
 def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
@@ -168,7 +211,7 @@ def load_weights(
 
 
 def inputs_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
-    """On the device, images in the session's layout."""
+    """Inputs on the device, images in the session's layout."""
     tensors = {name: context.put(arrays[name]) for name in network.input_names}
     return tuple(
         tensor.contiguous(memory_format=torch_layout(context, tensor.ndim))
@@ -176,3 +219,54 @@ def inputs_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple
         else tensor
         for name, tensor in tensors.items()
     )
+
+
+class ImageSamples:
+    """A map-style data set: a sample by its number in the order. The workers are given a copy."""
+
+    def __init__(self, images: ImageSet, order: Indices, side: int) -> None:
+        self._images = images
+        self._order = order
+        self._side = side
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        """The image, (side, side, channels), and its class."""
+        import torch
+
+        row, side = self._order[number], self._side
+        image = torch.from_numpy(self._images.image(row[0]))
+        top, left = crop_corner(image.shape, side, row[1:3])
+        crop = image[top : top + side, left : left + side]
+        crop = crop.flip(1) if row[3] else crop
+        return crop.to(torch.float32).sub_(MEAN).div_(DEVIATION), int(self._images.labels[row[0]])
+
+
+def torch_batches(
+    samples: ImageSamples, batch: int, workers: int, context: DeviceContext
+) -> Generator[tuple[Any, ...], None, None]:
+    """Images, NCHW and channels last, and classes on the device, without end; workers start with the first.
+
+    Closing it ends them.
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    pinned = context.device.type == "cuda"
+    loader = DataLoader(
+        samples,
+        batch_size=batch,
+        sampler=cycle(range(len(samples))),  # no epoch ends, so no worker starts anew
+        num_workers=workers,
+        pin_memory=pinned,
+        drop_last=True,
+        prefetch_factor=PREFETCHED if workers else None,
+        multiprocessing_context=START_METHOD if workers else None,
+    )
+    if workers:
+        torch.multiprocessing.set_forkserver_preload(["torch"])  # imported once for all workers
+    for images, labels in loader:
+        there = images.to(context.device, non_blocking=pinned).to(context.dtype)
+        yield there.permute(0, 3, 1, 2), labels.to(context.device, non_blocking=pinned)

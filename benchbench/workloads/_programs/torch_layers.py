@@ -50,6 +50,14 @@ def tied_dense(outputs: int | None = None) -> Any:
     return TiedDense()
 
 
+def encoder_layers(depth: int, width: int, heads: int, feed_forward: int, **options: Any) -> Any:
+    """So many of nn.TransformerEncoderLayer, with exact GELU and without dropout; `options` are its own."""
+    from torch import nn
+
+    own = {"dropout": 0.0, "activation": "gelu", "batch_first": True, **options}
+    return nn.ModuleList(nn.TransformerEncoderLayer(width, heads, feed_forward, **own) for _ in range(depth))
+
+
 def module_of(layer: Conv | ConvTranspose | Dense) -> Any:
     """torch.nn's own."""
     if isinstance(layer, Dense):
@@ -58,7 +66,7 @@ def module_of(layer: Conv | ConvTranspose | Dense) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """Of (batch, length, heads, dim): F.scaled_dot_product_attention, which picks the fused kernel.
+    """F.scaled_dot_product_attention of (batch, length, heads, dim), which picks the fused kernel.
 
     Heads of `k` and `v` serve groups of those of `q`.
     """
@@ -68,3 +76,23 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
     grouped = k.shape[1] < q.shape[1]
     y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
     return y.transpose(1, 2)
+
+
+def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None) -> Any:
+    """Causal attention of (batch, length, heads, dim); keys and values are written to the cache.
+
+    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    if cache is not None:
+        for held, new in zip(cache, (k, v), strict=True):
+            held.index_copy_(2, positions, new.transpose(1, 2))
+    if cache is None or q.shape[1] > 1:
+        return attention(q, k, v, causal=True)
+    keys, values = cache
+    seen = torch.arange(keys.shape[2], device=keys.device) <= positions
+    # The queries of a group as rows: with a mask, no fused kernel shares keys among heads.
+    grouped = q.view(len(q), keys.shape[1], -1, q.shape[3])
+    return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen[None]).view(q.shape)

@@ -1,4 +1,8 @@
-"""A training module divided among ranks by torch.distributed, or among devices by torch_xla."""
+"""A training module divided among ranks by torch.distributed, or among devices by torch_xla.
+
+Tensor-parallel, its layers are divided (torch.distributed.tensor.parallel); every rank has and computes the
+others, norms and convolutions for instance, as a whole.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.placement import Strategy
-from benchbench.workloads._division import marked_axis
-from benchbench.workloads._programs import torch_tensor_parallel
+from benchbench.workloads._amp import is_scaled
 from benchbench.workloads._programs.devices import shard_along
+from benchbench.workloads._programs.torch_layers import attention
 from benchbench.workloads.base import DeviceContext
-from benchbench.workloads.network import Network
+from benchbench.workloads.network import Division, Network, division_of, marked_axis
+
+PROJECTIONS = 3  # queries, keys and values in one weight
 
 
 def divide_module(network: Network, module: Any, context: DeviceContext) -> tuple[Any, dict[str, Any]]:
@@ -31,8 +37,8 @@ def divide_module(network: Network, module: Any, context: DeviceContext) -> tupl
         sharded = _fully_sharded(module, context)
         return sharded, dict(sharded.named_parameters())
     if placement.strategy is Strategy.TENSOR_PARALLEL:
-        divided = torch_tensor_parallel.divide_layers(network, module, context)
-        return divided, torch_tensor_parallel.parameters_by_name(divided)
+        divided = divide_layers(network, module, context)
+        return divided, parameters_by_name(divided)
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(module), dict(module.named_parameters())
@@ -67,7 +73,7 @@ def split_micro_batches(network: Network, inputs: Any, targets: Mapping[str, Any
 
 @contextmanager
 def without_sync(model: Any) -> Iterator[None]:
-    """Within it, ranks accumulate gradients of their own; the next backward pass outside sums all."""
+    """A context in which ranks accumulate their own gradients; the next backward pass outside sums all."""
     if hasattr(model, "no_sync"):  # DistributedDataParallel
         with model.no_sync():
             yield
@@ -85,7 +91,7 @@ def gathered(network: Network, name: str, tensor: Any) -> Any:
         return tensor
     full = tensor.full_tensor()
     if network.placement.strategy is Strategy.TENSOR_PARALLEL:
-        return torch_tensor_parallel.in_order_of_state(network, name, full)
+        return in_order_of_state(network, name, full)
     return full
 
 
@@ -104,7 +110,7 @@ def loss_context(network: Network) -> Callable[[], AbstractContextManager[None]]
     from torch.distributed.tensor.parallel import loss_parallel
 
     divided: Callable[[], AbstractContextManager[None]] = loss_parallel
-    return divided if torch_tensor_parallel.is_loss_divided(network) else nullcontext
+    return divided if is_loss_divided(network) else nullcontext
 
 
 def local_loss(loss: Any) -> Any:
@@ -187,3 +193,117 @@ def gathered_layers(module: Any) -> Iterator[Any]:
             yield from gathered_layers(child)
         elif any(True for _ in child.parameters()):
             yield child
+
+
+def divide_layers(network: Network, module: Any, context: DeviceContext) -> Any:
+    """The module by the network's plan. Raises Unsupported, as for heads that the ranks cannot share."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    if is_scaled(context):
+        raise Unsupported("torch.amp.GradScaler takes no parameters of which some are divided and some not")
+    ranks = context.world.processes
+    for name in network.head_counts:
+        if (count := getattr(network, name)) % ranks:
+            raise Unsupported(f"{name}={count} cannot be divided among {ranks} devices")
+    _replace_attention(module)
+    for name, layer in module.named_modules():
+        if division_of(network.tensor_parallel, f"{name}.weight") is Division.HEADS:
+            _group_heads_by_rank(layer, ranks)
+        if getattr(layer, "inplace", False):  # an output that is its rank's part cannot be overwritten
+            layer.inplace = False
+    mesh = init_device_mesh(context.device.type, (ranks,))
+    plan = {name: _style(division) for name, division in network.tensor_parallel.items()}
+    # Every rank draws the same weights, so each takes its part of its own.
+    return parallelize_module(module, mesh, plan, src_data_rank=None)
+
+
+def parameters_by_name(module: Any) -> dict[str, Any]:
+    """The divided module's parameters, by the names of the network's state."""
+    return {name.replace(".in_proj.", ".in_proj_"): p for name, p in module.named_parameters()}
+
+
+def in_order_of_state(network: Network, name: str, tensor: Any) -> Any:
+    """A gathered parameter, or the optimizer's state of it, its heads in the order of the network's state."""
+    if division_of(network.tensor_parallel, name) is not Division.HEADS:
+        return tensor
+    return _regrouped(tensor, network.placement.devices, PROJECTIONS)
+
+
+def is_loss_divided(network: Network) -> bool:
+    """Whether no rank has all the logits, so that they compute the loss together."""
+    return Division.LOGITS in network.tensor_parallel.values()
+
+
+def _style(division: Division) -> Any:
+    """torch's name for it."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    match division:
+        case Division.COLUMNS | Division.HEADS:
+            return ColwiseParallel()
+        case Division.ROWS:
+            return RowwiseParallel()
+        case Division.VOCABULARY:
+            return RowwiseParallel(input_layouts=Replicate())
+        case Division.LOGITS:
+            return _logits()
+
+
+def _logits() -> Any:
+    """Like ColwiseParallel, but also for a layer with another layer's weight. Its output stays divided."""
+    from torch import nn
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+    class Logits(ParallelStyle):  # type: ignore[misc]
+        def _apply(self, module: Any, mesh: Any) -> Any:
+            def replicated(x: Any) -> Any:
+                is_divided = isinstance(x, DTensor)
+                return x if is_divided else DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+
+            for name, p in list(module.named_parameters()):
+                part = distribute_tensor(p, mesh, [Shard(0)], src_data_rank=None)
+                module.register_parameter(name, nn.Parameter(part))
+            module.register_forward_pre_hook(lambda _, inputs: tuple(map(replicated, inputs)))
+            return module
+
+    return Logits()
+
+
+def _group_heads_by_rank(layer: Any, ranks: int) -> None:
+    """Reorder its outputs: from queries, keys and values of all heads, to those of each rank's heads."""
+    from torch import nn
+
+    for name, p in list(layer.named_parameters()):
+        layer.register_parameter(name, nn.Parameter(_regrouped(p.detach(), PROJECTIONS, ranks)))
+
+
+def _regrouped(tensor: Any, groups: int, members: int) -> Any:
+    """Transpose rows that come as `groups` groups of `members` parts: part by part, of all groups."""
+    return tensor.unflatten(0, (groups, members, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def _replace_attention(module: Any) -> None:
+    """Replace nn.MultiheadAttention, whose projections are no layers, by dense layers with its weights."""
+    from torch import nn
+
+    class DenseAttention(nn.Module):  # type: ignore[misc]
+        """Attention of a sequence with itself."""
+
+        def __init__(self, replaced: Any) -> None:
+            super().__init__()
+            self.width = replaced.head_dim
+            self.in_proj = nn.Linear(replaced.embed_dim, PROJECTIONS * replaced.embed_dim, device="meta")
+            self.in_proj.weight, self.in_proj.bias = replaced.in_proj_weight, replaced.in_proj_bias
+            self.out_proj = replaced.out_proj
+
+        def forward(self, x: Any, *_: Any, **__: Any) -> tuple[Any, None]:
+            q, k, v = self.in_proj(x).unflatten(-1, (PROJECTIONS, -1, self.width)).unbind(2)
+            return self.out_proj(attention(q, k, v).flatten(2)), None
+
+    for name, child in list(module.named_modules()):
+        if isinstance(child, nn.MultiheadAttention):
+            owner, _, attribute = name.rpartition(".")
+            setattr(module.get_submodule(owner), attribute, DenseAttention(child))

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.errors import Unsupported
 from benchbench.workloads import _amp as amp
-from benchbench.workloads._layouts import images_layout
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs.torch import inputs_of, load_weights
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.chain import Chain, Link, cut_chain
-from benchbench.workloads.network import batch_statistics
+from benchbench.workloads.network import Chain, Link, batch_statistics, cut_chain
+from benchbench.workloads.program import images_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays

@@ -101,7 +101,7 @@ class TransformerLayers(ABC):
 
     @abstractmethod
     def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        """Of (batch, length, heads, dim)."""
+        """Attention of (batch, length, heads, dim)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +110,11 @@ class TensorFlowTransformerLayers(TransformerLayers):
 
     @property
     def xp(self) -> Any:
-        """TensorFlow."""
         import tensorflow as tf
 
         return tf
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        """The bias in what is multiplied."""
         return tensorflow_layers.dense(x, {"it.weight": weight, "it.bias": bias}, "it")
 
     def tied(self, x: Any, table: Any, name: str) -> Any:
@@ -125,15 +123,12 @@ class TensorFlowTransformerLayers(TransformerLayers):
         return self.xp.nn.bias_add(y, self.xp.cast(self.weights[f"{name}.bias"], y.dtype))
 
     def norm(self, x: Any, name: str) -> Any:
-        """In float32 at least."""
         return tensorflow_layers.layer_norm(x, self.weights, name, self.epsilon)
 
     def activate(self, x: Any) -> Any:
-        """By tf.nn."""
         return tensorflow_layers.gelu(x) if self.activation == "gelu" else self.xp.nn.relu(x)
 
     def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        """As products."""
         return tensorflow_layers.attention(q, k, v, causal=causal)
 
 
@@ -143,13 +138,11 @@ class JaxTransformerLayers(TransformerLayers):
 
     @property
     def xp(self) -> Any:
-        """jax.numpy."""
         import jax.numpy as jnp
 
         return jnp
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        """The bias in what is multiplied."""
         return jax_layers.dense(x, {"it.weight": weight, "it.bias": bias}, "it")
 
     def tied(self, x: Any, table: Any, name: str) -> Any:
@@ -157,17 +150,14 @@ class JaxTransformerLayers(TransformerLayers):
         return self.linear(x, table.T, self.weights[f"{name}.bias"])
 
     def norm(self, x: Any, name: str) -> Any:
-        """In float32 at least."""
         return jax_layers.layer_norm(x, self.weights, name, self.epsilon)
 
     def activate(self, x: Any) -> Any:
-        """By jax.nn."""
         import jax
 
         return jax.nn.gelu(x, approximate=False) if self.activation == "gelu" else jax.nn.relu(x)
 
     def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        """Fused on accelerators."""
         return jax_layers.attention(q, k, v, causal=causal)
 
 
@@ -179,11 +169,9 @@ class NumpyTransformerLayers(TransformerLayers):
 
     @property
     def xp(self) -> Any:
-        """Autograd's NumPy."""
         return self.ops.np
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        """By the transposed weight."""
         return self.ops.linear(x, weight, bias)
 
     def tied(self, x: Any, table: Any, name: str) -> Any:
@@ -191,23 +179,18 @@ class NumpyTransformerLayers(TransformerLayers):
         return self.linear(x, table, self.weights[f"{name}.bias"])
 
     def outputs(self, weight: Any, start: int, stop: int) -> Any:
-        """The rows of it."""
         return weight[start:stop]
 
     def norm(self, x: Any, name: str) -> Any:
-        """Over the last axis."""
         return self.ops.layer_norm(
             x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], self.epsilon
         )
 
     def activate(self, x: Any) -> Any:
-        """The same."""
         return self.ops.gelu(x) if self.activation == "gelu" else self.ops.relu(x)
 
     def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        """The same."""
         return self.ops.attention(q, k, v, causal=causal)
 
     def add(self, a: Any, b: Any) -> Any:
-        """Rounded."""
         return self.ops.add(a, b)

@@ -17,7 +17,7 @@ EVERY = (slice(None),)  # image, or channel of one
 
 
 def convolved(images: Array, filters: Array, index: Indices, strides: Sizes, edges: Sizes) -> Floats:
-    """Of a convolution: the patch under each element times its filter."""
+    """A convolution's elements: the patch under each times its filter."""
     images = padded(images, edges)
     seen, kernel = filters.shape[1], filters.shape[2:]
     outputs = len(filters) * seen // images.shape[1]  # of a group of channels
@@ -33,14 +33,14 @@ def convolved(images: Array, filters: Array, index: Indices, strides: Sizes, edg
 
 
 def padded(images: Array, edges: Sizes) -> Array:
-    """With zeros around each image."""
+    """Images with zeros around each."""
     return np.pad(images, ((0, 0), (0, 0), *((edge, edge) for edge in edges)))
 
 
 def spread(
     dy: Array, filters: Array, index: Indices, strides: Sizes, edges: Sizes, groups: int = 1
 ) -> Floats:
-    """Of the gradient of images, or of a transposed convolution of `dy`, which is the same.
+    """Elements of the gradient of images, or of a transposed convolution of `dy`, which is the same.
 
     The element at h gets dy[p] · filter[i] of all p·stride + i − padding = h (Dumoulin & Visin 2016, "A guide
     to convolution arithmetic for deep learning", chapter 4). `dy` is (N, K, *sides of the output).
@@ -66,7 +66,7 @@ def spread(
 def filter_gradient(
     images: Array, dy: Array, index: Indices, strides: Sizes, edges: Sizes, groups: int = 1
 ) -> Floats:
-    """Of the gradient of filters: the pixels that were under an element of the kernel, times `dy`."""
+    """Elements of the gradient of filters: the pixels that were under one of the kernel, times `dy`."""
     images = padded(images, edges)
     seen, outputs = images.shape[1] // groups, dy.shape[1] // groups
 

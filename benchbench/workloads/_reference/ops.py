@@ -59,7 +59,7 @@ class Ops:
         return self.rounding.product(y, math.prod(patch))
 
     def conv_transpose2d(self, x: Any, weight: Any, *, stride: Size = 1, padding: Size = 0) -> Any:
-        """Of (N, C, H, W) with (C, O, KH, KW), without bias: sides of (H − 1)·stride − 2·padding + KH."""
+        """(N, C, H, W) with (C, O, KH, KW), without bias: sides of (H − 1)·stride − 2·padding + KH."""
         count = x.size * math.prod(weight.shape[1:])
         x, weight = self._operands(count, x, weight)
         y = primitives.conv_transpose(x, weight, _pair(stride), _pair(padding))
@@ -78,7 +78,7 @@ class Ops:
         return self.rounding.product(anp.matmul(a, b), a.shape[-1])
 
     def add_bias(self, x: Any, bias: Any) -> Any:
-        """One number per channel, the second axis."""
+        """Adds one number per channel, the second axis."""
         (bias,) = self._operands(x.size, bias)
         return self.add(x, bias.reshape((-1,) + (1,) * (x.ndim - 2)))
 
@@ -110,7 +110,7 @@ class Ops:
         return self.rounding.result(x * 0.5 * (anp.tanh(0.5 * x) + 1))
 
     def tanh(self, x: Any) -> Any:
-        """Elementwise."""
+        """The hyperbolic tangent."""
         return self.rounding.result(anp.tanh(x))
 
     def sigmoid(self, x: Any) -> Any:
@@ -140,7 +140,7 @@ class Ops:
     def batch_norm(
         self, x: Any, weight: Any, bias: Any, running: tuple[Any, Any] | None = None, epsilon: float = EPSILON
     ) -> Any:
-        """Over the second axis, by the batch's mean and biased variance or by the `running` ones.
+        """Normalised over the second axis, by the batch's mean and biased variance or by the `running` ones.
 
         Ioffe & Szegedy 2015, algorithms 1 and 2.
         """
@@ -152,13 +152,13 @@ class Ops:
         return self.rounding.result((x - mean.reshape(shape)) * scale.reshape(shape) + bias.reshape(shape))
 
     def layer_norm(self, x: Any, weight: Any, bias: Any, epsilon: float = EPSILON) -> Any:
-        """Over the last axis (Ba et al. 2016)."""
+        """Normalised over the last axis (Ba et al. 2016)."""
         centred = x - anp.mean(x, axis=-1, keepdims=True)
         deviation = anp.sqrt(anp.mean(centred**2, axis=-1, keepdims=True) + epsilon)
         return self.rounding.result(centred / deviation * weight + bias)
 
     def rms_norm(self, x: Any, weight: Any, epsilon: float = EPSILON) -> Any:
-        """Over the last axis (Zhang & Sennrich 2019)."""
+        """Scaled over the last axis (Zhang & Sennrich 2019)."""
         scale = 1 / anp.sqrt(anp.mean(x**2, axis=-1, keepdims=True) + epsilon)
         return self.rounding.result(x * scale * weight)
 
@@ -172,7 +172,7 @@ class Ops:
         return self.rounding.result(pooled)
 
     def mean(self, x: Any, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Any:
-        """Along `axis`; over (2, 3) it is global average pooling."""
+        """The mean along `axis`; over (2, 3) it is global average pooling."""
         return self.rounding.result(anp.mean(x, axis=axis, keepdims=keepdims))
 
     def embedding(self, table: Any, index: AnyArray) -> Any:
@@ -180,27 +180,27 @@ class Ops:
         return table[index]
 
     def cross_entropy(self, logits: Any, labels: AnyArray) -> Any:
-        """Mean of −log softmax(logits)[label] over all but the last axis, in what accumulates."""
+        """Mean of −log softmax(logits)[label] over all but the last axis, in the accumulation dtype."""
         rows = _log_softmax(logits, -1).reshape(-1, logits.shape[-1])
         picked = rows[anp.arange(len(rows)), labels.reshape(-1)]
         return self.rounding.accumulated(-anp.mean(picked), len(rows))
 
     def mean_square(self, x: Any) -> Any:
-        """Of all elements, in what accumulates."""
+        """The mean of all squares, computed in the accumulation dtype."""
         return self.rounding.accumulated(anp.mean(x**2), x.size)
 
     def mse(self, x: Any, targets: Any) -> Any:
-        """Mean of (x − target)², in what accumulates."""
+        """Mean of (x − target)², in the accumulation dtype."""
         return anp.mean((x - targets) ** 2)
 
     def smooth_l1(self, x: Any, targets: Any) -> Any:
-        """Mean of d² / 2 where |d| < 1, else of |d| − 1/2 (Girshick 2015, eq. 3), in what accumulates."""
+        """Mean of d² / 2 where |d| < 1, else of |d| − 1/2 (Girshick 2015, eq. 3), as `mse` accumulates."""
         sizes = anp.abs(x - targets)
         values = anp.where(sizes < 1, 0.5 * sizes**2, sizes - 0.5)
         return self.rounding.accumulated(anp.mean(values), sizes.size)
 
     def mean_softplus(self, x: Any) -> Any:
-        """Of log(1 + eˣ), which is −log σ(−x), over all elements, in what accumulates."""
+        """The mean of log(1 + eˣ), which is −log σ(−x), computed in the accumulation dtype."""
         return self.rounding.accumulated(anp.mean(anp.logaddexp(0.0, x)), x.size)
 
     def leaky_relu(self, x: Any, slope: float) -> Any:
@@ -212,7 +212,7 @@ class Ops:
         return {name: self.rounding.reused(weight) for name, weight in weights.items()}
 
     def _operands(self, count: int, *operands: Any) -> list[Any]:
-        """Of `count` multiply-adds: the gradient of an operand sums count / size of them."""
+        """Operands of `count` multiply-adds: the gradient of each sums count / size of them."""
         return [self.rounding.operand(each, count / each.size) for each in operands]
 
 

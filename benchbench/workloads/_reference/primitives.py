@@ -50,7 +50,7 @@ defvjp(conv, _image_gradient, _weight_gradient, argnums=(0, 1))
 
 @primitive  # type: ignore[untyped-decorator]
 def conv_transpose(x: Floats, weight: Floats, stride: Sizes, padding: Sizes) -> Floats:
-    """Of (N, C, *sides) with (C, O, *kernel): the gradient of a convolution's image, `x` that of its result.
+    """(N, C, *sides) with (C, O, *kernel): the gradient of a convolution's image, `x` that of its result.
 
     Dumoulin & Visin 2016, "A guide to convolution arithmetic for deep learning", chapter 4.
     """

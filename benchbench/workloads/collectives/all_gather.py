@@ -29,12 +29,10 @@ class AllGather(Collective):
 
     @property
     def sent(self) -> int:
-        """A part."""
         return self.part
 
     @property
     def received(self) -> int:
-        """The whole."""
         return self.size
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:

@@ -39,11 +39,10 @@ class AllReduce(Collective):
 
     @property
     def roundings(self) -> int:
-        """Once for each sum."""
+        """An element is rounded once for each sum."""
         return self.world
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Sums of the elements."""
         import numpy as np
 
         return np.asarray(self.stacked(arrays)[:, index[:, 1]].sum(axis=0, dtype=np.float64))

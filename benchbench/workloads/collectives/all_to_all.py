@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AllToAll(Collective):
-    """From every rank its part of their arrays of n elements."""
+    """Every rank gets its part of the others' arrays of n elements."""
 
     summary = "a part of each rank's array to each rank"
     parts = True
@@ -30,12 +30,10 @@ class AllToAll(Collective):
 
     @property
     def sent(self) -> int:
-        """The whole."""
         return self.size
 
     @property
     def received(self) -> int:
-        """As much."""
         return self.size
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:

@@ -34,24 +34,19 @@ class Barrier(BetweenRanks):
     lacking: ClassVar[Mapping[str, str]] = dict.fromkeys(("jax", "tensorflow"), IN_THE_PROGRAM)
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Nothing but time."""
         return Cost(flops=0, bytes=0, items=1, item="barrier")
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(ranks, 1)."""
         return self.world, 1
 
     def tiny(self) -> Self:
-        """There is one."""
         return self
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """None."""
         return {}
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Never."""
         import numpy as np
 
         return np.zeros(len(index))

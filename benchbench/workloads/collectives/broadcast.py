@@ -23,7 +23,6 @@ class Broadcast(Collective):
     lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no broadcast"}
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of the first array."""
         import numpy as np
 
         return np.asarray(self.stacked(arrays)[0, index[:, 1]], np.float64)

@@ -35,17 +35,14 @@ class ReduceScatter(Collective):
 
     @property
     def roundings(self) -> int:
-        """Once for each sum."""
         return self.world
 
     @property
     def sent(self) -> int:
-        """The whole."""
         return self.size
 
     @property
     def received(self) -> int:
-        """A part."""
         return self.part
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:

@@ -48,13 +48,12 @@ class SendRecv(Collective):
         return (int(named[1]), int(named[2])) if named else None
 
     def refuses(self, dtype: Dtype) -> str:
-        """A rank that is not there."""
         if self.link and self.link[1] >= self.world > 1:
             return f"of {self.world} ranks, none is rank {self.link[1]}: they begin at 0"
         return super().refuses(dtype)
 
     def target(self, rank: int) -> int:
-        """To whom a rank sends; who has no partner keeps its array."""
+        """The rank that a rank sends to; who has no partner keeps its array."""
         if self.pattern == RING:
             return (rank + 1) % self.world
         if self.link:
@@ -63,7 +62,7 @@ class SendRecv(Collective):
 
     @property
     def sources(self) -> list[int]:
-        """From whom each rank receives."""
+        """The rank that each rank receives from."""
         ranks = range(self.world)
         return [next(source for source in ranks if self.target(source) == rank) for rank in ranks]
 

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._division import ENCODER_LAYERS, Division, DivisionPlan
-from benchbench.workloads._layers import Dense, Embedding, Layer, Norm
+from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, TiedDense, TransformerSize
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads._programs.tensorflow_layers import read_once
 from benchbench.workloads._programs.transformer_layers import (
@@ -18,9 +17,8 @@ from benchbench.workloads._programs.transformer_layers import (
     TensorFlowTransformerLayers,
     TransformerLayers,
 )
-from benchbench.workloads._transformer_layers import TiedDense, TransformerSize
 from benchbench.workloads.base import Draw
-from benchbench.workloads.network import Network
+from benchbench.workloads.network import ENCODER_LAYERS, Division, DivisionPlan, Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
 SIZE = frozenset({"hidden", "heads", "depth", "vocabulary", "positions"})
@@ -70,16 +68,14 @@ class BertBase(Network):
 
     @property
     def items(self) -> int:
-        """Tokens."""
         return self.batch * self.length
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Samples, masked positions, vocabulary."""
         return self.batch, self.masked, self.vocabulary
 
     def layers(self) -> list[Layer]:
-        """The embeddings are summed."""
+        """Embeddings are summed before the first norm."""
         return list(self._layers())
 
     def _layers(self) -> Iterator[Layer]:
@@ -110,11 +106,9 @@ class BertBase(Network):
         return replace(small, vocabulary=96, positions=17)
 
     def torch(self) -> Any:
-        """nn.TransformerEncoderLayer and F.linear by the embedding."""
         return torch_bert(self)
 
     def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """Rows are looked up by tf.gather."""
         import tensorflow as tf
 
         of = TensorFlowTransformerLayers(weights=weights, **self._kind())
@@ -124,7 +118,6 @@ class BertBase(Network):
         return self._logits(of, tf.gather(self._encoded(of, x), places, batch_dims=1))
 
     def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """Rows are looked up by indexing."""
         import jax.numpy as jnp
 
         of = JaxTransformerLayers(weights=weights, **self._kind())
@@ -134,7 +127,6 @@ class BertBase(Network):
         return self._logits(of, jnp.take_along_axis(x, places[..., None], axis=1))
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """The same in float64."""
         of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
         tokens, segments, places = inputs
         words, positions, kinds = self._tables(weights)
@@ -166,7 +158,6 @@ class BertBaseInfer(Inference, BertBase):
     summary = "inference with BERT base: logits of masked tokens"
 
     def rounding_size(self) -> Self:
-        """As deep."""
         return replace(self.tiny(), depth=self.depth)
 
 
@@ -181,22 +172,11 @@ class BertBaseTrain(TrainingStep, BertBase):
 
 
 def torch_bert(network: BertBase) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch.nn.functional as F
     from torch import Tensor, nn
 
     width = network.hidden
-
-    def layer() -> Any:
-        return nn.TransformerEncoderLayer(
-            width,
-            network.heads,
-            EXPANSION * width,
-            dropout=0.0,
-            activation="gelu",
-            layer_norm_eps=EPSILON,
-            batch_first=True,
-        )
 
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -205,7 +185,9 @@ def torch_bert(network: BertBase) -> Any:
             self.positions = nn.Embedding(network.positions, width)
             self.segments = nn.Embedding(SEGMENTS, width)
             self.norm, self.transform_norm = (nn.LayerNorm(width, EPSILON) for _ in range(2))
-            self.layers = nn.ModuleList(layer() for _ in range(network.depth))
+            self.layers = torch_layers.encoder_layers(
+                network.depth, width, network.heads, EXPANSION * width, layer_norm_eps=EPSILON
+            )
             self.transform = nn.Linear(width, width)
             self.head = torch_layers.tied_dense(network.vocabulary)
 

@@ -12,9 +12,8 @@ from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import Layer, Norm
 from benchbench.workloads._optimizers import Adam, Optimizer
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads.adversarial import DISCRIMINATOR, GENERATOR, AdversarialStep, torch_adversaries
 from benchbench.workloads.network import Network
-from benchbench.workloads.steps import Inference
+from benchbench.workloads.steps import DISCRIMINATOR, GENERATOR, AdversarialStep, Inference, torch_adversaries
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
@@ -40,7 +39,6 @@ class Dcgan(Network):
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """Images, rows, columns, colours."""
         return self.batch, IMAGE, IMAGE, COLOURS
 
     def layers(self) -> list[Layer]:
@@ -49,7 +47,7 @@ class Dcgan(Network):
         return [*(layer for conv in normed for layer in (conv, batch_norm_of(conv))), last]
 
     def generator(self) -> list[ConvTranspose]:
-        """From a pixel of `LATENT` channels; each but the first doubles the size."""
+        """Layers from a pixel of `LATENT` channels; each but the first doubles the size."""
         channels = [LATENT, *(widths * self.width for widths in STAGES), COLOURS]
         first = ConvTranspose(name=f"{GENERATOR}.conv0", inputs=LATENT, outputs=channels[1], kernel=4, size=1)
         return [first] + [
@@ -61,15 +59,12 @@ class Dcgan(Network):
         ]  # fmt: skip
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """N(0, 1)."""
         return {"noise": draw.normal("noise", self.batch, LATENT, 1, 1)}
 
     def tiny(self) -> Self:
-        """A sixteenth as wide."""
         return replace(self, batch=3, width=4)
 
     def torch(self) -> Any:
-        """`nn.Sequential`, colours last."""
         from torch import Tensor, nn
 
         made = torch_chain(self.generator(), nn.ReLU(inplace=True))
@@ -85,7 +80,6 @@ class Dcgan(Network):
         return Model()
 
     def tensorflow(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        """TensorFlow's operations."""
         import tensorflow as tf
 
         (x,), convs = inputs, self.generator()
@@ -95,7 +89,6 @@ class Dcgan(Network):
         return tf.tanh(tensorflow_layers.conv_transpose(x, weights, convs[-1]))
 
     def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        """lax's convolutions."""
         import jax
 
         (x,), convs = inputs, self.generator()
@@ -105,7 +98,6 @@ class Dcgan(Network):
         return jax.numpy.tanh(jax_layers.conv_transpose(x, weights, convs[-1]))
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        """The same in float64."""
         (x,), convs = inputs, self.generator()
         for conv in convs[:-1]:
             x = numpy_layers.conv_transpose(ops, x, weights, conv)
@@ -124,7 +116,7 @@ class DcganInfer(Inference, Dcgan):
 
 @dataclass(frozen=True)
 class DcganTrain(AdversarialStep, Dcgan):
-    """With Adam as published unless said otherwise."""
+    """Trained with Adam as published unless said otherwise."""
 
     optimizer: str = "adam"
 
@@ -143,7 +135,7 @@ class DcganTrain(AdversarialStep, Dcgan):
         return [*super().layers(), first, *normed, last]
 
     def discriminator(self) -> list[Conv]:
-        """Each but the last halves the size; leaky ReLU after each but the last."""
+        """Each layer but the last halves the size; leaky ReLU after each but the last."""
         channels = [COLOURS, *(widths * self.width for widths in reversed(STAGES))]
         last = Conv(
             name=f"{DISCRIMINATOR}.conv{len(STAGES)}",
@@ -168,7 +160,6 @@ class DcganTrain(AdversarialStep, Dcgan):
         return {"images": images, **super().inputs(draw), "new_noise": new_noise}
 
     def torch(self) -> Any:
-        """Both, as `nn.Sequential`."""
         from torch import nn
 
         made = torch_chain(self.generator(), nn.ReLU(inplace=True))
@@ -176,7 +167,6 @@ class DcganTrain(AdversarialStep, Dcgan):
         return torch_adversaries(made.append(nn.Tanh()), judged)
 
     def judge_tensorflow(self, weights: dict[str, Any], images: Any) -> Any:
-        """TensorFlow's operations."""
         x, (first, *middle, last) = images, self.discriminator()
         x = tensorflow_layers.leaky_relu(tensorflow_layers.conv(x, weights, first), SLOPE)
         for conv in middle:
@@ -186,7 +176,6 @@ class DcganTrain(AdversarialStep, Dcgan):
         return tensorflow_layers.conv(x, weights, last)
 
     def judge_jax(self, weights: dict[str, Any], images: Any) -> Any:
-        """lax's convolutions."""
         import jax
 
         x, (first, *middle, last) = images, self.discriminator()
@@ -199,7 +188,6 @@ class DcganTrain(AdversarialStep, Dcgan):
         return jax_layers.conv(x, weights, last)
 
     def judge_numpy(self, ops: Any, weights: dict[str, Any], images: Any) -> Any:
-        """The same in float64."""
         x, (first, *middle, last) = images, self.discriminator()
         x = ops.leaky_relu(numpy_layers.conv(ops, x, weights, first), SLOPE)
         for conv in middle:
@@ -216,7 +204,7 @@ def batch_norm_of(conv: Conv | ConvTranspose) -> Norm:
 
 
 def torch_chain(convs: Sequence[Conv | ConvTranspose], activation: Any) -> Any:
-    """Of convolutions, an activation after each but the last; batch norm, but where images come in."""
+    """Convolutions, an activation after each but the last; batch norm, but where images come in."""
     from torch import nn
 
     modules: OrderedDict[str, Any] = OrderedDict()

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._layers import Dense, Layer, Norm
+from benchbench.workloads._layers import Dense, Layer, Norm, TransformerSize
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs.transformer_layers import (
     JaxTransformerLayers,
@@ -16,7 +16,6 @@ from benchbench.workloads._programs.transformer_layers import (
     TensorFlowTransformerLayers,
     TransformerLayers,
 )
-from benchbench.workloads._transformer_layers import TransformerSize
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -54,16 +53,14 @@ class EncoderDecoder(Network):
 
     @property
     def items(self) -> int:
-        """Tokens of the target."""
         return self.batch * self.target
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Samples, tokens of the target, width."""
         return self.batch, self.target, self.hidden
 
     def layers(self) -> list[Layer]:
-        """Those of the encoder, then of the decoder, each ended by a norm."""
+        """Layers of the encoder, then of the decoder, each ended by a norm."""
         return list(self._layers())
 
     def _layers(self) -> Iterator[Layer]:
@@ -83,7 +80,6 @@ class EncoderDecoder(Network):
         ]
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """Both embedded already, N(0, 1)."""
         return {
             "source": draw.normal("source", self.batch, self.source, self.hidden),
             "target": draw.normal("target", *self.output_shape),
@@ -94,7 +90,6 @@ class EncoderDecoder(Network):
         return replace(self, batch=2, source=15, target=13, hidden=64, heads=4, depth=1, feed_forward=400)
 
     def torch(self) -> Any:
-        """nn.Transformer."""
         import torch
         from torch import nn
 
@@ -115,15 +110,12 @@ class EncoderDecoder(Network):
         )
 
     def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """TensorFlow's operations on variables."""
         return self._forward(TensorFlowTransformerLayers(weights=weights, heads=self.heads), *inputs)
 
     def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """Functions of the weights."""
         return self._forward(JaxTransformerLayers(weights=weights, heads=self.heads), *inputs)
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """The same in float64."""
         return self._forward(NumpyTransformerLayers(ops=ops, weights=weights, heads=self.heads), *inputs)
 
     def _forward(self, of: TransformerLayers, source: Any, target: Any) -> Any:
@@ -143,7 +135,6 @@ class EncoderDecoderInfer(Inference, EncoderDecoder):
     summary = "inference with nn.Transformer: 6 encoder and 6 decoder layers, all positions at once"
 
     def rounding_size(self) -> Self:
-        """As deep."""
         return replace(self.tiny(), depth=self.depth)
 
 

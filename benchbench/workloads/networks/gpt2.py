@@ -12,19 +12,16 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._division import CAUSAL_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._programs import (
-    jax_generation,
     jax_layers,
-    tensorflow_generation,
     tensorflow_layers,
-    torch_generation,
     torch_layers,
 )
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
-from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.network import CAUSAL_LAYERS, Division, DivisionPlan
+from benchbench.workloads.steps import PipelinedTraining
 
 EXPANSION = 4  # of the hidden layer between `up` and `down`
 
@@ -64,11 +61,10 @@ class Gpt2(Decoder):
         return replace(self, batch=2, length=13, width=32, depth=2, heads=2, vocabulary=96, context=17)
 
     def embeddings(self) -> list[Layer]:
-        """Both are learnt."""
         return [self.table("tokens", self.vocabulary), self.table("positions", self.context)]
 
     def last_norm(self) -> Norm:
-        """Without a shift, as all of them."""
+        """Norms have no shift here."""
         return Norm(name="norm", channels=self.width, shift=None)
 
     def block(self, name: str) -> Iterator[Layer]:
@@ -95,7 +91,6 @@ class Gpt2(Decoder):
         positions: Any = None,
         cache: Any = None,
     ) -> Any:
-        """TensorFlow's operations on variables."""
         import tensorflow as tf
 
         def dense(x: Any, name: str) -> Any:
@@ -107,7 +102,7 @@ class Gpt2(Decoder):
         def attention(x: Any, name: str) -> Any:
             parts = tf.reshape(dense(x, f"{name}.qkv"), [*tokens.shape, 3, self.heads, self.head])
             q, k, v = tf.unstack(parts, axis=2)
-            y = tensorflow_generation.attend(q, k, v, positions, cache and cache[name])
+            y = tensorflow_layers.attend(q, k, v, positions, cache and cache[name])
             return dense(tf.reshape(y, x.shape), f"{name}.out")
 
         at = tf.range(tokens.shape[1]) if positions is None else positions
@@ -120,14 +115,12 @@ class Gpt2(Decoder):
         return tf.matmul(norm(x[:, -self.logits :], "norm"), table, transpose_b=True)
 
     def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
-        """Of tokens and of positions."""
         at = slice(tokens.shape[1]) if positions is None else positions
         return weights["tokens.weight"][tokens] + weights["positions.weight"][at]
 
     def jax_block(
         self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
     ) -> Any:
-        """Attention, then two dense layers."""
         import jax
 
         def dense(x: Any, name: str) -> Any:
@@ -139,19 +132,16 @@ class Gpt2(Decoder):
         parts = dense(norm(x, f"{name}.norm1"), f"{name}.qkv")
         parts = parts.reshape(*x.shape[:2], 3, self.heads, self.head)
         q, k, v = (parts[:, :, part] for part in range(3))
-        y = jax_generation.attend(q, k, v, positions, cache, name)
+        y = jax_layers.attend(q, k, v, positions, cache, name)
         x += dense(y.reshape(x.shape), f"{name}.out")
         up = dense(norm(x, f"{name}.norm2"), f"{name}.up")
         return x + dense(jax.nn.gelu(up, approximate=True), f"{name}.down")
 
     def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        """Products with the table of tokens."""
         x = jax_layers.layer_norm(x[:, -self.logits :], weights, "norm")
         return x @ weights["tokens.weight"].T
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """The same in float64, without a cache."""
-
         def dense(x: Any, name: str) -> Any:
             return ops.linear(x, weights[f"{name}.weight"])
 
@@ -214,14 +204,14 @@ def torch_gpt2_block(network: Gpt2) -> Any:
         def forward(self, x: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
             parts = self.qkv(self.norm1(x)).unflatten(-1, (3, -1, network.head))
             q, k, v = parts.unbind(2)
-            x = x + self.out(torch_generation.attend(q, k, v, positions, cache).flatten(2))
+            x = x + self.out(torch_layers.attend(q, k, v, positions, cache).flatten(2))
             return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
     return Block
 
 
 def gpt2_module(network: Gpt2) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch
     from torch import Tensor, nn
 

@@ -12,20 +12,16 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._decoder_layers import RmsNorm, Rotary
-from benchbench.workloads._division import Division, DivisionPlan
-from benchbench.workloads._layers import EPSILON, Dense, Layer
+from benchbench.workloads._layers import EPSILON, Dense, Layer, RmsNorm, Rotary
 from benchbench.workloads._programs import (
-    jax_generation,
     jax_layers,
-    tensorflow_generation,
     tensorflow_layers,
-    torch_generation,
     torch_layers,
 )
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
-from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.network import Division, DivisionPlan
+from benchbench.workloads.steps import PipelinedTraining
 
 BASE = 500_000.0  # of the rotary frequencies
 
@@ -68,7 +64,6 @@ class Llama(Decoder):
         return [self.table("tokens", self.vocabulary), rotary]
 
     def last_norm(self) -> RmsNorm:
-        """As all of them."""
         return RmsNorm(name="norm", channels=self.width)
 
     def block(self, name: str) -> Iterator[Layer]:
@@ -99,7 +94,6 @@ class Llama(Decoder):
         positions: Any = None,
         cache: Any = None,
     ) -> Any:
-        """TensorFlow's operations on variables."""
         import tensorflow as tf
 
         at = tf.range(tokens.shape[1]) if positions is None else positions
@@ -121,7 +115,7 @@ class Llama(Decoder):
 
         def attention(x: Any, name: str) -> Any:
             q, k, v = (heads(x, f"{name}.{part}") for part in ("query", "key", "value"))
-            y = tensorflow_generation.attend(rotated(q), rotated(k), v, positions, cache and cache[name])
+            y = tensorflow_layers.attend(rotated(q), rotated(k), v, positions, cache and cache[name])
             return dense(tf.reshape(y, x.shape), f"{name}.out")
 
         table = tensorflow_layers.read_once(weights["tokens.weight"])
@@ -133,13 +127,11 @@ class Llama(Decoder):
         return tf.matmul(norm(x[:, -self.logits :], "norm"), table, transpose_b=True)
 
     def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
-        """Of tokens alone."""
         return weights["tokens.weight"][tokens]
 
     def jax_block(
         self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
     ) -> Any:
-        """Attention, then the gated hidden layer."""
         import jax
         import jax.numpy as jnp
 
@@ -162,18 +154,16 @@ class Llama(Decoder):
 
         y = norm(x, f"{name}.norm1")
         q, k, v = (heads(y, f"{name}.{part}") for part in ("query", "key", "value"))
-        y = jax_generation.attend(rotated(q), rotated(k), v, positions, cache, name)
+        y = jax_layers.attend(rotated(q), rotated(k), v, positions, cache, name)
         x += dense(y.reshape(x.shape), f"{name}.out")
         y = norm(x, f"{name}.norm2")
         return x + dense(jax.nn.silu(dense(y, f"{name}.gate")) * dense(y, f"{name}.up"), f"{name}.down")
 
     def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        """Products with the table of tokens."""
         x = jax_layers.rms_norm(x[:, -self.logits :], weights, "norm")
         return x @ weights["tokens.weight"].T
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """The same in float64, without a cache."""
         cos, sin = (weights[f"rotary_{part}"][: tokens.shape[1], None] for part in ("cos", "sin"))
 
         def dense(x: Any, name: str) -> Any:
@@ -255,7 +245,7 @@ def torch_llama_block(network: Llama) -> Any:
             q, k, v = (
                 part(y).unflatten(-1, (-1, network.head)) for part in (self.query, self.key, self.value)
             )
-            y = torch_generation.attend(rotated(q, *tables), rotated(k, *tables), v, positions, cache)
+            y = torch_layers.attend(rotated(q, *tables), rotated(k, *tables), v, positions, cache)
             x = x + self.out(y.flatten(2))
             y = self.norm2(x)
             return x + self.down(F.silu(self.gate(y)) * self.up(y))
@@ -264,7 +254,7 @@ def torch_llama_block(network: Llama) -> Any:
 
 
 def llama_module(network: Llama) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch
     from torch import Tensor, nn
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from benchbench.workloads._conv_layers import Conv, MaxPool
-from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
-from benchbench.workloads.pipeline import PipelinedTraining
-from benchbench.workloads.steps import Inference
+from benchbench.workloads.network import Division, DivisionPlan
+from benchbench.workloads.steps import Inference, PipelinedTraining
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class MnistCnn(PlainCnn):
         )
 
     def tiny(self) -> Self:
-        """Three images."""
         return replace(self, batch=3)
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._division import ENCODER_LAYERS, DivisionPlan
-from benchbench.workloads._layers import Norm
+from benchbench.workloads._layers import Norm, TransformerSize, Weight
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads._programs.transformer_layers import (
@@ -19,12 +18,9 @@ from benchbench.workloads._programs.transformer_layers import (
     TensorFlowTransformerLayers,
     TransformerLayers,
 )
-from benchbench.workloads._transformer_layers import TransformerSize
-from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import Draw
-from benchbench.workloads.chain import BlockChain, Link
-from benchbench.workloads.pipeline import PipelinedTraining
-from benchbench.workloads.steps import Inference
+from benchbench.workloads.network import ENCODER_LAYERS, BlockChain, DivisionPlan, Link
+from benchbench.workloads.steps import Inference, PipelinedTraining
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +69,6 @@ class SpeechEncoder(BlockChain):
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Samples, frames, width."""
         return self.batch, self.frames, self.hidden
 
     @property
@@ -89,11 +84,9 @@ class SpeechEncoder(BlockChain):
 
     @property
     def blocks(self) -> list[str]:
-        """Encoder layers."""
         return [f"layers.{index}" for index in range(self.depth)]
 
     def links(self) -> list[Link]:
-        """A norm ends them."""
         size = TransformerSize(width=self.hidden, heads=self.heads, feed_forward=EXPANSION * self.hidden)
         handed_on = self.frames * self.hidden
         positions = Positions(frames=self.frames, width=self.hidden)
@@ -107,7 +100,6 @@ class SpeechEncoder(BlockChain):
         ]
 
     def lengthened(self, stages: int) -> Self:
-        """A layer for each."""
         return replace(self, depth=max(self.depth, stages))
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
@@ -119,11 +111,9 @@ class SpeechEncoder(BlockChain):
         return replace(self, batch=2, frames=13, hidden=64, heads=4, depth=1)
 
     def torch(self) -> Any:
-        """nn.Conv1d and nn.TransformerEncoderLayer."""
         return torch_speech_encoder(self)
 
     def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """tf.nn.convolution, and TensorFlow's operations on variables."""
         import tensorflow as tf
 
         (x,) = inputs
@@ -132,33 +122,22 @@ class SpeechEncoder(BlockChain):
             x = of.activate(tensorflow_layers.conv(x, weights, conv))
         return self._encoded(of, x + tf.cast(weights["positions"], x.dtype))
 
-    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """Functions of the weights."""
-        x = self.jax_embed(weights, *inputs)
-        for name in self.blocks:
-            x = self.jax_block(weights, name, x)
-        return self.jax_output(weights, x)
-
     def jax_embed(self, weights: dict[str, Any], mels: Any) -> Any:
-        """Convolutions, and positions added."""
         x, of = mels, self._of_jax(weights)
         for conv in self.convs:
             x = of.activate(jax_layers.conv(x, weights, conv))
         return x + weights["positions"].astype(x.dtype)
 
     def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
-        """An encoder layer."""
         return self._of_jax(weights).encoder_layer(x, name)
 
     def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        """Normalised."""
         return self._of_jax(weights).norm(x, "norm")
 
     def _of_jax(self, weights: dict[str, Any]) -> JaxTransformerLayers:
         return JaxTransformerLayers(weights=weights, **self._kind())
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """The same in float64."""
         of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
         x = ops.np.swapaxes(inputs[0], 1, 2)
         for conv in self.convs:
@@ -183,7 +162,6 @@ class SpeechEncoderInfer(Inference, SpeechEncoder):
     summary = "inference with a speech encoder: two convolutions and a Transformer over 30 seconds"
 
     def rounding_size(self) -> Self:
-        """As deep."""
         return replace(self.tiny(), depth=self.depth)
 
 
@@ -202,7 +180,6 @@ class Sinusoids(Weight):
     """Sine and cosine of each position at periods between 2π and 2π · `PERIOD` (Vaswani et al. 2017, 3.5)."""
 
     def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
-        """Nothing is drawn."""
         import numpy as np
 
         length, width = self.shape
@@ -225,7 +202,6 @@ class Positions:
         return {"positions": Sinusoids(shape=(self.frames, self.width), scale=1.0, is_learnt=False)}
 
     def flops(self, batch: int) -> int:
-        """Not counted."""
         return 0
 
     def elements(self, batch: int) -> int:
@@ -234,30 +210,21 @@ class Positions:
 
 
 def torch_speech_encoder(network: SpeechEncoder) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor, nn
 
     width = network.hidden
 
-    def layer() -> Any:
-        return nn.TransformerEncoderLayer(
-            width,
-            network.heads,
-            EXPANSION * width,
-            dropout=0.0,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
-        )
-
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.conv1, self.conv2 = (torch_layers.conv(conv) for conv in network.convs)
             self.register_buffer("positions", torch.empty(network.frames, width))
-            self.layers = nn.ModuleList(layer() for _ in range(network.depth))
+            self.layers = torch_layers.encoder_layers(
+                network.depth, width, network.heads, EXPANSION * width, norm_first=True
+            )
             self.norm = nn.LayerNorm(width)
 
         def forward(self, mels: Tensor) -> Tensor:

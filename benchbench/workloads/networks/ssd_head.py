@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Indices
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._multibox import COORDINATES, MultiBox
+from benchbench.workloads._losses import COORDINATES, MultiBox
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -46,22 +46,21 @@ class SsdHead(Network):
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Images, boxes, logits and coordinates."""
         return self.batch, sum(self.boxes()), self.classes + COORDINATES
 
     def boxes(self) -> list[int]:
-        """Of each map."""
+        """Boxes of each map."""
         return [count * side**2 for count, side in zip(BOXES, self.sides(), strict=True)]
 
     def sides(self) -> list[int]:
-        """Of each map: halved three times, then two pixels less, twice."""
+        """Sides of the maps: halved three times, then two pixels less, twice."""
         sides = [self.side]
         for _ in range(3):
             sides.append((sides[-1] + 1) // 2)
         return [*sides, sides[-1] - 2, sides[-1] - 4]
 
     def predictors(self) -> list[tuple[Conv, Conv]]:
-        """Of each map, what scores its boxes and what places them."""
+        """What scores the boxes of each map, and what places them."""
         sizes = zip(CHANNELS, BOXES, self.sides(), strict=True)
         return [
             (
@@ -80,15 +79,12 @@ class SsdHead(Network):
         )  # fmt: skip
 
     def layers(self) -> list[Conv]:
-        """Map by map."""
         return [conv for pair in self.predictors() for conv in pair]
 
     def first_layers(self) -> list[Conv]:
-        """All."""
         return self.layers()
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """N(0, 1)."""
         sizes = zip(self.input_names, CHANNELS, self.sides(), strict=True)
         return {
             name: draw.normal(name, self.batch, widths * self.width, side, side)
@@ -96,11 +92,11 @@ class SsdHead(Network):
         }
 
     def tiny(self) -> Self:
-        """As many maps, the last of one pixel."""
+        """There are as many maps, the last of one pixel."""
         return replace(self, batch=2, side=SMALLEST, width=4, classes=5)
 
     def torch(self) -> Any:
-        """As torchvision.models.detection.ssd.SSDHead; the results are one tensor."""
+        """torchvision.models.detection.ssd.SSDHead; the results are one tensor."""
         import torch
         from torch import Tensor, nn
 
@@ -123,7 +119,6 @@ class SsdHead(Network):
         return Head()
 
     def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """TensorFlow's operations."""
         import tensorflow as tf
 
         def rows(x: Any, conv: Conv, count: int) -> Any:
@@ -132,7 +127,6 @@ class SsdHead(Network):
         return self._predicted(inputs, rows, tf.concat)
 
     def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """lax's convolutions."""
         import jax.numpy as jnp
 
         def rows(x: Any, conv: Conv, count: int) -> Any:
@@ -141,8 +135,6 @@ class SsdHead(Network):
         return self._predicted(inputs, rows, jnp.concatenate)
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """The same in float64."""
-
         def rows(x: Any, conv: Conv, count: int) -> Any:
             y = ops.np.transpose(numpy_layers.conv(ops, x, weights, conv), (0, 2, 3, 1))
             return y.reshape(len(x), -1, count)
@@ -150,7 +142,7 @@ class SsdHead(Network):
         return self._predicted(inputs, rows, ops.np.concatenate)
 
     def _predicted(self, maps: Sequence[Any], rows: Callable[..., Any], join: Callable[..., Any]) -> Any:
-        """By a framework's functions."""
+        """The output by a framework's functions."""
         pairs = list(zip(maps, self.predictors(), strict=True))
         scores = [rows(x, scoring, self.classes) for x, (scoring, _) in pairs]
         places = [rows(x, placing, COORDINATES) for x, (_, placing) in pairs]
@@ -164,7 +156,7 @@ class SsdHeadInfer(Inference, SsdHead):
     summary = "inference with the head of SSD300, a detector, on a backbone's feature maps"
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
-        """Of each map as many boxes as of any other: the last has four of thousands."""
+        """Each map has as many boxes as any other: the last has four of thousands."""
         import numpy as np
 
         index, boxes = super().sample(source, count), np.array(self.boxes())

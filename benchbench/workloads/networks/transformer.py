@@ -11,13 +11,11 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._division import CAUSAL_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAttention
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.base import Draw
-from benchbench.workloads.chain import BlockChain, Link
-from benchbench.workloads.pipeline import PipelinedTraining
-from benchbench.workloads.steps import Inference
+from benchbench.workloads.network import CAUSAL_LAYERS, BlockChain, Division, DivisionPlan, Link
+from benchbench.workloads.steps import Inference, PipelinedTraining
 
 LAYERS = 2
 HEAD = 64  # the width of one
@@ -52,22 +50,19 @@ class Transformer(BlockChain):
 
     @property
     def heads(self) -> int:
-        """Of each layer."""
+        """Heads of each layer."""
         return self.hidden // HEAD
 
     @property
     def items(self) -> int:
-        """Tokens."""
         return self.batch * self.length
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Samples, tokens, vocabulary."""
         return self.batch, self.length, self.vocabulary
 
     @property
     def blocks(self) -> list[str]:
-        """Two."""
         return NAMES
 
     def links(self) -> list[Link]:
@@ -98,15 +93,12 @@ class Transformer(BlockChain):
         return {"tokens": draw.integers("tokens", self.batch, self.length, below=self.vocabulary)}
 
     def tiny(self) -> Self:
-        """Two heads, an odd length."""
         return replace(self, batch=2, length=13, hidden=2 * HEAD, vocabulary=96)
 
     def torch(self) -> Any:
-        """torch.nn's layers, and fused attention."""
         return torch_model(self)
 
     def tensorflow(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """TensorFlow's operations on variables."""
         import tensorflow as tf
 
         def dense(x: Any, name: str) -> Any:
@@ -127,19 +119,10 @@ class Transformer(BlockChain):
             x += dense(tensorflow_layers.gelu(up), f"{name}.down")
         return dense(norm(x, "norm"), "head")
 
-    def jax(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """Fused attention on accelerators."""
-        x = self.jax_embed(weights, tokens)
-        for name in NAMES:
-            x = self.jax_block(weights, name, x)
-        return self.jax_output(weights, x)
-
     def jax_embed(self, weights: dict[str, Any], tokens: Any) -> Any:
-        """Of tokens and of positions."""
         return weights["tokens.weight"][tokens] + weights["positions.weight"]
 
     def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
-        """Attention, then two dense layers."""
         import jax
 
         def dense(x: Any, name: str) -> Any:
@@ -155,12 +138,9 @@ class Transformer(BlockChain):
         return x + dense(jax.nn.gelu(up, approximate=False), f"{name}.down")
 
     def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        """By a table of their own."""
         return jax_layers.dense(jax_layers.layer_norm(x, weights, "norm"), weights, "head")
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """The same in float64."""
-
         def dense(x: Any, name: str) -> Any:
             return ops.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
@@ -218,7 +198,7 @@ def torch_transformer_block(network: Transformer) -> Any:
 
 
 def torch_model(network: Transformer) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch
     from torch import Tensor, nn
 

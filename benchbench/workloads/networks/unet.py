@@ -41,7 +41,6 @@ class Unet(Network):
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """Images, rows, columns, classes."""
         return self.batch, self.image, self.image, CLASSES
 
     def layers(self) -> list[Conv | ConvTranspose]:
@@ -62,7 +61,7 @@ class Unet(Network):
         return conv(1, inputs), conv(2, outputs)
 
     def up(self, level: int) -> ConvTranspose:
-        """From the level below."""
+        """The transposed convolution from the level below."""
         outputs, size = self.width * 2**level, self.image // 2 ** (level + 1)
         name = f"up{level}"
         return ConvTranspose(
@@ -70,11 +69,10 @@ class Unet(Network):
         )
 
     def head(self) -> Conv:
-        """One of 1 × 1."""
+        """A convolution of 1 × 1."""
         return Conv(name="head", inputs=self.width, outputs=CLASSES, kernel=1, size=self.image, bias=True)
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """Gray."""
         return {"images": draw.normal("images", self.batch, 1, self.image, self.image)}
 
     def tiny(self) -> Self:
@@ -86,7 +84,6 @@ class Unet(Network):
         return torch_unet(self)
 
     def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """TensorFlow's operations."""
         import tensorflow as tf
 
         def pair(x: Any, way: str, level: int) -> Any:
@@ -105,7 +102,6 @@ class Unet(Network):
         return tensorflow_layers.conv(x, weights, self.head())
 
     def jax(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """lax's convolutions."""
         import jax
         import jax.numpy as jnp
 
@@ -125,8 +121,6 @@ class Unet(Network):
         return jax_layers.conv(x, weights, self.head())
 
     def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """The same in float64."""
-
         def pair(x: Any, way: str, level: int) -> Any:
             for conv in self.pair(way, level):
                 x = ops.relu(numpy_layers.conv(ops, x, weights, conv))
@@ -159,7 +153,7 @@ class UnetTrain(TrainingStep, Unet):
 
 
 def torch_unet(network: Unet) -> Any:
-    """Its submodules have the layers' names."""
+    """The module, whose submodules have the layers' names."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor, nn

@@ -8,11 +8,10 @@ from typing import ClassVar, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv, MaxPool
-from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
-from benchbench.workloads.pipeline import PipelinedTraining
-from benchbench.workloads.steps import Inference
+from benchbench.workloads.network import Division, DivisionPlan
+from benchbench.workloads.steps import Inference, PipelinedTraining
 
 STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # channels in widths, convolutions before a max-pool
 HALVINGS = 2 ** len(STAGES)
@@ -63,7 +62,6 @@ class Vgg16(PlainCnn):
             yield MaxPool()
 
     def tiny(self) -> Self:
-        """As deep, a sixteenth as wide."""
         return replace(self, batch=3, image=32, width=4)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchbench.arrays import Floats, Indices
-from benchbench.workloads._vectors import Vectors
+from benchbench.workloads._memory_bound import Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ class Add(Vectors):
     operands = ("x", "y")
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of x and of y."""
         import numpy as np
 
         x, y = (arrays[name][index[:, 0]] for name in self.operands)

@@ -31,6 +31,6 @@ class Attention(ScaledDotProduct):
 
 @dataclass(frozen=True)
 class AttentionBackward(Backward, Attention):
-    """Of queries, keys and values."""
+    """Gradients of queries, keys and values."""
 
     summary = "gradients of scaled dot-product attention"

@@ -22,9 +22,7 @@ class AttentionDecode(ScaledDotProduct):
 
     @property
     def queries(self) -> int:
-        """The new token's."""
         return 1
 
     def tiny(self) -> Self:
-        """Odd length, groups of three."""
         return replace(self, batch=2, heads=6, kv_heads=2, length=37, dim=24)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._memory_bound import MemoryBoundBackward
-from benchbench.workloads._pooling import Pool2d
+from benchbench.workloads._memory_bound import MemoryBoundBackward, Pool2d
 
 if TYPE_CHECKING:
     from benchbench.workloads._memory_bound import Step
@@ -20,7 +19,6 @@ class AvgPool2d(Pool2d):
 
     @property
     def reduction(self) -> int:
-        """A window."""
         return self.kernel**2
 
     @property
@@ -29,11 +27,9 @@ class AvgPool2d(Pool2d):
         return 2
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """A mean."""
         return ops.avg_pool2d(arrays["x"], self.kernel, stride=self.stride, padding=self.padding)
 
     def torch(self) -> Step:
-        """F.avg_pool2d."""
         import torch.nn.functional as F
 
         return lambda x: F.avg_pool2d(x, self.kernel, self.stride, self.padding)
@@ -51,7 +47,6 @@ class AvgPool2d(Pool2d):
         return step
 
     def jax(self) -> Step:
-        """lax.reduce_window, as Flax has it."""
         from jax import lax
 
         window, strides = (1, self.kernel, self.kernel, 1), (1, self.stride, self.stride, 1)
@@ -61,6 +56,6 @@ class AvgPool2d(Pool2d):
 
 @dataclass(frozen=True)
 class AvgPool2dBackward(MemoryBoundBackward, AvgPool2d):
-    """Each window's share."""
+    """Each element's gradient is its share of every window."""
 
     summary = "gradient of average pooling"

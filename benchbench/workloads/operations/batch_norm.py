@@ -47,12 +47,10 @@ class BatchNorm(MemoryBound):
 
     @property
     def items(self) -> int:
-        """Images."""
         return self.batch
 
     @property
     def reduction(self) -> int:
-        """A channel of the batch."""
         return prod(self.output_shape) // self.channels
 
     @property
@@ -61,22 +59,18 @@ class BatchNorm(MemoryBound):
         return 2
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """NCHW, and numbers for each channel."""
         names = ("weight", "bias", *(() if self.training else RUNNING))
         image = self.batch, self.channels, self.height, self.width
         return {"x": image, **dict.fromkeys(names, (self.channels,))}
 
     def tiny(self) -> Self:
-        """Odd sizes."""
         return replace(self, batch=3, channels=17, height=7, width=9)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Over the second axis."""
         running = None if self.training else tuple(arrays[name] for name in RUNNING)
         return ops.batch_norm(arrays["x"], arrays["weight"], arrays["bias"], running, EPSILON)
 
     def torch(self) -> Step:
-        """F.batch_norm."""
         import torch.nn.functional as F
 
         def step(x: Any, weight: Any, bias: Any, mean: Any = None, variance: Any = None) -> Any:
@@ -99,7 +93,7 @@ class BatchNorm(MemoryBound):
         return step
 
     def jax(self) -> Step:
-        """In float32 at least, as Flax does; the variance is E[x²] − E[x]², which reads x once."""
+        """Computed in float32 at least, as Flax does; the variance is E[x²] − E[x]², which reads x once."""
         import jax.numpy as jnp
         from jax import lax
 
@@ -115,7 +109,7 @@ class BatchNorm(MemoryBound):
 
 @dataclass(frozen=True)
 class BatchNormBackward(MemoryBoundBackward, BatchNorm):
-    """Of the images, the scale and the shift."""
+    """Gradients of the images, the scale and the shift."""
 
     summary = "gradients of batch normalisation"
     constants = frozenset(RUNNING)

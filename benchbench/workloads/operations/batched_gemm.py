@@ -43,15 +43,12 @@ class BatchedGemm(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """(batch, m, n)."""
         return self.batch, self.m, self.n
 
     def tiny(self) -> Self:
-        """Odd sizes, none equal."""
         return replace(self, batch=5, m=23, n=33, k=17)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """A and B."""
         return {
             "a": draw.normal("a", self.batch, self.m, self.k),
             "b": draw.normal("b", self.batch, self.k, self.n),
@@ -67,7 +64,6 @@ class BatchedGemm(Operation):
         return np.asarray(np.einsum("sk,sk->s", rows, columns))
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """All products."""
         return ops.matmul(arrays["a"], arrays["b"])
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._conv2d import Sizes2d, explicit_padding
-from benchbench.workloads._convolution import ConvolutionBackward
+from benchbench.workloads._convolution import ConvolutionBackward, Sizes2d, explicit_padding
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ class Conv2d(Sizes2d):
     summary = "2-D convolution of a batch of images"
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole batch."""
         return self.convolved(ops, arrays["images"], arrays["filters"])
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -35,6 +33,6 @@ class Conv2d(Sizes2d):
 
 @dataclass(frozen=True)
 class Conv2dBackward(ConvolutionBackward, Conv2d):
-    """Of images and filters."""
+    """Gradients of images and filters."""
 
     summary = "gradients of a 2-D convolution"

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Phase
-from benchbench.workloads._conv2d import Sizes2d, explicit_padding
-from benchbench.workloads._convolution import FILTER_LAST, TO_LAST, torch_images
-from benchbench.workloads._layouts import images_layout, torch_layout
+from benchbench.workloads._convolution import FILTER_LAST, TO_LAST, Sizes2d, explicit_padding, torch_images
 from benchbench.workloads.backward import UPSTREAM
 from benchbench.workloads.base import Program
+from benchbench.workloads.program import images_layout, torch_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
@@ -23,7 +22,7 @@ class _Gradient(Sizes2d):
     phase = Phase.BACKWARD
 
     def torch_gradients(self, images: Any, filters: Any, upstream: Any, asked: tuple[bool, ...]) -> Any:
-        """Of images, filters and bias, those that are asked for; torch.nn.grad's copy to another layout."""
+        """Gradients of images, filters and bias, those asked for; torch.nn.grad's copy to another layout."""
         import torch
 
         return torch.ops.aten.convolution_backward(
@@ -33,13 +32,12 @@ class _Gradient(Sizes2d):
 
 @dataclass(frozen=True)
 class Conv2dBackwardData(_Gradient):
-    """Of the images alone, from the filters and the gradient of the output; no forward pass."""
+    """Gradients of the images alone, from the filters and the output's gradient; no forward pass."""
 
     summary = "gradient of a 2-D convolution by its images"
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of the images."""
         return self.image_shape
 
     @property
@@ -56,13 +54,12 @@ class Conv2dBackwardData(_Gradient):
         }
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """What spreads to each sampled element."""
         from benchbench.workloads._reference.elements import spread
 
         return spread(arrays[UPSTREAM], arrays["filters"], index, self.strides, self.edges)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """By differentiating the convolution of any images: it is linear."""
+        """Differentiates the convolution of any images: it is linear."""
         from autograd import grad
 
         def along_upstream(images: Any) -> Any:
@@ -111,13 +108,12 @@ class Conv2dBackwardData(_Gradient):
 
 @dataclass(frozen=True)
 class Conv2dBackwardWeights(_Gradient):
-    """Of the filters alone, from the images and the gradient of the output; no forward pass."""
+    """Gradients of the filters alone, from the images and the output's gradient; no forward pass."""
 
     summary = "gradient of a 2-D convolution by its filters"
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of the filters."""
         return self.filter_shape
 
     @property
@@ -140,7 +136,7 @@ class Conv2dBackwardWeights(_Gradient):
         return filter_gradient(arrays["images"], arrays[UPSTREAM], index, self.strides, self.edges)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """By differentiating the convolution with any filters: it is linear."""
+        """Differentiates the convolution with any filters: it is linear."""
         from autograd import grad
 
         def along_upstream(filters: Any) -> Any:

@@ -28,16 +28,9 @@ class Conv3d(Convolution):
 
     summary = "3-D convolution of a batch of clips"
     item = "clip"
-    may_be_zero = frozenset({"padding"})
-
-    def __post_init__(self) -> None:
-        """Raise UsageError also for a kernel that is larger than the padded clip."""
-        super().__post_init__()
-        self.check_kernel()
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """NCDHW."""
         return self.batch, self.channels, self.depth, self.height, self.width
 
     @property
@@ -45,23 +38,12 @@ class Conv3d(Convolution):
         """Filters, channels, and the three sides of the kernel."""
         return self.filters, self.channels, *[self.kernel] * 3
 
-    @property
-    def strides(self) -> tuple[int, int, int]:
-        """The same for all sides."""
-        return self.stride, self.stride, self.stride
-
-    @property
-    def edges(self) -> tuple[int, int, int]:
-        """The same for all sides."""
-        return self.padding, self.padding, self.padding
-
     def tiny(self) -> Self:
         """Odd sizes; kernel, stride and padding as they are."""
         side = self.kernel + 2
         return replace(self, batch=2, channels=5, depth=side, height=side + 1, width=side + 3, filters=7)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole batch."""
         return ops.conv3d(arrays["images"], arrays["filters"], stride=self.strides, padding=self.edges)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -82,6 +64,6 @@ class Conv3d(Convolution):
 
 @dataclass(frozen=True)
 class Conv3dBackward(ConvolutionBackward, Conv3d):
-    """Of clips and filters."""
+    """Gradients of clips and filters."""
 
     summary = "gradients of a 3-D convolution"

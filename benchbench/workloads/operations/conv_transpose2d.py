@@ -11,11 +11,11 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads._conv_layers import saved_by_algorithms
 from benchbench.workloads._convolution import AXIS_NAMES, TO_LAST, torch_images
-from benchbench.workloads._layouts import images_layout
-from benchbench.workloads._multiplications import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
+from benchbench.workloads.program import images_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
@@ -61,7 +61,7 @@ class ConvTranspose2d(Operation):
 
     @property
     def multiplications_saved(self) -> float:
-        """As of the convolution whose gradient it is."""
+        """As many as the convolution whose gradient it is."""
         sides = self.output_shape[2:]
         return saved_by_algorithms((side, self.kernel, self.stride, self.padding) for side in sides)
 
@@ -91,14 +91,12 @@ class ConvTranspose2d(Operation):
         }
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """What reaches each sampled output."""
         from benchbench.workloads._reference.elements import spread
 
         strides, edges = (self.stride, self.stride), (self.padding, self.padding)
         return spread(arrays["images"], arrays["filters"], index, strides, edges)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole batch."""
         return ops.conv_transpose2d(
             arrays["images"], arrays["filters"], stride=self.stride, padding=self.padding
         )
@@ -153,7 +151,7 @@ class ConvTranspose2d(Operation):
 
 @dataclass(frozen=True)
 class ConvTranspose2dBackward(Backward, ConvTranspose2d):
-    """Of images and filters, neither of which depends on the output."""
+    """Gradients of images and filters, neither of which depends on the output."""
 
     summary = "gradients of a 2-D transposed convolution"
     needs_forward = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._vectors import Vectors
+from benchbench.workloads._memory_bound import Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class Copy(Vectors):
         return Cost(flops=0, bytes=2 * self.n * dtype.storage.itemsize, items=1, item="copy")
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of x."""
         import numpy as np
 
         return np.asarray(arrays["x"][index[:, 0]], np.float64)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.workloads._convolution import TO_LAST, Convolution, ConvolutionBackward
-from benchbench.workloads._layouts import images_layout
 from benchbench.workloads.base import Program
+from benchbench.workloads.program import images_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
@@ -28,32 +28,11 @@ class DepthwiseConv2d(Convolution):
     padding: int = 1
 
     summary = "2-D convolution of each channel by itself"
-    may_be_zero = frozenset({"padding"})
-
-    def __post_init__(self) -> None:
-        """Raise UsageError also for a kernel that is larger than the padded image."""
-        super().__post_init__()
-        self.check_kernel()
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        """NCHW."""
-        return self.batch, self.channels, self.height, self.width
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """As of a convolution in as many groups as there are channels."""
+        """Filters of a convolution in as many groups as there are channels."""
         return self.channels, 1, self.kernel, self.kernel
-
-    @property
-    def strides(self) -> tuple[int, int]:
-        """The same for both sides."""
-        return self.stride, self.stride
-
-    @property
-    def edges(self) -> tuple[int, int]:
-        """The same for both sides."""
-        return self.padding, self.padding
 
     def tiny(self) -> Self:
         """Odd sizes; kernel, stride and padding as they are."""
@@ -61,7 +40,6 @@ class DepthwiseConv2d(Convolution):
         return replace(self, batch=2, channels=5, height=side, width=side + 2)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole batch."""
         return ops.conv2d(
             arrays["images"],
             arrays["filters"],
@@ -88,6 +66,6 @@ class DepthwiseConv2d(Convolution):
 
 @dataclass(frozen=True)
 class DepthwiseConv2dBackward(ConvolutionBackward, DepthwiseConv2d):
-    """Of images and filters."""
+    """Gradients of images and filters."""
 
     summary = "gradients of a 2-D convolution of each channel by itself"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHARE = "share of zeros"
 COUNTED = 4096  # elements, or all of fewer: the share of zeros among them tells a rate of 0.1 from 0.15
-SIGMAS = 6.0  # a right share is further from the rate once in 10⁹ outputs: 2 exp(−6²/2), as in tolerance.py
+SIGMAS = 6.0  # a right share is further from the rate once in 10⁹ outputs: 2 exp(−6²/2), as in verify.py
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,15 @@ class Dropout(Pointwise):
             raise UsageError(f"rate={self.rate} must be between 0 and 1.")
 
     def tiny(self) -> Self:
-        """Elements enough to count zeros."""
+        """It has elements enough to count zeros."""
         return replace(self, n=COUNTED + 3)
 
     @property
     def roundings(self) -> int:
-        """The scale and the result."""
         return 2
 
     def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
-        """More than of other outputs, and none twice: their zeros are counted."""
+        """Samples are more than of other outputs, and none twice: their zeros are counted."""
         return {OUTPUT: source.choice(self.n, min(self.n, COUNTED), replace=False)[:, None]}
 
     @property
@@ -72,23 +71,21 @@ class Dropout(Pointwise):
         return {OUTPUT: kept, SHARE: np.array([dropped.mean()])}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """As if nothing were dropped."""
+        """The output as if nothing were dropped."""
         return ops.multiply(arrays["x"], 1 / (1 - self.rate))
 
     def torch(self) -> Step:
-        """F.dropout."""
         import torch.nn.functional as F
 
         return partial(F.dropout, p=self.rate)
 
     def tensorflow(self) -> Step:
-        """tf.nn.dropout."""
         import tensorflow as tf
 
         return partial(tf.nn.dropout, rate=self.rate)
 
     def jax(self) -> Step:
-        """As Flax has it, with a key that is split in each step."""
+        """Dropout as Flax has it, with a key that is split in each step."""
         import jax
         import jax.numpy as jnp
 
@@ -118,17 +115,16 @@ class DropoutBackward(MemoryBoundBackward, Dropout):
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the output and of the gradient."""
+        """The output and the gradient are both compared."""
         return dict.fromkeys([OUTPUT, "x"], self.output_shape)
 
     def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
-        """The same elements of both."""
         return dict.fromkeys([OUTPUT, "x"], Dropout.samples(self, source, count)[OUTPUT])
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
-        """As if nothing were dropped."""
+        """The output and the gradient as if nothing were dropped."""
         from benchbench.workloads._reference.ops import Ops
 
         scaled = {OUTPUT: arrays["x"], "x": arrays[UPSTREAM]}
@@ -138,7 +134,7 @@ class DropoutBackward(MemoryBoundBackward, Dropout):
         }
 
     def compared(self, measured: Tensors, expected: Tensors) -> Tensors:
-        """Of what was dropped, the gradient's distance from 0 is its error."""
+        """Where an element was dropped, the gradient's distance from 0 is its error."""
         import numpy as np
 
         dropped = measured[OUTPUT] == 0

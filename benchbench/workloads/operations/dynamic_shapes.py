@@ -66,28 +66,25 @@ class DynamicShapes(Operation):
 
     @property
     def reduction(self) -> int:
-        """Projection, scores, weighted sum, projection."""
+        """One term each for projection, scores, weighted sum and projection."""
         return 3 * self.width + self.longest
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Of the first call."""
         return self.batch, self.drawn_lengths[0], self.width
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of each call."""
         return {
             f"call {index}": (self.batch, length, self.width)
             for index, length in enumerate(self.drawn_lengths)
         }
 
     def tiny(self) -> DynamicShapes:
-        """Three lengths."""
         return replace(self, batch=2, lengths=3, longest=17, width=12)
 
     def rounding_size(self) -> DynamicShapes:
-        """As many lengths; errors hardly grow with size."""
+        """It has as many lengths; errors hardly grow with size."""
         longest = min(self.longest, max(64, self.lengths + SHORTEST))
         return replace(self, batch=1, longest=longest, width=min(self.width, 128))
 
@@ -102,28 +99,24 @@ class DynamicShapes(Operation):
         }
 
     def is_input(self, name: str) -> bool:
-        """The sequences."""
         return name not in WEIGHTS
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Of one call, whose sequences are `x`."""
+        """The output of one call, whose sequences are `x`."""
         x = arrays["x"]
         q, k, v = ops.np.split(ops.linear(x, arrays["qkv"]), 3, axis=-1)
         scores = ops.matmul(q * (1 / sqrt(self.width)), ops.np.swapaxes(k, 1, 2))
         return ops.add(x, ops.linear(ops.matmul(ops.softmax(scores), v), arrays["out"]))
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Of the first call."""
         return self.references(arrays, {"call 0": index})["call 0"]
 
     def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
-        """Of every call."""
         return {name: sampled(source, shape, count) for name, shape in self.output_shapes.items()}
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
-        """Call by call."""
         from benchbench.workloads._reference.ops import Ops
 
         weights = {name: wide(arrays[name]) for name in WEIGHTS}

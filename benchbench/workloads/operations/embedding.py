@@ -31,16 +31,13 @@ class Embedding(MemoryBound):
 
     @property
     def items(self) -> int:
-        """Tokens."""
         return self.batch * self.length
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The table."""
         return {"table": (self.vocabulary, self.width)}
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Batch, tokens, width."""
         return self.batch, self.length, self.width
 
     def cost(self, dtype: Dtype) -> Cost:
@@ -49,38 +46,33 @@ class Embedding(MemoryBound):
         return replace(super().cost(dtype), bytes=rows * dtype.storage.itemsize)
 
     def tiny(self) -> Self:
-        """Odd sizes; some tokens occur twice."""
+        """Some tokens occur twice."""
         return replace(self, batch=2, length=13, vocabulary=31, width=7)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """The table and the tokens."""
         tokens = draw.integers("tokens", self.batch, self.length, below=self.vocabulary)
         return {**super().arrays(draw), "tokens": tokens}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Rows."""
         return ops.embedding(arrays["table"], arrays["tokens"])
 
     def torch(self) -> Step:
-        """F.embedding."""
         import torch.nn.functional as F
 
         return lambda table, tokens: F.embedding(tokens, table)
 
     def tensorflow(self) -> Step:
-        """tf.gather, as Keras has it."""
         import tensorflow as tf
 
         return tf.gather  # type: ignore[no-any-return]
 
     def jax(self) -> Step:
-        """Indexing, as Flax has it."""
         return lambda table, tokens: table[tokens]
 
 
 @dataclass(frozen=True)
 class EmbeddingBackward(MemoryBoundBackward, Embedding):
-    """Of the table, dense, as optimizers take it: mostly zeros."""
+    """The gradient of the table, dense, as optimizers take it: mostly zeros."""
 
     summary = "gradient of an embedding's table"
     batched = ()

@@ -36,15 +36,12 @@ class Gather(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(count, width)."""
         return self.count, self.width
 
     def tiny(self) -> Self:
-        """Odd sizes, none equal."""
         return type(self)(rows=29, width=11, count=37)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """table (rows, width) and index (count,)."""
         return {
             "table": draw.normal("table", self.rows, self.width),
             "index": draw.integers("index", self.count, below=self.rows),

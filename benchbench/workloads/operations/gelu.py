@@ -24,17 +24,14 @@ class Gelu(Pointwise):
         return 2
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """By the error function."""
         return ops.gelu(arrays["x"])
 
     def torch(self) -> Step:
-        """F.gelu."""
         import torch.nn.functional as F
 
         return F.gelu
 
     def tensorflow(self) -> Step:
-        """tf.nn.gelu, but for float64."""
         from benchbench.workloads._programs.tensorflow_layers import gelu
 
         return gelu

@@ -40,7 +40,6 @@ class Gemm(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """Of C."""
         return self.m, self.n
 
     def tiny(self) -> Self:
@@ -63,7 +62,6 @@ class Gemm(Operation):
         return np.asarray(np.einsum("sk,sk->s", rows, columns))
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """All of C."""
         a, b = arrays["a"], arrays["b"]
         return ops.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
 

@@ -23,20 +23,24 @@ class Gru(Recurrent):
     summary = "a GRU layer, all steps of a sequence"
     gates = GATES
 
-    def forward(self, ops: Any, arrays: Any) -> Any:
-        """Step by step."""
-        x, weights, outputs = arrays["x"], dict(arrays), []
-        h = ops.np.zeros((len(x), self.hidden))
-        for t in range(self.length):
-            weights = ops.reused(weights)
-            given = ops.linear(x[:, t], weights["weight_ih"], weights["bias"])
-            r, z, n = ops.np.split(given, GATES, axis=1)
-            hr, hz, hn = ops.np.split(ops.linear(h, weights["weight_hh"]), GATES, axis=1)
-            z = ops.sigmoid(ops.add(z, hz))
-            n = ops.tanh(ops.add(n, ops.multiply(ops.sigmoid(ops.add(r, hr)), hn)))
-            h = ops.add(ops.multiply(ops.add(1, -z), n), ops.multiply(z, h))
-            outputs.append(h)
-        return ops.np.stack(outputs, axis=1)
+    def step(self, ops: Any, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        (h,) = state
+        r, z, n = ops.np.split(given, GATES, axis=1)
+        hr, hz, hn = ops.np.split(ops.linear(h, weight_hh), GATES, axis=1)
+        z = ops.sigmoid(ops.add(z, hz))
+        n = ops.tanh(ops.add(n, ops.multiply(ops.sigmoid(ops.add(r, hr)), hn)))
+        return (ops.add(ops.multiply(ops.add(1, -z), n), ops.multiply(z, h)),)
+
+    def jax_step(self, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        import jax
+        import jax.numpy as jnp
+
+        (h,) = state
+        r, z, n = jnp.split(given, GATES, axis=1)
+        hr, hz, hn = jnp.split(h @ weight_hh.T, GATES, axis=1)
+        z = jax.nn.sigmoid(z + hz)
+        n = jnp.tanh(n + jax.nn.sigmoid(r + hr) * hn)
+        return ((1 - z) * n + z * h,)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """torch.nn.GRU, which is cuDNN's on a GPU; PyTorch's second bias is 0."""
@@ -64,30 +68,9 @@ class Gru(Recurrent):
         places = {"weight_ih": transposed, "weight_hh": transposed, "bias": first_of_two}
         return Program(layer, (context.put(arrays["x"]),), held=held, input_index=places)
 
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """lax.scan over the steps; all steps' products with the input at once, before it."""
-        import jax
-        import jax.numpy as jnp
-
-        def step(x: Any, weight_ih: Any, weight_hh: Any, bias: Any) -> Any:
-            def one(h: Any, given: Any) -> Any:
-                r, z, n = jnp.split(given, GATES, axis=1)
-                hr, hz, hn = jnp.split(h @ weight_hh.T, GATES, axis=1)
-                z = jax.nn.sigmoid(z + hz)
-                n = jnp.tanh(n + jax.nn.sigmoid(r + hr) * hn)
-                h = (1 - z) * n + z * h
-                return h, h
-
-            zeros = jnp.zeros((self.batch, self.hidden), x.dtype)
-            _, outputs = jax.lax.scan(one, zeros, (x @ weight_ih.T + bias).swapaxes(0, 1))
-            return outputs.swapaxes(0, 1)
-
-        names = "x", "weight_ih", "weight_hh", "bias"
-        return Program(step, tuple(context.put(arrays[name]) for name in names))
-
 
 @dataclass(frozen=True)
 class GruBackward(Backward, Gru):
-    """Of the input and of the weights."""
+    """Gradients of the input and of the weights."""
 
     summary = "gradients of a GRU layer"

@@ -29,12 +29,10 @@ class Launch(Operation):
 
     @property
     def reduction(self) -> int:
-        """Nothing is summed up."""
         return 1
 
     @property
     def output_shape(self) -> tuple[int]:
-        """One element."""
         return (1,)
 
     def tiny(self) -> Self:
@@ -42,7 +40,6 @@ class Launch(Operation):
         return self
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """x, (1,)."""
         return {"x": draw.normal("x", 1)}
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:

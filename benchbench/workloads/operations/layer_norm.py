@@ -25,17 +25,14 @@ class LayerNorm(Rowwise):
         return {**super().shapes(), "weight": (self.width,), "bias": (self.width,)}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Over the last axis."""
         return ops.layer_norm(arrays["x"], arrays["weight"], arrays["bias"], EPSILON)
 
     def torch(self) -> Step:
-        """F.layer_norm."""
         import torch.nn.functional as F
 
         return lambda x, weight, bias: F.layer_norm(x, (self.width,), weight, bias, EPSILON)
 
     def tensorflow(self) -> Step:
-        """As Keras' layer does."""
         from benchbench.workloads._programs.tensorflow_layers import layer_norm
 
         def step(x: Any, weight: Any, bias: Any) -> Any:
@@ -44,7 +41,6 @@ class LayerNorm(Rowwise):
         return step
 
     def jax(self) -> Step:
-        """As Flax's layer does."""
         from benchbench.workloads._programs.jax_layers import layer_norm
 
         def step(x: Any, weight: Any, bias: Any) -> Any:
@@ -55,7 +51,7 @@ class LayerNorm(Rowwise):
 
 @dataclass(frozen=True)
 class LayerNormBackward(MemoryBoundBackward, LayerNorm):
-    """Of the rows, and of the scale and shift, which all rows have a part in."""
+    """Gradients of the rows, and of the scale and shift, which all rows have a part in."""
 
     summary = "gradients of layer normalisation"
     batched = ()

@@ -48,11 +48,9 @@ class Linear(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(batch, outputs)."""
         return self.batch, self.outputs
 
     def tiny(self) -> Self:
-        """Odd sizes, none equal."""
         return replace(self, batch=13, inputs=37, outputs=29)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -72,7 +70,6 @@ class Linear(Operation):
         return np.asarray(np.einsum("si,si->s", x, weight) + arrays["bias"][columns])
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """All rows."""
         return ops.linear(arrays["x"], arrays["weight"], arrays["bias"])
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -104,7 +101,7 @@ class Linear(Operation):
 
 @dataclass(frozen=True)
 class LinearBackward(Backward, Linear):
-    """Of x, weight and bias, none of which depends on the output."""
+    """Gradients of x, weight and bias, none of which depends on the output."""
 
     summary = "gradients of a dense layer"
     needs_forward = False

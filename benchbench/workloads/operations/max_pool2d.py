@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._memory_bound import MemoryBoundBackward
-from benchbench.workloads._pooling import Pool2d
+from benchbench.workloads._memory_bound import MemoryBoundBackward, Pool2d
 
 if TYPE_CHECKING:
     from benchbench.workloads._memory_bound import Step
@@ -22,11 +21,9 @@ class MaxPool2d(Pool2d):
     summary = "max-pooling of images"
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """A selection."""
         return ops.max_pool2d(arrays["x"], self.kernel, stride=self.stride, padding=self.padding)
 
     def torch(self) -> Step:
-        """F.max_pool2d."""
         import torch.nn.functional as F
 
         return lambda x: F.max_pool2d(x, self.kernel, self.stride, self.padding)
@@ -45,7 +42,6 @@ class MaxPool2d(Pool2d):
         return step
 
     def jax(self) -> Step:
-        """lax.reduce_window, as Flax has it."""
         import jax.numpy as jnp
         from jax import lax
 
@@ -56,11 +52,11 @@ class MaxPool2d(Pool2d):
 
 @dataclass(frozen=True)
 class MaxPool2dBackward(MemoryBoundBackward, MaxPool2d):
-    """To the first of the largest of each window."""
+    """The gradient goes to the first of the largest of each window."""
 
     summary = "gradient of max-pooling"
 
     @property
     def reduction(self) -> int:
-        """Windows that an element is in."""
+        """The number of windows that an element is in."""
         return self.kernel**2

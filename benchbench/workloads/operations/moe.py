@@ -65,7 +65,7 @@ class Moe(Operation):
 
     @property
     def longest_sum(self) -> int:
-        """Over the width, an expert's hidden units, or, for the router's gradient, the tokens."""
+        """Sums go over the width, an expert's hidden units, or, for the router's gradient, the tokens."""
         return max(self.width, self.hidden, self.tokens if self.differentiated else 0)
 
     @property
@@ -75,11 +75,9 @@ class Moe(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """Tokens, width."""
         return self.tokens, self.width
 
     def tiny(self) -> Self:
-        """Six tokens to an expert."""
         return replace(self, tokens=24, width=37, hidden=19)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -108,7 +106,7 @@ class Moe(Operation):
         return np.stack([first, second], axis=1)
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Expert by expert, of the sampled tokens and columns."""
+        """The sampled tokens and columns, expert by expert."""
         import numpy as np
 
         x, columns = arrays["x"][index[:, 0]].astype(float), index[:, 1]
@@ -125,7 +123,6 @@ class Moe(Operation):
         return result
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """All tokens, sorted by expert."""
         x, np = arrays["x"], ops.np
         logits = ops.linear(x, arrays["router"])
         chosen = np.argsort(-logits, axis=1)[:, :CHOSEN]
@@ -155,7 +152,6 @@ class Moe(Operation):
         return Program(step, tuple(context.put(arrays[name]) for name in NAMES))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The same."""
         import tensorflow as tf
 
         def step(x: Any, router: Any, up: Any, down: Any) -> Any:
@@ -170,7 +166,6 @@ class Moe(Operation):
         return Program(step, tuple(context.put(arrays[name]) for name in NAMES))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The same."""
         import jax
         import jax.numpy as jnp
 
@@ -188,6 +183,6 @@ class Moe(Operation):
 
 @dataclass(frozen=True)
 class MoeBackward(Backward, Moe):
-    """Of the tokens, the router and the experts."""
+    """Gradients of the tokens, the router and the experts."""
 
     summary = "gradients of a mixture-of-experts layer"

@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from benchbench.workloads import _losses
-from benchbench.workloads._memory_bound import MemoryBoundBackward, Pointwise
-
-if TYPE_CHECKING:
-    from benchbench.workloads._memory_bound import Step
-
-LOSS = _losses.MeanSquared()
+from benchbench.workloads._memory_bound import MeanLoss, MemoryBoundBackward, Pointwise
 
 
 @dataclass(frozen=True)
-class Mse(Pointwise):
+class Mse(MeanLoss, Pointwise):
     """Mean of (x − target)², in float32 at least, as networks here are trained."""
 
     summary = "mean squared error"
-    batched: ClassVar[tuple[str, ...]] = ()
-    output_shape = ()
-    roundings = 0  # the mean is in float32
+    loss = _losses.MeanSquared()
 
     @property
     def reduction(self) -> int:
-        """All elements."""
         return self.n
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Two vectors."""
         return {"x": (self.n,), "targets": (self.n,)}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Of all elements, of which `arrays` may have a part."""
+        """The mean over all elements, of which `arrays` may have a part."""
         return ops.mse(arrays["x"], arrays["targets"]) * (len(arrays["x"]) / self.n)
-
-    def torch(self) -> Step:
-        """F.mse_loss."""
-        return LOSS.torch
-
-    def tensorflow(self) -> Step:
-        """The mean of the squared difference."""
-        return LOSS.tensorflow
-
-    def jax(self) -> Step:
-        """The mean of the squared difference."""
-        return LOSS.jax
 
 
 @dataclass(frozen=True)

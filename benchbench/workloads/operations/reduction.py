@@ -43,24 +43,20 @@ class Reduction(Operation):
 
     @property
     def reduction(self) -> int:
-        """Elements of a sum."""
         return (self.rows, self.columns)[self.axis]
 
     @property
     def output_shape(self) -> tuple[int]:
-        """Of the sums."""
         return (self._sums,)
 
     def tiny(self) -> Self:
-        """Odd sizes, none equal."""
         return type(self)(rows=37, columns=1031, axis=self.axis)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """x, (rows, columns)."""
         return {"x": draw.normal("x", self.rows, self.columns)}
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Of the rows or columns that are asked for."""
+        """Sums of the rows or columns that are asked for."""
         import numpy as np
 
         asked = np.take(arrays["x"], index[:, 0], axis=1 - self.axis)

@@ -18,23 +18,19 @@ class Relu(Pointwise):
     summary = "max(x, 0) of every element"
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """A selection."""
         return ops.relu(arrays["x"])
 
     def torch(self) -> Step:
-        """F.relu."""
         import torch.nn.functional as F
 
         return F.relu
 
     def tensorflow(self) -> Step:
-        """tf.nn.relu."""
         import tensorflow as tf
 
         return tf.nn.relu  # type: ignore[no-any-return]
 
     def jax(self) -> Step:
-        """jax.nn.relu."""
         import jax
 
         return jax.nn.relu  # type: ignore[no-any-return]

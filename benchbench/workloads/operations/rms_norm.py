@@ -24,23 +24,19 @@ class RmsNorm(Rowwise):
         return {**super().shapes(), "weight": (self.width,)}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Over the last axis."""
         return ops.rms_norm(arrays["x"], arrays["weight"], EPSILON)
 
     def torch(self) -> Step:
-        """F.rms_norm."""
         import torch.nn.functional as F
 
         return lambda x, weight: F.rms_norm(x, (self.width,), weight, EPSILON)
 
     def tensorflow(self) -> Step:
-        """As Keras' layer does."""
         from benchbench.workloads._programs import tensorflow_layers
 
         return lambda x, weight: tensorflow_layers.rms_norm(x, {"norm.weight": weight}, "norm")
 
     def jax(self) -> Step:
-        """As Flax's layer does."""
         from benchbench.workloads._programs import jax_layers
 
         return lambda x, weight: jax_layers.rms_norm(x, {"norm.weight": weight}, "norm")
@@ -48,7 +44,7 @@ class RmsNorm(Rowwise):
 
 @dataclass(frozen=True)
 class RmsNormBackward(MemoryBoundBackward, RmsNorm):
-    """Of the rows, and of the scale, which all rows have a part in."""
+    """Gradients of the rows, and of the scale, which all rows have a part in."""
 
     summary = "gradients of RMS normalisation"
     batched = ()

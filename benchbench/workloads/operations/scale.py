@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Floats, Indices
-from benchbench.workloads._vectors import SCALAR, Vectors
+from benchbench.workloads._memory_bound import SCALAR, Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ class Scale(Vectors):
     summary = "a large array times a number"
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of x."""
         return SCALAR * arrays["x"][index[:, 0]].astype(float)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

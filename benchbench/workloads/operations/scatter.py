@@ -49,7 +49,6 @@ class Scatter(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(rows, width)."""
         return self.rows, self.width
 
     def tiny(self) -> Self:
@@ -57,7 +56,6 @@ class Scatter(Operation):
         return type(self)(rows=29, width=11, count=37)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """x (count, width) and index (count,)."""
         return {
             "x": draw.normal("x", self.count, self.width),
             "index": draw.integers("index", self.count, below=self.rows),

@@ -24,23 +24,19 @@ class Softmax(Rowwise):
         return 4
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Over the last axis."""
         return ops.softmax(arrays["x"])
 
     def torch(self) -> Step:
-        """F.softmax."""
         import torch.nn.functional as F
 
         return partial(F.softmax, dim=-1)
 
     def tensorflow(self) -> Step:
-        """tf.nn.softmax."""
         import tensorflow as tf
 
         return tf.nn.softmax  # type: ignore[no-any-return]
 
     def jax(self) -> Step:
-        """jax.nn.softmax."""
         import jax
 
         return jax.nn.softmax  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._rows import OrderedRows
+from benchbench.workloads._memory_bound import OrderedRows
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -30,11 +30,9 @@ class Sort(OrderedRows):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(rows, columns)."""
         return self.rows, self.columns
 
     def tiny(self) -> Self:
-        """Odd sizes."""
         return type(self)(rows=5, columns=129)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

@@ -9,7 +9,7 @@ from benchbench.arrays import Floats
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._rows import OrderedRows
+from benchbench.workloads._memory_bound import OrderedRows
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -42,15 +42,12 @@ class TopK(OrderedRows):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(rows, k)."""
         return self.rows, self.k
 
     def tiny(self) -> Self:
-        """Odd sizes."""
         return type(self)(rows=5, columns=129, k=7)
 
     def placed(self, ordered: Floats) -> Floats:
-        """The last k, the largest first."""
         return ordered[:, : -self.k - 1 : -1]
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

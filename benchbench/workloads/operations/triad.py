@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Floats, Indices
-from benchbench.workloads._vectors import SCALAR, Vectors
+from benchbench.workloads._memory_bound import SCALAR, Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ class Triad(Vectors):
         return 2
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of b and c."""
         b, c = (arrays[name][index[:, 0]].astype(float) for name in self.operands)
         return b + SCALAR * c
 

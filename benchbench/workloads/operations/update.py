@@ -14,8 +14,8 @@ from benchbench.errors import Unsupported, UsageError, unknown
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads import networks
+from benchbench.workloads._layers import Weight
 from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
-from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import Draw, Program, Step, Training
 from benchbench.workloads.steps import TrainingStep
 
@@ -31,7 +31,7 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Update(Training):
-    """Of the network that `networks/` trains under the name `of`, or of a few `small` tensors.
+    """One update of the network that `networks/` trains under the name `of`, or of a few `small` tensors.
 
     `fused`: by the framework's one kernel for it, where it has one; else by its plain operations, which are
     torch.optim's default and what Keras' optimizers do. Parameters are as PyTorch has them everywhere.
@@ -57,17 +57,16 @@ class Update(Training):
 
     @property
     def parameters(self) -> dict[str, Weight]:
-        """By PyTorch's names."""
+        """Parameters by PyTorch's names."""
         return parameters_of(self.of)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of the last parameter, which a step returns."""
+        """The shape of the last parameter, which a step returns."""
         return list(self.parameters.values())[-1].shape
 
     @property
     def reduction(self) -> int:
-        """Nothing is summed."""
         return 1
 
     def refuses(self, dtype: Dtype) -> str:
@@ -83,7 +82,6 @@ class Update(Training):
         return Cost(flops=0, bytes=self.rule.moves * size * count, items=count, item="parameter")
 
     def tiny(self) -> Update:
-        """Two tensors of odd sizes."""
         return replace(self, of="small")
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -101,11 +99,9 @@ class Update(Training):
         return {**held, **given}
 
     def is_input(self, name: str) -> bool:
-        """The gradients."""
         return name not in self.parameters
 
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-        """By the published rule."""
         from benchbench.workloads._programs.numpy import updates
 
         held = {name: arrays[name].astype(float) for name in self.parameters}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchbench.errors import Unsupported
-from benchbench.workloads._transfer import Transfer
+from benchbench.workloads._memory_bound import Transfer
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._transfer import Transfer
+from benchbench.workloads._memory_bound import Transfer
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostToDevice(Transfer):
-    """Into memory that the framework's allocator keeps for the device."""
+    """The copy goes into memory that the framework's allocator keeps for the device."""
 
     summary = "copy of an array from the host to the device"
 

@@ -16,17 +16,19 @@ from benchbench.model.placement import Strategy
 from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._image_sets import (
     NAME,
+    PREFETCHED,
     SYNTHETIC,
     ImageSet,
+    augmented,
     channels_of,
+    drawn_order,
     drawn_set,
     require_pillow,
     set_named,
 )
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
-from benchbench.workloads._programs import jax_input, numpy, tensorflow_input, torch_input
-from benchbench.workloads._samples import PREFETCHED, augmented, drawn_order
+from benchbench.workloads._programs import jax, numpy, tensorflow, torch
 from benchbench.workloads.base import DeviceContext, Draw, Feed, Program, Step
 from benchbench.workloads.steps import TrainingStep
 
@@ -100,7 +102,6 @@ class InputPipeline(TrainingStep, PlainCnn):
         return replace(self, batch=4, side=min(self.side, 12), samples=10)
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """The first batch."""
         return self.batch_at(0)
 
     def batch_at(self, step: int) -> dict[str, Array]:
@@ -117,32 +118,28 @@ class InputPipeline(TrainingStep, PlainCnn):
         return _opened(self.source, self.samples, self.side, self.classes)
 
     def order(self) -> Indices:
-        """Of samples; see `drawn_order`."""
+        """The order of samples; see `drawn_order`."""
         return drawn_order(len(self.image_set().labels))
 
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-        """Each of the next batch."""
         batches = chain([{}], map(self.batch_at, count(1)))  # the first is among the arrays
         return numpy.training(self, self.update, arrays, ops, batches)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """DataLoader."""
-        samples = torch_input.ImageSamples(self.image_set(), self.order(), self.side)
-        batches = torch_input.torch_batches(samples, self.batch, self.workers, context)
+        samples = torch.ImageSamples(self.image_set(), self.order(), self.side)
+        batches = torch.torch_batches(samples, self.batch, self.workers, context)
         return self._fed(super().build_torch(context, arrays), batches)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """tf.data."""
-        batches = tensorflow_input.tensorflow_batches(
+        batches = tensorflow.tensorflow_batches(
             self.image_set(), self.order(), self.side, self.batch, self.workers, context
         )
         return self._fed(super().build_tensorflow(context, arrays), batches)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """Grain."""
-        jax_input.require_grain()
-        sample, order = jax_input.GrainSample(self.image_set(), self.order(), self.side), self.order()
-        batches = jax_input.jax_batches(sample, len(order), self.batch, self.workers, context)
+        jax.require_grain()
+        sample, order = jax.GrainSample(self.image_set(), self.order(), self.side), self.order()
+        batches = jax.jax_batches(sample, len(order), self.batch, self.workers, context)
         return self._fed(super().build_jax(context, arrays), batches)
 
     def _fed(self, program: Program, batches: Generator[tuple[Any, ...], None, None]) -> Program:

@@ -44,7 +44,6 @@ class Overlap(Operation):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of the product."""
         return self.side, self.side
 
     @property
@@ -53,7 +52,6 @@ class Overlap(Operation):
         return {NEXT: (self.copied,), PRODUCT: self.output_shape}
 
     def tiny(self) -> Self:
-        """Odd sizes."""
         return replace(self, side=37, copied=1021)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -62,11 +60,9 @@ class Overlap(Operation):
         return {"x": draw.normal("x", self.copied), "a": a, "b": b}
 
     def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
-        """Of both."""
         return {name: sampled(source, shape, count) for name, shape in self.output_shapes.items()}
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Rows times columns."""
         import numpy as np
 
         rows, columns = arrays["a"][index[:, 0]], arrays["b"][:, index[:, 1]].T
@@ -110,7 +106,6 @@ class Overlap(Operation):
         return _program(step, {SOURCE: source, CONSUMER: consumer}, context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """None."""
         raise Unsupported("TensorFlow lets tf.data alone copy beside what is computed")
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:

@@ -1,11 +1,11 @@
-"""Ids of runs: they sort by the time a run began, whatever the clock does."""
+"""What a run goes by: its id, which sorts by the time it began, and its tags, as stored and shown."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from benchbench.model.run import RunInfo
@@ -13,6 +13,10 @@ from benchbench.reading import unix_time
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
+COMMIT = "commit"  # filled in by itself where a run is made in a git checkout
+DIRTY = "-dirty"  # after a commit: files of it were changed
+FLEET, MACHINE, INSTEAD_OF = "fleet", "machine", "instead-of"  # of the runs of a fleet, filled in as well
+HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # SHA-1 or SHA-256
 
 
 class IdSource:
@@ -38,10 +42,6 @@ class IdSource:
 new_id = IdSource()
 
 
-def _number(ulid: str) -> int:
-    return sum(CROCKFORD.index(letter) << 5 * place for place, letter in enumerate(reversed(ulid)))
-
-
 def begun(info: RunInfo) -> float:
     """When a run began, for its place among others: Unix seconds, by its id if that tells; 0: unknown."""
     if ULID.fullmatch(info.id):
@@ -49,3 +49,27 @@ def begun(info: RunInfo) -> float:
     with suppress(ValueError):
         return unix_time(info.started)
     return 0.0
+
+
+def _number(ulid: str) -> int:
+    return sum(CROCKFORD.index(letter) << 5 * place for place, letter in enumerate(reversed(ulid)))
+
+
+def fleet_of(tags: Mapping[str, str]) -> str:
+    """The fleet that a run with these tags belongs to; empty for a run of its own."""
+    return tags[FLEET] if MACHINE in tags and ULID.fullmatch(tags.get(FLEET, "")) else ""
+
+
+def commit_name(name: str, *, dirty: bool) -> str:
+    """A commit's hash as a tag has it, told apart where files of it were changed."""
+    return name + DIRTY if dirty else name
+
+
+def short(value: str) -> str:
+    """With hashes cut to twelve digits."""
+    return HASH.sub(r"\1", value)
+
+
+def tags_text(tags: Mapping[str, str]) -> str:
+    """`commit=1f0c2a9b7d3e, branch=main`."""
+    return ", ".join(f"{name}={short(value)}" for name, value in tags.items())
