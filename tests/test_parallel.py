@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench import registry
-from benchbench.analyse.rows import rows
 from benchbench.analyse.scaling import SHARED, Scaling, scalings
+from benchbench.analyse.view import RunView
 from benchbench.backends.base import Backend
 from benchbench.documents.document import Sweeps
 from benchbench.documents.plan import plan_document
@@ -715,7 +715,7 @@ def of_devices(devices: int, batch: int, step_s: Sequence[float], **over: Any) -
 def scaled(*records: list[Record]) -> tuple[list[Scaling], RunReport]:
     plan = tuple(own[0].case for own in records)
     run = Run(info=a_run_info(plan=plan), records=tuple(record for own in records for record in own))
-    return scalings(run, rows(run)), report_document(run)
+    return scalings(RunView(run)), report_document(run)
 
 
 @pytest.mark.real

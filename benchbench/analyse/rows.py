@@ -131,13 +131,19 @@ class Row:
         return self.metric(name).value
 
 
-def rows(run: Run, ceilings: Sequence[Ceiling] = (), prices: Prices | None = None) -> list[Row]:
+def rows(
+    run: Run,
+    ceilings: Sequence[Ceiling] = (),
+    prices: Prices | None = None,
+    recorded: Mapping[CaseKey, Sequence[Record]] | None = None,
+) -> list[Row]:
     """One row per planned case in plan order, then one per case left out.
 
     `ceilings`: what was measured on the run's machine, to show how close its cases come; `prices`: of an
-    hour of its devices.
+    hour of its devices; `recorded`: the run's records by case, where somebody has them.
     """
-    recorded = by_case(run.records)
+    if recorded is None:
+        recorded = by_case(run.records)
     context = _Context(run.info, usual_mhz(run.records), ceilings, prices)
     made = [_planned(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
     made = _with_shared_intervals(made, recorded, run.info.policy.planned)

@@ -7,22 +7,20 @@ Strong scaling keeps the step, weak scaling what each device has of it; both as 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from benchbench.analyse.metrics import Value, steps_s
-from benchbench.analyse.rows import Row, by_case, case_key
+from benchbench.analyse.rows import Row, case_key
+from benchbench.analyse.view import RunView
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import ONE_DEVICE, Strategy
-from benchbench.model.record import Record
-from benchbench.model.run import Run
 from benchbench.stats import median, paired
 
 BATCH = "batch"
 SCHEDULE = "schedule"  # of a pipeline, which one device has not
 SHARED = "on a CPU, devices divide the cores that one has alone: there is nothing to gain"
-Recorded = Mapping[tuple[str, str], Sequence[Record]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +38,12 @@ class Scaling:
     efficiency: Value
 
 
-def scalings(run: Run, rows: Sequence[Row]) -> list[Scaling]:
+def scalings(view: RunView) -> list[Scaling]:
     """The scaling of each training step of several devices beside which one of one device was measured."""
-    recorded = by_case(run.records)
-    known = {case_key(row.case): row for row in rows if row.ok}
+    known = {case_key(row.case): row for row in view.rows if row.ok}
     return [
-        _scaling(recorded, row, alone, weak=weak)
-        for row in rows
+        _scaling(view, row, alone, weak=weak)
+        for row in view.rows
         if row.ok and row.case.placement.devices > 1
         if row.case.placement.strategy is not Strategy.COLLECTIVE
         for weak, case in _alone(row.case)
@@ -64,8 +61,8 @@ def _alone(case: Case) -> Iterator[tuple[bool, Case]]:
         yield True, replace(one, params={**params, BATCH: batch // devices})
 
 
-def _scaling(recorded: Recorded, row: Row, alone: Row, *, weak: bool) -> Scaling:
-    speedup = _speedup(_rates(recorded, alone), _rates(recorded, row))
+def _scaling(view: RunView, row: Row, alone: Row, *, weak: bool) -> Scaling:
+    speedup = _speedup(_rates(view, alone), _rates(view, row))
     if row.unranked:
         speedup = Value(None, reason="fewer cores than devices")
     if row.case.device.startswith("cpu"):
@@ -75,11 +72,11 @@ def _scaling(recorded: Recorded, row: Row, alone: Row, *, weak: bool) -> Scaling
     return Scaling(row=row, alone=alone, weak=weak, speedup=speedup, efficiency=efficiency)
 
 
-def _rates(recorded: Recorded, row: Row) -> dict[int, float]:
+def _rates(view: RunView, row: Row) -> dict[int, float]:
     """Items per second by round."""
     return {
         record.round: record.outcome.cost.items / median(steps_s(record.outcome))
-        for record in recorded.get(case_key(row.case), ())
+        for record in view.recorded.get(case_key(row.case), ())
         if isinstance(record.outcome, Measurement)
     }
 

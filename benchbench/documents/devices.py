@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from benchbench.analyse.metrics import Value
-from benchbench.analyse.rows import Row, by_case, case_key, params_text
+from benchbench.analyse.rows import Row, params_text
 from benchbench.analyse.scaling import Scaling
+from benchbench.analyse.view import RunView
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Number, SizedValue, Sweep, Sweeps, Table, number
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import NoteKind
 from benchbench.model.placement import Strategy
-from benchbench.model.record import Record
-from benchbench.model.run import Run
 from benchbench.stats import median
 from benchbench.workloads.collectives.send_recv import LINK
 
@@ -24,17 +23,17 @@ IDEAL = "ideal"
 Link = tuple[int, int]
 
 
-def scaling_tables(run: Run, found: Sequence[Scaling]) -> tuple[Table, ...]:
+def scaling_tables(view: RunView, found: Sequence[Scaling]) -> tuple[Table, ...]:
     """A line for each case of several devices; no table where there is none beside one device."""
-    lines = [_scaling_line(run, each) for each in found]
+    lines = [_scaling_line(view, each) for each in found]
     if not lines:
         return ()
     return (document.table(document.without_empty(lines), title="Several devices beside one"),)
 
 
-def _scaling_line(run: Run, scaling: Scaling) -> dict[str, Content]:
+def _scaling_line(view: RunView, scaling: Scaling) -> dict[str, Content]:
     case = scaling.row.case
-    memory, slowest = _rank_extremes(run, case)
+    memory, slowest = _rank_extremes(view.measured(case))
     return {
         "work": _scaled_work(case),
         "strategy": str(case.placement.strategy),
@@ -69,10 +68,9 @@ def _ratio(scaling: Scaling, value: Value, unit: str) -> Cell:
     return Cell((Number(value.value, unit, value.low, value.high),), unsure=doubted)
 
 
-def _rank_extremes(run: Run, case: Case) -> tuple[Content, Content]:
-    """The largest peak of any, and which was slowest most often; none where one process drives all."""
-    outcomes = [record.outcome for record in by_case(run.records).get(case_key(case), ())]
-    measured = [each for each in outcomes if isinstance(each, Measurement) and each.ranks]
+def _rank_extremes(measured: Sequence[Measurement]) -> tuple[Content, Content]:
+    """The largest peak of any rank, and which was slowest most often; none where one process drives all."""
+    measured = [each for each in measured if each.ranks]
     peaks = [
         rank.peak_host.bytes if rank.peak_device.bytes is None else rank.peak_device.bytes
         for each in measured
@@ -115,12 +113,11 @@ def _scaling_panel(title: str, lines: dict[tuple[str, str], list[SizedValue]]) -
     return Sweeps(title=title, axis="devices", unit="×", sweeps=(*sweeps, last))
 
 
-def rank_tables(rows: Sequence[Row], records: Sequence[Record]) -> tuple[Table, ...]:
+def rank_tables(view: RunView) -> tuple[Table, ...]:
     """A line for each case that several processes computed, of its first measured round; else no table."""
-    recorded, lines = by_case(records), []
-    for row in rows:
-        outcomes = [record.outcome for record in recorded.get(case_key(row.case), [])]
-        first = next((each for each in outcomes if isinstance(each, Measurement) and each.ranks), None)
+    lines = []
+    for row in view.rows:
+        first = next((each for each in view.measured(row.case) if each.ranks), None)
         if row.ok and first:
             lines.append(_rank_line(row, first))
     return (document.table(document.without_empty(lines), title="Ranks"),) if lines else ()

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchbench.analyse.digest import digest
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
-from benchbench.analyse.rows import COLUMNS, Row, flatten, rows
+from benchbench.analyse.rows import COLUMNS, Row, flatten
 from benchbench.analyse.scaling import scalings
+from benchbench.analyse.view import RunView
 from benchbench.documents import document
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
 from benchbench.documents.document import Cell, Content, Document, Number, Part, Records, Table, number
@@ -88,49 +88,50 @@ def report_document(
     A target, device and mode for which nothing was planned is not shown; the notes say what was left out,
     and why.
     """
-    made = rows(run, ceilings, prices)
+    view = RunView(run, ceilings, prices)
+    made = view.rows
     places = {_place(row) for row in made[: len(run.info.plan)]}
     shown = [row for row in made if _place(row) in places and not is_needless(row)]
-    found = judged(works(shown), run)
+    found = judged(works(shown), view)
     ranked = works([row for row in shown if not row.unranked])
-    scaled = scalings(run, made)
+    scaled = scalings(view)
     tables = (
-        *_tables(run, shown, found, columns, by),
+        *_tables(view, shown, found, columns, by),
         *doubling_tables(made),
-        *scaling_tables(run, scaled),
+        *scaling_tables(view, scaled),
         *link_tables(made),
-        *rank_tables(made, run.records),
+        *rank_tables(view),
     )
     flat = tuple(flatten(row) for row in made)
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
         answer=tuple(fastest_lines(found, run)),
-        facts=tuple(_facts(run, made, where)),
+        facts=tuple(_facts(view, where)),
         tables=tables,
-        plots=run_plots(run, ranked, scaling_panels(scaled)),
+        plots=run_plots(view, ranked, scaling_panels(scaled)),
         notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
         data={
             "schema": SCHEMA,
-            "run": _run_fields(run.info) | {"notes": _run_notes(run)},
+            "run": _run_fields(run.info) | {"notes": _run_notes(view)},
             "damaged": run.damaged,
             "works": [work_data(work) for work in found],
             "rows": flat,
         },
         records=Records((*COLUMNS, "damaged"), tuple(row | {"damaged": run.damaged} for row in flat)),
         run=run,
-        rows=tuple(made),
+        rows=made,
         verdicts=tuple(verdicts),
     )
 
 
 def _tables(
-    run: Run, shown: Sequence[Row], found: Sequence[Work], columns: Sequence[str], by: str
+    view: RunView, shown: Sequence[Row], found: Sequence[Work], columns: Sequence[str], by: str
 ) -> tuple[Table, ...]:
     """Footnotes that say why a case has no speed are never merged: signal 9 is not signal 11."""
     if by:
         along = axis(by, shown)
-        tables = side_by_side(works(shown, along), along, chosen_columns(columns or ["latency"]), run)
+        tables = side_by_side(works(shown, along), along, chosen_columns(columns or ["latency"]), view)
     else:
         tables = work_tables(found, chosen_columns(columns))
     return merge_footnotes(tables, {why_no_speed(row) for row in shown})
@@ -150,8 +151,8 @@ def _place(row: Row) -> Place:
     return row.case.target, row.case.device, row.case.mode
 
 
-def _facts(run: Run, made: Sequence[Row], where: str) -> list[str]:
-    info, machine = run.info, run.info.machine
+def _facts(view: RunView, where: str) -> list[str]:
+    run, made, info, machine = view.run, view.rows, view.run.info, view.run.info.machine
     statuses = Counter(row.status for row in made)
     devices = {f"device {row.case.device}: {row.device_name}" for row in made if row.device_name}
     suites = dict.fromkeys(row.case.suite for row in made)
@@ -169,7 +170,7 @@ def _facts(run: Run, made: Sequence[Row], where: str) -> list[str]:
         "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
         *sorted(prices),
         *contention([row for row in made if row.ok]),
-        *_run_notes(run),
+        *_run_notes(view),
         *damaged,
     ]
 
@@ -187,10 +188,9 @@ def contention(measured: Sequence[Row]) -> list[str]:
     return [told + "; ".join(worst.values())] if count else []
 
 
-def _run_notes(run: Run) -> list[str]:
+def _run_notes(view: RunView) -> list[str]:
     """What holds for the run as a whole."""
-    found = digest(run).drift
-    return [found.note.text] if found else []
+    return [view.drift.note.text] if view.drift else []
 
 
 def _parts(run: Run, where: str) -> list[str]:
@@ -246,8 +246,9 @@ def _notes(tables: Iterable[Table], hidden: Iterable[Row]) -> list[str]:
 
 def answer(run: Run) -> list[str]:
     """The lines that a report of the run begins with."""
-    measured = [row for row in rows(run) if row.ok]
-    return list(map(str, fastest_lines(judged(works(measured), run), run)))
+    view = RunView(run)
+    measured = [row for row in view.rows if row.ok]
+    return list(map(str, fastest_lines(judged(works(measured), view), run)))
 
 
 def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from benchbench.analyse.metrics import steps_s
-from benchbench.analyse.rows import Row, by_case, case_key, params_text
+from benchbench.analyse.rows import Row, params_text
+from benchbench.analyse.view import RunView
 from benchbench.documents.document import (
     Bar,
     Bars,
@@ -22,8 +23,6 @@ from benchbench.documents.document import (
 )
 from benchbench.documents.run_table import Work
 from benchbench.model.case import Cache, Case, Phase, Scalar
-from benchbench.model.measurement import Measurement
-from benchbench.model.record import Record
 from benchbench.model.run import Run
 
 INTERVALS = "with its 95 % interval over processes, which may run off the axis"
@@ -45,20 +44,18 @@ TITLES = {
     "training": "Training rate (more is better)",
 }
 UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
-Recorded = dict[tuple[str, str], list[Record]]
 LEAST = 3  # sizes that make a line
 MOST_TIED = 3  # parameters that are one size, as m = n = k
 Sizes = dict[int, Work]  # size → the work that has it
 Axis = tuple[str, ...]  # parameters of one value
 
 
-def run_plots(run: Run, works: Sequence[Work], scaling: Sequence[Panel] = ()) -> tuple[Plot, ...]:
+def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = ()) -> tuple[Plot, ...]:
     """The plots `throughput`, `bandwidth` of what computes nothing, `training`, `latency`, and `sizes`.
 
     `scaling`: panels over numbers of devices.
     """
-    recorded = by_case(run.records)
-    facts = tuple(_facts(run, [row for work in works for row in work.rows]))
+    facts = tuple(_facts(view.run, [row for work in works for row in work.rows]))
 
     def plots(name: str, title: str, reading: str, panels: Sequence[Panel]) -> tuple[Plot, ...]:
         return paged(
@@ -71,7 +68,7 @@ def run_plots(run: Run, works: Sequence[Work], scaling: Sequence[Panel] = ()) ->
         if panels or (name == "throughput" and not works):
             made += plots(name, TITLES[name], BARS, panels)
     made += plots(
-        "latency", "Latency of a step (less is better)", STRIPS, [_strips(work, recorded) for work in works]
+        "latency", "Latency of a step (less is better)", STRIPS, [_strips(work, view) for work in works]
     )
     if lines := size_panels(works):
         made += plots("sizes", "Latency of a step over sizes (less is better)", LINES, lines)
@@ -126,7 +123,7 @@ def _bars(work: Work, metric: str) -> Bars:
     )
 
 
-def _strips(work: Work, recorded: Recorded) -> Strips:
+def _strips(work: Work, view: RunView) -> Strips:
     strips = [
         Strip(
             label=_label(name, row),
@@ -135,7 +132,7 @@ def _strips(work: Work, recorded: Recorded) -> Strips:
             value=row.value("latency_s"),
             low=row.metric("latency_s").low,
             high=row.metric("latency_s").high,
-            processes=_processes(row, recorded),
+            processes=_processes(row, view),
         )
         for name, row in zip(work.names, work.rows, strict=True)
     ]
@@ -154,12 +151,11 @@ def _status(row: Row) -> str:
     return row.metric("latency_s").reason if row.ok else str(row.status)
 
 
-def _processes(row: Row, recorded: Recorded) -> tuple[tuple[float, ...], ...]:
+def _processes(row: Row, view: RunView) -> tuple[tuple[float, ...], ...]:
     """The steps of each process, of a case that has a latency."""
     if row.value("latency_s") is None:
         return ()
-    outcomes = [record.outcome for record in recorded.get(case_key(row.case), [])]
-    return tuple(tuple(steps_s(each)) for each in outcomes if isinstance(each, Measurement))
+    return tuple(tuple(steps_s(each)) for each in view.measured(row.case))
 
 
 def size_panels(works: Sequence[Work]) -> list[Sweeps]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.rows import NUMBERS, CaseKey, Row, by_case, case_key, number_of, params_text, unit_of
+from benchbench.analyse.rows import NUMBERS, CaseKey, Row, case_key, number_of, params_text, unit_of
+from benchbench.analyse.view import RunView
 from benchbench.documents.document import Cell, Column, Gauge, Layout, Number, Part, Table, Tone, number
 from benchbench.documents.short_names import Telling, telling, telling_params
 from benchbench.errors import UsageError, unknown
@@ -23,7 +24,6 @@ from benchbench.judging.ranking import (
 )
 from benchbench.model.case import Cache, Case, Scalar
 from benchbench.model.placement import ONE_DEVICE, suffix
-from benchbench.model.run import Run
 
 UNRANKED = 1e99  # seconds: after what is ranked, before what has no speed
 INLINE = 40  # a longer reason becomes a footnote
@@ -61,7 +61,7 @@ def _lines(work: Work, columns: Sequence[ReportColumn]) -> list[Line]:
 
 
 def side_by_side(
-    shown: Sequence[Work], by: str, columns: Sequence[ReportColumn], run: Run
+    shown: Sequence[Work], by: str, columns: Sequence[ReportColumn], view: RunView
 ) -> tuple[Table, ...]:
     """A line per alternative; a column for each value on the axis `by`, and the ratio to the first."""
     values = list(dict.fromkeys(value_of(row.case, by) for work in shown for row in work.rows))
@@ -76,7 +76,7 @@ def side_by_side(
     ]
     alternatives = [_alternatives(work, by, values) for work in shown]
     firsts = [(each.first, list(each.rows.values())) for own in alternatives for each in own if each.first]
-    found = iter(besides(firsts, run))
+    found = iter(besides(firsts, view))
     lines = [
         [_line_by(each, values, columns, next(found) if each.first else {}) for each in own]
         for own in alternatives
@@ -361,23 +361,23 @@ class Work:
         return Beside(base, rival.ratio if rival else 1.0, told) if base else None
 
 
-def judged(found: Sequence[Work], run: Run) -> list[Work]:
+def judged(found: Sequence[Work], view: RunView) -> list[Work]:
     """The same works with a verdict each, over all of them."""
-    contend = _contenders(run)
+    contend = _contenders(view)
     contenders = [[made for row in work.rows if (made := contend(row))] for work in found]
-    verdicts = judge_works(contenders, run.info.policy)
+    verdicts = judge_works(contenders, view.run.info.policy)
     return [replace(work, verdict=verdict) for work, verdict in zip(found, verdicts, strict=True)]
 
 
-def besides(groups: Sequence[tuple[Row, Sequence[Row]]], run: Run) -> list[dict[CaseKey, Beside]]:
+def besides(groups: Sequence[tuple[Row, Sequence[Row]]], view: RunView) -> list[dict[CaseKey, Beside]]:
     """The rows beside each group's base, by `case_key`; none where the base cannot be compared."""
-    contend = _contenders(run)
+    contend = _contenders(view)
     known = [
         (base, made, [other for row in rows if row is not base and (other := contend(row))])
         for base, rows in groups
         if (made := contend(base))
     ]
-    judged_ = iter(rivals_of([(made, others) for _, made, others in known], run.info.policy))
+    judged_ = iter(rivals_of([(made, others) for _, made, others in known], view.run.info.policy))
     found = {id(base): next(judged_) for base, _, _ in known}
     return [
         {
@@ -389,9 +389,9 @@ def besides(groups: Sequence[tuple[Row, Sequence[Row]]], run: Run) -> list[dict[
     ]
 
 
-def _contenders(run: Run) -> Callable[[Row], Contender | None]:
+def _contenders(view: RunView) -> Callable[[Row], Contender | None]:
     """A function that says what a row contends with; None without a speed that says something."""
-    recorded = by_case(run.records)
+    recorded = view.recorded
     return lambda row: contender(row.case, recorded.get(case_key(row.case), ())) if row.ok else None
 
 
