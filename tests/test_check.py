@@ -840,6 +840,7 @@ same          gemm(kind=same)/float32/eager@torch:cpu
               limit 5% (default)  sessions differ by 0.303 %
               less precise than asked (stopped by time)
 insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
+              about 1.00× ?  1.00 ms → 1.00 ms  3 v 18 processes
               still warming up when measured, in 1 process
 new           gemm(kind=new)/float32/eager@torch:cpu
               not part of the baseline
@@ -889,7 +890,7 @@ def test_markdown_has_the_conclusion_first() -> None:
 | inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5366, 1.215] | 1.24 ms → 1.00 ms | 0.609 | 97.1 % | 3 processes v 6 sessions | 30.3% (default, raised to twice the sessions' spread) | 15.2 % |  |  | sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time) |
 | faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7935, 0.8066] | 1.00 ms → 800 µs | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % | 0.800× |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
 | same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9919, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % |  |  | less precise than asked (stopped by time) |
-| insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | still warming up when measured, in 1 process |
+| insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu | about 1.00× ? | 1.00 ms → 1.00 ms |  |  | 3 v 18 processes |  |  |  |  | still warming up when measured, in 1 process |
 | new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | not part of the baseline |
 
 - 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
@@ -926,6 +927,7 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
             "lost": False,
             "reason": "suspect: torch 2.13.0 → 2.14.0",
             "size": 1.1900045627342657,
+            "seen": None,
         }
     )
     for look in looks.values():

@@ -43,6 +43,7 @@ from benchbench.judging.check import (
     Cause,
     Ending,
     GateResult,
+    Seen,
     endings,
     exit_code,
     judged,
@@ -119,7 +120,7 @@ def _row(each: CaseFinding) -> dict[str, Content]:
     }
     first, again = each.first, each.confirmation
     if first is None:
-        return identity
+        return identity | (_seen(each.seen, UNITS[each.metric]) if each.seen else {})
     limit = Number(each.threshold, "%", exact=True)
     return identity | {
         **_evidence(each, first),
@@ -127,6 +128,16 @@ def _row(each: CaseFinding) -> dict[str, Content]:
         "spread": number(each.spread, "%"),
         "size": number(each.size, "×"),
         "measured again": _second(_evidence(each, again)) if again else None,
+    }
+
+
+def _seen(found: Seen, unit: str) -> dict[str, Content]:
+    """What was measured of a case that cannot be tested: it decides nothing, and is shown all the same."""
+    sides = f"{found.new_processes} v {found.ref_processes} processes"
+    return {
+        "ratio [95 %]": Cell(("about", Number(found.ratio, "×")), unsure=True),
+        "ref → new": Cell((Number(found.ref, unit), "→", Number(found.new, unit))),
+        "processes": sides,
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from benchbench.analyse.digest import CaseDigest, Digest, partnered
+from benchbench.analyse.metrics import Metric
 from benchbench.judging.comparison import ALPHA, LARGEST, THRESHOLD, CommonFactor, common_factor
 from benchbench.judging.pairs import ELSEWHERE, changes, suspect
 from benchbench.judging.session_cases import (
@@ -35,7 +36,7 @@ from benchbench.model.options import Isolation
 from benchbench.model.run import Policy
 from benchbench.model.status import Verdict
 from benchbench.plan.suite import Rule
-from benchbench.stats import Difference, t_quantile, t_tail, tost
+from benchbench.stats import Difference, median, t_quantile, t_tail, tost
 
 
 def decide(
@@ -133,9 +134,23 @@ def _finding(
         steady=not any(side.unsteady for side in sides),
         stopped_by=tuple(sorted({reason for side in sides for reason in side.stopped_by})),
         lost=test.match.lost,
+        seen=seen(test.match) if verdict is Verdict.INSUFFICIENT and first is None else None,
         reason=reason,
         size=called_size(verdict, test, again, family),
     )
+
+
+def seen(match: BaselineMatch) -> Seen | None:
+    """What both sides measured of a case that cannot be tested; None where either measured nothing."""
+    ref = [value for each in match.sides for value in _positive(each.side, match.metric)]
+    new = _positive(match.new, match.metric)
+    if not ref or not new:
+        return None
+    return Seen(ref=median(ref), new=median(new), ref_processes=len(ref), new_processes=len(new))
+
+
+def _positive(side: CaseDigest, metric: Metric) -> list[float]:
+    return [value for value in side.of(metric) if value is not None and 0 < value < math.inf]
 
 
 def _idle(rules: Sequence[Rule], tests: Sequence[CaseTest]) -> tuple[str, ...]:
@@ -440,8 +455,23 @@ def called_size(verdict: Verdict, test: CaseTest, again: Remeasured | None, fami
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Medians over the processes of both sides, whatever speaks against them: no ground for a verdict."""
+
+    ref: float
+    new: float
+    ref_processes: int
+    new_processes: int
+
+    @property
+    def ratio(self) -> float:
+        """new / ref."""
+        return self.new / self.ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFinding:
-    """One case and metric; a test result is None where nothing was tested.
+    """One case and metric; a test result is None where nothing was tested. `seen`: what was measured then.
 
     `spread` is that of the sessions, as a fraction; where `provisional`, one is assumed too. `heavy_tails`:
     some sessions are far from the rest. `lost`: the case was asked for and cannot run. `reason` says why
@@ -465,6 +495,7 @@ class CaseFinding:
     lost: bool
     reason: str
     size: float | None = None
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
