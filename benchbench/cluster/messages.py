@@ -169,7 +169,10 @@ Event = Arrived | Ended
 
 
 class Cluster(Protocol):
-    """Machines that take a job each at a time, and have no other meanwhile."""
+    """Machines that take a job each at a time, and have no other meanwhile.
+
+    A fleet does not know whose cluster it is, nor the cluster what a job is about: bytes travel both ways.
+    """
 
     def nodes(self) -> list[Node]:
         """The machines that are there now and can be given work."""

@@ -290,7 +290,11 @@ class _Begun:
 
 
 class JobQueues:
-    """The jobs of one call: those that wait, by worker, and those under way."""
+    """The jobs of one call: those that wait, by worker, and those under way.
+
+    Workers work side by side, each at one job after the other. This process waits for all of them in one
+    thread: a worker ends with the thread that started it.
+    """
 
     def __init__(self, workers: RunWorkers, lost: LostDevices, timeout_s: float) -> None:
         """`timeout_s`: of each job."""
@@ -385,7 +389,11 @@ def _is_unsupported(answer: Answer) -> bool:
 
 
 class LostDevices:
-    """The accelerators that one run has lost."""
+    """The accelerators that a process of an earlier job still holds, since no signal ends it.
+
+    A driver that hangs may hold a process in a call that nothing interrupts, not even SIGKILL. Every further
+    case on that device would hang as well, each until its time-out.
+    """
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}

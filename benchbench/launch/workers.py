@@ -1,4 +1,8 @@
-"""Which workers of a run there are: one per template, and those of later rounds, which import meanwhile."""
+"""Which workers of a run there are: one per template, and those of later rounds, which import meanwhile.
+
+Every round has processes of its own, since memory layout differs from process to process. Importing round by
+round, the user would wait once a round; side by side, once a run.
+"""
 
 from __future__ import annotations
 
