@@ -159,8 +159,9 @@ def _is_safe_parent(state: os.stat_result) -> bool:
 def opened(folder: Path) -> Iterator[int]:
     """The descriptor of a private folder, which is made if it is not there. Raises UsageError, OSError.
 
-    In a shared folder for temporary files, others may have made anything under any name beforehand. So a folder
-    is used only if it is this user's own, and a file is opened below it, not by a path that may be redirected.
+    In a shared folder for temporary files, others may have made anything under any name beforehand. So a
+    folder is used only if it is this user's own, and a file is opened below it, not by a path that may be
+    redirected.
     """
     with suppress(FileExistsError):
         folder.mkdir(0o700)
