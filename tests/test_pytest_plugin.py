@@ -122,6 +122,51 @@ def test_a_function_that_raises_fails_its_test_and_is_a_row(virtual: Path) -> No
     assert [row["status"] for row in stored(virtual)] == ["ok", "out_of_memory"]
 
 
+ASYNC = """
+import asyncio
+
+loops = set()
+
+async def work():
+    loops.add(asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    return 7
+
+def test_it(accelbench):
+    assert accelbench(work) == 7
+    assert len(loops) == 1
+"""
+
+
+def test_a_coroutine_is_awaited_each_time_on_one_loop(virtual: Path) -> None:
+    (virtual / "test_it.py").write_text(ASYNC)
+    pytest_in(virtual, step=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("(n for n in range(3))", "list(...)"),
+        ("map(str, range(3))", "list(...)"),
+        ("concurrent.futures.Future()", "result()"),
+    ],
+)
+def test_a_function_that_leaves_its_work_undone_is_refused(virtual: Path, returned: str, said: str) -> None:
+    (virtual / "test_it.py").write_text(
+        f"import concurrent.futures\n\ndef test_it(accelbench):\n    accelbench(lambda: {returned})\n"
+    )
+    assert said in pytest_in(virtual, step=1e-3, code=1)
+    assert not (virtual / "results").exists()
+
+
+def test_a_coroutine_inside_a_running_loop_is_refused(virtual: Path) -> None:
+    (virtual / "test_it.py").write_text(
+        "import asyncio\n\nasync def work():\n    pass\n\ndef test_it(accelbench):\n"
+        "    async def test():\n        accelbench(work)\n\n    asyncio.run(test())\n"
+    )
+    assert "that is no coroutine" in pytest_in(virtual, step=1e-3, code=1)
+
+
 def test_one_test_measures_one_function(virtual: Path) -> None:
     (virtual / "test_it.py").write_text(
         "def test_it(accelbench):\n    accelbench(int)\n    accelbench(int)\n"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from platform import python_version
@@ -12,6 +14,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from benchbench.backends.base import Backend, HostTimer
+from benchbench.errors import UsageError
 from benchbench.machine.kernel import peak_host, reset_host_peak
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import CALL, Failure, Measurement, Memory
@@ -64,14 +67,18 @@ def measure_call(
 ) -> Call:
     """Each call is waited for by the backend's own means; blocks, warm-up and stop rule are those of a run.
 
-    Nothing of the framework is set. Raises UsageError for an unknown backend, Unsupported for a device
-    that cannot be waited for, and whatever the function raises.
+    Nothing of the framework is set. Raises UsageError for an unknown backend and for a function that leaves
+    its work undone, Unsupported for a device that cannot be waited for, and whatever the function raises.
     """
     __tracebackhide__ = True
     found = backend_named(backend)
-    with untraced():
+    with untraced(), asyncio.Runner() as runner:
         start = perf_counter()
         output = function()
+        if isinstance(output, Awaitable):
+            function = awaiting(function, runner)
+            output = awaited(output, runner)
+        refuse_undone(output)
         called = perf_counter() - start
         where, session = found.attach(device) if found else (unknown_device(), HostSession())
         start = perf_counter()
@@ -98,6 +105,38 @@ def measure_call(
         notes=(note(NoteKind.SHARED_PROCESS),),
     )
     return Call(output=output, device=where, measurement=measurement)
+
+
+def awaiting(function: Callable[[], Any], runner: asyncio.Runner) -> Callable[[], Any]:
+    """The function, with what it leaves to be awaited done: each time on the same event loop."""
+    return lambda: awaited(function(), runner)
+
+
+def awaited(work: Awaitable[Any], runner: asyncio.Runner) -> Any:
+    """What `work` gives. Raises UsageError where an event loop runs already, which cannot run another."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        if hasattr(work, "close"):
+            work.close()
+        raise UsageError(
+            "What the function returned has to be awaited, and this test is itself run by an event loop: "
+            "call accelbench from a test that is no coroutine."
+        )
+    return runner.get_loop().run_until_complete(work)
+
+
+def refuse_undone(output: Any) -> None:
+    """Raises UsageError if the function returned before its work began, or while another thread does it."""
+    if isinstance(output, Generator | AsyncGenerator | map | filter | zip):
+        raise UsageError(
+            f"The function returned a {type(output).__name__}, which computes nothing until it is read: "
+            "read it inside the function, as in list(...)."
+        )
+    if isinstance(output, Future):
+        raise UsageError(
+            "The function returned a Future, whose work another thread or process does: "
+            "wait for it inside the function, with its result()."
+        )
 
 
 def failure(error: Exception, backend: str | None) -> Failure:
