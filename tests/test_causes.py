@@ -73,6 +73,7 @@ def test_what_an_error_was_raised_from_is_told_once_however_the_chain_ends() -> 
 
 
 @pytest.mark.real
+@pytest.mark.filterwarnings("ignore:os.fork")  # JAX's, if another test of this process has imported it
 def test_the_error_of_a_data_loaders_worker_is_the_headline() -> None:
     data = pytest.importorskip("torch.utils.data")
 

@@ -133,9 +133,10 @@ def faults_of_a_session(tmp_path: Path) -> list[Outcome]:
 
         def work(tell: Tell) -> None:
             writer = SessionWriter(root, "main", POLICIES["quick"])
+            info = writer.run.info
             for number in range(2):
                 made = record(f"test_{number}", None, CPU, a_measurement(), (1, number))
-                info = replace(writer.run.info, plan=(*writer.run.info.plan, made.case))
+                info = replace(info, plan=(*info.plan, made.case))
                 writer.append(info, made)
                 tell(made.case.workload)
             writer.end()

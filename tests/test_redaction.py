@@ -126,7 +126,7 @@ def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     tag, place = f"token={CANARY}", str(home / "results")
     measure = ("run", "-w", "leaky,gemm", "-b", "fake", "--rounds", "1", "--tag", tag, "--results", place)
     said = [accelbench(*measure, cwd=home, code=4, **environment)]
-    verbs = ["report", "list runs", "history", "baseline set main", "compare latest latest"]
+    verbs = ["report", "list runs", "history", "baseline set main --accept", "compare latest latest"]
     formats = ["junit", "github", "json", "csv", "markdown", "pytest-benchmark"]
     verbs += [f"export latest --to {name} -o out/{name}" for name in formats]
     said += [accelbench(*verb.split(), cwd=home, **environment) for verb in verbs]
