@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     AnyArray = NDArray[Any]
+    Booleans = NDArray[np.bool_]
     Array = NDArray[np.generic]  # of any dtype
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
 else:  # names in annotations, which are not evaluated
-    AnyArray = Array = Floats = Indices = Any
+    AnyArray = Array = Booleans = Floats = Indices = Any

@@ -187,6 +187,12 @@ class Session(ABC):
     def fetch(self, output: Any) -> Floats:
         """All of `output` on the host, in float64."""
 
+    def is_finite(self, output: Any) -> bool:
+        """Whether all of `output` is finite."""
+        import numpy as np
+
+        return bool(np.isfinite(self.fetch(output)).all())
+
     @abstractmethod
     def precision(self) -> dict[str, str]:
         """The effective precision, read back from the framework. Raises PrecisionMismatch."""

@@ -293,6 +293,11 @@ class TensorFlowSession(Session):
             taken[own] = self.fetch(tf.gather_nd(tensor, index[own, 1:]))
         return taken
 
+    def is_finite(self, output: Any) -> bool:
+        """Of each replica's part, where there are several."""
+        parts = self.strategy.experimental_local_results(output) if self.world.devices > 1 else (output,)
+        return all(super(TensorFlowSession, self).is_finite(part) for part in parts)
+
     def fetch(self, output: Any) -> Floats:
         import numpy as np
 

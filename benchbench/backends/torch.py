@@ -188,6 +188,12 @@ class CpuSession(TorchSession):
         super().__init__(device, dtype)
         self._mode = mode
 
+    def is_finite(self, output: Any) -> bool:
+        """Found out where the tensor is."""
+        import torch
+
+        return bool(torch.isfinite(output).all())
+
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         import torch
 

@@ -37,12 +37,13 @@ from benchbench.worker.program import (
     altered_inputs,
     build,
     loss_of,
+    mixed_inputs,
     open_case,
     other_inputs,
     require_accuracy,
 )
 from benchbench.worker.ranks import on_cpu
-from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Training, Workload
+from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Operation, Training, Workload
 
 PART_BLOCKS = 11  # of a part of a step, timed alone
 TRIED = "what was tried while it was compiled is in the peak; later rounds find it compiled"
@@ -296,11 +297,51 @@ def check_output(
 ) -> None:
     """Raise WrongResult where an operation's output of other inputs deviates from their reference."""
     runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
-    elements = verify.output_elements(workload, runner.program, runner.step(), session)
+    output = runner.step()
+    check_finite(workload, output, session)
+    elements = verify.output_elements(workload, runner.program, output, session)
+    del output
     reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
     deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
     name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
     require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
+    if workload.samples_apart and list(elements) == [OUTPUT] and session.world.devices == 1:
+        check_samples(backend, workload, case, runner, session, reference)
+
+
+def check_finite(workload: Operation, output: Any, session: Session) -> None:
+    """Raise WrongResult where any element of any output is not finite, also one that is not sampled."""
+    outputs = output if len(workload.output_shapes) > 1 else (output,)
+    for name, tensor in zip(workload.output_shapes, outputs, strict=True):
+        if not session.is_finite(tensor):
+            raise WrongResult(f"an element of the {name} is not finite, after timing", None)
+
+
+def check_samples(
+    backend: Backend,
+    workload: Operation,
+    case: Case,
+    runner: Runner,
+    session: Session,
+    reference: verify.Reference,
+) -> None:
+    """Raise WrongResult where a program computes fewer samples than its batch has.
+
+    Every sample is one of two whose outputs are known, by chance, which each process draws anew. So a program
+    that copies one sample's output to another is found, too, in half the processes.
+    """
+    import numpy as np
+
+    batch = workload.output_shape[0]
+    others = np.random.default_rng().integers(0, 2, batch).astype(bool)
+    runner.inputs = repeat(mixed_inputs(backend, session, workload, case.computes_in, runner, others))
+    elements = verify.sample_elements(workload, runner.program, runner.step(), session, batch)
+    for sample, (values, is_other) in enumerate(zip(elements, others, strict=True)):
+        expected = reference.others if is_other else reference.expected
+        error = verify.relative_error(values, expected[OUTPUT])
+        limit = reference.tolerance[OUTPUT] * (reference.stretch if is_other else 1.0)
+        name = f"{OUTPUT} of sample {sample} of {batch}, after timing,"
+        require_accuracy(verify.Deviation(name, error, limit))
 
 
 def check_loss(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:

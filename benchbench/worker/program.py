@@ -9,7 +9,7 @@ from itertools import cycle, repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench import registry
-from benchbench.arrays import AnyArray
+from benchbench.arrays import AnyArray, Booleans
 from benchbench.backends.base import CLEARING, Backend, Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Case, Dtype, Phase
@@ -17,7 +17,7 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
 from benchbench.worker import random_cache, verify
-from benchbench.workloads.base import Draw, Program, Workload
+from benchbench.workloads.base import OUTPUT, Draw, Operation, Program, Workload
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -117,6 +117,29 @@ def altered_inputs(
         for name, array in arrays.items()
     }
     return _exchanged(backend, session, workload, runner, altered)
+
+
+def mixed_inputs(
+    backend: Backend, session: Session, workload: Operation, dtype: Dtype, runner: Runner, others: Booleans
+) -> tuple[Any, ...]:
+    """Arguments whose every sample is the one that is verified: of the other inputs where `others` says so.
+
+    `others`: of each sample of the batch, shape (batch,).
+    """
+    import numpy as np
+
+    row = verify.sample_indices(workload)[OUTPUT][0, 0]
+    first, second = (
+        _drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal, renewed=renewed))
+        for renewed in (lambda _: 0, workload.is_input)
+    )
+    mixed = {
+        name: np.stack([array[row], second[name][row]])[others.astype(int)]
+        if workload.is_input(name)
+        else array
+        for name, array in first.items()
+    }
+    return _exchanged(backend, session, workload, runner, mixed)
 
 
 def _drawn_again(workload: Workload, runner: Runner, draw: Draw) -> dict[str, AnyArray]:

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from benchbench.arrays import Floats, Indices
 from benchbench.model.case import Dtype
-from benchbench.workloads.base import SEED, Operation, Program, Training, Workload
+from benchbench.workloads.base import OUTPUT, SEED, Operation, Program, Training, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -158,6 +158,18 @@ def output_elements(workload: Operation, program: Program, output: Any, reader: 
         name: reader.take(tensor, program.index_of(name, index))
         for (name, index), tensor in zip(indices.items(), outputs, strict=True)
     }
+
+
+def sample_elements(
+    workload: Operation, program: Program, output: Any, reader: Reader, batch: int
+) -> list[Floats]:
+    """Of each sample of a batch, the elements that are verified of one: the same places in every sample."""
+    import numpy as np
+
+    index = sample_indices(workload)[OUTPUT]
+    every = np.tile(index, (batch, 1))
+    every[:, 0] = np.repeat(np.arange(batch), len(index))
+    return np.split(reader.take(output, program.index_of(OUTPUT, every)), batch)
 
 
 def output_deviation(

@@ -115,6 +115,8 @@ class Recurrent(Operation):
         """The weights belong to the layer."""
         return name == "x"
 
+    samples_apart = True
+
     def sample(self, source: np.random.Generator, count: int) -> Indices:
         """The elements of one sequence: sequences do not meet."""
         index = super().sample(source, count)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from benchbench.arrays import Array, Floats, Indices
@@ -49,6 +49,8 @@ __all__ = [  # what a file of workloads may need
     "sampled",
     "wide",
 ]
+
+CORNERS = 0.25  # of a sample at most: more would leave too few elements of the middle
 
 
 class Workload(ABC):
@@ -198,6 +200,8 @@ class Operation(Workload):
             return f"{dtype} is a way to multiply, and it multiplies nothing"
         return ""
 
+    samples_apart: ClassVar[bool] = False  # each row of the output follows from the same rows of the inputs
+
     def forward(self, ops: Any, arrays: Any) -> Any:
         """The whole output by the operations `ops` (`_reference/ops.py`).
 
@@ -281,15 +285,20 @@ def wide(array: Array) -> Array:
 
 
 def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> Indices:
-    """`count` elements of `shape`, each equally likely: their indices, (count, len(shape)).
+    """`count` elements of `shape`: their indices, (count, len(shape)).
 
-    A shape of no axes has one element.
+    The corners come last, so that a first or last row or column that a program leaves out is seen. The others
+    are drawn, each equally likely. A shape of no axes has one element.
     """
     import numpy as np
 
     if not shape:
         return np.zeros((1, 0), np.int64)
-    return np.stack([source.integers(0, size, size=count) for size in shape], axis=1)
+    index = np.stack([source.integers(0, size, size=count) for size in shape], axis=1)
+    corners = np.array(list(product(*((0, size - 1) for size in shape))))
+    if len(corners) <= CORNERS * count:
+        index[count - len(corners) :] = corners
+    return index
 
 
 @dataclass(frozen=True, slots=True)

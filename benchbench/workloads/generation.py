@@ -60,6 +60,7 @@ class Decode(Generation):
     """The token at position `length` − 1, with the `length` − 1 before it in the cache."""
 
     input_names = ("prompt", "tokens")
+    samples_apart = False  # each has its own prompt in the cache, which inputs do not replace
 
     @property
     def rows(self) -> int:

@@ -77,6 +77,7 @@ class Inference(Network, Operation):
         return index
 
     draws_tolerated = DRAWS_TOLERATED
+    samples_apart = True
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         weights = {name: arrays[name] for name in self.weights()}
