@@ -155,8 +155,8 @@ def test_what_makes_a_number_doubtful_is_said_where_a_service_shows_the_case() -
     disturbed = [a_record(busy, case=a_case_of("busy"), round=number) for number in range(3)]
     wild = some_rounds(3.55e-3, 0.216, 0.213, case=a_case_of("wild"))
     text = only(exported("junit", a_run([*disturbed, *wild])))
-    assert "ok: contended: other processes used 0.5 of a core" in text
-    assert "ok: processes disagree: 3.55, 216, 213 ms" in text
+    assert ">contended: other processes used 0.5 of a core" in text
+    assert ">processes disagree: 3.55, 216, 213 ms" in text
 
 
 def test_junit_counts_add_up_and_its_text_says_why() -> None:

@@ -73,13 +73,14 @@ def _outcome(case: str, row: Row | None, judged: list[CaseVerdict]) -> Outcome:
     words = [word for each, word in said if each is level]
     message = visible(_doubt(row)) if row else ""
     told = any(message in each.text for each in judged)
-    own = (f"{row.status}: {message}",) if row and message and not told else ()
+    own = (message if row.ok else f"{row.status}: {message}",) if row and message and not told else ()
+    verdicts = tuple(each.text for each in judged)
     return Outcome(
         case=visible(case),
         suite=visible(row.case.suite) if row else "",
         level=level,
         word=words[-1] if level is Severity.PASSED else words[0],
-        texts=(*own, *(each.text for each in judged)),
+        texts=(*verdicts, *own) if row and row.ok else (*own, *verdicts),
         row=row,
         judged=tuple(judged),
     )
