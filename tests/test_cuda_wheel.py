@@ -78,7 +78,7 @@ print(json.dumps(told))
 
 def used_of_cuda() -> set[str]:
     """What the backend uses of `torch.cuda`, outside the functions that are not tried here."""
-    source = "\n".join((PACKAGE / "backends" / name).read_text() for name in ("torch.py", "_cuda.py"))
+    source = (PACKAGE / "backends/torch.py").read_text()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name in OTHERS:
             source = source.replace(ast.get_source_segment(source, node) or "", "")
