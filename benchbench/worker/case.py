@@ -311,8 +311,7 @@ def check_output(
 
 def check_finite(workload: Operation, output: Any, session: Session) -> None:
     """Raise WrongResult where any element of any output is not finite, also one that is not sampled."""
-    outputs = output if len(workload.output_shapes) > 1 else (output,)
-    for name, tensor in zip(workload.output_shapes, outputs, strict=True):
+    for name, tensor in verify.outputs_by_name(workload.output_shapes, output).items():
         if not session.is_finite(tensor):
             raise WrongResult(f"an element of the {name} is not finite, after timing", None)
 

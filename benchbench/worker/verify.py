@@ -16,7 +16,7 @@ from benchbench.model.case import Dtype
 from benchbench.workloads.base import OUTPUT, SEED, Operation, Program, Training, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     Tensors = Mapping[str, Floats]
     from benchbench.workloads.base import Workload
@@ -153,11 +153,15 @@ def of_rank(workload: Operation, reference: Reference) -> Reference:
 def output_elements(workload: Operation, program: Program, output: Any, reader: Reader) -> Tensors:
     """The sampled elements of each output."""
     indices = sample_indices(workload)
-    outputs = output if len(indices) > 1 else (output,)
     return {
-        name: reader.take(tensor, program.index_of(name, index))
-        for (name, index), tensor in zip(indices.items(), outputs, strict=True)
+        name: reader.take(tensor, program.index_of(name, indices[name]))
+        for name, tensor in outputs_by_name(indices, output).items()
     }
+
+
+def outputs_by_name(names: Collection[str], output: Any) -> dict[str, Any]:
+    """What a step gave, by name: several outputs come as a tuple, in the order of their names."""
+    return dict(zip(names, output if len(names) > 1 else (output,), strict=True))
 
 
 def sample_elements(

@@ -37,6 +37,7 @@ class Recurrent(Operation):
     states: ClassVar[int] = 1  # tensors that a step hands to the next, its output first
     multiplications_saved = 1.0
     draws_tolerated = 4.0
+    samples_apart = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·G·T·N·H·(I + H) FLOPs of G gates; input, weights and result move once; an item is a sequence."""
@@ -114,8 +115,6 @@ class Recurrent(Operation):
     def is_input(self, name: str) -> bool:
         """The weights belong to the layer."""
         return name == "x"
-
-    samples_apart = True
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
         """The elements of one sequence: sequences do not meet."""
