@@ -240,7 +240,7 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("baseline", "set"), 2, "error: Missing argument", "accelbench baseline set --help"),
         (("list",), 2, "Missing argument 'what'. Choose from: workloads, backends", "accelbench list --help"),
         (("compare", "a", "b", "-w", "gemm"), 2, "compared, not measured", "need --ab: --workload."),
-        (("report",), 5, "no runs", "accelbench run --suite quick"),
+        (("report",), 5, "no runs", "accelbench run --suite hello"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
         (("compare", "a", "b", "--only", "slow"), 2, "No verdict named 'slow'.", "Did you mean 'slower'?"),
         (("report", "-o", "run.pdf"), 2, "run.pdf has the extension of no format", "Known: .csv, .json"),

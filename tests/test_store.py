@@ -673,7 +673,7 @@ def test_without_a_run_the_hint_is_how_to_make_one(tmp_path: Path) -> None:
     for selector in ("latest", "01AAA"):
         with pytest.raises(UnreadableInput) as caught:
             selectors.find_run(tmp_path, selector)
-        assert "accelbench run --suite quick" in caught.value.hint
+        assert "accelbench run --suite hello" in caught.value.hint
 
 
 def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:

@@ -63,7 +63,10 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Which framework, device and setting runs my work fastest, and by how much?"""
+    """Which framework, device and setting runs my work fastest, and by how much?
+
+    Begin with: accelbench run --suite hello
+    """
 
 
 def import_commands(typed: Sequence[str]) -> None:

@@ -167,7 +167,7 @@ def remove_run(root: Path, name: str) -> None:
 
 def _back(root: Path, ids: list[str], steps: int) -> str:
     if not ids:
-        raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite quick")
+        raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite hello")
     if steps >= len(ids):
         oldest = "latest" if len(ids) == 1 else f"latest~{len(ids) - 1}"
         raise UnreadableInput(f"There is no latest~{steps} in {root / RUNS}.", f"The oldest is {oldest}.")
@@ -184,7 +184,7 @@ def _listing(root: Path) -> str:
 
 def _nearest(root: Path, selector: str, ids: list[str]) -> str:
     if not ids:
-        return "There are no runs yet: accelbench run --suite quick"
+        return "There are no runs yet: accelbench run --suite hello"
     near = get_close_matches(selector[:100].upper(), ids, n=1)
     return f"Did you mean {near[0]!r}?" if near else _listing(root)
 
