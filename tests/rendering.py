@@ -6,6 +6,7 @@ from benchbench.documents.document import Document
 from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.csv import Csv
+from benchbench.exporters.html import Html
 from benchbench.exporters.json import Json
 from benchbench.exporters.markdown import Markdown
 from benchbench.exporters.svg import Svg
@@ -16,8 +17,9 @@ EXPORTERS: dict[str, type[Exporter]] = {
     "markdown": Markdown,
     "csv": Csv,
     "json": Json,
+    "html": Html,
 }
-TEXTS = tuple(EXPORTERS)
+TEXTS = ("terminal", "markdown", "csv", "json")
 
 
 def rendered(document: Document, name: str = "terminal") -> str:

@@ -321,7 +321,7 @@ def test_a_spreadsheet_gets_lines_of_one_length(verb: str, made: Made) -> None:
     assert lengths == ({len(document.records.names)} if document.records else tables)
 
 
-@pytest.mark.parametrize("name", ["terminal", "markdown", "csv", "json"])
+@pytest.mark.parametrize("name", ["terminal", "markdown", "csv", "json", "html"])
 @pytest.mark.parametrize(
     "hostile",
     [

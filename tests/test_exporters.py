@@ -55,6 +55,7 @@ FILES = {
     "gha_benchmark": {"smaller-is-better.json", "bigger-is-better.json"},
     "github": {"annotations.txt", "summary.md"},
     "gitlab": {"report.txt"},
+    "html": {"report.html"},
     "json": {"report.json"},
     "junit": {"report.xml"},
     "markdown": {"report.md"},
@@ -418,9 +419,9 @@ def test_x3_markdown_keeps_its_shape_whatever_the_data(text: str) -> None:
 
 @pytest.mark.real
 def test_x1_a_plot_is_nothing_but_drawn() -> None:
-    """No other format is shown by a browser as more than text."""
+    """No other format is shown by a browser as more than text, but the page (tests/test_page.py)."""
     assert {type(exporter_named(name)).extension for name in FORMATS} == {
-        *("csv", "json", "md", "png", "svg", "txt", "xml")
+        *("csv", "html", "json", "md", "png", "svg", "txt", "xml")
     }
     for content in drawn("svg").values():
         elements = list(ET.fromstring(content).iter())

@@ -65,6 +65,9 @@ TONES = {
 }  # every other: plain
 
 
+UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT, Verdict.INCOMPARABLE)
+
+
 def select_verdicts(found: Comparison, only: Collection[Verdict], order: Order) -> list[CaseComparison]:
     """The cases of the verdicts in `only`, all if it is empty.
 
@@ -89,12 +92,25 @@ def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> D
     return Document(
         name="compare",
         title=f"Comparison of {found.new.info.id} with {found.ref.info.id}",
+        headline=headline(found),
         facts=tuple(_facts(found)),
         tables=(table(rows, COLUMNS, layout=Layout.PARAGRAPHS),) if rows else (),
         notes=tuple(_summary(found)),
         data=_data(found, shown) | {"damaged": damaged},
         records=Records((*FIELDS, "damaged"), tuple(asdict(verdict) | told for verdict in shown)),
     )
+
+
+def headline(found: Comparison) -> str:
+    """`2 of 14 cases slower, 1 faster; 3 cannot be told`."""
+    counts = Counter(verdict.verdict for verdict in found.verdicts)
+    if not found.verdicts:
+        return "nothing could be compared"
+    slower = f"{counts[Verdict.SLOWER] or 'none'} of {fmt.count_of(len(found.verdicts), 'case')} slower"
+    parts = [slower, f"{counts[Verdict.FASTER] or 'none'} faster"]
+    parts += [f"{counts[Verdict.BROKEN]} broken"] if counts[Verdict.BROKEN] else []
+    undecided = sum(counts[each] for each in UNDECIDED)
+    return ", ".join(parts) + (f"; {undecided} cannot be told" if undecided else "")
 
 
 def case_verdict(verdict: CaseComparison) -> CaseVerdict:

@@ -69,7 +69,34 @@ class Gauge:
         return fmt.bar(self.share)
 
 
-Part = str | Number | Gauge
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A value on a ruler, with its 95 % interval. The backend chooses the colour and the shape.
+
+    `is_open`: it decides nothing. `processes`: the samples of each process, in the mark's unit.
+    """
+
+    label: str
+    backend: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    is_open: bool = False
+    processes: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Marks on the ruler that a column shares. It has no text: the numbers beside it say the same."""
+
+    marks: tuple[Mark, ...]
+    unit: str
+
+    def __str__(self) -> str:
+        return ""
+
+
+Part = str | Number | Gauge | Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +166,7 @@ class Table:
     short_title: str = ""
     facts: tuple[str, ...] = ()  # before the rows
     notes: tuple[str, ...] = ()  # after them
+    commands: tuple[str, ...] = ()  # that measure each row again; none, or one for each row
 
     @property
     def cells(self) -> Iterator[Cell]:
@@ -197,14 +225,19 @@ class Document:
     """The answer of a verb. `name` is what its files are called, such as `report`.
 
     `answer` is what a reader wants to know, shown first. `facts` say what the document is about, `notes` how
-    to read it, `conclusions` what it comes to. `data` is the same
+    to read it, `conclusions` what it comes to. `headline` is the finding in a line, if none of these says it.
+    `cautions` are those of the facts that a reader must know first. `overview` says in tables what a
+    format that draws shows before the others. `data` is the same
     for programs, of dicts, lists, texts, numbers and None; its keys are stable (docs/cli.md). A
     spreadsheet gets its `records`, without them its tables.
     """
 
     name: str
     title: str
+    headline: str = ""
     answer: tuple[Cell, ...] = ()
+    cautions: tuple[str, ...] = ()
+    overview: tuple[Table, ...] = ()
     facts: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
@@ -212,6 +245,12 @@ class Document:
     conclusions: tuple[Cell, ...] = ()
     data: Any = None
     records: Records | None = None
+
+    @property
+    def finding(self) -> str:
+        """What the document comes to, in one line."""
+        first = [str(each) for each in (*self.answer, *self.conclusions)][:1]
+        return next(filter(None, (self.headline, *first)), self.title)
 
     @property
     def footnotes(self) -> tuple[str, ...]:

@@ -55,11 +55,26 @@ def history_document(trends: Sequence[Trend]) -> Document:
     return Document(
         name="history",
         title="History",
+        headline=_headline(trends),
         tables=tuple(_table(trend, span, shared) for trend in trends),
         plots=(_plot(trends),),
         notes=tuple(_notes(trends, events, span)),
         data=[_fields(trend) for trend in trends],
         records=Records(FIELDS, tuple(row for trend in trends for row in _records(trend))),
+    )
+
+
+def _headline(trends: Sequence[Trend]) -> str:
+    """`2 of 14 cases became slower, 1 faster`: by their last change."""
+    last = [trend.history.changes[-1].direction for trend in trends if trend.history.changes]
+    if not trends:
+        return "no stored run has such a case"
+    if not last:
+        return f"no change in {fmt.count_of(len(trends), 'case')}"
+    slower, faster = last.count("slower"), last.count("faster")
+    cases = fmt.count_of(len(trends), "case")
+    return (
+        f"{slower or 'none'} of {cases} became slower, {faster or 'none'} faster, by the last change of each"
     )
 
 

@@ -16,6 +16,7 @@ from benchbench.analyse.view import RunView
 from benchbench.documents import document
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
 from benchbench.documents.document import Cell, Content, Document, Number, Part, Records, Table, number
+from benchbench.documents.run_overview import overview
 from benchbench.documents.run_plots import run_plots
 from benchbench.documents.run_table import (
     UNSURE,
@@ -107,6 +108,8 @@ def report_document(
         name="report",
         title=f"Run {run.info.id}",
         answer=tuple(fastest_lines(found, run)),
+        cautions=tuple(_cautions(view, where)),
+        overview=overview(found, made),
         facts=tuple(_facts(view, where)),
         tables=tables,
         plots=run_plots(view, ranked, scaling_panels(scaled)),
@@ -133,7 +136,7 @@ def _tables(
         along = axis(by, shown)
         tables = side_by_side(works(shown, along), along, chosen_columns(columns or ["latency"]), view)
     else:
-        tables = work_tables(found, chosen_columns(columns))
+        tables = work_tables(found, chosen_columns(columns), view)
     return merge_footnotes(tables, {why_no_speed(row) for row in shown})
 
 
@@ -157,7 +160,6 @@ def _facts(view: RunView, where: str) -> list[str]:
     devices = {f"device {row.case.device}: {row.device_name}" for row in made if row.device_name}
     suites = dict.fromkeys(row.case.suite for row in made)
     prices = {_price(row) for row in made if row.price.price_per_hour is not None}
-    damaged = [f"damaged, not in this report: {'; '.join(run.damaged)}"] if run.damaged else []
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
         *_parts(run, where),
@@ -169,10 +171,20 @@ def _facts(view: RunView, where: str) -> list[str]:
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
         "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
         *sorted(prices),
-        *contention([row for row in made if row.ok]),
-        *_run_notes(view),
-        *damaged,
+        *_disturbances(view),
     ]
+
+
+def _cautions(view: RunView, where: str) -> list[str]:
+    """Those of the facts that put all numbers in doubt."""
+    return [*_parts(view.run, where), *_disturbances(view)]
+
+
+def _disturbances(view: RunView) -> list[str]:
+    """What others computed meanwhile, how the machine changed, and which records cannot be read."""
+    damaged = view.run.damaged
+    lost = [f"damaged, not in this report: {'; '.join(damaged)}"] if damaged else []
+    return [*contention([row for row in view.rows if row.ok]), *_run_notes(view), *lost]
 
 
 def contention(measured: Sequence[Row]) -> list[str]:

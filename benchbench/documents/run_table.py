@@ -8,9 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from benchbench.analyse.metrics import steps_s
 from benchbench.analyse.rows import NUMBERS, CaseKey, Row, case_key, number_of, params_text, unit_of
 from benchbench.analyse.view import RunView
-from benchbench.documents.document import Cell, Column, Gauge, Layout, Number, Part, Table, Tone, number
+from benchbench.documents.document import (
+    Cell,
+    Column,
+    Gauge,
+    Layout,
+    Mark,
+    Number,
+    Part,
+    Spread,
+    Table,
+    Tone,
+    number,
+)
 from benchbench.documents.short_names import Telling, telling, telling_params
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.ranking import (
@@ -24,6 +37,7 @@ from benchbench.judging.ranking import (
 )
 from benchbench.model.case import Cache, Case, Scalar
 from benchbench.model.placement import ONE_DEVICE, suffix
+from benchbench.plan.command import command_of
 
 UNRANKED = 1e99  # seconds: after what is ranked, before what has no speed
 INLINE = 40  # a longer reason becomes a footnote
@@ -41,23 +55,46 @@ NO_VERDICT = WorkVerdict(fastest=None, rivals=(), kind="")
 AXES = ("dtype", "mode", "target", "device", "cache", "phase")  # and every parameter
 
 
-def work_tables(shown: Sequence[Work], columns: Sequence[ReportColumn]) -> tuple[Table, ...]:
+def work_tables(shown: Sequence[Work], columns: Sequence[ReportColumn], view: RunView) -> tuple[Table, ...]:
     """A line per row with a cell per column; those without a speed, last, have one cell that says why."""
     heads = [Column(column.name, rank=column.rank) for column in columns]
-    return _tables(shown, heads, [_lines(work, columns) for work in shown])
+    ordered = [_lines(work, columns, view) for work in shown]
+    tables = _tables(shown, heads, [[line for line, _ in lines] for lines in ordered])
+    commands = [tuple(command_of(row.case) for _, row in lines) for lines in ordered]
+    return tuple(replace(each, commands=own) for each, own in zip(tables, commands, strict=True))
 
 
-def _lines(work: Work, columns: Sequence[ReportColumn]) -> list[Line]:
-    lines: list[tuple[float, Line]] = []
+def _lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[tuple[Line, Row]]:
+    """The lines in the order of the table, each with its row."""
+    lines: list[tuple[float, Line, Row]] = []
     for row, name in zip(work.rows, _names(work), strict=True):
         latency = latency_s(row)
         if latency is None:
-            lines.append((float("inf"), (name, _reason(row), *[None] * (len(columns) - 1))))
+            lines.append((float("inf"), (name, _reason(row), *[None] * (len(columns) - 1)), row))
             continue
-        cells = [column.cell(row, work.beside(row)) for column in columns]
+        cells = [
+            _drawn(column.cell(row, work.beside(row)), column, row, str(name), view) for column in columns
+        ]
         place = UNRANKED if row.unranked else latency
-        lines.append((place, (name, _noted(cells[0], row), *cells[1:])))
-    return [line for _, line in sorted(lines, key=lambda item: item[0])]
+        lines.append((place, (name, _noted(cells[0], row), *cells[1:]), row))
+    return [(line, row) for _, line, row in sorted(lines, key=lambda item: item[0])]
+
+
+def _drawn(cell: Cell, column: ReportColumn, row: Row, label: str, view: RunView) -> Cell:
+    """A latency with its processes, for formats that draw; hollow where others or warming up disturbed it."""
+    found = row.metric("latency_s")
+    if column.name != "latency" or found.value is None:
+        return cell
+    mark = Mark(
+        label=label,
+        backend=row.case.backend,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        is_open=bool(row.doubts),
+        processes=tuple(tuple(steps_s(each)) for each in view.measured(row.case)),
+    )
+    return replace(cell, parts=(*cell.parts, Spread((mark,), "s")))
 
 
 def side_by_side(

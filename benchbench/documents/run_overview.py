@@ -1,0 +1,90 @@
+"""What a page of a run shows first: who is fastest in each work, and which cases have a result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from benchbench.analyse.rows import Row
+from benchbench.documents.document import Cell, Mark, Number, Part, Spread, Table, Tone, table
+from benchbench.documents.run_table import Work, latency_s, why_no_speed
+from benchbench.judging.ranking import ALIKE, Rival, Standing, WorkVerdict
+from benchbench.model.status import Status
+
+FASTEST = "Who is fastest"
+COVERAGE = "What has a result"
+RULER = "times as long as the fastest"
+STATUS_TONES = {Status.OK: Tone.GOOD, Status.UNSUPPORTED: Tone.PLAIN, Status.SKIPPED: Tone.PLAIN}
+
+
+def overview(works: Sequence[Work], rows: Sequence[Row]) -> tuple[Table, ...]:
+    """A line for each work of several alternatives, then a line for each target and device."""
+    compared = [work for work in works if work.verdict.others]
+    fastest = [table([_fastest_row(work) for work in compared], title=FASTEST)] if compared else []
+    return (*fastest, _coverage(rows))
+
+
+def _fastest_row(work: Work) -> dict[str, Cell]:
+    verdict = work.verdict
+    labels = dict(zip((row.case.id for row in work.rows), work.names, strict=True))
+    assert verdict.fastest
+    first = verdict.fastest.case
+    best = Mark(label=labels[first.id], backend=first.backend, value=1.0, is_open=not verdict.winner)
+    marks = [best, *(_mark(each, labels[each.contender.case.id]) for each in verdict.rivals)]
+    is_tied = verdict.standing is Standing.TIED
+    ratios = [part for mark in marks for part in _ratio(mark, sure=is_tied or not mark.is_open)]
+    return {
+        "work": Cell((work.title,)),
+        "answer": _answer(verdict),
+        RULER: Cell((Spread(tuple(marks), "×"),)),
+        "ratios": Cell(tuple(ratios[1:])),
+    }
+
+
+def _ratio(mark: Mark, *, sure: bool) -> list[Part]:
+    """A separator, a name and its ratio, in doubt or not: `· jax jit 1.31× ?`."""
+    return ["·", mark.label, Number(mark.value, "×"), *([] if sure else ["?"])]
+
+
+def _mark(rival: Rival, label: str) -> Mark:
+    low, high = rival.interval or (None, None)
+    backend = rival.contender.case.backend
+    return Mark(label=label, backend=backend, value=rival.ratio, low=low, high=high, is_open=not rival.slower)
+
+
+def _answer(verdict: WorkVerdict) -> Cell:
+    """`torch, by 1.32×, at least 1.15×`; green only where the fastest is named."""
+    assert verdict.fastest
+    leader = verdict.name(verdict.fastest)
+    if verdict.standing is Standing.WON:
+        nearest = verdict.others[0]
+        beside = verdict.name(nearest.contender)
+        least = Number(verdict.least_lead, "×")
+        return Cell((leader, "by", Number(nearest.ratio, "×"), f"over {beside}, at least", least), Tone.GOOD)
+    if verdict.standing is Standing.TIED:
+        alike = [verdict.name(each.contender) for each in verdict.others if not each.slower]
+        return Cell((f"{', '.join([leader, *alike])}: as fast as each other within {ALIKE:.0%}",))
+    open_ = [verdict.name(each.contender) for each in verdict.undecided]
+    return Cell((f"cannot tell; {leader} is ahead of {', '.join(dict.fromkeys(open_))}",), Tone.WARNING)
+
+
+def _coverage(rows: Sequence[Row]) -> Table:
+    """How many cases of each target and device ended how; and why some have no speed, the commonest first."""
+    places = dict.fromkeys((row.case.target, row.case.device) for row in rows)
+    statuses = [each for each in Status if any(row.status is each for row in rows)]
+    lines: list[dict[str, Cell]] = []
+    for target, device in places:
+        own = [row for row in rows if (row.case.target, row.case.device) == (target, device)]
+        counts = Counter(row.status for row in own)
+        reasons = Counter(why_no_speed(row) for row in own if latency_s(row) is None)
+        told = [text if count == 1 else f"{text} ({count} cases)" for text, count in reasons.most_common()]
+        lines.append(
+            {"backend": Cell((target,)), "device": Cell((device,))}
+            | {str(each): _count(counts[each], STATUS_TONES.get(each, Tone.BAD)) for each in statuses}
+            | {"why some have none": Cell(("; ".join(told),)) if told else Cell()}
+        )
+    return table(lines, title=COVERAGE)
+
+
+def _count(count: int, tone: Tone) -> Cell:
+    return Cell((Number(count),), tone) if count else Cell()

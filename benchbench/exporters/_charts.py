@@ -1,0 +1,206 @@
+"""Panels as SVG for a page: alternatives over sizes, histories, prices. Its tables draw bars and samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from benchbench import format as fmt
+from benchbench.documents.document import Panel, PricePanel, Sweeps, TrendLine
+from benchbench.exporters._drawing import even_ticks, log_ticks, shade_of, shape_of, tick_text
+from benchbench.judging.change_points import Change
+
+WIDTH, HEIGHT = 640.0, 260.0
+LEFT, RIGHT, TOP, BOTTOM = 70.0, 12.0, 22.0, 34.0
+WIDE = 10  # an axis is logarithmic when its ends are this many times apart
+ROOM = 0.08  # of the values, beside the outermost
+NAMED = 8  # points of a history that are named
+MOST_NAME = 14  # characters of such a name
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values between `low` and `high` to pixels between `start` and `stop`."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    logarithmic: bool
+
+    def __call__(self, value: float) -> float:
+        form = math.log if self.logarithmic else float
+        share = (form(value) - form(self.low)) / (form(self.high) - form(self.low))
+        return self.start + (self.stop - self.start) * min(max(share, 0.0), 1.0)
+
+    @property
+    def ticks(self) -> list[float]:
+        """A few round values."""
+        return log_ticks(self.low, self.high) if self.logarithmic else even_ticks(self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place in a chart, and the ends of its interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    is_open: bool = False
+
+
+def chart(panel: Panel) -> str:
+    """The panel as SVG; empty of bars and samples, which tables on the page show, and of no points."""
+    if isinstance(panel, Sweeps):
+        return _sweeps(panel)
+    if isinstance(panel, TrendLine):
+        return _trend(panel)
+    if isinstance(panel, PricePanel):
+        return _prices(panel)
+    return ""
+
+
+def legend(panel: Panel) -> list[tuple[str, str]]:
+    """The label and the backend of each line of the panel."""
+    if isinstance(panel, Sweeps):
+        return [(sweep.label, sweep.backend) for sweep in panel.sweeps]
+    return []
+
+
+def _sweeps(panel: Sweeps) -> str:
+    points = [point for sweep in panel.sweeps for point in sweep.points]
+    if not points:
+        return ""
+    x = _scale([point.size for point in points], LEFT, WIDTH - RIGHT, logarithmic=True)
+    y = _scale([point.value for point in points], HEIGHT - BOTTOM, TOP, logarithmic=True)
+    sizes = sorted({point.size for point in points})
+    shown = sizes[:: -(-len(sizes) // NAMED) or 1]
+    parts = [_axes(y, panel.unit), _names([(x(size), f"{size:,.0f}") for size in shown], panel.axis)]
+    for sweep in panel.sweeps:
+        own = [Point(each.size, each.value, each.low, each.high) for each in sweep.points]
+        parts.append(_line(own, sweep.backend, x, y))
+    return _svg(parts, panel.title)
+
+
+def _trend(panel: TrendLine) -> str:
+    values = [value for point in panel.points for value in (point.value, *point.processes)]
+    spans = max(values) > WIDE * min(values) > 0
+    last = max(len(panel.points) - 1, 1)
+    x = Scale(-0.5, last + 0.5, LEFT, WIDTH - RIGHT, logarithmic=False)
+    y = _scale(values, HEIGHT - BOTTOM, TOP, logarithmic=spans)
+    every = -(-len(panel.points) // NAMED)
+    names = [
+        (x(number), fmt.visible(point.started[:10] if panel.by_time else point.name)[:MOST_NAME])
+        for number, point in enumerate(panel.points)
+        if number % every == 0
+    ]
+    parts = [_axes(y, panel.unit), _names(names, "")]
+    shade = shade_of(panel.backend)
+    for number, point in enumerate(panel.points):
+        dots = "".join(f"M{x(number):.1f},{y(each):.1f}h.01" for each in point.processes)
+        dotted = 'stroke-width="3" stroke-linecap="round" stroke-opacity=".35"'
+        parts.append(f'<path stroke="{shade}" {dotted} d="{dots}"/>')
+        parts.append(_mark(Point(number, point.value), panel.backend, x, y))
+    for segment in panel.history.segments:
+        level = f"M{x(segment.start):.1f},{y(segment.level):.1f}H{x(segment.stop - 1):.1f}"
+        parts.append(f'<path stroke="currentColor" stroke-width="1.5" d="{level}"/>')
+    parts += [_change(each, x) for each in panel.history.changes]
+    parts += [_vertical(x(index - 0.5), "2,3") for index in panel.boundaries]
+    return _svg(parts, panel.title)
+
+
+def _change(change: Change, x: Scale) -> str:
+    at = x(change.index - 0.5)
+    sign = "▲" if change.direction == "slower" else "▼"
+    words = f"{sign} {fmt.ratio(change.ratio)}"
+    anchor = "end" if at > 0.8 * WIDTH else "start"
+    beside = -4 if anchor == "end" else 4
+    return _vertical(at, "5,4") + _text(at + beside, TOP - 6, words, anchor)
+
+
+def _prices(panel: PricePanel) -> str:
+    if not panel.points:
+        return ""
+    prices, values = [each.price for each in panel.points], [each.value for each in panel.points]
+    x = _scale(prices, LEFT, WIDTH - RIGHT, logarithmic=max(prices) > WIDE * min(prices))
+    y = _scale(values, HEIGHT - BOTTOM, TOP, logarithmic=max(values) > WIDE * min(values))
+    parts = [_axes(y, panel.unit), _names([(x(tick), f"{tick:g}") for tick in x.ticks], panel.price_unit)]
+    for point in panel.points:
+        place = Point(point.price, point.value, point.low, point.high, is_open=point.dominated)
+        parts.append(_mark(place, point.label, x, y))
+        end = x(point.price) > 0.7 * WIDTH
+        parts.append(
+            _text(
+                x(point.price) + (-8 if end else 8),
+                y(point.value) - 6,
+                point.label,
+                "end" if end else "start",
+            )
+        )
+    return _svg(parts, panel.title)
+
+
+def _scale(values: Sequence[float], start: float, stop: float, *, logarithmic: bool) -> Scale:
+    low, high = min(values), max(values)
+    if logarithmic and low > 0:
+        beside = (high / low) ** ROOM if high > low else 2.0
+        return Scale(low / beside, high * beside, start, stop, logarithmic=True)
+    around = ROOM * (high - low) or 0.1 * abs(high) or 1.0
+    return Scale(low - around, high + around, start, stop, logarithmic=False)
+
+
+def _axes(y: Scale, unit: str) -> str:
+    lines = "".join(f"M{LEFT:g},{y(tick):.1f}H{WIDTH - RIGHT:g}" for tick in y.ticks)
+    texts = "".join(_text(LEFT - 6, y(tick) + 4, _tick(tick, unit), "end") for tick in y.ticks)
+    return f'<path stroke="#8886" d="{lines}"/>{texts}'
+
+
+def _tick(value: float, unit: str) -> str:
+    if unit == "B":
+        return fmt.size(value)
+    return tick_text(value, unit)
+
+
+def _names(places: Sequence[tuple[float, str]], axis: str) -> str:
+    texts = "".join(_text(x, HEIGHT - BOTTOM + 14, name, "middle") for x, name in places)
+    return texts + (_text((LEFT + WIDTH) / 2, HEIGHT - 4, axis, "middle") if axis else "")
+
+
+def _line(points: Sequence[Point], backend: str, x: Scale, y: Scale) -> str:
+    path = "L".join(f"{x(each.x):.1f},{y(each.y):.1f}" for each in points)
+    line = f'<path fill="none" stroke="{shade_of(backend)}" stroke-width="1.5" d="M{path}"/>'
+    marks = "".join(_mark(each, backend, x, y) for each in points)
+    return f'<g data-b="{escape(fmt.visible(backend))}">{line}{marks}</g>'
+
+
+def _mark(point: Point, backend: str, x: Scale, y: Callable[[float], float]) -> str:
+    shade = shade_of(backend)
+    interval = ""
+    if point.low is not None and point.high is not None and point.low > 0:
+        ends = f"M{x(point.x):.1f},{y(point.low):.1f}V{y(point.high):.1f}"
+        interval = f'<path stroke="{shade}" stroke-width="2" stroke-opacity=".6" d="{ends}"/>'
+    paint = f'fill="none" stroke-width="1.5" stroke="{shade}"' if point.is_open else f'fill="{shade}"'
+    place = f'transform="translate({x(point.x):.1f},{y(point.y):.1f})"'
+    return f'{interval}<path class="mark" {paint} {place} d="{shape_of(backend)}"/>'
+
+
+def _vertical(x: float, dashes: str) -> str:
+    line = f"M{x:.1f},{TOP:g}V{HEIGHT - BOTTOM:g}"
+    return f'<path stroke="currentColor" stroke-dasharray="{dashes}" d="{line}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    words = escape(fmt.visible(text))
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}" '
+        f'fill="currentColor">{words}</text>'
+    )
+
+
+def _svg(parts: Sequence[str], title: str) -> str:
+    told = escape(fmt.visible(title))
+    size = f'width="{WIDTH:g}" height="{HEIGHT:g}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}"'
+    return f'<svg class="chart" role="img" aria-label="{told}" {size}>{"".join(parts)}</svg>'

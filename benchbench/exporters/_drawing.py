@@ -1,0 +1,196 @@
+"""Marks on a ruler as SVG that stands in a table's cell: logarithmic, complete without styles and scripts.
+
+Colours are attributes, so that viewers that forbid styles show them; lines and texts take the page's colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from zlib import crc32
+
+from benchbench import format as fmt
+from benchbench.documents.document import Mark, Spread
+from benchbench.exporters._panels import colour
+from benchbench.stats import median, quantile
+
+WIDTH = 300.0  # pixels of a drawing
+EDGE = 12.0  # pixels beside the ruler, for a mark or a label at its ends
+LINE = 12.0  # pixels between marks, and from the edge to the first
+LANE = 6.0  # pixels between processes
+MOST_LANES = 12  # processes that are drawn; more are a smear
+CLIPPED = 2.0  # times beyond the values: two processes that differ can give an interval of any length
+LEAST_SPAN = 1.1  # of a ruler: noise of a percent looks small
+COARSE = ((1.0,), (1.0, 2.0, 5.0))  # ticks of a decade
+EVEN = (1.0, 2.0, 2.5, 5.0, 10.0)  # steps of even ticks
+FEWEST_TICKS, MOST_TICKS = 3, 6
+PLAIN = "#808080"  # of a mark that belongs to no backend
+NAMED = ("torch", "tensorflow", "jax", "onnxruntime", "torch_xla", "openvino", "fake")
+SHAPES = (
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
+    "M-3.5,-3.5h7v7h-7z",
+    "M0,-5L5,0L0,5L-5,0z",
+    "M0,-4.5L4.5,3.5H-4.5z",
+    "M0,4.5L4.5,-3.5H-4.5z",
+    "M-1.5,-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+    "M-4.5,-1.5L0,-5L4.5,-1.5L3,4H-3z",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruler:
+    """A logarithmic scale from `low` to `high`, both positive, in `unit`."""
+
+    low: float
+    high: float
+    unit: str
+
+    def x(self, value: float) -> float:
+        """Where a value stands, in pixels; at the ends of the ruler where it lies beyond them."""
+        share = math.log(max(value, 1e-300) / self.low) / math.log(self.high / self.low)
+        return EDGE + (WIDTH - 2 * EDGE) * min(max(share, 0.0), 1.0)
+
+    @property
+    def ticks(self) -> list[float]:
+        """The values that are named."""
+        return log_ticks(self.low, self.high)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """A few round values of a logarithmic axis: by decades where it spans enough of them, else even steps."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in COARSE:
+        made = [round(step * 10.0**power, 12 - power) for power in decades for step in steps]
+        found = [value for value in made if low <= value <= high]
+        if len(found) >= FEWEST_TICKS:
+            return found[:: -(-len(found) // MOST_TICKS)]
+    return even_ticks(low, high)
+
+
+def even_ticks(low: float, high: float) -> list[float]:
+    """A few round values, as far apart as each other."""
+    rough = (high - low) / MOST_TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(each * power for each in EVEN if each * power >= rough * 0.999)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
+def ruler_of(spreads: Sequence[Spread]) -> Ruler | None:
+    """A ruler that holds all values and, as far as it stays readable, intervals and processes."""
+    marks = [mark for spread in spreads for mark in spread.marks if mark.value > 0]
+    if not marks:
+        return None
+    low, high = min(mark.value for mark in marks), max(mark.value for mark in marks)
+    ends = [end for mark in marks for end in (mark.low, mark.high) if end is not None and end > 0]
+    ends += [step for mark in marks for own in mark.processes for step in _five(own) if step > 0]
+    bottom = max(min([low, *ends]), low / CLIPPED)
+    top = min(max([high, *ends]), high * CLIPPED)
+    beside = max(LEAST_SPAN / (top / bottom), 1.0) ** 0.5
+    return Ruler(bottom / beside, top * beside, spreads[0].unit)
+
+
+def drawing(spread: Spread, ruler: Ruler, heights: Sequence[str] = ()) -> str:
+    """The marks, each at the height of its label in `heights`, and below each the lanes of its processes."""
+    parts = [f'<path stroke="#8886" d="{_grid(ruler, _height(spread, heights))}"/>']
+    for number, mark in enumerate(spread.marks):
+        line = heights.index(mark.label) if mark.label in heights else number
+        parts.append(_mark(mark, ruler, LINE * (line + 0.5)))
+        parts += _lanes(mark, ruler, LINE * (line + 1))
+    several = len(spread.marks) > 1  # the number beside a single one says the same
+    told = "; ".join(_told(mark, spread.unit) for mark in spread.marks) if several else ""
+    return _svg(parts, _height(spread, heights), told)
+
+
+def axis(ruler: Ruler) -> str:
+    """The names of the ruler's ticks."""
+    parts = [
+        f'<text x="{ruler.x(value):.1f}" y="11" font-size="10" text-anchor="middle" '
+        f'fill="currentColor">{escape(tick_text(value, ruler.unit))}</text>'
+        for value in ruler.ticks
+    ]
+    return _svg(parts, 15, "")
+
+
+def tick_text(value: float, unit: str) -> str:
+    """`20 ms`, `1.5×`, `5 GB/s`: a tick is a round number."""
+    if unit in ("×", ""):
+        return f"{value:g}{unit}"
+    power = fmt.second_power(value) if unit == "s" else fmt.si_power(value)
+    return f"{value / 10.0**power:.4g} {fmt.unit_text(unit, power)}"
+
+
+def shape_of(backend: str) -> str:
+    """The outline of a backend's marks around the origin, the same on every page."""
+    known = NAMED.index(backend) if backend in NAMED else crc32(backend.encode())
+    return SHAPES[known % len(SHAPES)]
+
+
+def shade_of(backend: str) -> str:
+    """The colour of a backend, as in pictures."""
+    return colour(backend) if backend else PLAIN
+
+
+def symbol(backend: str) -> str:
+    """A backend's mark alone, for a legend."""
+    mark = f'<path fill="{shade_of(backend)}" transform="translate(6,6)" d="{shape_of(backend)}"/>'
+    return f'<svg width="12" height="12" viewBox="0 0 12 12" aria-hidden="true">{mark}</svg>'
+
+
+def _svg(parts: Iterable[str], height: float, told: str) -> str:
+    told = escape(fmt.visible(told))
+    role = f'role="img" aria-label="{told}"' if told else 'aria-hidden="true"'
+    size = f'width="{WIDTH:g}" height="{height:g}" viewBox="0 0 {WIDTH:g} {height:g}"'
+    return f"<svg {role} {size}>{''.join(parts)}</svg>"
+
+
+def _height(spread: Spread, heights: Sequence[str]) -> float:
+    lanes = max((min(len(mark.processes), MOST_LANES) for mark in spread.marks), default=0)
+    return LINE * max(len(heights), len(spread.marks)) + LANE * lanes + 4
+
+
+def _grid(ruler: Ruler, height: float) -> str:
+    return "".join(f"M{ruler.x(value):.1f},0V{height:g}" for value in ruler.ticks)
+
+
+def _mark(mark: Mark, ruler: Ruler, y: float) -> str:
+    shade = shade_of(mark.backend)
+    parts = []
+    if mark.low is not None and mark.high is not None:
+        ends = f"M{ruler.x(mark.low):.1f},{y:g}H{ruler.x(mark.high):.1f}"
+        parts.append(f'<path stroke="{shade}" stroke-width="2" d="{ends}"/>')
+    paint = f'fill="none" stroke-width="1.5" stroke="{shade}"' if mark.is_open else f'fill="{shade}"'
+    place = f'transform="translate({ruler.x(mark.value):.1f},{y:g})"'
+    parts.append(f'<path class="mark" {paint} {place} d="{shape_of(mark.backend)}"/>')
+    return f'<g data-b="{escape(fmt.visible(mark.backend))}">{"".join(parts)}</g>'
+
+
+def _lanes(mark: Mark, ruler: Ruler, top: float) -> list[str]:
+    """5th to 95th percentile, quartiles and median of each process; a path for all of a kind."""
+    ranges, quartiles, medians = [], [], []
+    for number, samples in enumerate(mark.processes[:MOST_LANES]):
+        y = top + LANE * (number + 0.5)
+        p5, p25, p50, p75, p95 = map(ruler.x, _five(samples))
+        ranges.append(f"M{p5:.0f},{y:g}H{p95:.0f}")
+        quartiles.append(f"M{p25:.0f},{y:g}H{p75:.0f}")
+        medians.append(f"M{p50:.0f},{y - 2.5:g}v5")
+    if not ranges:
+        return []
+    shade = f'stroke="{shade_of(mark.backend)}"'
+    return [
+        f'<path {shade} stroke-opacity=".5" d="{"".join(ranges)}"/>',
+        f'<path {shade} stroke-width="3" stroke-opacity=".6" d="{"".join(quartiles)}"/>',
+        f'<path stroke="currentColor" d="{"".join(medians)}"/>',
+    ]
+
+
+def _five(samples: Sequence[float]) -> tuple[float, ...]:
+    low, first, third, high = (quantile(samples, each) for each in (0.05, 0.25, 0.75, 0.95))
+    return low, first, median(samples), third, high
+
+
+def _told(mark: Mark, unit: str) -> str:
+    value = fmt.quantity_with_interval(mark.value, unit, mark.low, mark.high)
+    return " ".join(filter(None, (mark.label, value, "undecided" if mark.is_open else "")))

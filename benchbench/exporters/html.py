@@ -1,0 +1,318 @@
+"""One page of HTML to pass around: the finding, drawings beside their numbers, and how to repeat them.
+
+The page is whole without its script and without its styles, which some viewers forbid, and loads nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from html import escape
+from importlib.resources import files
+from typing import ClassVar
+from zlib import crc32
+
+from benchbench.documents.document import Cell, Document, Gauge, Layout, Mark, Number, Spread, Table, Tone
+from benchbench.exporters._charts import chart, legend
+from benchbench.exporters._drawing import Ruler, axis, drawing, ruler_of, symbol
+from benchbench.exporters._text import EMPTY
+from benchbench.exporters.base import Exporter
+from benchbench.format import visible
+
+LOWER_LINE = 2  # of a paragraph: its columns stand below the row
+MOST_SLUG = 40  # characters
+LONG = 24  # characters of a text that may be broken anywhere
+READING = (
+    "In a drawing a symbol is a value with its 95 % interval, on a logarithmic ruler; a hollow one decides "
+    "nothing. Below it each process has a lane: 5 to 95 % of its samples, its quartiles, its median."
+)
+
+
+class Html(Exporter):
+    """A page of its own; the same document gives the same bytes."""
+
+    extension: ClassVar[str] = "html"
+
+    def export(self, document: Document) -> dict[str, bytes]:
+        return {f"{document.name}.html": _page(document).encode()}
+
+
+def _page(document: Document) -> str:
+    """The finding, what is in doubt, the overview, the tables, the charts, then how it was measured."""
+    parts = files("benchbench.exporters")
+    style, script = ((parts / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    finding = _text(document.finding)
+    notes = _Footnotes(document)
+    cells = [*document.answer, *document.conclusions]
+    answers = [_cell(each, notes) for each in cells if str(each) != document.finding]
+    facts = [each for each in document.facts if each not in document.cautions]
+    tables = [_section(table, number, notes) for number, table in enumerate(document.tables)]
+    body = [
+        f'<header><p class="soft">{_text(document.title)}</p><h1>{finding}</h1>{_list(answers)}</header>',
+        _cautions(document.cautions),
+        _tools(_backends(document)),
+        *(_section(table, f"o{number}", notes) for number, table in enumerate(document.overview)),
+        *tables,
+        *_charts(document),
+        _below("How to read it", [*notes.texts(), *map(_text, _reading(document))]),
+        _below("How it was measured", map(_text, facts)),
+    ]
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta name="generator" content="accelbench"><title>{finding}</title><style>{style}</style>'
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n<main>\n'
+        + "\n".join(filter(None, body))
+        + f"\n</main>\n<script>{script}</script>\n</body></html>\n"
+    )
+
+
+def _reading(document: Document) -> list[str]:
+    has_drawing = any(
+        isinstance(part, Spread)
+        for table in (*document.overview, *document.tables)
+        for cell in table.cells
+        for part in cell.parts
+    )
+    return [*document.notes, *([READING] if has_drawing else [])]
+
+
+class _Footnotes:
+    """The footnotes of a document, numbered as they come, and links to them."""
+
+    def __init__(self, document: Document) -> None:
+        self._numbers = {text: number for number, text in enumerate(document.footnotes, start=1)}
+
+    def marks(self, cell: Cell) -> str:
+        """Links to what is said of the cell below."""
+        numbers = sorted(self._numbers[text] for text in cell.footnotes if text in self._numbers)
+        links = " ".join(f'<a href="#note{number}">{number}</a>' for number in numbers)
+        return f"<sup>{links}</sup>" if links else ""
+
+    def texts(self) -> Iterator[str]:
+        """What is linked to."""
+        for text, number in self._numbers.items():
+            yield f'<span id="note{number}"><b>{number}</b> {_text(text)}</span>'
+
+
+def _cautions(lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    return f'<aside class="care"><h2>Read with care</h2>{_list(map(_text, lines))}</aside>'
+
+
+def _backends(document: Document) -> list[str]:
+    """Those that have marks, in the order in which they come."""
+    spreads = (
+        part
+        for table in (*document.overview, *document.tables)
+        for cell in table.cells
+        for part in cell.parts
+        if isinstance(part, Spread)
+    )
+    return list(dict.fromkeys(mark.backend for spread in spreads for mark in spread.marks if mark.backend))
+
+
+def _tools(backends: Sequence[str]) -> str:
+    """What the script can do; shown by the script."""
+    picks = "".join(
+        f'<button class="symbol" data-pick="{_text(name)}" aria-pressed="false">'
+        f"{symbol(name)} {_text(name)}</button>"
+        for name in backends
+    )
+    return (
+        '<div class="tools" hidden><label for="q">Filter</label><input id="q" type="search">'
+        f'{picks}<button id="theme">Light or dark</button></div>'
+    )
+
+
+def _section(table: Table, key: int | str, notes: _Footnotes) -> str:
+    """A table below its title, with a name that a link can be made to."""
+    title = _text(table.title)
+    name = _slug(table.title) if table.title else f"table-{key}"
+    level = "h2" if isinstance(key, str) else "h3"
+    heading = f'<{level}><a href="#{name}">{title}</a></{level}>' if title else ""
+    facts, below = _list(map(_text, table.facts)), _list(map(_text, table.notes))
+    grid = _grid(table, f"t{key}", notes) if table.rows else ""
+    if not grid and not facts and not below:
+        grid = f"<p>{EMPTY}</p>"
+    return (
+        f'<section id="{name}" data-title="{title}">{heading}{facts}{grid}{below}{_commands(table)}</section>'
+    )
+
+
+def _slug(title: str) -> str:
+    """Letters and digits of the title, and a checksum of all of it: stable, and unlike any other."""
+    words = "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:MOST_SLUG].strip("-")
+    return f"{words or 'table'}-{crc32(title.encode()):08x}"
+
+
+def _grid(table: Table, key: str, notes: _Footnotes) -> str:
+    """The rows with their drawings; columns of a paragraph's lower lines stand below each row."""
+    paragraphs = table.layout is Layout.PARAGRAPHS
+    beside = [n for n, column in enumerate(table.columns) if not paragraphs or column.line < LOWER_LINE]
+    lower = [n for n in range(len(table.columns)) if n not in beside]
+    table = replace(table, rows=tuple(tuple(map(_with_drawing, row)) for row in table.rows))
+    beside = [index for index in beside if not _is_bars(table, index)]
+    rulers = {index: ruler for index in beside if (ruler := ruler_of(_spreads(table, index)))}
+    heights = {index: _heights(table, index) for index in rulers}
+    lines = [_axis_row(beside, rulers)] if rulers else []
+    for row in table.rows:
+        lines.append(_row(table, row, beside, rulers, heights, notes))
+        told = [_cell(cell, notes) for index in lower if (cell := row[index]) and str(cell)]
+        if told:
+            lines.append(
+                f'<tr class="more"><td colspan="{len(beside) + len(rulers)}">{"; ".join(told)}</td></tr>'
+            )
+    head = "".join(_head(table.columns[index].name, position, key, index in rulers)
+                   for position, index in _positions(beside, rulers))  # fmt: skip
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title) or "table"}"><table>'
+        f'<thead><tr>{head}</tr></thead><tbody class="rows">{"".join(lines)}</tbody></table></div>'
+    )
+
+
+def _is_bars(table: Table, index: int) -> bool:
+    """Whether a column holds nothing but bars, which say less than the drawings do."""
+    parts = [part for row in table.rows if (cell := row[index]) for part in cell.parts]
+    return bool(parts) and all(isinstance(part, Gauge) for part in parts)
+
+
+def _positions(beside: Sequence[int], rulers: dict[int, Ruler]) -> Iterator[tuple[int, int]]:
+    """The cell of each column, counted with the drawings before it."""
+    position = 0
+    for index in beside:
+        yield position, index
+        position += 2 if index in rulers else 1
+
+
+def _head(name: str, position: int, key: str, drawn: bool) -> str:
+    label = _text(name) or "alternative"
+    button = f'<button data-sort="{key}.{position}">{label}</button>'
+    span = ' colspan="2"' if drawn else ""
+    return f'<th scope="col"{span}>{button}</th>'
+
+
+def _with_drawing(cell: Cell | None) -> Cell | None:
+    """The cell, with a mark for a ratio that has an interval."""
+    if cell is None or any(isinstance(part, Spread) for part in cell.parts):
+        return cell
+    marks = [
+        Mark(label="", backend="", value=part.value, low=part.low, high=part.high, is_open=is_open)
+        for part in cell.parts
+        if isinstance(part, Number) and part.unit == "×" and part.low is not None and part.high is not None
+        for is_open in [cell.unsure or part.low <= 1 <= part.high]
+    ]
+    return replace(cell, parts=(*cell.parts, Spread(tuple(marks), "×"))) if marks else cell
+
+
+def _spreads(table: Table, index: int) -> list[Spread]:
+    cells = [row[index] for row in table.rows]
+    return [part for cell in cells if cell for part in cell.parts if isinstance(part, Spread)]
+
+
+def _heights(table: Table, index: int) -> list[str]:
+    """The labels of a column's marks where a row has several: each has one height in all rows."""
+    spreads = _spreads(table, index)
+    if all(len(spread.marks) == 1 for spread in spreads):
+        return []
+    return sorted({mark.label for spread in spreads for mark in spread.marks})
+
+
+def _axis_row(beside: Sequence[int], rulers: dict[int, Ruler]) -> str:
+    """The rulers' ticks, in cells as those below, so that they align where styles are forbidden."""
+    cells = [
+        f'<td></td><td class="draw">{axis(rulers[index])}</td>' if index in rulers else "<td></td>"
+        for index in beside
+    ]
+    return f'<tr class="axis" aria-hidden="true">{"".join(cells)}</tr>'
+
+
+def _row(
+    table: Table,
+    row: Sequence[Cell | None],
+    beside: Sequence[int],
+    rulers: dict[int, Ruler],
+    heights: dict[int, list[str]],
+    notes: _Footnotes,
+) -> str:
+    """A row; a reason instead of numbers takes all the cells that it leaves empty."""
+    marks = [mark for index in beside for spread in _drawn(row[index]) for mark in spread.marks]
+    alone = marks[0].backend if len(marks) == 1 else ""
+    backend = f' data-b="{_text(alone)}"' if alone else ""
+    last = max((index for index in beside if row[index] is not None), default=0)
+    cells = []
+    for index in beside:
+        cell = row[index]
+        if cell is None and index > last and table.layout is Layout.ALTERNATIVES:
+            continue
+        rest = len(beside) - beside.index(index) + sum(each >= index for each in rulers)
+        ends_early = index == last and last < beside[-1] and table.layout is Layout.ALTERNATIVES
+        span = f' colspan="{rest}"' if ends_early else ""
+        cells.append(_data_cell(cell, table.columns[index].name, span, notes))
+        if index in rulers and not ends_early:
+            drawings = "".join(drawing(each, rulers[index], heights[index]) for each in _drawn(cell))
+            cells.append(f'<td class="draw">{drawings}</td>')
+    return f"<tr{backend}>{''.join(cells)}</tr>"
+
+
+def _drawn(cell: Cell | None) -> list[Spread]:
+    return [part for part in cell.parts if isinstance(part, Spread)] if cell else []
+
+
+def _data_cell(cell: Cell | None, name: str, span: str, notes: _Footnotes) -> str:
+    if cell is None:
+        return f"<td{span}></td>"
+    first = next((part for part in cell.parts if isinstance(part, Number)), None)
+    numeric = first is not None and cell.parts[0] is first
+    value = f' data-v="{first.value:.6g}"' if first is not None and numeric else ""
+    style = ' class="num"' if numeric else ' class="long"' if len(str(cell)) > LONG else ""
+    label = f' data-n="{_text(name)}"' if name and str(cell) else ""
+    return f"<td{style}{value}{label}{span}>{_cell(cell, notes)}</td>"
+
+
+def _cell(cell: Cell, notes: _Footnotes) -> str:
+    text = _text(str(cell))
+    toned = text if cell.tone is Tone.PLAIN or not text else f'<span class="{cell.tone}">{text}</span>'
+    return toned + notes.marks(cell)
+
+
+def _commands(table: Table) -> str:
+    """The command that measures each row again, folded."""
+    lines = [
+        f"<li><code>{_text(command)}</code> <button data-copy>copy</button></li>"
+        for command in table.commands
+        if command
+    ]
+    if not lines:
+        return ""
+    return f"<details><summary>Commands that measure these again</summary><ul>{''.join(lines)}</ul></details>"
+
+
+def _charts(document: Document) -> Iterator[str]:
+    for plot in document.plots:
+        drawn = [(panel, made) for panel in plot.panels if (made := chart(panel))]
+        if not drawn:
+            continue
+        yield f"<h2>{_text(plot.title)}</h2>"
+        for panel, made in drawn:
+            keys = " · ".join(f"{symbol(backend)} {_text(label)}" for label, backend in legend(panel))
+            key = f'<p class="symbol">{keys}</p>' if keys else ""
+            yield f"<figure><figcaption>{_text(panel.title)}</figcaption>{made}{key}</figure>"
+        yield f'<p class="soft">{_text(plot.reading)}</p>'
+
+
+def _below(title: str, lines: Iterable[str]) -> str:
+    told = _list(lines)
+    return f"<h2>{title}</h2>{told}" if told else ""
+
+
+def _list(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{line}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))

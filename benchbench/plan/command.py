@@ -1,0 +1,39 @@
+"""The command that measures one case again, and nothing else. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from benchbench.model.case import Cache, Case
+from benchbench.model.placement import Strategy
+
+
+def command_of(case: Case) -> str:
+    """`accelbench run -w gemm -p m=64 … --dtype float32 -b torch --mode eager -d cpu`; empty where none can.
+
+    No command measures a function of the user's tests, and none can type a comma within a value.
+    """
+    values = [*map(str, case.params.values()), *case.environment.values()]
+    if case.dtype is None or any("," in value for value in values) or case.placement.hosts > 1:
+        return ""
+    words = ["accelbench", "run", "-w", case.workload]
+    for name, value in case.params.items():
+        words += ["-p", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    words += ["--dtype", case.dtype, "-b", case.target, "--mode", case.mode]
+    words += _place(case)
+    if case.cache is not Cache.HOT:
+        words += ["--cache", case.cache]
+    for name, text in case.environment.items():
+        words += ["--env", f"{name}={text}"]
+    return shlex.join(words)
+
+
+def _place(case: Case) -> list[str]:
+    placement = case.placement
+    names = "+".join(placement.names)
+    words = ["-d", case.device]
+    if placement.devices > 1:
+        words += ["--world", names or str(placement.devices)]
+    if placement.strategy not in (Strategy.SINGLE, Strategy.COLLECTIVE):
+        words += ["--strategy", placement.strategy]
+    return words

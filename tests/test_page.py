@@ -1,0 +1,309 @@
+"""The HTML page: what it draws is what was measured, nothing in it acts, and a browser shows all of it."""
+
+import gzip
+import math
+import os
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.documents.document import Document, Plot, SizedValue, Sweep, Sweeps, Tone
+from benchbench.documents.run import RunReport, report_document
+from benchbench.exporters.html import Html
+from benchbench.model.case import Cache, Case
+from benchbench.model.placement import Placement, Strategy
+from benchbench.model.run import Run
+from benchbench.plan.command import command_of
+from tests.factories import a_case, a_failure, a_hostile_run, a_record, a_run, some_rounds
+from tests.program import accelbench
+
+BACKENDS = ("torch", "jax", "tensorflow", "onnxruntime")
+CHROMIUM = shutil.which("chromium")
+HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000")
+needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no chromium here")
+
+
+def page(document: Document) -> str:
+    (content,) = Html().export(document).values()
+    return content.decode()
+
+
+def measured(works: int = 3, seed: int = 1, backends: tuple[str, ...] = BACKENDS) -> Run:
+    """Some works on several backends, some of which overlap, in three rounds."""
+    draw = random.Random(seed)
+    records = []
+    for number in range(works):
+        params = {"m": 64 + number, "n": 64, "k": 64}
+        base = draw.choice([1e-5, 1e-3, 0.1])
+        for backend in backends:
+            speed = base * draw.choice([1.0, 1.02, 1.5, 4.0])
+            seconds = [speed * math.exp(draw.gauss(0, draw.choice([0.002, 0.05]))) for _ in range(3)]
+            mode = "jit" if backend == "jax" else "eager"
+            records += some_rounds(*seconds, case=a_case(backend=backend, params=params, mode=mode))
+    return a_run(records)
+
+
+class Census(HTMLParser):
+    """Counts elements with the names of their attributes, and collects what can be read."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.words: list[str] = []
+        self._inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements[tag, tuple(sorted(name for name, _ in attrs))] += 1
+        self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "script"} & set(self._inside):
+            self.words.append(data)
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections by their titles."""
+    found = re.findall(r'<section id="[^"]+" data-title="([^"]*)">(.*?)</section>', text, re.DOTALL)
+    return {unescape(title): body for title, body in found}
+
+
+def read_back(table: str) -> list[list[tuple[float, bool]]]:
+    """The value and the hollowness of the marks of each row, by the ticks of the axis alone."""
+    axis, *rows = re.findall(r"<tr.*?</tr>", table.split("<tbody")[1], re.DOTALL)
+    named = re.findall(r'<text x="([\d.]+)"[^>]*>([\d.]+)(?:×| (.?s))</text>', axis)
+    scale = {"": 1.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+    ticks = [(float(x), math.log(float(value) * scale[unit])) for x, value, unit in named]
+    (first_x, first), (last_x, last) = ticks[0], ticks[-1]
+    per_pixel = (last - first) / (last_x - first_x)
+    return [
+        [
+            (math.exp(first + (float(x) - first_x) * per_pixel), 'fill="none"' in paint)
+            for paint, x in re.findall(r'<path class="mark" ([^>]*?)transform="translate\(([\d.]+)', row)
+        ]
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_drawn_is_what_was_measured(seed: int) -> None:
+    found = report_document(measured(seed=seed))
+    shown = sections(page(found))
+    for table in found.tables:
+        latencies = [
+            row.value("latency_s") for row in found.rows if f"m={row.case.params['m']} " in table.title
+        ]
+        drawn = [value for row in read_back(shown[table.title]) for value, _ in row]
+        for value, latency in zip(drawn, sorted(each or 0 for each in latencies), strict=True):
+            assert abs(math.log(value / latency)) < 0.02  # about a pixel of the ruler
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_format_gives_the_same_verdict_and_nothing_open_is_green(seed: int) -> None:
+    found = report_document(measured(works=5, seed=seed))
+    drawn = read_back(sections(page(found))["Who is fastest"])
+    overview = found.overview[0]
+    for work, row, marks in zip(found.data["works"], overview.rows, drawn, strict=True):
+        answer = row[1]
+        assert answer
+        assert (answer.tone is Tone.GOOD) == (work["standing"] == "won")
+        assert marks[0][1] == (work["standing"] != "won")
+        rivals = [each for each in work["rivals"] if each["ratio"]]
+        assert len(marks) == 1 + len(rivals)
+        for (value, hollow), rival in zip(marks[1:], rivals, strict=True):
+            assert abs(math.log(value / rival["ratio"])) < 0.02
+            assert hollow != rival["slower"]
+        assert answer.parts[0] == work["winner"] or work["standing"] != "won"
+
+
+HOSTILE = "<script>alert(1)</script>\"' onload=x javascript:1 </style> {{7*7}} \u202e \x1b[31m &amp;"
+
+
+def test_hostile_text_adds_no_element_and_no_attribute() -> None:
+    plain = Census(page(report_document(a_hostile_run("a" * len(HOSTILE)))))
+    hostile = Census(page(report_document(a_hostile_run(HOSTILE))))
+    assert hostile.elements == plain.elements
+    assert any("<script>alert(1)</script>" in words for words in hostile.words)
+    assert not {"\u202e", "\x1b"} & set("".join(hostile.words))
+
+
+def test_a_page_loads_nothing() -> None:
+    text = page(report_document(measured()))
+    assert not re.search(r"(?:src|href)=\"(?!#)|url\(|@import|<link", text)
+
+
+def test_every_number_of_the_tables_is_on_the_page_without_a_script() -> None:
+    found = report_document(measured())
+    words = "".join(Census(page(found)).words)
+    for table in found.tables:
+        for cell in table.cells:
+            assert str(cell) in words or set(str(cell)) <= set("█▉▊▋▌▍▎▏")
+    for line in (*found.facts, *found.notes, *map(str, found.answer)):
+        assert line in words
+
+
+def test_the_finding_is_the_headline_and_what_is_in_doubt_stands_before_the_numbers() -> None:
+    run = a_run(measured().records, damaged=("records.jsonl line 3 is damaged",))
+    text = page(report_document(run))
+    (headline,) = re.findall("<h1>(.*?)</h1>", text)
+    assert "fastest" in headline
+    assert f"<title>{headline}</title>" in text
+    assert text.index("line 3 is damaged") < text.index("Who is fastest")
+
+
+def test_a_case_without_a_speed_says_why_in_a_line_of_its_own() -> None:
+    failed = a_record(a_failure(message="no room"), case=a_case(backend="jax", mode="jit"))
+    found = report_document(a_run([*some_rounds(0.001, 0.001, 0.001), failed]))
+    assert "no room" in sections(page(found))[found.tables[0].title]
+    assert "no room" in sections(page(found))["What has a result"]
+
+
+def test_sizes_are_drawn_as_lines() -> None:
+    sweep = Sweep(
+        label="torch eager",
+        backend="torch",
+        points=tuple(SizedValue(size=2.0**n, value=0.001 * n, low=None, high=None) for n in (1, 2, 3)),
+    )
+    panel = Sweeps(title="gemm", axis="m = n", unit="s", sweeps=(sweep,))
+    plot = Plot(name="sizes", title="Sizes", facts=(), reading="how", empty="", panels=(panel,))
+    text = page(Document(name="report", title="Run", plots=(plot,)))
+    assert text.count('class="mark"') == 3
+    assert "m = n" in text
+
+
+def test_a_case_costs_two_kilobytes_beyond_the_page_s_own_forty() -> None:
+    content = page(report_document(measured(works=50))).encode()
+    assert len(content) <= 40_000 + 200 * 2_000
+    assert len(gzip.compress(content)) <= 60_000
+
+
+SAME = """
+import hashlib
+from tests.test_page import measured, page
+from benchbench.documents.run import report_document
+print(hashlib.sha256(page(report_document(measured())).encode()).hexdigest())
+"""
+
+
+@pytest.mark.real
+def test_two_processes_make_the_same_bytes() -> None:
+    def made(**variables: str) -> str:
+        environment = {**os.environ, **variables}
+        done = subprocess.run(
+            [sys.executable, "-c", SAME], env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    assert made(PYTHONHASHSEED="1", TZ="UTC") == made(PYTHONHASHSEED="2", TZ="Asia/Tokyo", LC_ALL="C.UTF-8")
+
+
+def fake_case(**over: Any) -> Case:
+    params = {"m": 8, "n": 16, "k": 4}
+    return a_case(**({"backend": "fake", "target": "fake", "mode": "eager", "params": params} | over))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "case",
+    [
+        fake_case(),
+        fake_case(cache=Cache.COLD, device="sim:0"),
+        fake_case(environment={"SOME_FLAG": "--a=1 --b"}),
+        fake_case(
+            workload="mnist_cnn_train",
+            params={"batch": 8},
+            placement=Placement(devices=2, strategy=Strategy.DATA_PARALLEL),
+            device="sim:0",
+        ),
+    ],
+    ids=["plain", "cold", "variable", "two devices"],
+)
+def test_the_command_of_a_row_plans_that_case_alone(case: Case, tmp_path: Path) -> None:
+    planned = accelbench(*shlex.split(command_of(case))[1:], "--dry-run", cwd=tmp_path, COLUMNS="400").stdout
+    assert len(re.findall(r"^[a-z0-9_]+\(", planned, re.MULTILINE)) == 1
+    wanted = case.id.partition("(")[2].partition("/")[2]
+    assert wanted in planned
+    for name, value in case.params.items():
+        assert f"{name}={value}" in planned
+
+
+def test_a_case_that_no_command_can_measure_has_none() -> None:
+    assert command_of(a_case(environment={"A": "1,2"})) == ""
+    assert command_of(a_case(dtype=None)) == ""
+
+
+def in_browser(url: str, *more: str) -> str:
+    """The page as a browser has it once its script has run."""
+    assert CHROMIUM
+    done = subprocess.run(
+        [CHROMIUM, *HEADLESS, *more, "--dump-dom", url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout
+
+
+def rows_of(text: str, title: str) -> Iterator[str]:
+    """The first cell of each row that is shown."""
+    body = sections(text)[title]
+    for attributes, row in re.findall(r"<tr([^>]*)>(.*?)</tr>", body.split("<tbody")[1], re.DOTALL):
+        if "hidden" not in attributes:
+            yield "".join(Census(row.split("</td>")[0]).words)
+
+
+@pytest.mark.real
+@needs_chromium
+def test_a_link_opens_the_same_order_and_the_same_rows(tmp_path: Path) -> None:
+    found = report_document(measured())
+    path = tmp_path / "page.html"
+    path.write_text(page(found))
+    title = found.tables[0].title
+    plain = list(rows_of(in_browser(path.as_uri()), title))
+    assert len(plain) == len(BACKENDS)
+    turned = list(rows_of(in_browser(f"{path.as_uri()}#?sort=t0.1.down"), title))
+    assert turned == plain[::-1]
+    filtered = in_browser(f"{path.as_uri()}#?q=jax&pick=jax")
+    assert list(rows_of(filtered, title)) == ["jax jit"]
+    assert re.search(r'data-pick="jax" aria-pressed="true"', filtered)
+
+
+WIDE = """<script>addEventListener("load", () => {
+for (const each of document.querySelectorAll("details")) each.open = true;
+document.title = `${document.documentElement.scrollWidth} of ${innerWidth}`;
+})</script>"""
+
+
+@pytest.mark.real
+@needs_chromium
+@pytest.mark.parametrize("width", [500, 800, 1600])  # Chromium's own window is never narrower than 500
+@pytest.mark.parametrize("name", ["a" * 120, "gemm"])
+def test_no_page_is_wider_than_its_window(width: int, name: str, tmp_path: Path) -> None:
+    run: Document = report_document(a_hostile_run(name) if len(name) > 9 else measured())
+    path = tmp_path / "page.html"
+    path.write_text(page(run) + WIDE)
+    shown = in_browser(path.as_uri(), f"--window-size={width},900")
+    (found,) = re.findall(r"<title>(\d+ of \d+)</title>", shown)
+    needed, given = map(int, found.split(" of "))
+    assert needed <= given
+
+
+def test_a_report_of_one_backend_answers_nothing_and_is_a_page(tmp_path: Path) -> None:
+    found: RunReport = report_document(measured(backends=("torch",)))
+    assert [table.title for table in found.overview] == ["What has a result"]
+    assert "torch" in page(found)
