@@ -83,7 +83,7 @@ def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(stored: Path) -> Non
     assert row["rounds"] == 3
 
 
-def test_the_report_is_a_table_and_two_plots(stored: Path) -> None:
+def test_the_report_is_a_table_and_plots_that_are_asked_for(stored: Path) -> None:
     done = accelbench("report", cwd=stored)
     table = done.stdout.partition("\n\n")[2].partition("¹ ")[0]
     assert re.sub(" {2,}", "  ", table) == snapshot("""\
@@ -91,6 +91,8 @@ def test_the_report_is_a_table_and_two_plots(stored: Path) -> None:
 gemm  m=1000 n=1000 k=500 · float32 · cpu
   fake eager  1.00 ms ±<0.1 %\
 """)
+    assert not list((stored / "results/runs").glob("*/plots/*"))
+    accelbench("report", "--plot", "latency,throughput", cwd=stored)
     plots = sorted((stored / "results/runs").glob("*/plots/*.png"))
     assert [path.name for path in plots] == ["latency.png", "throughput.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)

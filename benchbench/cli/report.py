@@ -63,13 +63,16 @@ def report(
             autocompletion=completion.axes,
         ),
     ] = "",
-    plot: Annotated[Names, option("--plot", text="Only this plot, such as latency.")] = None,
+    plot: Annotated[
+        Names,
+        option("--plot", text="Draw only this plot, such as latency, as PNG with the terminal's table."),
+    ] = None,
     price: Annotated[
         Names, option("--price", text="Price of an hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
     ] = None,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Show tables and plots of a run. With the terminal's table, a stored run's plots are saved as PNG files.
+    """Show who is fastest in a run and by how much, then a table per work; -o report.html makes a page of it.
 
     Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
     """
@@ -85,12 +88,12 @@ def report(
     shown = replace(whole, plots=select_plots(whole.plots, split_names(plot)))
     own = own_folder(results, folder)
     print_document(shown, chosen, output, own)
-    if chosen == TERMINAL and not output:
+    if chosen == TERMINAL and not output and plot:
         _keep_plots(shown, own)
 
 
 def _keep_plots(shown: Document, folder: Path | None) -> None:
-    """They come with the answer, which is no worse where they cannot be kept."""
+    """Save the plots of a stored run beside it; the answer is no worse where they cannot be kept."""
     if not folder:
         if shown.plots:
             tell("plots not saved: the run is not among the results; --format png -o FOLDER saves them")
