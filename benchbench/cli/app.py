@@ -22,6 +22,7 @@ VERBS = {  # in the order of use → the file in this folder that defines it
     "check": "check",
     "baseline": "baseline",
     "history": "history",
+    "site": "site",
     "hardware": "hardware",
     "profile": "profile",
     "doctor": "doctor",

@@ -6,7 +6,7 @@ The page is whole without its script and without its styles, which some viewers 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -20,6 +20,9 @@ from benchbench.exporters._text import EMPTY
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
+PARTS = ("page.css", "page.js")  # beside this file
+Links = Mapping[str, str]
+NO_LINKS: Links = {}
 LOWER_LINE = 2  # of a paragraph: its columns stand below the row
 MOST_SLUG = 40  # characters
 LONG = 24  # characters of a text that may be broken anywhere
@@ -30,25 +33,41 @@ READING = (
 
 
 class Html(Exporter):
-    """A page of its own; the same document gives the same bytes."""
+    """A page of its own, or of a site; the same document gives the same bytes."""
 
     extension: ClassVar[str] = "html"
 
+    def __init__(self, assets: str | None = None, links: Links = NO_LINKS, feed: str = "") -> None:
+        """`assets`: where the style and the script lie, else they are in the page; `feed`: where one is.
+
+        `links`: the text of a cell → the page it leads to; those that no cell has stand at the top.
+        """
+        self._assets = assets
+        self._links = links
+        self._feed = feed
+
     def export(self, document: Document) -> dict[str, bytes]:
-        return {f"{document.name}.html": _page(document).encode()}
+        if self._assets is None:
+            style, script = ((files("benchbench.exporters") / name).read_text("utf-8") for name in PARTS)
+            head, end = f"<style>{style}</style>", f"<script>{script}</script>"
+        else:
+            style, script = (f"{escape(self._assets)}{name}" for name in PARTS)
+            head, end = f'<link rel="stylesheet" href="{style}">', f'<script src="{script}"></script>'
+        if self._feed:
+            head += f'<link rel="alternate" type="application/atom+xml" href="{escape(self._feed)}">'
+        return {f"{document.name}.html": _page(document, self._links, head, end).encode()}
 
 
-def _page(document: Document) -> str:
+def _page(document: Document, links: Links, head: str, end: str) -> str:
     """The finding, what is in doubt, the overview, the tables, the charts, then how it was measured."""
-    parts = files("benchbench.exporters")
-    style, script = ((parts / name).read_text("utf-8") for name in ("page.css", "page.js"))
     finding = _text(document.finding)
-    notes = _Footnotes(document)
+    notes = _Links(document, links)
     cells = [*document.answer, *document.conclusions]
     answers = [_cell(each, notes) for each in cells if str(each) != document.finding]
     facts = [each for each in document.facts if each not in document.cautions]
     tables = [_section(table, number, notes) for number, table in enumerate(document.tables)]
     body = [
+        notes.above(),
         f'<header><p class="soft">{_text(document.title)}</p><h1>{finding}</h1>{_list(answers)}</header>',
         _cautions(document.cautions),
         _tools(_backends(document)),
@@ -58,14 +77,14 @@ def _page(document: Document) -> str:
         _below("How to read it", [*notes.texts(), *map(_text, _reading(document))]),
         _below("How it was measured", map(_text, facts)),
     ]
-    head = (
+    first = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta name="generator" content="accelbench"><title>{finding}</title><style>{style}</style>'
+        f'<meta name="generator" content="accelbench"><title>{finding}</title>'
     )
     return (
-        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n<main>\n'
+        f'<!doctype html>\n<html lang="en"><head>{first}{head}</head>\n<body>\n<main>\n'
         + "\n".join(filter(None, body))
-        + f"\n</main>\n<script>{script}</script>\n</body></html>\n"
+        + f"\n</main>\n{end}\n</body></html>\n"
     )
 
 
@@ -79,11 +98,24 @@ def _reading(document: Document) -> list[str]:
     return [*document.notes, *([READING] if has_drawing else [])]
 
 
-class _Footnotes:
-    """The footnotes of a document, numbered as they come, and links to them."""
+class _Links:
+    """The footnotes of a document, numbered as they come, and the pages that its cells lead to."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, links: Links) -> None:
         self._numbers = {text: number for number, text in enumerate(document.footnotes, start=1)}
+        self._links = links
+        texts = {str(cell) for table in document.tables for cell in table.cells}
+        self._above = [text for text in links if text not in texts]
+
+    def above(self) -> str:
+        """Links to other pages that no cell has."""
+        links = " · ".join(f'<a href="{escape(self._links[text])}">{_text(text)}</a>' for text in self._above)
+        return f"<nav>{links}</nav>" if links else ""
+
+    def linked(self, text: str) -> str:
+        """The text, as a link where it leads to a page."""
+        place = self._links.get(text)
+        return f'<a href="{escape(place)}">{_text(text)}</a>' if place else _text(text)
 
     def marks(self, cell: Cell) -> str:
         """Links to what is said of the cell below."""
@@ -128,10 +160,10 @@ def _tools(backends: Sequence[str]) -> str:
     )
 
 
-def _section(table: Table, key: int | str, notes: _Footnotes) -> str:
+def _section(table: Table, key: int | str, notes: _Links) -> str:
     """A table below its title, with a name that a link can be made to."""
     title = _text(table.title)
-    name = _slug(table.title) if table.title else f"table-{key}"
+    name = slug(table.title) if table.title else f"table-{key}"
     level = "h2" if isinstance(key, str) else "h3"
     heading = f'<{level}><a href="#{name}">{title}</a></{level}>' if title else ""
     facts, below = _list(map(_text, table.facts)), _list(map(_text, table.notes))
@@ -143,13 +175,13 @@ def _section(table: Table, key: int | str, notes: _Footnotes) -> str:
     )
 
 
-def _slug(title: str) -> str:
+def slug(title: str) -> str:
     """Letters and digits of the title, and a checksum of all of it: stable, and unlike any other."""
     words = "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:MOST_SLUG].strip("-")
     return f"{words or 'table'}-{crc32(title.encode()):08x}"
 
 
-def _grid(table: Table, key: str, notes: _Footnotes) -> str:
+def _grid(table: Table, key: str, notes: _Links) -> str:
     """The rows with their drawings; columns of a paragraph's lower lines stand below each row."""
     paragraphs = table.layout is Layout.PARAGRAPHS
     beside = [n for n, column in enumerate(table.columns) if not paragraphs or column.line < LOWER_LINE]
@@ -236,7 +268,7 @@ def _row(
     beside: Sequence[int],
     rulers: dict[int, Ruler],
     heights: dict[int, list[str]],
-    notes: _Footnotes,
+    notes: _Links,
 ) -> str:
     """A row; a reason instead of numbers takes all the cells that it leaves empty."""
     marks = [mark for index in beside for spread in _drawn(row[index]) for mark in spread.marks]
@@ -262,7 +294,7 @@ def _drawn(cell: Cell | None) -> list[Spread]:
     return [part for part in cell.parts if isinstance(part, Spread)] if cell else []
 
 
-def _data_cell(cell: Cell | None, name: str, span: str, notes: _Footnotes) -> str:
+def _data_cell(cell: Cell | None, name: str, span: str, notes: _Links) -> str:
     if cell is None:
         return f"<td{span}></td>"
     first = next((part for part in cell.parts if isinstance(part, Number)), None)
@@ -273,8 +305,8 @@ def _data_cell(cell: Cell | None, name: str, span: str, notes: _Footnotes) -> st
     return f"<td{style}{value}{label}{span}>{_cell(cell, notes)}</td>"
 
 
-def _cell(cell: Cell, notes: _Footnotes) -> str:
-    text = _text(str(cell))
+def _cell(cell: Cell, notes: _Links) -> str:
+    text = notes.linked(str(cell))
     toned = text if cell.tone is Tone.PLAIN or not text else f'<span class="{cell.tone}">{text}</span>'
     return toned + notes.marks(cell)
 

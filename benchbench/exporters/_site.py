@@ -1,0 +1,168 @@
+"""Pages of all runs of a results folder: an index, a page per run and per case, and a feed of what changed.
+
+The pages share a style and a script, which are files. The same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from urllib.parse import quote
+
+from benchbench.documents.comparison import comparison_document, headline, select_verdicts
+from benchbench.documents.document import Cell, Content, Document, Tone, table
+from benchbench.documents.history import history_document
+from benchbench.documents.run import report_document
+from benchbench.exporters.html import PARTS, Html, slug
+from benchbench.format import count_of, ratio, visible
+from benchbench.judging.change_points import Change
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.series import Trend
+from benchbench.model.run import Run, RunInfo
+from benchbench.model.status import Verdict
+
+File = tuple[str, bytes]  # its path below the site's folder, and its content
+Linked = dict[str, str]  # the text of a cell → the page it leads to
+NEVER = "1970-01-01T00:00:00Z"  # of a feed without a run
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A run's line of the index."""
+
+    info: RunInfo
+    finding: str
+    against: str  # the run before, in a line; empty of the first
+    worse: bool
+
+
+def run_pages(runs: Iterable[Run]) -> Iterator[File | _Entry]:
+    """Of runs in the order of their starts: a page of each, one beside the run before, and its line.
+
+    The run before is the newest that measured one of the same cases.
+    """
+    before: dict[str, Run] = {}  # a case's id → the newest run that measured it
+    for run in runs:
+        ids = {record.case.id for record in run.records}
+        earlier = max(
+            (before[each] for each in ids if each in before), key=lambda own: own.info.started, default=None
+        )
+        report = report_document(run)
+        links, against, worse = {"all runs": "../index.html"}, "", False
+        if earlier:
+            found = compare_runs(earlier, run)
+            against, worse = headline(found), any(each.verdict is Verdict.SLOWER for each in found.verdicts)
+            shown = comparison_document(found, select_verdicts(found, (), "ratio"))
+            links[f"beside run {earlier.info.id}: {against}"] = f"{quote(run.info.id)}-before.html"
+            yield f"runs/{run.info.id}-before.html", _page(shown, {"all runs": "../index.html"})
+        yield f"runs/{run.info.id}.html", _page(report, links)
+        yield _Entry(run.info, report.finding, against, worse)
+        before |= dict.fromkeys(ids, run)
+
+
+def site_files(runs: Iterable[Run], trends: Sequence[Trend]) -> Iterator[File]:
+    """The files of the site one after the other; `runs` in the order of their starts, each read once."""
+    entries: list[_Entry] = []
+    for made in run_pages(runs):
+        if isinstance(made, _Entry):
+            entries.append(made)
+        else:
+            yield made
+    for trend in trends:
+        yield (
+            f"cases/{slug(trend.case)}.html",
+            _page(history_document([trend]), {"all runs": "../index.html"}),
+        )
+    yield "index.html", _index(entries, trends)
+    yield "feed.xml", feed(trends, max((each.info.started for each in entries), default=NEVER))
+    for name in PARTS:
+        yield name, (files("benchbench.exporters") / name).read_bytes()
+
+
+def _page(document: Document, links: Linked) -> bytes:
+    (content,) = Html(assets="../", links=links).export(document).values()
+    return content
+
+
+def _index(entries: Sequence[_Entry], trends: Sequence[Trend]) -> bytes:
+    """The runs, newest first, then the cases, those that changed last first."""
+    worse = [entry for entry in entries if entry.worse]
+    newest = entries[-1] if entries else None
+    links = {entry.info.id: f"runs/{quote(entry.info.id)}.html" for entry in entries}
+    links |= {trend.case: f"cases/{slug(trend.case)}.html" for trend in trends}
+    document = Document(
+        name="index",
+        title=f"{count_of(len(entries), 'run')}; in {len(worse)} a case was slower than in the run before",
+        headline=newest.finding if newest else "no runs yet",
+        tables=(
+            table([_run_row(entry) for entry in reversed(entries)], title="Runs"),
+            table(
+                [_case_row(trend) for trend in sorted(trends, key=_last_change, reverse=True)], title="Cases"
+            ),
+        ),
+    )
+    (content,) = Html(assets="", links=links, feed="feed.xml").export(document).values()
+    return content
+
+
+def _run_row(entry: _Entry) -> dict[str, Content]:
+    info = entry.info
+    return {
+        "run": info.id,
+        "started": info.started,
+        "finding": entry.finding,
+        "beside the run before": Cell((entry.against,), Tone.BAD if entry.worse else Tone.PLAIN),
+        "machine": info.machine.cpu,
+        "tags": " ".join(f"{name}={value}" for name, value in info.tags.items()),
+    }
+
+
+def _case_row(trend: Trend) -> dict[str, Content]:
+    changes = trend.history.changes
+    told = f"{changes[-1].direction} {ratio(changes[-1].ratio)}" if changes else "no change"
+    tone = Tone.BAD if changes and changes[-1].direction == "slower" else Tone.PLAIN
+    return {
+        "case": trend.case,
+        "runs": len(trend.points),
+        "last change": Cell((told,), tone),
+        "in run": _first_after(trend, changes[-1]) if changes else None,
+    }
+
+
+def _last_change(trend: Trend) -> str:
+    changes = trend.history.changes
+    return trend.sides(changes[-1])[1].started if changes else ""
+
+
+def _first_after(trend: Trend, change: Change) -> str:
+    return trend.sides(change)[1].run
+
+
+def feed(trends: Sequence[Trend], updated: str) -> bytes:
+    """An Atom feed (RFC 4287): an entry per change, dated by the first run after it, so that dates stay."""
+    entries = sorted(
+        ((trend.sides(change)[1], trend, change) for trend in trends for change in trend.history.changes),
+        key=lambda item: (item[0].started, item[1].case),
+        reverse=True,
+    )
+    title = "<title>accelbench: what became slower or faster</title><id>urn:accelbench:site</id>"
+    parts = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        f'<feed xmlns="http://www.w3.org/2005/Atom">{title}',
+        f"<updated>{_safe(updated)}</updated><author><name>accelbench</name></author>",
+    ]
+    for point, trend, change in entries:
+        parts.append(
+            f"<entry><title>{_safe(f'{trend.case}: {change.direction}, {ratio(change.ratio)}')}</title>"
+            f"<id>urn:accelbench:{quote(trend.case, safe='')}:{quote(point.run, safe='')}</id>"
+            f"<updated>{_safe(point.started)}</updated>"
+            f'<link href="cases/{slug(trend.case)}.html"/>'
+            f"<summary>{_safe(f'from run {point.run} on')}</summary></entry>"
+        )
+    return "\n".join([*parts, "</feed>\n"]).encode()
+
+
+def _safe(text: str) -> str:
+    return escape(visible(text))

@@ -1,0 +1,113 @@
+"""The site: pages of all stored runs that lead to each other, and a feed whose entries keep their dates."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from benchbench.analyse.metrics import metric_named
+from benchbench.exporters._site import site_files
+from benchbench.judging.series import trends
+from benchbench.model.run import Run
+from benchbench.store import runs
+from tests.factories import a_case, a_hostile_run, a_run, some_rounds
+from tests.program import accelbench
+
+ATOM = "{http://www.w3.org/2005/Atom}"
+HOSTILE = '"><script>alert(1)</script>../../x'
+
+
+def a_series(steps: int = 12, change_at: int = 6, case: str = "gemm") -> list[Run]:
+    """Runs of a case day by day, twice as slow from one of them on."""
+    found = []
+    for day in range(1, steps + 1):
+        pace = 0.001 * (1 + 0.001 * (day % 3)) * (2 if day > change_at else 1)
+        records = some_rounds(pace, pace * 1.001, pace * 0.999, case=a_case(workload=case))
+        started = f"2026-01-{day:02d}T03:04:05Z"
+        found.append(a_run(records, id=f"202601{day:02d}-030405-abcd", started=started))
+    return found
+
+
+def site_of(stored: list[Run]) -> dict[str, bytes]:
+    found = list(site_files(stored, trends(stored, metric_named("latency_s"))))
+    assert len({name for name, _ in found}) == len(found)
+    return dict(found)
+
+
+def links_of(name: str, content: bytes) -> set[str]:
+    """The files of the site that a page leads to or loads."""
+    places = re.findall(r'(?:href|src)="([^"#]+)"', content.decode())
+    folder = Path(name).parent
+    return {
+        str((folder / unquote(each)).as_posix()).replace("runs/../", "").replace("cases/../", "")
+        for each in places
+    }
+
+
+def test_every_link_leads_to_a_file_of_the_site_and_every_page_can_be_reached() -> None:
+    files = site_of([*a_series(), a_run(id="20260201-030405-abcd", started="2026-02-01T03:04:05Z")])
+    reached = {"index.html"}
+    for _ in range(3):
+        reached |= {
+            each
+            for name in reached & files.keys()
+            if name.endswith("html")
+            for each in links_of(name, files[name])
+        }
+    assert reached == set(files)
+
+
+def test_a_run_stands_beside_the_newest_before_it_that_measured_one_of_its_cases() -> None:
+    own = a_series(3)
+    other = a_run(some_rounds(1e-3, 1e-3, 1e-3, case=a_case(workload="lstm")), id="20260102-100000-abcd",
+                  started="2026-01-02T10:00:00Z")  # fmt: skip
+    files = site_of([own[0], own[1], other, own[2]])
+    assert f"runs/{own[0].info.id}-before.html" not in files
+    assert f"runs/{other.info.id}-before.html" not in files
+    beside = files[f"runs/{own[2].info.id}-before.html"].decode()
+    assert f"Comparison of {own[2].info.id} with {own[1].info.id}" in beside
+
+
+def test_an_entry_of_the_feed_is_dated_by_the_first_run_after_the_change_and_stays() -> None:
+    stored = a_series()
+    (entry,) = ET.fromstring(site_of(stored)["feed.xml"]).findall(f"{ATOM}entry")
+    assert entry.findtext(f"{ATOM}updated") == "2026-01-07T03:04:05Z"
+    assert "slower, 2.00×" in str(entry.findtext(f"{ATOM}title"))
+    (link,) = entry.findall(f"{ATOM}link")
+    assert link.get("href") in site_of(stored)
+    more = a_series(14)
+    (later,) = ET.fromstring(site_of(more)["feed.xml"]).findall(f"{ATOM}entry")
+    assert later.findtext(f"{ATOM}id") == entry.findtext(f"{ATOM}id")
+    assert later.findtext(f"{ATOM}updated") == entry.findtext(f"{ATOM}updated")
+
+
+def test_the_index_names_what_became_slower() -> None:
+    index = site_of(a_series())["index.html"].decode()
+    assert '<span class="bad">slower 2.00×</span>' in index
+    assert index.count('<span class="bad">1 of 1 case slower') == 1
+
+
+def test_the_same_runs_give_the_same_bytes() -> None:
+    assert site_of(a_series()) == site_of(a_series())
+
+
+def test_hostile_names_stay_inside_the_site_and_are_text() -> None:
+    files = site_of([a_hostile_run(HOSTILE)])
+    for name, content in files.items():
+        assert ".." not in name
+        assert b"<script>alert" not in content
+    ET.fromstring(files["feed.xml"])
+
+
+@pytest.mark.real
+def test_the_command_writes_the_pages_of_a_results_folder(tmp_path: Path) -> None:
+    for run in a_series(3):
+        runs.keep(tmp_path / "results", run)
+    done = accelbench("site", "-o", "public", cwd=tmp_path)
+    assert "index.html" in done.stderr
+    assert {path.name for path in (tmp_path / "public").iterdir()} == {
+        *("index.html", "feed.xml", "page.css", "page.js", "runs", "cases")
+    }
+    accelbench("site", "--results", "nothing", cwd=tmp_path, code=5)
