@@ -117,8 +117,9 @@ def evidence_of(runs: Iterable[Run], cases: Sequence[str] = (), by: str | None =
     stored = sorted(
         (run for run in runs if run.info.partner is None), key=lambda run: (begun(run.info), run.info.id)
     )
-    if by:
-        _check_tag(stored, by)
+    if by and stored and not any(by in run.info.tags for run in stored):
+        known = sorted({name for run in stored for name in run.info.tags})
+        raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, known))
     left_out: Counter[str] = Counter()
     measured = [
         session
@@ -144,12 +145,6 @@ def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterator[Hours]:
     for session, day, hour in zip(sessions, days_of(started), hours_of(started), strict=True):
         days.setdefault(day, {}).setdefault(hour, []).extend(session.processes.logs(metric))
     return (list(hours.values()) for hours in days.values())
-
-
-def _check_tag(stored: Sequence[Run], by: str) -> None:
-    if stored and not any(by in run.info.tags for run in stored):
-        known = sorted({name for run in stored for name in run.info.tags})
-        raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, known))
 
 
 def machine_name(info: RunInfo, by: str) -> str:

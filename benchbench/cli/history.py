@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import checked_any, for_people, format_of, has_pictures, print_document
 from benchbench.cli.options import ResultsOption, argument
 from benchbench.cli.screen import tell
-
-if TYPE_CHECKING:
-    from benchbench.documents.document import Document
 
 
 @app.command(rich_help_panel=COMPARE)
@@ -63,13 +60,9 @@ def history(
         api.history(case or (), metric=metric, by=by, threshold=least, results=results, observer=Lines())
     )
     if has_pictures(chosen):
-        _tell_left_out(document)
+        (plot,) = document.plots
+        if len(plot.panels) < len(document.tables):
+            count = f"{len(plot.panels)} of {len(document.tables)}"
+            tell(f"plotted: the {count} cases that changed most")
         output = output or results
     print_document(document, chosen, output)
-
-
-def _tell_left_out(document: Document) -> None:
-    (plot,) = document.plots
-    if len(plot.panels) < len(document.tables):
-        count = f"{len(plot.panels)} of {len(document.tables)}"
-        tell(f"plotted: the {count} cases that changed most")

@@ -225,21 +225,19 @@ class Fleet:
     def _job(self, share: Share) -> NodeJob:
         options = replace(self._info.options, tags=self._assignment(share).tags)
         if share.interrupted:
-            return self._resuming(share.interrupted.id)
+            name, asked = share.interrupted.id, self._info.options
+            folder = self._results / runs.RUNS / name
+            return NodeJob(
+                kind="resume",
+                options=type(asked)(pythons=asked.pythons, command=asked.command, wait_s=asked.wait_s),
+                run=name,
+                head=(folder / runs.HEAD).read_text(),
+                records=(folder / runs.RECORDS).read_text(),
+            )
         if share.lost:
             again, seed = share.lost, share.lost.seed
             return NodeJob(kind="again", options=options, cases=share.cases, policy=again.policy, seed=seed)
         return NodeJob(kind="measure", options=options, suites=self._info.suites)
-
-    def _resuming(self, name: str) -> NodeJob:
-        folder, options = self._results / runs.RUNS / name, self._info.options
-        return NodeJob(
-            kind="resume",
-            options=type(options)(pythons=options.pythons, command=options.command, wait_s=options.wait_s),
-            run=name,
-            head=(folder / runs.HEAD).read_text(),
-            records=(folder / runs.RECORDS).read_text(),
-        )
 
 
 class MachineChoice(StrEnum):
@@ -280,7 +278,12 @@ def measure_fleet(
     here, absent = look_at(nodes, listener)
     _check(here, absent, asked, observer)
     if earlier:
-        info = _gone_on_with(earlier, asked.measure, here)
+        known = {each.name: each for each in (*earlier.machines, *here)}
+        info = dataclasses.replace(
+            earlier,
+            machines=tuple(known.values()),
+            options=asked.measure.resuming(earlier.options),
+        )
         shares = shares_left(info.machines, info.measuring, runs_of(results, info.id))
     else:
         info = _new(asked, here, results)
@@ -343,14 +346,4 @@ def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> Fl
         suites=tuple((path.stem, suite_text(path)) for path in paths),
         machines=tuple(here),
         measuring=tuple(each.name for each in measuring),
-    )
-
-
-def _gone_on_with(earlier: FleetInfo, options: MeasureOptions, here: Sequence[FleetMachine]) -> FleetInfo:
-    """The fleet with the machines that have joined since, and this command's own options."""
-    known = {each.name: each for each in (*earlier.machines, *here)}
-    return dataclasses.replace(
-        earlier,
-        machines=tuple(known.values()),
-        options=options.resuming(earlier.options),
     )

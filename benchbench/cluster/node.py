@@ -32,9 +32,22 @@ def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
         options = with_suites(job.options, job.suites, scratch)
         measure.measure_suite(options, scratch / "results", Teller(tell))
     elif job.kind == "again":
-        _measure_again(job, scratch / "results", Teller(tell))
+        assert job.policy is not None
+        terms = request.Terms(
+            policy=job.policy,
+            settings=request.settings(job.options),
+            seed=job.seed,
+            command=job.options.command,
+            tags=dict(job.options.tags),
+            wait_s=job.options.wait_s,
+        )
+        measure.measure_cases(job.cases, terms, job.options.pythons, scratch / "results", Teller(tell))
     else:
-        _resume(job, scratch / "results", Teller(tell))
+        folder = scratch / "results" / runs.RUNS / job.run
+        folder.mkdir(parents=True)
+        (folder / runs.HEAD).write_text(job.head)
+        (folder / runs.RECORDS).write_text(job.records)
+        resume_run(job.run, job.options, scratch / "results", Teller(tell), of_fleet=True)
     tell(LineKind.END, job.kind)
 
 
@@ -61,27 +74,6 @@ def _packages() -> dict[str, str]:
                 except metadata.PackageNotFoundError:
                     continue
     return dict(sorted(found.items()))
-
-
-def _measure_again(job: NodeJob, results: Path, observer: RunObserver) -> None:
-    assert job.policy is not None
-    terms = request.Terms(
-        policy=job.policy,
-        settings=request.settings(job.options),
-        seed=job.seed,
-        command=job.options.command,
-        tags=dict(job.options.tags),
-        wait_s=job.options.wait_s,
-    )
-    measure.measure_cases(job.cases, terms, job.options.pythons, results, observer)
-
-
-def _resume(job: NodeJob, results: Path, observer: RunObserver) -> None:
-    folder = results / runs.RUNS / job.run
-    folder.mkdir(parents=True)
-    (folder / runs.HEAD).write_text(job.head)
-    (folder / runs.RECORDS).write_text(job.records)
-    resume_run(job.run, job.options, results, observer, of_fleet=True)
 
 
 class Teller(RunObserver):

@@ -32,7 +32,13 @@ class RayCluster:
     """
 
     def __init__(self, address: str | None = None) -> None:
-        self._ray = _imported()
+        try:
+            import ray
+            import ray.exceptions
+        except ImportError as error:
+            message = f"A fleet needs Ray, which cannot be imported: {error}"
+            raise NothingToMeasure(message, install_line("fleet")) from error
+        self._ray = ray
         self._own = not self._ray.is_initialized()
         if self._own:
             self._connect(address or os.environ.get("RAY_ADDRESS") or "auto")
@@ -115,16 +121,6 @@ def _check_answers(address: str) -> None:
     if not host or "/" in host or not port.isdigit():
         raise UsageError(f"{address!r} is no address of a Ray cluster.", "Write it as HOST:PORT.")
     socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-
-
-def _imported() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        message = f"A fleet needs Ray, which cannot be imported: {error}"
-        raise NothingToMeasure(message, install_line("fleet")) from error
-    return ray
 
 
 def _named(alive: Sequence[Mapping[str, Any]]) -> list[Node]:

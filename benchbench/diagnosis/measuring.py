@@ -13,10 +13,8 @@ from benchbench.errors import NothingToMeasure
 from benchbench.launch.project import no_code
 from benchbench.machine import nvml
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
 from benchbench.running import request
-from benchbench.running.measure import Bench, Team, measuring
+from benchbench.running.measure import Team, measuring
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request
 from benchbench.store import disk
@@ -85,7 +83,10 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
     team = Team(targets=request.requested_targets(options), settings=asked.settings)
     with measuring([team], options.wait_s, None, observer) as bench:
         info = bench.plan(asked)
-        records = _climb(bench, info)
+        (records,) = bench.record([info])
+        for _ in ceilings.CPU_SIDES[1:]:  # larger products while that gains something
+            if cases := ceilings.larger(records):
+                records += bench.record([replace(info, plan=tuple(cases), left_out=())])[0]
     found = ceilings.best(info, records)
     if not found:
         raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
@@ -114,16 +115,6 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
             observer.note("looking for devices, and spinning on them")
         on_devices, notes = selftest.on_devices(pool)
     return Selftest(results=[*host, *on_devices], notes=notes)
-
-
-def _climb(bench: Bench, info: RunInfo) -> list[Record]:
-    """Every product at the smallest size, then larger ones while that gains something."""
-    (records,) = bench.record([info])
-    for _ in ceilings.CPU_SIDES[1:]:
-        if cases := ceilings.larger(records):
-            larger = replace(info, plan=tuple(cases), left_out=())
-            records += bench.record([larger])[0]
-    return records
 
 
 def _has_gpu() -> bool:

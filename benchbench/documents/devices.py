@@ -119,33 +119,27 @@ def rank_tables(view: RunView) -> tuple[Table, ...]:
     for row in view.rows:
         first = next((each for each in view.measured(row.case) if each.ranks), None)
         if row.ok and first:
-            lines.append(_rank_line(row, first))
+            strategy = row.case.placement.strategy
+            steps = [median(rank.block_s) / first.iterations for rank in first.ranks]
+            peaks = [rank.peak_host.bytes for rank in first.ranks if rank.peak_host.bytes is not None]
+            # of what is measured idle, the part that a pipeline of equally long stages idles
+            shares = [float(each.data["share"]) for each in row.notes if each.kind is NoteKind.PIPELINE]
+            lines.append(
+                {
+                    "case": row.case.id.partition("[")[0],
+                    "strategy": None if strategy is Strategy.COLLECTIVE else str(strategy),
+                    "ranks": str(len(steps)),
+                    "slowest": str(steps.index(max(steps))),
+                    "its step": number(max(steps), "s"),
+                    "spread": number(row.value("rank_spread"), "×"),
+                    "entry skew": number(row.value("entry_skew_s"), "s"),
+                    "communication": number(row.communication.value, "%"),
+                    "bubble": number(next(iter(shares), None), "%"),
+                    "idle": number(row.idle.value, "%"),
+                    "memory": number(max(peaks, default=None), "B"),
+                }
+            )
     return (document.table(document.without_empty(lines), title="Ranks"),) if lines else ()
-
-
-def _rank_line(row: Row, measured: Measurement) -> dict[str, Content]:
-    strategy = row.case.placement.strategy
-    steps = [median(rank.block_s) / measured.iterations for rank in measured.ranks]
-    peaks = [rank.peak_host.bytes for rank in measured.ranks if rank.peak_host.bytes is not None]
-    return {
-        "case": row.case.id.partition("[")[0],
-        "strategy": None if strategy is Strategy.COLLECTIVE else str(strategy),
-        "ranks": str(len(steps)),
-        "slowest": str(steps.index(max(steps))),
-        "its step": number(max(steps), "s"),
-        "spread": number(row.value("rank_spread"), "×"),
-        "entry skew": number(row.value("entry_skew_s"), "s"),
-        "communication": number(row.communication.value, "%"),
-        "bubble": number(_bubble(row), "%"),
-        "idle": number(row.idle.value, "%"),
-        "memory": number(max(peaks, default=None), "B"),
-    }
-
-
-def _bubble(row: Row) -> float | None:
-    """The share that a pipeline of equally long stages idles; of what is measured idle it is a part."""
-    shares = [float(each.data["share"]) for each in row.notes if each.kind is NoteKind.PIPELINE]
-    return shares[0] if shares else None
 
 
 def link_tables(rows: Sequence[Row]) -> tuple[Table, ...]:
@@ -165,14 +159,9 @@ def _link_table(where: str, links: Mapping[Link, Row]) -> Table:
     cells: dict[Link, Content] = {}
     for link in combinations(ranks, 2):
         if row := links.get(link):
-            cells[link] = cells[link[::-1]] = _link_cell(row)
+            bandwidth, latency = row.value("link_bytes_per_s"), row.value("latency_s")
+            assert bandwidth is not None
+            assert latency is not None
+            cells[link] = cells[link[::-1]] = Cell((Number(bandwidth, "B/s"), Number(latency, "s")))
     lines = [{"rank": str(one), **{str(other): cells.get((one, other)) for other in ranks}} for one in ranks]
     return document.table(lines, title=f"Links: send_recv {where}")
-
-
-def _link_cell(row: Row) -> Cell:
-    """The rate of one direction while both are used, and the time of a message each way."""
-    bandwidth, latency = row.value("link_bytes_per_s"), row.value("latency_s")
-    assert bandwidth is not None
-    assert latency is not None
-    return Cell((Number(bandwidth, "B/s"), Number(latency, "s")))

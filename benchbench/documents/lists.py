@@ -28,7 +28,7 @@ from benchbench.plan import suite
 from benchbench.plan.cases import plan
 from benchbench.plan.estimates import device_classes, run_estimate
 from benchbench.plan.rerun import why_not_resumed
-from benchbench.plan.suite import Selection, Suite, select
+from benchbench.plan.suite import Selection, select
 from benchbench.store import naming, selectors
 from benchbench.store import runs as store
 from benchbench.timing.policy import POLICIES
@@ -217,18 +217,14 @@ def suites_document(results: Path) -> Document:
 def _suite_row(fields: dict[str, Any]) -> dict[str, Content]:
     seconds, usable = fields["estimated_s"], fields["cases"] is not None
     time, description = about(seconds) if seconds else UNKNOWN, fields["description"]
+    first_clause = re.split(r"[:;,.] | \(", description)[0].removesuffix(".")
     return {
         "suite": fields["suite"],
         "cases": str(fields["cases"]) if usable else UNKNOWN,
         "time here": Cell((time,), short=time.removeprefix("about ")),
         "workloads": _some(fields["workloads"].split(", ")),
-        "description": Cell((description,), short=_first_clause(description) if usable else ""),
+        "description": Cell((description,), short=first_clause if usable else ""),
     }
-
-
-def _first_clause(description: str) -> str:
-    """What the suite is, without the rest of the sentence."""
-    return re.split(r"[:;,.] | \(", description)[0].removesuffix(".")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -248,7 +244,10 @@ def _suite_fields(name: str, probes: list[Probe], earlier: Sequence[Run]) -> dic
     """A suite for programs; `estimated_s` with the rounds that all cases have."""
     try:
         loaded = suite.load_suite(name)
-        count, seconds = _forecast(loaded, probes, earlier)
+        policy = POLICIES[loaded.policy]
+        cases = plan(select([loaded], Selection()), Selection(), probes).cases
+        taken = processes_s(earlier, policy)
+        count, seconds = len(cases), run_estimate(cases, policy, device_classes(probes), taken).total
     except UsageError as error:
         broken = {"cases": None, "estimated_s": None, "workloads": UNKNOWN}
         return {"suite": name, **broken, "description": f"not usable: {error}"}
@@ -259,14 +258,6 @@ def _suite_fields(name: str, probes: list[Probe], earlier: Sequence[Run]) -> dic
         "workloads": ", ".join(dict.fromkeys(entry.workload for entry in loaded.cases)),
         "description": loaded.description,
     }
-
-
-def _forecast(loaded: Suite, probes: list[Probe], earlier: Sequence[Run]) -> tuple[int, float]:
-    """How many cases, and the seconds: of those measured earlier as they took, else by their cost."""
-    policy = POLICIES[loaded.policy]
-    cases = plan(select([loaded], Selection()), Selection(), probes).cases
-    taken = processes_s(earlier, policy)
-    return len(cases), run_estimate(cases, policy, device_classes(probes), taken).total
 
 
 def _probes(earlier: list[Run]) -> Iterator[Probe]:

@@ -21,7 +21,9 @@ Cells = dict[str, Content]
 
 def profile_document(tables: Sequence[OperatorTable], top: int, traces: Path) -> Document:
     """The `top` operators of each case; then by kind, for work that several targets did."""
-    works = {work: [table for table in tables if table.work == work] for work in _works(tables)}
+    works: dict[str, list[OperatorTable]] = {}
+    for each in tables:
+        works.setdefault(each.work, []).append(each)
     return Document(
         name="profile",
         title="Profile",
@@ -41,10 +43,6 @@ def differences_document(differences: Sequence[ProfileDifference], top: int) -> 
         tables=tuple(_difference(each, top) for each in differences),
         data={"schema": SCHEMA, "differences": [asdict(each) for each in differences]},
     )
-
-
-def _works(tables: Sequence[OperatorTable]) -> list[str]:
-    return list(dict.fromkeys(table.work for table in tables))
 
 
 def _operators(table: OperatorTable, top: int, traces: Path) -> Table:

@@ -321,18 +321,13 @@ def _remedy(work: Work, run: Run) -> str:
     if None in needed:
         return "no number of rounds would tell such a lead"
     more = max(each or 0 for each in needed) - max(each.rounds for each in undecided)
-    cost_s = more * _round_s(work, run)
-    cost = f", {duration(cost_s)}," if cost_s else ""
-    return f"about {count_of(more, 'more round')}{cost} would tell"
-
-
-def _round_s(work: Work, run: Run) -> float:
-    """Seconds of a round of the cases that may be fastest."""
     verdict = work.verdict
     asked = {each.contender.case.id for each in verdict.undecided}
     asked |= {verdict.fastest.case.id} if verdict.fastest else set()
     costs = {each.case.id: each.stages_s.get("wall", 0.0) for each in run.records if each.case.id in asked}
-    return sum(costs.values())
+    cost_s = more * sum(costs.values())
+    cost = f", {duration(cost_s)}," if cost_s else ""
+    return f"about {count_of(more, 'more round')}{cost} would tell"
 
 
 def work_data(work: Work) -> dict[str, Any]:

@@ -35,15 +35,11 @@ def case_cells(ids: Iterable[str]) -> dict[str, Cell]:
     Different ids stay different.
     """
     ids = list(ids)
-    short = _short_ids(ids)
-    return {each: Cell((each,), short=short.get(each, "")) for each in ids}
-
-
-def _short_ids(ids: Iterable[str]) -> dict[str, str]:
     parsed = {each: found for each in ids if (found := ID.fullmatch(each))}
     sizes = {each: (found["workload"], _params(found["params"])) for each, found in parsed.items()}
     known = telling(sizes.values())
-    return {each: _short(*sizes[each], found["rest"], known) for each, found in parsed.items()}
+    short = {each: _short(*sizes[each], found["rest"], known) for each, found in parsed.items()}
+    return {each: Cell((each,), short=short.get(each, "")) for each in ids}
 
 
 def _params(text: str) -> dict[str, str]:

@@ -75,21 +75,18 @@ def _figure(plot: Plot, layout: FigureLayout) -> Figure:
         x, y = line.left / layout.width, 1 - line.top / layout.height
         figure.text(x, y, line.text, va="top", weight=weight, fontsize=size, color=colour, linespacing=1.3)
     for panel, place in zip(plot.panels, layout.panels, strict=True):
-        axes = figure.add_axes(_rectangle(place, layout))
+        bottom = layout.height - place.top - place.height
+        axes = figure.add_axes(
+            (
+                place.left / layout.width,
+                bottom / layout.height,
+                place.width / layout.width,
+                place.height / layout.height,
+            )
+        )
         axes.set_title(place.title, linespacing=1.2)
         draw_panel(axes, panel)
     return figure
-
-
-def _rectangle(place: Spot, layout: FigureLayout) -> tuple[float, float, float, float]:
-    """Left, bottom, width, height, as fractions of the figure."""
-    bottom = layout.height - place.top - place.height
-    return (
-        place.left / layout.width,
-        bottom / layout.height,
-        place.width / layout.width,
-        place.height / layout.height,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,8 @@ from benchbench.documents.document import (
     Bar,
     Bars,
     Panel,
-    PricedPoint,
     PricePanel,
     Strips,
-    Sweep,
     Sweeps,
     TrendLine,
     TrendPoint,
@@ -192,7 +190,21 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
     used: dict[str, int] = {}
     for sweep in panel.sweeps:
         used[sweep.backend] = used.get(sweep.backend, -1) + 1
-        _sweep_line(axes, sweep, MARKERS[used[sweep.backend] % len(MARKERS)])
+        marker = MARKERS[used[sweep.backend] % len(MARKERS)]
+        sizes, shade = [point.size for point in sweep.points], colour(sweep.backend)
+        values = [point.value for point in sweep.points]
+        axes.plot(
+            sizes,
+            values,
+            marker=marker,
+            markersize=4,
+            linewidth=1.2,
+            color=shade,
+            label=label_of(sweep.label),
+        )
+        for point in sweep.points:
+            if point.low is not None and point.high is not None and point.low > 0:
+                axes.plot([point.size] * 2, [point.low, point.high], color=shade, linewidth=2, alpha=0.6)
     _size_axis(axes, sorted({point.size for sweep in panel.sweeps for point in sweep.points}))
     _sweep_values(axes, panel)
     axes.set_xlabel(fmt.visible(panel.axis))
@@ -200,17 +212,6 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
     axes.set_axisbelow(True)
     if panel.sweeps:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
-
-
-def _sweep_line(axes: Axes, sweep: Sweep, marker: str) -> None:
-    sizes, shade = [point.size for point in sweep.points], colour(sweep.backend)
-    values = [point.value for point in sweep.points]
-    axes.plot(
-        sizes, values, marker=marker, markersize=4, linewidth=1.2, color=shade, label=label_of(sweep.label)
-    )
-    for point in sweep.points:
-        if point.low is not None and point.high is not None and point.low > 0:
-            axes.plot([point.size] * 2, [point.low, point.high], color=shade, linewidth=2, alpha=0.6)
 
 
 def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
@@ -319,7 +320,13 @@ def _places(axes: Axes, trend: TrendLine) -> Sequence[float]:
     """Where each point is on the x axis: its time in days or, by a tag or crowded, its number."""
     times = _times(trend.points) if trend.by_time else None
     if times and not _crowded(times):
-        _time_axis(axes, times)
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator(maxticks=TICKS)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        beside = max(0.04 * (times[-1] - times[0]), LEAST_DAYS)
+        axes.set_xlim(times[0] - beside, times[-1] + beside)
         return times
     names = [point.started[: len("2026-01-01")] if times else point.name for point in trend.points]
     _number_axis(axes, [cut(fmt.visible(name), MOST_NAME) for name in names])
@@ -331,16 +338,6 @@ def _crowded(times: Sequence[float]) -> bool:
     near = CROWDED * (times[-1] - times[0])
     gaps = [later - earlier for earlier, later in pairwise(times)]
     return sum(gap < near for gap in gaps) > len(gaps) / 2
-
-
-def _time_axis(axes: Axes, times: Sequence[float]) -> None:
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-    locator = AutoDateLocator(maxticks=TICKS)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    beside = max(0.04 * (times[-1] - times[0]), LEAST_DAYS)
-    axes.set_xlim(times[0] - beside, times[-1] + beside)
 
 
 def _number_axis(axes: Axes, names: Sequence[str]) -> None:
@@ -403,26 +400,24 @@ def draw_prices(axes: Axes, panel: PricePanel) -> None:
         zorder=1,
     )
     for number, point in enumerate(panel.points):
-        _price_mark(axes, point, MARKERS[number % len(MARKERS)], OTHERS[number % len(OTHERS)])
+        marker = MARKERS[number % len(MARKERS)]
+        shade = OTHERS[number % len(OTHERS)]
+        colour = GREY if point.dominated else shade
+        if point.low is not None and point.high is not None:
+            axes.plot([point.price] * 2, [point.low, point.high], color=colour, linewidth=1.5, alpha=0.6)
+        axes.plot(
+            [point.price],
+            [point.value],
+            marker=marker,
+            markersize=5,
+            linestyle="",
+            color=colour,
+            label=label_of(point.label),
+        )
     _price_axes(axes, panel)
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
-
-
-def _price_mark(axes: Axes, point: PricedPoint, marker: str, shade: str) -> None:
-    colour = GREY if point.dominated else shade
-    if point.low is not None and point.high is not None:
-        axes.plot([point.price] * 2, [point.low, point.high], color=colour, linewidth=1.5, alpha=0.6)
-    axes.plot(
-        [point.price],
-        [point.value],
-        marker=marker,
-        markersize=5,
-        linestyle="",
-        color=colour,
-        label=label_of(point.label),
-    )
 
 
 def _price_axes(axes: Axes, panel: PricePanel) -> None:

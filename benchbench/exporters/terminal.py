@@ -19,7 +19,7 @@ from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.text import Text
 
 GAP = 2  # between columns
@@ -58,16 +58,9 @@ class Terminal(Exporter):
         return "\n".join(filter(None, blocks))
 
     def _printed(self, parts: Sequence[RenderableType]) -> str:
-        console = self._console()
-        for part in parts:
-            console.print(part)
-        assert isinstance(console.file, StringIO)
-        return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
-
-    def _console(self) -> Console:
         from rich.console import Console
 
-        return Console(
+        console = Console(
             file=StringIO(),
             width=self._width or UNWRAPPED,
             force_terminal=self._color,
@@ -79,6 +72,10 @@ class Terminal(Exporter):
             legacy_windows=False,
             _environ={},  # the caller has decided on width and colour
         )
+        for part in parts:
+            console.print(part)
+        assert isinstance(console.file, StringIO)
+        return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
     def _table(self, table: Table, known: Marks, shared: Sheet | None) -> list[RenderableType]:
         """Its title, facts, rows and notes; the columns of alternatives are named above the first of them."""
@@ -284,14 +281,10 @@ def narrowed(table: Table, known: Marks, width: int) -> Table:
         return table
     shown = replace(table, rows=tuple(tuple(map(short_form, row)) for row in table.rows))
     while _grid_width(shown, known) > width and (most := max(column.rank for column in shown.columns)):
-        shown = _without_rank(shown, most)
+        kept = [index for index, column in enumerate(shown.columns) if column.rank != most]
+        rows = tuple(tuple(row[index] for index in kept) for row in shown.rows)
+        shown = replace(shown, columns=tuple(shown.columns[index] for index in kept), rows=rows)
     return shown
-
-
-def _without_rank(table: Table, rank: int) -> Table:
-    kept = [index for index, column in enumerate(table.columns) if column.rank != rank]
-    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows)
 
 
 def grid(table: Table, known: Marks, width: int) -> RenderableType:

@@ -208,7 +208,18 @@ class WorkerPool:
                 remedy=target.remedy or backend.remedy(),
             )
         answer = self._workers.posted(template).ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
-        return _probe_of(target, greeting.version, answer)
+        try:
+            reply = msgspec.convert(answer.reply, _Devices)
+        except msgspec.ValidationError as error:
+            reason = f"asked for its devices: {reason_in(answer) or error}"
+            return Probe(target=target, version=greeting.version, status="broken", reason=reason)
+        return Probe(
+            target=target,
+            version=greeting.version,
+            devices=reply.devices,
+            missing=tuple(reply.missing.items()),
+            missing_modes=tuple(reply.missing_modes.items()),
+        )
 
     def _job_of(self, case: Case, job: Message) -> Message:
         about = {"case": dataclasses.asdict(case), "case_id": case.id}
@@ -227,21 +238,6 @@ class _Devices(msgspec.Struct):
     devices: tuple[Device, ...]
     missing: dict[str, str]
     missing_modes: dict[str, str]
-
-
-def _probe_of(target: Target, version: str | None, answer: Answer) -> Probe:
-    try:
-        reply = msgspec.convert(answer.reply, _Devices)
-    except msgspec.ValidationError as error:
-        reason = f"asked for its devices: {reason_in(answer) or error}"
-        return Probe(target=target, version=version, status="broken", reason=reason)
-    return Probe(
-        target=target,
-        version=version,
-        devices=reply.devices,
-        missing=tuple(reply.missing.items()),
-        missing_modes=tuple(reply.missing_modes.items()),
-    )
 
 
 LOOK_S = 0.01  # between two looks at which workers have answered
@@ -370,7 +366,8 @@ def reference_in(answer: Answer) -> Message:
     Raises RuntimeError when it could not be computed, Unsupported when the workload says so.
     """
     if answer.reply is None or "reference" not in answer.reply:
-        if _is_unsupported(answer):
+        outcome: Any = (answer.reply or {}).get("outcome")
+        if isinstance(outcome, dict) and outcome.get("status") == Status.UNSUPPORTED:
             raise Unsupported(reason_in(answer))
         raise RuntimeError(f"its float64 reference cannot be computed: {reason_in(answer)}")
     reference: Message = answer.reply["reference"]
@@ -381,11 +378,6 @@ def reason_in(answer: Answer) -> str:
     """Why there is no reply, or the failure that it reports; empty where it reports none."""
     outcome: Any = (answer.reply or {}).get("outcome")
     return answer.message or (str(outcome.get("message", "")) if isinstance(outcome, dict) else "")
-
-
-def _is_unsupported(answer: Answer) -> bool:
-    outcome: Any = (answer.reply or {}).get("outcome")
-    return isinstance(outcome, dict) and outcome.get("status") == Status.UNSUPPORTED
 
 
 class LostDevices:

@@ -133,7 +133,13 @@ def heads(
             tags = {name: each for name, each in info.tags.items() if name != COMMIT}
             info = dataclasses.replace(info, tags=tags)
         infos.append(info)
-    return _partners(infos[0], infos[1], variants, [pair for pair, _ in judged])
+    pairs = [pair for pair, _ in judged]
+    there = {one.id: other.id for one, other in pairs}
+    back = {other: one for one, other in there.items()}
+    return (
+        dataclasses.replace(infos[0], partner=Partner(label=variants[0].text, run=infos[1].id, cases=there)),
+        dataclasses.replace(infos[1], partner=Partner(label=variants[1].text, run=infos[0].id, cases=back)),
+    )
 
 
 def _pairs(
@@ -178,12 +184,3 @@ def _left_out(pair: Pair, obstacles: Sequence[Obstacle | None], side: int) -> Le
     own, other = obstacles[side], obstacles[1 - side]
     found = own or Obstacle(Status.SKIPPED, f"its counterpart cannot run: {other.reason if other else ''}")
     return LeftOut(case=pair[side], status=found.status, reason=found.reason)
-
-
-def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequence[Pair]) -> RunPair:
-    there = {one.id: other.id for one, other in pairs}
-    back = {other: one for one, other in there.items()}
-    return (
-        dataclasses.replace(a, partner=Partner(label=variants[0].text, run=b.id, cases=there)),
-        dataclasses.replace(b, partner=Partner(label=variants[1].text, run=a.id, cases=back)),
-    )

@@ -32,7 +32,13 @@ def measure_launched(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    asked, targets = request.request_on_targets(_on_ranks(options, where.size))
+    for text in options.worlds:
+        if text not in ("1", str(where.size)):
+            raise UsageError(
+                f"A world of {text} is not available: the launcher started {where.size} processes.",
+                "Leave --world out, or start as many as it has.",
+            )
+    asked, targets = request.request_on_targets(replace(options, worlds=options.worlds or (str(where.size),)))
     with closing(gather_followers(where)) as group:
         if not group.is_even:
             hosts = f"{where.size} processes on {group.hosts} hosts"
@@ -44,14 +50,3 @@ def measure_launched(
             info = bench.plan(spread)
             bench.record([info], profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
-
-
-def _on_ranks(options: MeasureOptions, processes: int) -> MeasureOptions:
-    """A step of all of a launcher's processes unless less is asked for. Raises UsageError."""
-    for text in options.worlds:
-        if text not in ("1", str(processes)):
-            raise UsageError(
-                f"A world of {text} is not available: the launcher started {processes} processes.",
-                "Leave --world out, or start as many as it has.",
-            )
-    return replace(options, worlds=options.worlds or (str(processes),))

@@ -237,18 +237,14 @@ class _Rounds:
             if not (order := [case for case in order if (case.id, number) not in self._earlier]):
                 continue
             if not fresh:
-                importing_s = self._restart(number, order)
+                self._announce(f"round {number + 1}: importing frameworks")
+                before = self._spent_s()
+                for side, pool in enumerate(self._pools):
+                    pool.start([self._sides[case.id][side] for case in order])
+                importing_s = self._spent_s() - before
             fresh = False
             for case in order:
                 yield from self._measure(case, number)
-
-    def _restart(self, number: int, cases: Sequence[Case]) -> float:
-        """Fresh templates of what the round needs; the seconds it took."""
-        self._announce(f"round {number + 1}: importing frameworks")
-        before = self._spent_s()
-        for side, pool in enumerate(self._pools):
-            pool.start([self._sides[case.id][side] for case in cases])
-        return self._spent_s() - before
 
     def _measure(self, case: Case, number: int) -> Iterator[tuple[int, Record]]:
         failed, needless = False, self._why_needless(case)

@@ -44,7 +44,10 @@ def profile_files(found: Profiled, traces: Mapping[str, bytes]) -> tuple[Profile
     if isinstance(found.outcome, Profile):
         outcome = dataclasses.replace(found.outcome, traces=tuple(names.values()))
         found = dataclasses.replace(found, outcome=outcome)
-    packed = {names[name]: _compressed(name, content) for name, content in traces.items()}
+    packed = {
+        names[name]: (content if name.endswith(".gz") else gzip.compress(content, mtime=0))
+        for name, content in traces.items()
+    }
     try:
         table = _json(found)
         _decoded(table)
@@ -64,10 +67,6 @@ def _json(found: Profiled) -> bytes:
 def _stem(case: str) -> str:
     """A file's name that tells the case; the checksum tells cases apart that look alike."""
     return f"{UNSAFE.sub('-', case)[:LONGEST].lstrip('.-')}-{crc32(case.encode(errors='replace')):08x}"
-
-
-def _compressed(name: str, content: bytes) -> bytes:
-    return content if name.endswith(".gz") else gzip.compress(content, mtime=0)
 
 
 def read_profiles(run: Path) -> tuple[list[Profiled], list[str]]:

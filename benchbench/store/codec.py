@@ -91,7 +91,11 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
     record = Record(**(fields | {"outcome": outcome_of(found.outcome)}))
     if isinstance(record.outcome, Measurement):
-        _check_devices(record.case.placement.devices, len(record.outcome.ranks) or 1)
+        ranks = len(record.outcome.ranks) or 1
+        if ranks not in (1, record.case.placement.devices):  # one process may drive all of them
+            raise UnreadableInput(
+                f"outcome: {ranks} ranks of a case on {record.case.placement.devices} devices"
+            )
     return record
 
 
@@ -143,11 +147,6 @@ def _check_notes(notes: Sequence[Note]) -> None:
             _ = each.text
         except (KeyError, ValueError, TypeError, ArithmeticError) as error:
             raise UnreadableInput(f"outcome: a note of kind {each.kind} without its data") from error
-
-
-def _check_devices(devices: int, ranks: int) -> None:
-    if ranks not in (1, devices):  # one process may drive all of them
-        raise UnreadableInput(f"outcome: {ranks} ranks of a case on {devices} devices")
 
 
 def _check_ranks(found: Measurement) -> None:

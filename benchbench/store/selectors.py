@@ -54,7 +54,13 @@ def find_run(root: Path, selector: str) -> Path:
     """
     ids = run_ids(root)
     if latest := LATEST.fullmatch(selector):
-        return root / RUNS / _back(root, ids, int(latest[1] or 0))
+        steps = int(latest[1] or 0)
+        if not ids:
+            raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite hello")
+        if steps >= len(ids):
+            oldest = "latest" if len(ids) == 1 else f"latest~{len(ids) - 1}"
+            raise UnreadableInput(f"There is no latest~{steps} in {root / RUNS}.", f"The oldest is {oldest}.")
+        return root / RUNS / ids[-1 - steps]
     matching = [name for name in ids if selector and name.upper().startswith(selector.upper())]
     if selector in ids or len(matching) == 1:
         return root / RUNS / (selector if selector in ids else matching[0])
@@ -65,7 +71,8 @@ def find_run(root: Path, selector: str) -> Path:
         return within[0]
     if matching:
         raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
-    if inside := _runs_in(selector):
+    places = (Path(selector), Path(selector, RUNS)) if selector else ()
+    if inside := [each for place in places for each in paths.listed(place) if has_run(each)]:
         held = f"it holds {count_of(len(inside), 'run')}"
         raise UnreadableInput(
             f"{selector} is a folder of runs, not a run: {held}.", f"Name one: {inside[-1]}"
@@ -82,12 +89,6 @@ def _named(root: Path, selector: str) -> Path:
 def own_folder(root: Path, run: Path) -> Path | None:
     """A run's folder, if it is in `root`: what is made of other runs is not written into theirs."""
     return run if paths.resolved(run).is_relative_to(paths.resolved(root / RUNS)) else None
-
-
-def _runs_in(folder: str) -> list[Path]:
-    """The runs in a folder of them, or in a results folder."""
-    places = (Path(folder), Path(folder, RUNS)) if folder else ()
-    return [each for place in places for each in paths.listed(place) if has_run(each)]
 
 
 def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
@@ -163,15 +164,6 @@ def remove_run(root: Path, name: str) -> None:
         gone = folder.with_name(f".{name}.removed")  # first the name: a run is there whole or not at all
         folder.rename(gone)
         shutil.rmtree(gone)
-
-
-def _back(root: Path, ids: list[str], steps: int) -> str:
-    if not ids:
-        raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite hello")
-    if steps >= len(ids):
-        oldest = "latest" if len(ids) == 1 else f"latest~{len(ids) - 1}"
-        raise UnreadableInput(f"There is no latest~{steps} in {root / RUNS}.", f"The oldest is {oldest}.")
-    return ids[-1 - steps]
 
 
 def _some(ids: list[str]) -> str:

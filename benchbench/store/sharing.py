@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -65,7 +65,8 @@ def write_shared(source: Path, folder: Path) -> SharedRun:
     if os.path.exists(folder):
         raise CannotWrite(f"{folder}: File exists", "Name a folder that does not exist yet: -o FOLDER")
     cases = [*run.info.plan, *(out.case for out in run.info.left_out), *(each.case for each in run.records)]
-    values = _numbered(value for case in cases for value in case.environment.values())
+    used = dict.fromkeys(value for case in cases for value in case.environment.values())
+    values = {value: f"value-{number}" for number, value in enumerate(used, 1)}
     texts = _Texts(own_names(), run.info.name_hashes, _names(cases))
     writer = runs.create_in(folder, _head(run.info, values, texts), texts)
     try:
@@ -153,10 +154,6 @@ class _Texts:
     def _hidden(self, kind: str, found: re.Match[str]) -> str:
         known = self.hidden[kind]
         return f"[{kind} {known.setdefault(found[0], len(known) + 1)}]"
-
-
-def _numbered(values: Iterable[str]) -> dict[str, str]:
-    return {value: f"value-{number}" for number, value in enumerate(dict.fromkeys(values), 1)}
 
 
 def _case(case: Case, values: Mapping[str, str]) -> Case:

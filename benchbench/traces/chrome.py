@@ -30,7 +30,11 @@ def parse_profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping
     origin, wall_s = _window(events)
     spans = [span for event in events if (span := _span(event, origin))]
     on_device = any(span.on_device for span in spans)
-    allocations = [_allocation(event, origin) for event in events if _allocates(event, on_device)]
+    allocations = [
+        _allocation(event, origin)
+        for event in events
+        if event.get("name") == "[memory]" and (event["args"].get("Device Type", 0) != 0) == on_device
+    ]
     window = TraceWindow(0.0, wall_s)
     found = summarise(spans, window, allocations)
     at_s, in_use = memory(allocations, window)
@@ -90,10 +94,6 @@ def _span(event: Event, origin: float) -> Span | None:
         id=identity if category in ("cpu_op", "user_annotation") else None,
         cause=identity if category in DEVICE else None,
     )
-
-
-def _allocates(event: Event, on_device: bool) -> bool:
-    return event.get("name") == "[memory]" and (event["args"].get("Device Type", 0) != 0) == on_device
 
 
 def _allocation(event: Event, origin: float) -> Allocation:

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,10 @@ def profile_of(
     lines: Sequence[Line], recording: Recording, labels: Labels, traces: tuple[str, ...]
 ) -> Profile:
     """The profile in a trace that has been read. Raises Unsupported."""
-    start_ns, end_ns = _marks(lines)
+    marks = {event.name: event for line in lines for event in line.events if event.name in (BEGIN, END)}
+    if len(marks) < 2:
+        raise Unsupported("the trace does not hold the steps")
+    start_ns, end_ns = marks[BEGIN].end_ns, marks[END].start_ns
     window = TraceWindow(0.0, (end_ns - start_ns) / 1e9)
     spans = list(_spans(lines, labels, start_ns))
     allocations = _allocations(lines, any(span.on_device for span in spans), start_ns)
@@ -87,14 +90,6 @@ def profile_of(
         memory_bytes=in_use,
         traces=traces,
     )
-
-
-def _marks(lines: Iterable[Line]) -> tuple[float, float]:
-    """When the steps began and ended."""
-    marks = {event.name: event for line in lines for event in line.events if event.name in (BEGIN, END)}
-    if len(marks) < 2:
-        raise Unsupported("the trace does not hold the steps")
-    return marks[BEGIN].end_ns, marks[END].start_ns
 
 
 def _spans(lines: Sequence[Line], labels: Labels, origin_ns: float) -> Iterator[Span]:

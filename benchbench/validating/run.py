@@ -37,7 +37,11 @@ def validate_run(folder: Path) -> Validation:
         torn = Fault(folder / RECORDS, records.lines, "the last line is cut off: its record was not finished")
         (faults if ended else remarks).append(torn)
     if ended and sealed:
-        faults += _end_faults(folder / END, records.lines)
+        end, wrong = read_object(folder / END, "end")
+        faults += wrong
+        if isinstance(count := end.get("records"), int) and count != records.lines:
+            text = f"it counts {count} records, and there are {records.lines}"
+            faults.append(Fault(folder / END, 0, text))
     elif not ended:
         state = f"interrupted, or still being measured, after {records.lines} records"
         remarks.append(Fault(folder, 0, state))
@@ -128,7 +132,13 @@ class _Records:
             yield "its case is not in the plan of the run"
         if record.get("part", 0) > self._parts:
             yield f"part: {record['part']}, and the run was resumed {self._parts} times"
-        yield from _telemetry_faults(record["outcome"].get("telemetry") or {})
+        telemetry = record["outcome"].get("telemetry") or {}
+        columns = {
+            name: each for name, each in telemetry.items() if isinstance(each, list) and name != "notes"
+        }
+        for name, values in columns.items():
+            if len(values) not in (0, len(columns["at_s"])):
+                yield f"outcome.telemetry.{name}: as long as none of at_s"
 
 
 def _identity(case: Mapping[str, Any]) -> str:
@@ -143,18 +153,3 @@ def _placement(placement: Any) -> Any:
     if not isinstance(placement, dict):
         return placement
     return {name: each for name, each in placement.items() if (name, each) != ("names", [])}
-
-
-def _telemetry_faults(telemetry: Mapping[str, Any]) -> Iterator[str]:
-    columns = {name: each for name, each in telemetry.items() if isinstance(each, list) and name != "notes"}
-    for name, values in columns.items():
-        if len(values) not in (0, len(columns["at_s"])):
-            yield f"outcome.telemetry.{name}: as long as none of at_s"
-
-
-def _end_faults(path: Path, lines: int) -> list[Fault]:
-    end, faults = read_object(path, "end")
-    count = end.get("records")
-    if isinstance(count, int) and count != lines:
-        faults.append(Fault(path, 0, f"it counts {count} records, and there are {lines}"))
-    return faults

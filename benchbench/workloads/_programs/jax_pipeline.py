@@ -41,7 +41,11 @@ def pipelined_scan(
     import jax
     import jax.numpy as jnp
 
-    _require_equal_stages(network, schedule)
+    blocks, devices = len(network.blocks), network.placement.devices
+    if blocks % devices:
+        raise Unsupported(f"{blocks} blocks make no {devices} equal stages, as in JAX they must be")
+    if schedule != "gpipe":
+        raise Unsupported(f"in JAX the schedule is gpipe, not {schedule}: a scan goes back as a whole")
     stages, layouts = Stages(network, context, mesh_of(context)), network.weights()
     weights = stages.stacked(put(network, context, arrays))
     parameters = {name: w for name, w in weights.items() if layouts[name].is_learnt}
@@ -65,15 +69,6 @@ def pipelined_scan(
         parameters=lambda now, _slots, _carried: by_block(dict(fetched(now))),
         gradients=gradients if optimizer.slots else None,
     )
-
-
-def _require_equal_stages(network: BlockChain, schedule: str) -> None:
-    """Raise Unsupported where the stages differ, so that no one program can be that of all."""
-    blocks, devices = len(network.blocks), network.placement.devices
-    if blocks % devices:
-        raise Unsupported(f"{blocks} blocks make no {devices} equal stages, as in JAX they must be")
-    if schedule != "gpipe":
-        raise Unsupported(f"in JAX the schedule is gpipe, not {schedule}: a scan goes back as a whole")
 
 
 def _step(stages: Stages, optimizer: Optimizer) -> Any:

@@ -54,7 +54,13 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     updates, descents = [], []
     for objective in network.objectives:
         moved = [p for name, p in named.items() if objective.moves(name)]
-        updates.append(_torch_optimizer(network, optimizer, moved, context))
+        # Fused SGD on CUDA moves its momentum in steps that the scaler skips; it takes no sharded parameters.
+        is_plain = amp.is_scaled(context) or network.placement.strategy in SHARDED
+        first, *others = torch_parallel.grouped_by_kind(moved)
+        update = optimizer.torch(first, fused=optimizer.averages or not is_plain)
+        for group in others:
+            update.add_param_group({"params": group})
+        updates.append(update)
         descents.append(_descent(network, model, objective, updates[-1], moved, context))
     count = len(network.input_names)
 
@@ -117,19 +123,6 @@ def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple
         arrays = part_of_batch(network, arrays, network.rank, network.placement.devices)
     targets = (context.put(arrays[name]) for name in network.target_names)
     return torch_parallel.shard_batch(network, context, (*inputs_of(network, context, arrays), *targets))
-
-
-def _torch_optimizer(
-    network: Network, optimizer: Optimizer, parameters: list[Any], context: DeviceContext
-) -> Any:
-    """torch.optim's own, by its fused kernel where that does the same."""
-    # Fused SGD on CUDA moves its momentum in steps that the scaler skips; it takes no sharded parameters.
-    is_plain = amp.is_scaled(context) or network.placement.strategy in SHARDED
-    first, *others = torch_parallel.grouped_by_kind(parameters)
-    update = optimizer.torch(first, fused=optimizer.averages or not is_plain)
-    for group in others:
-        update.add_param_group({"params": group})
-    return update
 
 
 def _gradients(
