@@ -1,4 +1,4 @@
-"""Types of arrays, by what they hold. NumPy itself is imported by who computes with it."""
+"""Types of arrays, by what they hold. Modules that compute import NumPy themselves."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def size(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """`1.23×`."""
+    """A ratio as text: `1.23×`."""
     return f"{_shifted(value, 0)}×"
 
 

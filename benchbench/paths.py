@@ -1,4 +1,4 @@
-"""Folders and paths that somebody else names: there is an answer whatever they are, and no question raises.
+"""Questions about paths that somebody else names: they are answered whatever the path is, and never raise.
 
 A name may be too long, hold a NUL, lead in a circle or into a folder that nobody may read; the user may have
 no home, and the working folder may be gone. Whether something is there is asked of `os.path.exists`,

@@ -1,4 +1,4 @@
-"""What is read from outside: regular files of limited size; JSON and TOML that say one thing only.
+"""Readers of files from outside: regular files of limited size, JSON and TOML that mean one thing only.
 
 Whoever wrote it, reading ends in bounded time and memory, with a value that our arithmetic can hold or with
 an error that names the place.

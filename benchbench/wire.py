@@ -1,4 +1,4 @@
-"""Messages between processes: JSON objects, a line each, read within bounds; and who is let in to send them.
+"""Messages between processes: JSON objects, a line each, read within bounds from senders who know a secret.
 
 Parent and workers use it, so it needs the standard library only. Both sides of a connection prove that they
 know a secret, and neither sends it: whoever waits at the port of another, or connects to it, learns nothing.

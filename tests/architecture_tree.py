@@ -35,7 +35,7 @@ def _line(path: Path, depth: int) -> str:
     source = path / "__init__.py" if path.is_dir() else path
     name = f"{path.name}/" if path.is_dir() else path.stem
     text = ast.get_docstring(ast.parse(source.read_text())) or ""
-    return f"{'  ' * depth}{name:{24 - 2 * depth}}{text.splitlines()[0] if text else ''}".rstrip()
+    return f"{'  ' * depth}{name:{23 - 2 * depth}} {text.splitlines()[0] if text else ''}".rstrip()
 
 
 def page_with_tree(text: str) -> str:

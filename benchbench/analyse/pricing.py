@@ -25,7 +25,7 @@ class Prices:
     per_hour: Mapping[str, float]
 
     def of(self, device: str, count: int = 1) -> float | None:
-        """Of `count` together: what so many cost where that is given, else so many times the price of one."""
+        """The price of `count` such devices: as given for so many, else `count` times the price of one."""
         together = self._given(device, count)
         if together is not None or count == 1:
             return together

@@ -1,4 +1,4 @@
-"""What a backend is: one framework's runtime. It says how; which workload it runs is nothing to it.
+"""What a backend is: one framework's runtime. It knows nothing about workloads.
 
 `Backend` holds what is known without a device, and what a template process may do: import, nothing
 else. `Session` is one device opened for one case, in a process of its own.

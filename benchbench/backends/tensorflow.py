@@ -294,7 +294,7 @@ class TensorFlowSession(Session):
         return taken
 
     def is_finite(self, output: Any) -> bool:
-        """Of each replica's part, where there are several."""
+        """The elements of each replica's part, where there are several replicas."""
         parts = self.strategy.experimental_local_results(output) if self.world.devices > 1 else (output,)
         return all(super(TensorFlowSession, self).is_finite(part) for part in parts)
 

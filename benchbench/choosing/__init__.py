@@ -1,1 +1,1 @@
-"""Which hardware to choose, by runs of several machines; and which machine of its type is slow. Pure."""
+"""Which hardware to choose, judged by runs of several machines, and which machines are slow. Pure."""

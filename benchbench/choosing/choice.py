@@ -102,7 +102,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkChoice:
-    """One work on all hardware that did it, a ranking for each aim; `item`: what it makes, `image`.
+    """A work on all hardware that did it, with a ranking for each aim; `item`: what it makes, `image`.
 
     `case`: one of those that do it.
     """
@@ -160,7 +160,7 @@ def _grouped(sessions: Sequence[CaseSession], key: Callable[[CaseSession], K]) -
 
 
 def _contenders(sessions: Sequence[CaseSession], metric: Metric, assumed: float) -> list[Contender]:
-    """Each hardware that has a value of the metric, by its best configuration."""
+    """A contender for each hardware that has a value of the metric: its best configuration."""
     found: list[Contender] = []
     for hardware, own in _grouped(sessions, lambda each: each.hardware).items():
         configurations = _grouped(own, lambda each: each.configuration)

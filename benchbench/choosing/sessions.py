@@ -46,7 +46,7 @@ class Hardware:
 
     @property
     def name(self) -> str:
-        """One device in words: `AMD EPYC 7B13, 8 threads`."""
+        """The device in words: `AMD EPYC 7B13, 8 threads`."""
         return f"{self.device}, {count_of(self.threads, 'thread')}" if self.threads else self.device
 
     @property
@@ -108,8 +108,9 @@ class Evidence:
 
 
 def evidence_of(runs: Iterable[Run], cases: Sequence[str] = (), by: str | None = None) -> Evidence:
-    """Of runs in any order, those that are half of `compare --ab` left out. `cases`: parts of ids, or
-    patterns of whole ones; none means all. `by`: the tag that names machines.
+    """What the runs measured of each case on each hardware; halves of `compare --ab` do not count.
+
+    `cases`: parts of ids, or patterns of whole ones; none means all. `by`: the tag that names machines.
 
     Of a case on one hardware the framework's version of the newest run counts, and of a work the workload's
     version of the newest run. Raises UsageError where no run has the tag.

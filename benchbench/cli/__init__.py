@@ -1,4 +1,4 @@
-"""Parse, call one function, print, exit: the only package that prints or exits. A file per command."""
+"""The command line, a file for each command: the only package that prints or exits."""
 
 from benchbench.cli.program import main
 

@@ -1,4 +1,4 @@
-"""`accelbench baseline`: runs somebody accepted, kept to be held against."""
+"""`accelbench baseline`: runs that somebody accepted, which later runs are checked against."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Completion = Callable[[typer.Context, str], list[str]]
 
 
 def completing(words: Words) -> Completion:
-    """One of the words, or one more after a comma."""
+    """A completion of a list of words that are separated by commas."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")

@@ -113,7 +113,7 @@ def _print(found: Sequence[Found], format: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """One line that changes on a terminal, else a line each."""
+    """Show progress: one changing line on a terminal, else a line each."""
     if not sys.stderr.isatty():
         yield tell
         return

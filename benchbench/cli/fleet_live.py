@@ -63,11 +63,11 @@ class LiveTable:
         self._live.start()
 
     def show(self, shares: Sequence[ShareProgress]) -> None:
-        """As they are now."""
+        """Show how far all machines have come."""
         self._live.update(progress_table(shares), refresh=True)
 
     def print(self, text: str) -> None:
-        """Above it."""
+        """Print a line above the table."""
         from rich.text import Text
 
         self._live.console.print(Text(text), highlight=False)

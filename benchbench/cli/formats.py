@@ -26,7 +26,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def formats() -> list[str]:
-    """As they are typed: `gha-benchmark` is `gha_benchmark.py`."""
+    """The names of all formats, as they are typed: `gha-benchmark` is `gha_benchmark.py`."""
     return [name.replace("_", "-") for name in registry.entry_names(PACKAGE)]
 
 
@@ -166,7 +166,7 @@ def outputs(values: Names) -> tuple[Output, ...]:
 
 
 def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[CaseVerdict]) -> None:
-    """Each of `wanted`, of `run` and what was said of it. Raises CannotWrite."""
+    """Write each of the `wanted` outputs of `run` and its verdicts. Raises CannotWrite."""
     if not wanted:
         return
     from benchbench.documents.run import report_document
@@ -180,7 +180,7 @@ def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[CaseVerdi
 
 
 def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:
-    """Rather than a folder: one text goes into a file of any name, else the ending tells."""
+    """Whether `output` names a file, not a folder: a single text may have any name, else the suffix tells."""
     if os.path.isdir(output):
         return False
     ends = output.suffix.lower() == f".{exporter_type(format).extension}"

@@ -90,7 +90,7 @@ def hardware(
 
 
 def _keep_plot(document: Document, results: Path) -> None:
-    """It comes with the answer, which is no worse where it cannot be kept."""
+    """Save the plot beside the answer; the command does not fail if it cannot be saved."""
     if any(plot.panels for plot in document.plots):
         try:
             print_document(document, "png", results)

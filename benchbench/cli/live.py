@@ -44,7 +44,7 @@ class Lines(RunObserver):
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
 
     def note(self, text: str) -> None:
-        """One line, above the bar; nothing in it acts on the terminal."""
+        """Print a line above the bar; control characters in it do not act on the terminal."""
         self._print(text)
 
     def _print(self, text: str, style: str = "") -> None:
@@ -125,7 +125,7 @@ class ProgressLine:
         self._progress.update(self._task, description=text, left=self._left)
 
     def add(self, record: Record, side: int) -> None:
-        """One more is done."""
+        """Count a record, and forecast the time left."""
         self._forecasts[side].add(record)
         done = sum(each.done for each in self._forecasts)
         self._progress.update(self._task, completed=done, left=self._left)

@@ -1,6 +1,6 @@
-"""The program from its first line to its exit code: signals that stop it, and what is told of every ending.
+"""The program from its first line to its exit code: signals that stop it, and the message for each ending.
 
-What this file imports is imported before a signal would be heeded, so it is little, and light.
+Signals are not handled before its imports are done, so they are few and light.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
 
 
 def _details() -> str:
-    """Where the details of an internal error are; nothing where they cannot be kept, for whatever reason."""
+    """Where the details of an internal error were saved; empty if they cannot be."""
     try:
         return f"; details in {saved_traceback()}"
     except Exception:  # noqa: BLE001 - else a second traceback would be printed, with all that is secret

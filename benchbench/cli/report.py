@@ -93,7 +93,7 @@ def report(
 
 
 def _keep_plots(shown: Document, folder: Path | None) -> None:
-    """Save the plots of a stored run beside it; the answer is no worse where they cannot be kept."""
+    """Save the plots beside the answer; the command does not fail if they cannot be saved."""
     if not folder:
         if shown.plots:
             tell("plots not saved: the run is not among the results; --format png -o FOLDER saves them")

@@ -39,7 +39,7 @@ class Stream(io.FileIO):
 
 
 def open_streams() -> None:
-    """From here on, what is beside the answer is optional, and an answer that is lost is an error.
+    """From here on, messages beside the answer are optional, but losing the answer is an error.
 
     A stream that was closed by who started this process leads nowhere. Its descriptor must not become that
     of a file: a library's message would be written into it.
@@ -54,7 +54,7 @@ def open_streams() -> None:
 
 
 def text_stream(before: Any, descriptor: int, *, needed: bool) -> io.TextIOWrapper:
-    """As Python opens it, but that a character its encoding lacks is no error."""
+    """The stream as Python opens it, except that a character its encoding lacks is replaced."""
     with suppress(OSError, ValueError, AttributeError):
         before.flush()
     stream = Stream(descriptor, needed=needed)

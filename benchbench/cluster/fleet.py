@@ -1,4 +1,4 @@
-"""Measures a suite on every machine of a cluster; what a lost machine leaves is given to another."""
+"""Measure a suite on every machine of a cluster; what a lost machine leaves is given to another."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class FleetObserver:
     """Ignores everything: a subclass overrides what it wants to know."""
 
     def note(self, text: str) -> None:
-        """A sentence that is worth keeping."""
+        """Note a sentence that is worth keeping on the screen."""
 
     def changed(self, shares: Sequence[ShareProgress]) -> None:
-        """How far all machines have come; called often."""
+        """Note how far all machines have come; called often."""
 
     def record(self, machine: str, record: Record) -> None:
-        """A machine measured a case once more, and it is stored."""
+        """Note a record that a machine sent and that is now stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ class Fleet:
         return tuple(each.progress for each in self._receivers)
 
     def _assignment(self, share: Share) -> Assignment:
-        """What the share's run has to be."""
+        """The tags, policy and seed that the share's run must have."""
         tags = {**self._info.options.tags, FLEET: self._info.id, MACHINE: share.machine}
         if share.instead_of:
             tags[INSTEAD_OF] = share.instead_of

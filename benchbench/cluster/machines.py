@@ -42,7 +42,7 @@ NO_DESCRIPTION = "it told nothing of itself"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMachine:
-    """One that measures, or could. `kind`: those of one kind may stand in for each other."""
+    """A machine that measures, or could. Machines of one `kind` may stand in for each other."""
 
     name: str
     kind: str
@@ -88,7 +88,7 @@ def _machine(node: Node, has: Description) -> FleetMachine:
 
 
 def one_of_each_kind(machines: Sequence[FleetMachine]) -> list[FleetMachine]:
-    """The first of each."""
+    """The first machine of each kind."""
     first: dict[str, FleetMachine] = {}
     for machine in machines:
         first.setdefault(machine.kind, machine)
@@ -109,7 +109,7 @@ def version_differences(machines: Sequence[FleetMachine]) -> list[str]:
 
 
 def hardware_differences(machines: Sequence[FleetMachine]) -> list[str]:
-    """The same of the hardware, among machines of one kind."""
+    """`L4, memory: 64 GiB on a; 32 GiB on b`, for each property in which machines of one kind differ."""
     known: dict[str, Callable[[FleetMachine], str]] = {
         "CPU": lambda each: each.has.machine.cpu,
         "threads": lambda each: str(each.has.machine.threads),
@@ -150,10 +150,10 @@ class ShareState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one machine is to measure, as a run: the whole suite, unless it is `interrupted` or `lost`.
+    """What one machine is to measure: the whole suite, unless the share is `interrupted` or `lost`.
 
-    `interrupted`: the head of a run of this machine, to be finished. `lost`: that of a run whose machine went
-    away, to be begun again in these `cases`. `instead_of`: its id, or the machine that never began.
+    `interrupted`: the head of a run of this machine, to be finished. `lost`: the head of a run whose machine
+    went away; its unfinished `cases` are begun again. `instead_of`: its id, or the machine that never began.
     """
 
     machine: str
@@ -183,7 +183,7 @@ def unfinished_cases(info: RunInfo, records: Sequence[Record]) -> list[tuple[Cas
 
 
 def lost_cases(run: Run) -> tuple[Case, ...]:
-    """Those that were unfinished when its machine was lost."""
+    """The cases that were unfinished when the machine was lost."""
     return tuple(record.case for record in run.records if record.outcome.status == Status.LOST)
 
 

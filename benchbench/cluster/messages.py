@@ -67,14 +67,14 @@ class LineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """One of the answer."""
+    """A line of the answer: its kind, and its content as bytes."""
 
     kind: LineKind
     content: bytes
 
     @property
     def text(self) -> str:
-        """The text of a line that holds one."""
+        """The text of a line whose content is a text."""
         return str(read_json(self.content, str))
 
 
@@ -90,7 +90,7 @@ def with_suites(options: MeasureOptions, suites: Sequence[tuple[str, str]], fold
 
 
 def job_bytes(job: NodeJob) -> bytes:
-    """One line of JSON, without its end."""
+    """The job as a line of JSON, without its newline."""
     return msgspec.json.encode(job)
 
 
@@ -121,7 +121,7 @@ class LineReader:
         self._lines = LineBuffer(MOST_BYTES)
 
     def lines(self, piece: bytes) -> Iterator[NodeLine]:
-        """Those that `piece` completes. Raises UnreadableInput for what is none of ours."""
+        """The lines that `piece` completes. Raises UnreadableInput for a line that no job of ours writes."""
         self._lines.take(piece)
         while (line := self._next()) is not None:
             kind, _, content = line.partition(b" ")

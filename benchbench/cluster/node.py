@@ -52,7 +52,7 @@ def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
 
 
 def describe_machine() -> Description:
-    """This machine, and what it has installed."""
+    """Describe this machine and the frameworks that are installed on it."""
     return Description(
         version=__version__,
         machine=machine(),
@@ -77,7 +77,7 @@ def _packages() -> dict[str, str]:
 
 
 class Teller(RunObserver):
-    """Tells what goes on, as it is stored: without secrets and paths of this machine."""
+    """Sends events and records as they would be stored: without secrets or paths of this machine."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -92,11 +92,11 @@ class Teller(RunObserver):
         self._tell(LineKind.STAGE, self._redact(text))
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
-        """The head, of a run that has anything to measure."""
+        """Send the run's head, if the run has anything to measure."""
         for info in infos:
             if info.plan:
                 self._tell(LineKind.HEAD, codec.to_json(info, redact=self._redact))
 
     def record(self, record: Record, side: int) -> None:
-        """A record."""
+        """Send a record."""
         self._tell(LineKind.RECORD, codec.storable(record, self._redact)[1])

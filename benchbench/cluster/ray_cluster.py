@@ -61,7 +61,7 @@ class RayCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A connection that was there before stays."""
+        """Disconnect, unless the connection was there before."""
         for task in list(self._streams):
             self.stop(task)
         if self._own:
@@ -73,7 +73,7 @@ class RayCluster:
         return sorted(_named(alive), key=lambda node: node.name)
 
     def start(self, node: Node, job: bytes) -> int:
-        """All of the machine's CPUs and GPUs are claimed, so that it has no neighbours."""
+        """Begin a job that claims all CPUs and GPUs of the machine, so that nobody else runs there."""
         remote = self._ray.remote(run_on_node).options(
             num_cpus=node.cpus,
             num_gpus=node.gpus,
@@ -87,7 +87,7 @@ class RayCluster:
         return self._count
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """At most one event of each job."""
+        """What has come from the jobs since: at most one event of each."""
         tasks = {stream: task for task, stream in self._streams.items()}
         if not tasks:
             return []
@@ -114,7 +114,7 @@ class RayCluster:
 
 
 def _check_answers(address: str) -> None:
-    """Whether anything does: Ray itself would wait for minutes. Raises OSError, UsageError."""
+    """Raise OSError if nothing answers at the address, where Ray would wait for minutes; or UsageError."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -124,7 +124,7 @@ def _check_answers(address: str) -> None:
 
 
 def _named(alive: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """Each by its label or host; of one name, the second and further ones with a number."""
+    """The nodes, named by label or host; where names repeat, a number is added from the second on."""
     found, seen = [], Counter[str]()
     for each in sorted(alive, key=lambda node: str(node["NodeID"])):
         labels = each.get("Labels", {})

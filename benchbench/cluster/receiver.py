@@ -134,21 +134,21 @@ class Receiver:
 
     @property
     def info(self) -> RunInfo | None:
-        """The head of its run, once there is one."""
+        """The head of the run, once the machine has sent it."""
         return self._info
 
     @property
     def is_there(self) -> bool:
-        """Whether its run, if it has one, was not removed meanwhile."""
+        """Whether the run is still there: somebody may have removed it meanwhile."""
         return self._info is None or os.path.isdir(self._folder)
 
     def recall(self) -> None:
-        """Count what an interrupted run has. Raises UnreadableInput."""
+        """Count the records that an interrupted run already has. Raises UnreadableInput."""
         for record in self._stored() if self.share.interrupted else ():
             self._count(record)
 
     def starting(self) -> None:
-        """Its machine has been given the job. Raises CannotWrite."""
+        """Note that the machine was given the job. Raises CannotWrite."""
         self._state = ShareState.STARTING
         if self.share.interrupted:
             with closing(self._writer()) as writer:
@@ -172,11 +172,11 @@ class Receiver:
         return None
 
     def fail(self, reason: str) -> None:
-        """Its machine cannot go on, or cannot be understood. Its run stays as it is, to be resumed."""
+        """Note why the machine cannot continue. Its run stays as it is, to be resumed."""
         self._state, self._reason = ShareState.FAILED, self._reason or reason
 
     def end(self) -> None:
-        """Its machine has ended: it is done if nothing is unfinished. Else the run can be resumed.
+        """Note that the job ended: the share is done if no case is unfinished. Else its run can be resumed.
 
         Raises CannotWrite, UnreadableInput.
         """
@@ -192,9 +192,9 @@ class Receiver:
                 writer.end()
 
     def lose(self, reason: str) -> list[Case]:
-        """Its machine went away: what is unfinished, which is stored as lost.
+        """Store unfinished cases as lost, since the machine went away, and return them.
 
-        Where nothing is, it had done all of its share. Raises CannotWrite, UnreadableInput.
+        Without any, the share is done. Raises CannotWrite, UnreadableInput.
         """
         self._state, self._reason = ShareState.LOST, reason
         if self._info is None:
@@ -217,7 +217,7 @@ class Receiver:
 
     @property
     def progress(self) -> ShareProgress:
-        """As it is now."""
+        """How far the machine has come by now."""
         return ShareProgress(
             machine=self.share.machine,
             kind=self.share.kind,
@@ -255,11 +255,11 @@ class Receiver:
         return self._results / runs.RUNS / self._info.id
 
     def _writer(self) -> RunWriter:
-        """To be closed at once. Raises CannotWrite."""
+        """A writer of the run; close it at once, since it keeps the file open. Raises CannotWrite."""
         return RunWriter(self._folder, redact=self._redact)
 
     def _stored(self) -> tuple[Record, ...]:
-        """The records that are there. Raises UnreadableInput."""
+        """The records that are stored so far. Raises UnreadableInput."""
         return runs.read_run(self._folder).records
 
     def _check(self, record: Record) -> None:
@@ -306,7 +306,7 @@ class Receiver:
 
 
 def _most_rounds(policy: Policy) -> int:
-    """Of one case: as many more where it is noisy (`timing.policy.rounds_of`), and any number by a budget."""
+    """The most rounds a case may get: twice as many if it is noisy, any number under a budget."""
     if policy.budget_s is not None:
         return 2**31
     return policy.rounds if policy.continue_above is None else 2 * policy.rounds

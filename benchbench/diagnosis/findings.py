@@ -56,7 +56,7 @@ def examine(host: Host) -> list[Finding]:
 
 
 def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> Host:
-    """This machine, after a pause of half a second in which its other processes are watched."""
+    """Look at this machine: its other processes are watched for half a second."""
     root = Path("/")
     pause = watch_neighbours(root, sleep)
     temporary = Path(tempfile.gettempdir())

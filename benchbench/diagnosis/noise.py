@@ -1,5 +1,6 @@
-"""A suite measured against itself: how much its processes differ, which change could be found, and which
-threshold that suggests. Pure.
+"""A suite compared with itself: how much processes differ, which changes that hides. Pure.
+
+It suggests the threshold from which changes can be found.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ COVERED = 0.9  # of the cases, by the suggested threshold: one wild case must no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """One case against itself. Fractions: 0.02 is 2 %; None where there is no such value, and `reason` why.
+    """A case compared with itself, in fractions: 0.02 is 2 %. None: `reason` says why.
 
     `cv`: of the medians of all its processes. `detectable`: the smallest change that a comparison of two
     runs calls slower with 80 % power. `alarm`: whether this one found a change where there is none.

@@ -1,4 +1,4 @@
-"""Does the pipeline tell the truth here? Spins of known length through a worker, and what is made of them."""
+"""The self-test: spins of known length are measured through a worker, and compared with the truth."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ VIRTUAL = "{} is not tested: the time of its virtual devices is made up, so ther
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One trial's: seconds of a step; the error and its limit are relative. None: `note` says why."""
+    """The result of a trial: seconds of a step, a relative error and its limit. None: `note` says why."""
 
     where: str
     spin: str

@@ -1,1 +1,1 @@
-"""What a verb answers, as text and tables."""
+"""The answers of commands as documents: facts, tables of typed cells, plots, notes."""

@@ -1,4 +1,4 @@
-"""Several devices: beside one, the ranks of a case beside each other, and what lies between each two."""
+"""Tables of several devices: their speed-up over one, the ranks of a case, the links between them."""
 
 from __future__ import annotations
 

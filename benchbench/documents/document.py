@@ -1,7 +1,7 @@
-"""What a verb answers: one frozen value that every exporter can render. Nothing here formats for a medium.
+"""The answer of a command: a frozen value that every exporter renders in its own format.
 
 Texts are as they came from the data: an exporter makes them safe to show in its format. Plots are data, too:
-what is drawn, in SI base units; how it looks is the exporters' business.
+the values that are drawn, in SI base units; how they look is the exporters' business.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class SizedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """One alternative over sizes, smallest first."""
+    """An alternative's values over sizes, smallest first."""
 
     label: str
     backend: str

@@ -147,7 +147,7 @@ def _label(name: str, row: Row) -> str:
 
 
 def _status(row: Row) -> str:
-    """Why there is no value."""
+    """Why the bar has no value."""
     return row.metric("latency_s").reason if row.ok else str(row.status)
 
 
@@ -181,7 +181,7 @@ def _axes(params: Mapping[str, Scalar]) -> Iterator[Axis]:
 
 
 def _rest(case: Case, axis: Axis) -> tuple[object, ...]:
-    """What else tells a work from others."""
+    """What else tells the work from others, besides the sizes on the axis."""
     params = tuple((name, value) for name, value in case.params.items() if name not in axis)
     return case.suite, case.workload, params, case.dtype, case.phase, case.cache
 

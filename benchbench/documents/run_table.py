@@ -207,7 +207,7 @@ def _noted(cell: Cell, row: Row) -> Cell:
 
 
 def _reason(row: Row) -> Cell:
-    """Why it has no speed; why another number is absent is in JSON and CSV."""
+    """Why the row has no speed. Reasons for other absent numbers are in JSON and CSV."""
     if row.ok:
         return _noted(Cell((why_no_speed(row),), Tone.WARNING), row)
     if len(why_no_speed(row)) > INLINE:
@@ -501,7 +501,7 @@ def _context(case: Case, by: str, device: str) -> list[str]:
 
 
 def _name(case: Case, by: str, same_device: bool, one_mode: bool) -> str:
-    """Who computes a case, of those that differ in nothing else."""
+    """The name of an alternative: what differs between cases that do the same work."""
     target, mode = (
         ("", "") if by == "target" else (case.target, "" if by == "mode" or one_mode else case.mode)
     )

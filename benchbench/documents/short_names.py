@@ -1,4 +1,4 @@
-"""Names for where there is little room: of a workload's parameters, those that tell its sizes apart."""
+"""Short names of cases: of a workload's parameters, only those that tell its sizes apart."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Exporter(Format):
 
     @abstractmethod
     def export(self, document: Document) -> dict[str, bytes]:
-        """One text; of pictures, one for each plot."""
+        """The content of each file by its name: one file, or one for each plot where it makes pictures."""
 
 
 class RunExporter(Format):
@@ -33,4 +33,4 @@ class RunExporter(Format):
 
     @abstractmethod
     def export(self, report: RunReport) -> dict[str, bytes]:
-        """One text or several."""
+        """The content of each file by its name."""

@@ -15,7 +15,7 @@ class Json(Exporter):
     extension: ClassVar[str] = "json"
 
     def export(self, document: Document) -> dict[str, bytes]:
-        """One value; absent ones are null."""
+        """The document's data as one JSON value; absent numbers are null."""
         return {f"{document.name}.json": json_text(document.data, indent=2)}
 
 

@@ -1,1 +1,1 @@
-"""A run held against baselines."""
+"""Baselines, and the check of a run against them."""

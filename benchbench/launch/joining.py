@@ -34,7 +34,7 @@ PAUSE_S = 0.05  # between attempts to reach the first process
 
 
 def gather_followers(where: Launched, limit_s: float = JOIN_S) -> Group:
-    """As the first process, wait for the others.
+    """Wait for the other processes; called by the first one.
 
     Raises UsageError where the port is taken, or a process does not come or has other versions.
     """

@@ -34,7 +34,7 @@ HINT = "torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_redu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """One process of `size`.
+    """A process that a launcher started, one of `size`.
 
     `address`: of the first process; None where all are on one host: the first leaves its address in `file`.
     `secret`: by which they know each other; of one host's processes, the first makes one and leaves it there.
@@ -48,7 +48,7 @@ class Launched:
 
 
 def launched(environ: Mapping[str, str], parent: int) -> Launched:
-    """Which process this is. `parent`: the id of the launcher's process on this host. Raises UsageError."""
+    """Which of the launcher's processes this is; `parent`: its process id on this host. Raises UsageError."""
     for launcher, names in LAUNCHERS.items():
         if names[0] in environ and names[1] in environ:
             return _launched_by(launcher, environ, parent)

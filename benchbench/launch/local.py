@@ -31,7 +31,7 @@ WAITING_BYTES = 2**29  # of a template that has imported a framework: 0.2 to 0.5
 
 
 class LocalTransport:
-    """One run's processes and their folder."""
+    """The processes of a run, started on this machine, and the folder they work in."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LocalTransport:
         return worker
 
     def spare_workers(self) -> int:
-        """In a quarter of the free memory: cases need some, and so may the other side of a comparison."""
+        """How many fit into a quarter of the free memory: cases, and perhaps another pool, need the rest."""
         return available_bytes() // 4 // WAITING_BYTES
 
     def watch(self, case: Case) -> Sampler:

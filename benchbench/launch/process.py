@@ -99,7 +99,7 @@ class LocalWorker(Worker):
         )
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """Its first message."""
+        """The template's first message, or why there is none."""
         try:
             message = self._channel.receive(timeout_s)
             if message is not None:
@@ -260,7 +260,7 @@ MOST_UNREAD = 16 * MOST_BYTES  # what came and was not read may be that much
 
 
 class Channel:
-    """This process's end."""
+    """This process's end of the socket to a worker: one JSON object a line, either way."""
 
     def __init__(self, end: socket.socket, lines: LineBuffer | None = None) -> None:
         """`lines`: what was read of it before."""

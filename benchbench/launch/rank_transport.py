@@ -53,7 +53,7 @@ LATE_S = 8.0  # for another process to say so
 
 
 class RankTransport:
-    """This process's workers and, of frameworks with a process per device, those of the other processes."""
+    """This process's workers and, for frameworks with a process per device, the other processes' workers."""
 
     def __init__(self, group: Group, settings: Settings, code: UserCode | None = None) -> None:
         self._group = group
@@ -134,7 +134,7 @@ class RankedWorker(Worker):
             self._own.post({**job, "launched": self._meeting.invitation(0)}, files, fork=fork)
 
     def collect(self, timeout_s: float) -> Answer:
-        """One answer for all ranks."""
+        """Combine the answers of all ranks into one."""
         if self._lost:
             return Answer(None, JobEnd.CRASHED, self._lost)
         if self._meeting is None:
@@ -282,7 +282,7 @@ class Group:
 
     @cached_property
     def members(self) -> list[LaunchedProcess]:
-        """In the order of ranks."""
+        """All launched processes, in the order of ranks."""
         return [self.own, *(follower.member for follower in self.followers)]
 
     @cached_property
@@ -342,7 +342,7 @@ def _shared_cores(members: Sequence[LaunchedProcess]) -> list[list[int]]:
 
 
 def this_member(where: Launched) -> LaunchedProcess:
-    """This process."""
+    """Describe this process to the others of its group."""
     return LaunchedProcess(
         rank=where.rank,
         host=socket.gethostname(),

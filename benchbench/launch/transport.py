@@ -80,11 +80,11 @@ class Greeting:
 
 
 class Worker(ABC):
-    """One worker: usable until `close`, or until it dies. Then every answer says so."""
+    """A worker: usable until `close`, or until it dies. Then every answer says so."""
 
     @abstractmethod
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """Its first message, waited for; asked for once."""
+        """The worker's first message, which this waits for; call it once."""
 
     @abstractmethod
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
@@ -125,11 +125,11 @@ class NotStarted(Worker):
         self._reason = reason
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """It is broken."""
+        """Say that the worker is broken, and why."""
         return Greeting(status="broken", reason=self._reason)
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
-        """Nothing begins."""
+        """Begin nothing: `collect` tells that the worker died."""
 
     def collect(self, timeout_s: float) -> Answer:
         """The answer of a worker that died."""

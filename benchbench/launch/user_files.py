@@ -148,7 +148,7 @@ class UserWorkload:
 
 
 class UserFilesProcess:
-    """One process after another: each is started when something is asked, and serves until it fails."""
+    """A process that reads the user's files: started at the first question, replaced after a failure."""
 
     def __init__(self, code: UserCode, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
         self._code, self._limit_s, self._start_s = code, limit_s, start_s
@@ -244,7 +244,7 @@ def _known_slow(file: Path) -> _Described | None:
 
 
 def _remember_slow(file: Path) -> None:
-    """So far as there is a cache to remember it in."""
+    """Remember in the user's cache, if it can be written, that the file took too long."""
     with suppress(OSError):
         memory = _memory(file)
         if not os.path.exists(memory):

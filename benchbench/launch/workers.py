@@ -19,7 +19,7 @@ from benchbench.registry import load_class
 
 
 class RunWorkers:
-    """They are started side by side, and ended when a round has no use for them."""
+    """The workers of a run: started side by side, and ended when a round has no use for them."""
 
     def __init__(self, transport: Transport, targets: Mapping[str, Target]) -> None:
         """`targets`: by name, all that templates may have."""
@@ -69,7 +69,7 @@ class RunWorkers:
             worker.collect(IMPORT_TIMEOUT_S)
 
     def staying(self, templates: Collection[Template]) -> set[Template]:
-        """Those whose worker can take another job and whose time is virtual."""
+        """The templates whose worker can take another job and whose time is virtual."""
         return {each for each in templates if self._is_alive(each) and self._is_virtual(each)}
 
     def usable(self, template: Template) -> Worker:

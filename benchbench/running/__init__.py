@@ -1,1 +1,1 @@
-"""The loop that makes records."""
+"""How a run is measured: requests, workers, rounds, records."""

@@ -87,7 +87,7 @@ def _measuring(
 
 @contextmanager
 def _with_code(side: Variant) -> Iterator[Variant]:
-    """With its revision of the user's code checked out, if it names one."""
+    """Yield the side with the user's code at its revision checked out, if it names one."""
     code = user_code()
     if not side.revision:
         yield dataclasses.replace(side, code=code)
@@ -159,7 +159,7 @@ def _pairs(
 def _judged(
     pairs: Sequence[Pair], probes: Sequence[Sequence[Probe]], variants: Sequence[Variant]
 ) -> list[tuple[Pair, tuple[Obstacle | None, ...]]]:
-    """Each pair with why a side cannot run. A sequence of doubled sizes ends with the first too large one."""
+    """Each pair, and why a side cannot run. A sequence of doubled sizes ends with the first too large."""
     judged: list[tuple[Pair, tuple[Obstacle | None, ...]]] = []
     ended: set[str] = set()
     for pair in pairs:

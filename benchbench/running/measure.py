@@ -336,7 +336,7 @@ class Presence:
         self._own = new.rename(new.with_name(f"{new.name[1:]}{MARK}"))  # not seen before it is locked
 
     def leave(self) -> None:
-        """This process measures no more."""
+        """Note that this process has stopped measuring, and release its lock."""
         if self._own is not None:
             self._own.unlink(missing_ok=True)
         if self._descriptor is not None:

@@ -47,7 +47,7 @@ class RunObserver:
         """A case was profiled, or could not be."""
 
     def end(self, runs: Sequence[RunProgress]) -> None:
-        """Nothing more will be measured: all is done, or an exception is on its way."""
+        """End: everything is measured, or an exception stops the run."""
 
 
 class Callbacks(RunObserver):
@@ -108,7 +108,7 @@ class Forecast:
 
 
 def line(record: Record) -> str:
-    """One record as a line of text."""
+    """The record as a line of text."""
     name = visible(record.case.id)
     outcome = record.outcome
     if isinstance(outcome, Failure):
@@ -119,7 +119,7 @@ def line(record: Record) -> str:
 
 
 def profile_line(found: Profiled) -> str:
-    """One profile as a line of text: the operators that took longest, or why there is none."""
+    """The profile as a line of text: the operators that took longest, or why there is none."""
     name, outcome = visible(found.case.id), found.outcome
     if isinstance(outcome, Failure):
         return f"{'no profile':<14} {name}  {visible(outcome.message)}"

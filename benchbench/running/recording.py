@@ -166,7 +166,7 @@ def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
 
 
 def _shareable(probe: Probe) -> Probe:
-    """Without the path of the interpreter: results are shown to others, home folders are not."""
+    """The probe without its interpreter's folder: results are shared, names of home folders should not be."""
     target = dataclasses.replace(probe.target, python=PurePath(probe.target.python).name)
     return dataclasses.replace(probe, target=target)
 
@@ -342,7 +342,7 @@ class Recorder:
 def keep_profiles(
     pool: WorkerPool, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
 ) -> Iterator[Profiled]:
-    """Each profile once it is in the run's `folder`, where it is not there yet. Raises CannotWrite."""
+    """Record the profiles that the run's `folder` lacks; yields each once stored. Raises CannotWrite."""
     there = {found.case.id for found in artifacts.read_profiles(folder)[0]}
     missing = [record for record in records if record.case.id not in there]
     for found, traces in profile_cases(pool, missing, announce):

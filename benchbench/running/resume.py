@@ -1,4 +1,4 @@
-"""An interrupted run finished: what it lacks is measured, by the same versions on the same machine."""
+"""Finishing an interrupted run: the missing rounds are measured by the same versions on the same machine."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
 
 
 def _of_ranks(replies: Sequence[Any], stages: dict[str, float]) -> Measurement:
-    """One measurement of all ranks; a stage lasts as long as in the slowest one.
+    """Combine the measurements of all ranks; a stage lasts as long as in the slowest rank.
 
     `host`, in a reply: the number of the rank's host, where a launcher started it.
     """

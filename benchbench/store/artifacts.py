@@ -1,4 +1,4 @@
-"""What a run keeps beside its records: for each case that was profiled a table, and the traces it is from."""
+"""Files that a run keeps beside its records: a table for each profiled case, and the traces behind it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _stem(case: str) -> str:
 
 
 def read_profiles(run: Path) -> tuple[list[Profiled], list[str]]:
-    """Those in a run's folder by case, and for each file that cannot be read its name and why."""
+    """The profiles in a run's folder, sorted by case, and why each unreadable file cannot be read."""
     found, damaged = [], []
     for path in sorted((run / ARTIFACTS).glob(f"*{TABLE}")):
         try:

@@ -150,7 +150,7 @@ def _check_notes(notes: Sequence[Note]) -> None:
 
 
 def _check_ranks(found: Measurement) -> None:
-    """Each as a measurement; together they give what stands for all of them."""
+    """Check each rank's numbers as a measurement's, and that all ranks together give the case's."""
     for rank in found.ranks:
         _check_numbers([*rank.warmup_block_s, *rank.block_s, rank.cold_s or 0.0])
         _check_numbers([number for batch in rank.batches for number in dataclasses.astuple(batch)])
@@ -233,7 +233,7 @@ def _converted(raw: object, kind: type[T], where: str = "") -> T:
 
 
 def _check_error(outcome: Measurement | Failure) -> None:
-    """That of a wrong result may be of any size."""
+    """Check the relative error; a wrong result may have one of any size."""
     if not 0 <= (outcome.relative_error or 0.0) < math.inf:  # NaN fails this too
         raise UnreadableInput("outcome: a relative error is negative or not finite")
 

@@ -44,7 +44,7 @@ class Stats(msgspec.Struct):
 
 
 class Benchmark(msgspec.Struct):
-    """One test."""
+    """A test of pytest-benchmark, with its samples."""
 
     fullname: str
     stats: Stats
@@ -123,7 +123,7 @@ def _commit_tag(sessions: Sequence[BenchmarkFile]) -> dict[str, str]:
 
 
 def _commit(info: Mapping[str, Any]) -> str:
-    """As a run of ours names it; empty for `unversioned`, `unknown` and what is no hash."""
+    """The commit's hash, as our runs write it; empty for `unversioned`, `unknown` and what is no hash."""
     name = info.get("id")
     if not (isinstance(name, str) and HASH.fullmatch(name)):
         return ""

@@ -66,7 +66,7 @@ def commit_name(name: str, *, dirty: bool) -> str:
 
 
 def short(value: str) -> str:
-    """With hashes cut to twelve digits."""
+    """`value`, its hashes cut to twelve digits."""
     return HASH.sub(r"\1", value)
 
 

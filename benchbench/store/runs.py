@@ -78,9 +78,10 @@ class RunWriter:
             raise
 
     def append(self, record: Record) -> Record:
-        """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid.
+        """Append a record as a whole line, which is on disk when this returns.
 
-        Returns what was stored: a failure in place of a record that could not be read again.
+        Returns what was stored: a failure in place of a record that could not be read again. Raises
+        CannotWrite; earlier records stay valid.
         """
         record, text = codec.storable(record, self._redact)
         line = text + b"\n"
@@ -121,7 +122,7 @@ class RunWriter:
             disk.replace(self._path.with_name(END), text)
 
     def close(self) -> None:
-        """Nothing is pending: every record is on disk already."""
+        """Close the file; every record is on disk already."""
         os.close(self._descriptor)
         os.close(self._lock)
 
@@ -203,7 +204,7 @@ def read_head(path: Path) -> RunInfo:
 
 
 def _head(path: Path) -> tuple[RunInfo, bool]:
-    """And whether its lines have checksums."""
+    """The head, and whether the lines of its run have checksums."""
     hint = f"The records in {path / RECORDS} need it: restore it from a copy."
     stored = codec.document(path / HEAD, _Head, hint)
     if not NAME.fullmatch(stored.id):  # it names files elsewhere, such as a baseline's

@@ -1,5 +1,6 @@
-"""Warm up, choose a block size, sample until the median is known. The timer, and with it the clock, is
-passed in; nothing here knows a framework.
+"""Warm up, choose a block size, sample until the median is known.
+
+The timer, and with it the clock, is passed in; this module knows no framework.
 
 Block → process → session (docs/measuring.md): this module makes the blocks of one process. Every block
 is kept, the warm-up's too.

@@ -1,7 +1,7 @@
-"""Work of known length, to try the pipeline on: on the host it spins until a clock of its own says that it is
-over, on a device for cycles that this clock was used to count.
+"""Work of known length, by a clock other than the pipeline's, to test the pipeline with.
 
-That clock is not the pipeline's: what others take of the CPU lengthens a spin, and the spin notes it.
+On the host it spins until its own clock says that it is over; on a device, for cycles that were counted by
+that clock. What others take of the CPU lengthens a spin, and the spin notes it.
 """
 
 from __future__ import annotations

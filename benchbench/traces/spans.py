@@ -92,7 +92,7 @@ def _innermost(spans: Sequence[Span], indices: Sequence[int], parents: list[int 
 
 
 def shared(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, float]]:
-    """Each stretch's share of the wall time: what runs at once shares it equally."""
+    """The share of the wall time that each stretch has: stretches that run at once share it equally."""
     changes: dict[float, int] = defaultdict(int)
     for piece in pieces:
         changes[piece.start_s] += 1

@@ -231,7 +231,7 @@ def _operations(name: str, computations: Mapping[str, Computation]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event, in nanoseconds of the trace's own clock."""
+    """An event, in nanoseconds of the trace's own clock."""
 
     name: str
     start_ns: float

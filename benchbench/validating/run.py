@@ -149,7 +149,7 @@ def _identity(case: Mapping[str, Any]) -> str:
 
 
 def _placement(placement: Any) -> Any:
-    """Without names where there are none, as earlier versions wrote it."""
+    """The placement without empty `names`, as earlier versions wrote it."""
     if not isinstance(placement, dict):
         return placement
     return {name: each for name, each in placement.items() if (name, each) != ("names", [])}

@@ -167,7 +167,7 @@ def outputs_by_name(names: Collection[str], output: Any) -> dict[str, Any]:
 def sample_elements(
     workload: Operation, program: Program, output: Any, reader: Reader, batch: int
 ) -> list[Floats]:
-    """Of each sample of a batch, the elements that are verified of one: the same places in every sample."""
+    """Indices of the elements verified in a batch: the same places in every sample."""
     import numpy as np
 
     index = sample_indices(workload)[OUTPUT]

@@ -100,7 +100,7 @@ class Backward(Operation):
         return {name: np.asarray(gradients[name][tuple(index.T)]) for name, index in indices.items()}
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.autograd.grad."""
+        """A program that calls torch.autograd.grad."""
         import torch
 
         forward: Program = super().build_torch(context, _without_upstream(arrays))  # type: ignore[misc]

@@ -67,5 +67,5 @@ def graded(value: float, warning: float, problem: float = float("inf")) -> Level
 
 
 def unknown_result(why: str) -> tuple[Sight, ...]:
-    """A check that has no answer."""
+    """The result of a check that has no answer."""
     return (Sight(Level.UNKNOWN, why),)

@@ -19,7 +19,7 @@ def conv(layer: Conv) -> Any:
 
 
 def conv_transpose(layer: ConvTranspose) -> Any:
-    """nn.ConvTranspose2d."""
+    """An nn.ConvTranspose2d of the layer's sizes."""
     from torch import nn
 
     return nn.ConvTranspose2d(
@@ -28,7 +28,7 @@ def conv_transpose(layer: ConvTranspose) -> Any:
 
 
 def dense(layer: Dense) -> Any:
-    """nn.Linear."""
+    """An nn.Linear of the layer's sizes."""
     from torch import nn
 
     return nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)

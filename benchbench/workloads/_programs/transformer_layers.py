@@ -25,12 +25,12 @@ class TransformerLayers(ABC):
     epsilon: float = EPSILON
 
     def encoder_layer(self, x: Any, name: str) -> Any:
-        """nn.TransformerEncoderLayer."""
+        """The computation of nn.TransformerEncoderLayer, by the weights of that name."""
         x = self._around(x, f"{name}.norm1", lambda x: self.self_attention(x, f"{name}.self_attn"))
         return self._around(x, f"{name}.norm2", lambda x: self._fed(x, name))
 
     def decoder_layer(self, x: Any, memory: Any, name: str) -> Any:
-        """nn.TransformerDecoderLayer, causal."""
+        """The computation of nn.TransformerDecoderLayer, causal, by the weights of that name."""
         x = self._around(
             x, f"{name}.norm1", lambda x: self.self_attention(x, f"{name}.self_attn", causal=True)
         )
@@ -46,7 +46,7 @@ class TransformerLayers(ABC):
         return self._attended(name, *self.xp.split(qkv, 3, axis=-1), causal=causal)
 
     def dense(self, x: Any, name: str) -> Any:
-        """nn.Linear."""
+        """The computation of nn.Linear, by the weights of that name."""
         return self.linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def _cross_attention(self, x: Any, memory: Any, name: str) -> Any:

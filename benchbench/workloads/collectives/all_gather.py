@@ -43,7 +43,7 @@ class AllGather(Collective):
         return np.asarray(self.stacked(arrays)[element // self.part, element % self.part], np.float64)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.distributed.all_gather_into_tensor."""
+        """A program that calls torch.distributed.all_gather_into_tensor."""
         import torch.distributed as dist
 
         if context.world.processes == 1:
@@ -59,7 +59,7 @@ class AllGather(Collective):
         return Program(step, (x,), held=(result,), compiles=False)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """ReplicaContext.all_gather."""
+        """A program that calls ReplicaContext.all_gather."""
         import tensorflow as tf
 
         if context.dtype == tf.bfloat16:
@@ -69,7 +69,7 @@ class AllGather(Collective):
         )
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.lax.all_gather."""
+        """A program that calls jax.lax.all_gather."""
         import jax
 
         def collective(own: Any, axis: str) -> Any:

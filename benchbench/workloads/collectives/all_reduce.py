@@ -68,12 +68,12 @@ class AllReduce(Collective):
         return Program(step, (x,), held=() if result is None else (result,), compiles=False)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """ReplicaContext.all_reduce."""
+        """A program that calls ReplicaContext.all_reduce."""
         self._refuse_in_place("a tensor of TensorFlow")
         return in_replicas(context, self.stacked(arrays), lambda replica, own: replica.all_reduce("sum", own))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.lax.psum."""
+        """A program that calls jax.lax.psum."""
         import jax
 
         self._refuse_in_place("an array of JAX")

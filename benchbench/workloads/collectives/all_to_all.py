@@ -45,7 +45,7 @@ class AllToAll(Collective):
         return np.asarray(self.stacked(arrays)[source, rank * self.part + offset], np.float64)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.distributed.all_to_all_single."""
+        """A program that calls torch.distributed.all_to_all_single."""
         import torch.distributed as dist
 
         if context.world.processes == 1:
@@ -64,7 +64,7 @@ class AllToAll(Collective):
         return parts.transpose(0, 1).reshape(self.world, self.size)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.lax.all_to_all."""
+        """A program that calls jax.lax.all_to_all."""
         import jax
 
         def collective(own: Any, axis: str) -> Any:

@@ -52,7 +52,7 @@ class Barrier(BetweenRanks):
         return np.zeros(len(index))
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.distributed.barrier."""
+        """A program that calls torch.distributed.barrier."""
         import numpy as np
         import torch.distributed as dist
 

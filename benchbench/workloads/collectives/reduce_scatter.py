@@ -53,7 +53,7 @@ class ReduceScatter(Collective):
         return np.asarray(self.stacked(arrays)[:, element].sum(axis=0, dtype=np.float64))
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.distributed.reduce_scatter_tensor."""
+        """A program that calls torch.distributed.reduce_scatter_tensor."""
         import torch.distributed as dist
 
         if context.world.processes == 1:
@@ -68,7 +68,7 @@ class ReduceScatter(Collective):
         return Program(step, (x,), held=(result,), compiles=False)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.lax.psum_scatter."""
+        """A program that calls jax.lax.psum_scatter."""
         import jax
 
         def collective(own: Any, axis: str) -> Any:

@@ -73,7 +73,7 @@ class SendRecv(Collective):
         return np.asarray(self.stacked(arrays)[np.array(self.sources)[index[:, 0]], index[:, 1]], np.float64)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.distributed.batch_isend_irecv."""
+        """A program that calls torch.distributed.batch_isend_irecv."""
         import torch
         import torch.distributed as dist
 
@@ -96,7 +96,7 @@ class SendRecv(Collective):
         return Program(step, (x,), held=(received,), compiles=False)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.lax.ppermute."""
+        """A program that calls jax.lax.ppermute."""
         import jax
 
         pairs = [(rank, self.target(rank)) for rank in range(self.world)]

@@ -27,19 +27,19 @@ class Add(Vectors):
         return np.add(x, y, dtype=np.float64)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.add."""
+        """A program that calls torch.add."""
         import torch
 
         return Program(torch.add, (context.put(arrays["x"]), context.put(arrays["y"])))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """tf.add."""
+        """A program that calls tf.add."""
         import tensorflow as tf
 
         return Program(tf.add, (context.put(arrays["x"]), context.put(arrays["y"])))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jnp.add."""
+        """A program that calls jnp.add."""
         import jax.numpy as jnp
 
         return Program(jnp.add, (context.put(arrays["x"]), context.put(arrays["y"])))

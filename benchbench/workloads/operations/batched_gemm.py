@@ -67,7 +67,7 @@ class BatchedGemm(Operation):
         return ops.matmul(arrays["a"], arrays["b"])
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.bmm."""
+        """A program that calls torch.bmm."""
         import torch
 
         return Program(torch.bmm, (context.put(arrays["a"]), context.put(arrays["b"])))

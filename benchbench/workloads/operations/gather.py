@@ -54,7 +54,7 @@ class Gather(Operation):
         return np.asarray(arrays["table"][arrays["index"][index[:, 0]], index[:, 1]], np.float64)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.index_select."""
+        """A program that calls torch.index_select."""
         import torch
 
         def step(table: Any, index: Any) -> Any:
@@ -63,7 +63,7 @@ class Gather(Operation):
         return Program(step, (context.put(arrays["table"]), context.put(arrays["index"])))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """tf.gather."""
+        """A program that calls tf.gather."""
         import tensorflow as tf
 
         return Program(tf.gather, (context.put(arrays["table"]), context.put(arrays["index"])))

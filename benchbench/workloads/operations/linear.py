@@ -73,7 +73,7 @@ class Linear(Operation):
         return ops.linear(arrays["x"], arrays["weight"], arrays["bias"])
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """F.linear."""
+        """A program that calls F.linear."""
         import torch.nn.functional as F
 
         return Program(F.linear, tuple(context.put(arrays[name]) for name in ("x", "weight", "bias")))

@@ -63,7 +63,7 @@ class Reduction(Operation):
         return np.asarray(asked.sum(axis=self.axis, dtype=np.float64))
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.sum."""
+        """A program that calls torch.sum."""
         import torch
 
         def step(x: Any) -> Any:
@@ -72,7 +72,7 @@ class Reduction(Operation):
         return Program(step, (context.put(arrays["x"]),))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """tf.reduce_sum."""
+        """A program that calls tf.reduce_sum."""
         import tensorflow as tf
 
         def step(x: Any) -> Any:
@@ -81,7 +81,7 @@ class Reduction(Operation):
         return Program(step, (context.put(arrays["x"]),))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jnp.sum."""
+        """A program that calls jnp.sum."""
         import jax.numpy as jnp
 
         def step(x: Any) -> Any:

@@ -79,7 +79,7 @@ class Scatter(Operation):
         return Program(step, (context.put(arrays["x"]), context.put(arrays["index"])))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """tf.math.unsorted_segment_sum."""
+        """A program that calls tf.math.unsorted_segment_sum."""
         import tensorflow as tf
 
         def step(x: Any, index: Any) -> Any:
@@ -88,7 +88,7 @@ class Scatter(Operation):
         return Program(step, (context.put(arrays["x"]), context.put(arrays["index"])))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.ops.segment_sum."""
+        """A program that calls jax.ops.segment_sum."""
         import jax
 
         def step(x: Any, index: Any) -> Any:

@@ -36,7 +36,7 @@ class Sort(OrderedRows):
         return type(self)(rows=5, columns=129)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.sort."""
+        """A program that calls torch.sort."""
         import torch
 
         def step(x: Any) -> Any:
@@ -45,7 +45,7 @@ class Sort(OrderedRows):
         return Program(step, (context.put(arrays["x"]),))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """tf.sort."""
+        """A program that calls tf.sort."""
         import tensorflow as tf
 
         def step(x: Any) -> Any:
@@ -54,7 +54,7 @@ class Sort(OrderedRows):
         return Program(step, (context.put(arrays["x"]),))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jnp.sort."""
+        """A program that calls jnp.sort."""
         import jax.numpy as jnp
 
         def step(x: Any) -> Any:

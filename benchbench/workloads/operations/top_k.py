@@ -51,7 +51,7 @@ class TopK(OrderedRows):
         return ordered[:, : -self.k - 1 : -1]
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.topk."""
+        """A program that calls torch.topk."""
         import torch
 
         def step(x: Any) -> Any:
@@ -60,7 +60,7 @@ class TopK(OrderedRows):
         return Program(step, (context.put(arrays["x"]),))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """tf.math.top_k."""
+        """A program that calls tf.math.top_k."""
         import tensorflow as tf
 
         def step(x: Any) -> Any:
@@ -69,7 +69,7 @@ class TopK(OrderedRows):
         return Program(step, (context.put(arrays["x"]),))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.lax.top_k."""
+        """A program that calls jax.lax.top_k."""
         import jax
 
         def step(x: Any) -> Any:

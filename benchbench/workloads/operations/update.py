@@ -109,7 +109,7 @@ class Update(Training):
         return updates(self.rule, held, given, ops)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.optim."""
+        """A program that calls torch.optim."""
         if context.device.type == "xla" and not self.fused:
             raise Unsupported("XLA fuses an update's operations by itself")
         self._require_two_forms("torch")
