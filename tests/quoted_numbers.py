@@ -23,7 +23,7 @@ from benchbench.timing import policy, sampling
 from benchbench.worker import case, reference, verify
 from benchbench.workloads import _amp, steps
 from benchbench.workloads._reference import rounding
-from benchbench.workloads.operations import conv2d, lstm
+from benchbench.workloads.operations import conv2d, dropout, lstm
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 KNOWN = {
@@ -57,7 +57,7 @@ KNOWN = {
                 reference,
                 verify,
             ),
-            *(_amp, steps, rounding, conv2d, lstm),
+            *(_amp, steps, rounding, conv2d, dropout, lstm),
         )
     },
 }

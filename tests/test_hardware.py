@@ -29,14 +29,12 @@ from benchbench.choosing.choice import (
     work_choices,
 )
 from benchbench.choosing.sessions import Hardware, MeanLog, evidence_of, gap, mean_log
-from benchbench.choosing.stragglers import LEAST_MACHINES, machine_ps
+from benchbench.choosing.stragglers import machine_ps
 from benchbench.documents.document import PricePanel
 from benchbench.documents.hardware import NO_PRICES, hardware_document, work_title
 from benchbench.errors import UsageError
 from benchbench.exporters.svg import Svg
-from benchbench.judging.comparison import THRESHOLD
-from benchbench.judging.pairs import LEAST_PROCESSES
-from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, ENOUGH
+from benchbench.judging.sessions import ASSUMED_SHARED
 from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
@@ -504,17 +502,6 @@ def test_the_page_shows_what_is_printed() -> None:
     example = page.partition("of these.\n\n```\n")[2].partition("```\n")[0]
     shown = on_a_terminal(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), 130)
     assert example == shown
-
-
-def test_the_page_says_the_numbers_of_the_rules() -> None:
-    page = " ".join((ROOT / "docs/hardware.md").read_text().split())
-    shared, dedicated = (
-        f"{ASSUMED_SHARED:.0%}".replace("%", " %"),
-        f"{ASSUMED_DEDICATED:.0%}".replace("%", " %"),
-    )
-    assert f"counts as differing by {shared}, or by {dedicated} with `--dedicated`" in page
-    assert (ENOUGH, LEAST_PROCESSES, LEAST_MACHINES) == (5, 3, 3)  # in words there
-    assert f"siblings by {100 * THRESHOLD:.0f} % or more" in page
 
 
 def test_markdown_begins_with_what_it_comes_to() -> None:

@@ -275,8 +275,6 @@ def test_wrong_inference_is_wrong_in_every_dtype(dtype: Dtype) -> None:
 def test_bfloat16_alone_would_hide_mistakes_of_inference() -> None:
     hidden, told = (inferred(dtype, MissingBias(nearest(dtype))) for dtype in (Dtype.BFLOAT16, Dtype.FLOAT32))
     assert (round(hidden, 1), told // 1000) == (0.2, 7)
-    page = " ".join((ROOT / "docs/measuring.md").read_text().split())
-    assert "off by 0.2 of bfloat16's tolerance, and by 7,000 times float32's" in page
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
