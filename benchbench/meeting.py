@@ -128,7 +128,7 @@ def _heed(rank: Rank, message: Message) -> None:
 
 
 def _check_reply(reply: object) -> None:
-    """As far as ranks are put together by it; whoever asked reads the rest. Raises ValueError."""
+    """Check what combining ranks needs of a reply; the asker checks the rest. Raises ValueError."""
     if not isinstance(reply, dict) or "ranks" in reply:
         raise ValueError("no reply of a rank")
     if "verified" in reply and not _is_error(reply["verified"]):
@@ -212,7 +212,7 @@ def names_of(job: Message) -> tuple[str, ...]:
 
 
 def of_all(reply: Message) -> Message:
-    """One reply of several ranks. Measurements and profiles stay apart: whoever asked combines them."""
+    """Combine the replies of several ranks, except measurements and profiles, which the asker combines."""
     if "ranks" not in reply or {"outcome", "profile"} & (first := reply["ranks"][0]).keys():
         return reply
     if "verified" not in first:

@@ -317,7 +317,7 @@ class VariancePrior:
 
 
 def calm_prior(variances: Sequence[float], degrees: Sequence[float], likeness: float = 0.0) -> VariancePrior:
-    """As `variance_prior`, of those that are not wild."""
+    """The `variance_prior` of the variances that are not wild."""
     calm = calm_ones(variances, degrees)
     return variance_prior([variances[each] for each in calm], [degrees[each] for each in calm], likeness)
 
@@ -367,7 +367,7 @@ def _prior(variances: Floats, degrees: Floats) -> tuple[float, float]:
 
 
 def _trigamma_inverse(value: float) -> float:
-    """By Newton's method from below, which converges for every value above 0 (Smyth 2004, appendix)."""
+    """The inverse of the trigamma function, by Newton's method from below (Smyth 2004, appendix)."""
     from scipy.special import polygamma
 
     found = 0.5 + 1 / value

@@ -297,7 +297,7 @@ def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_pat
         lambda info: replace(info, resumed=(*info.resumed, a_resumption())),
     ],
 )
-def test_a_run_is_gone_on_with_as_it_was_begun(tmp_path: Path, change: Callable[[RunInfo], RunInfo]) -> None:
+def test_a_run_is_resumed_as_it_was_begun(tmp_path: Path, change: Callable[[RunInfo], RunInfo]) -> None:
     machines = {"a": Scripted(), "b": Scripted(kind="H100")}
     with pytest.raises(Stopped):
         measured(FakeCluster(machines), tmp_path, Killer(3))

@@ -286,7 +286,7 @@ class Offer:
 
 
 def dominating(points: Sequence[tuple[float, float]]) -> list[int | None]:
-    """For each (price, seconds) the index of one that nobody beats and that beats it, or None.
+    """The index of an unbeaten point that beats the point, for each (price, seconds); None for unbeaten ones.
 
     One beats another if it is no worse in both and better in one. The one of least price counts; of several
     alike, the first.

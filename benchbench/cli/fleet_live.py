@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FleetLines(FleetObserver):
-    """On standard error."""
+    """Shows a fleet's progress on standard error: a table on a terminal, else a line per record."""
 
     def __init__(self) -> None:
         self._table: LiveTable | None = None

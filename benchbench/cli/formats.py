@@ -116,7 +116,7 @@ class Output:
 def print_document(
     document: Document, format: str, output: Path | None = None, folder: Path | None = None
 ) -> None:
-    """To `output`, a file or a folder; else one text to the screen, as wide as it is, and plots to `folder`.
+    """Print a document: to `output`, a file or a folder; else text to the screen and plots to `folder`.
 
     `folder`: of a stored run; no link in it is followed. Raises UsageError where several files are to be one,
     or have no place, CannotWrite.

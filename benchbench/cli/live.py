@@ -23,7 +23,7 @@ from benchbench.store.selectors import results_option
 
 
 class Lines(RunObserver):
-    """On standard error: a line per record and, at the end, how many cases ended how."""
+    """Shows a run on standard error: a line per record and, at the end, how many cases ended how."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Lines(RunObserver):
 
 
 class ProgressLine:
-    """On a terminal: what is under way and how long it will take, below the lines."""
+    """The bar below the lines on a terminal: the stage that is under way, and the time left."""
 
     def __init__(self, infos: Sequence[RunInfo]) -> None:
         from rich.console import Console

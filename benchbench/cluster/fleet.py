@@ -166,7 +166,7 @@ class Fleet:
 
     @contextmanager
     def _alone(self, receiver: Receiver) -> Iterator[None]:
-        """Whatever goes wrong with one machine fails that one alone, unless nothing can be stored any longer.
+        """A context in which an error fails the one machine alone, unless nothing can be stored any longer.
 
         Raises CannotWrite.
         """

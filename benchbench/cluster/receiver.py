@@ -77,7 +77,7 @@ class Assignment:
 
 
 def resumed_head(said: RunInfo, before: RunInfo) -> RunInfo:
-    """The head of a run that a machine goes on with: the same, with one more part. Raises UnreadableInput."""
+    """The head of a run that a machine resumes: the same, with one more part. Raises UnreadableInput."""
     *earlier, latest = said.resumed or (None,)
     same = ("id", "plan", "policy", "seed", "settings", "partner")
     differing = [name for name in same if getattr(said, name) != getattr(before, name)]

@@ -178,7 +178,7 @@ def _conclusions(found: HardwareComparison) -> Iterator[Cell]:
 
 
 def _data(found: HardwareComparison) -> dict[str, Any]:
-    """For programs: SI units, amounts of `currency`; absent values are None."""
+    """The data for programs: SI units, amounts of `currency`; absent values are None."""
     return {
         "schema": SCHEMA,
         "runs": found.runs,

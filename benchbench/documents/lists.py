@@ -148,7 +148,7 @@ def _listed(
 
 
 def _interrupted(results: Path) -> list[str]:
-    """For each run that can be finished, the line to type."""
+    """The command that finishes each interrupted run."""
     lines = []
     for name in selectors.run_ids(results):
         folder = results / store.RUNS / name

@@ -206,7 +206,7 @@ def _run_notes(view: RunView) -> list[str]:
 
 
 def _parts(run: Run, where: str) -> list[str]:
-    """When a run that was interrupted was resumed, and how it can be."""
+    """When an interrupted run was resumed, and the command that would resume it."""
     made = Counter(record.part for record in run.records)
     resumed = [
         f"resumed {part.started}: {made[number]} of its {len(run.records)} records were made after that"

@@ -378,7 +378,7 @@ OWN = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One computation and who does it, in the order of the plan. `short_title` tells it from the others."""
+    """A computation and its alternatives, in the plan's order. `short_title` is unique among works."""
 
     title: str
     short_title: str

@@ -351,7 +351,7 @@ def _number_axis(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _times(points: Sequence[TrendPoint]) -> list[float] | None:
-    """When each run began, in matplotlib's days; None where one does not say so, or machines took turns."""
+    """The beginnings of runs in matplotlib's days; None if one is unknown, or they are not in order."""
     from matplotlib.dates import date2num
 
     try:

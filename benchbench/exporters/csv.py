@@ -22,7 +22,7 @@ class Csv(Exporter):
     extension: ClassVar[str] = "csv"
 
     def export(self, document: Document) -> dict[str, bytes]:
-        """One text with a header for each table; absent values are empty."""
+        """The tables as one text, with a header for each; absent values are empty."""
         out = StringIO()
         writer = csv.writer(out, lineterminator="\n")
         if document.records is None:

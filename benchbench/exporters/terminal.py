@@ -78,7 +78,7 @@ class Terminal(Exporter):
         return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
     def _table(self, table: Table, known: Marks, shared: Sheet | None) -> list[RenderableType]:
-        """Its title, facts, rows and notes; the columns of alternatives are named above the first of them."""
+        """The table's title, facts, rows and notes; columns of alternatives are named above the first."""
         if shared and table.layout is Layout.ALTERNATIVES:
             heading = [shared.heading()] if table is shared.first else []
             return [*heading, shared.title(table), *shared.lines(table, known)]
@@ -182,7 +182,7 @@ class Sheet:
         return _text(visible(table.title if fits else table.short_title or table.title), "bold")
 
     def lines(self, table: Table, known: Marks) -> Iterator[Text]:
-        """One for each row; the last cell of a row that ends before the last column may take further ones."""
+        """A line for each row; the last cell of a row may extend over empty columns behind it."""
         for label, *cells in table.rows:
             name = " " * INDENT + _left(_label(label, known, short=self.short), self.label)
             if _is_reason((label, *cells)):
@@ -208,7 +208,7 @@ class Sheet:
 
 
 def sheet(tables: Sequence[Table], known: Marks, width: int) -> Sheet:
-    """As many columns as fit: short labels come before fewer columns, and bars take what is left."""
+    """Choose the columns that fit: labels shrink before columns are dropped; bars take what is left."""
     columns = tables[0].columns
     wide = {index: _field(tables, index, known) for index in range(1, len(columns))}
     labels = {short: _widest_label(tables, known, short=short) for short in (False, True)}

@@ -301,7 +301,7 @@ class JobQueues:
         self._begun: dict[Template, _Begun] = {}
 
     def answers(self, jobs: Iterable[Job], begin: Callable[[Job], Message]) -> Iterator[Job]:
-        """Each job, once its answer was given to it; in the order in which they end.
+        """Yield each job once it has its answer, in the order in which jobs end.
 
         `begin`: called when a job begins; the message for its worker.
         """

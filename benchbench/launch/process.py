@@ -54,7 +54,7 @@ class _Ended(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LocalWorker(Worker):
-    """One template process, in a folder of its own."""
+    """A worker that is a template process of this machine, in a folder of its own."""
 
     def __init__(
         self,

@@ -250,7 +250,7 @@ class Follower:
             self.channel.send(message)
 
     def hear(self, timeout_s: float, kind: type[T]) -> T:
-        """Its next answer. Raises ConnectionError where it has ended, is late or says anything else.
+        """The follower's next answer. Raises ConnectionError if it has ended, is late or sends anything else.
 
         Then it is lost for good.
         """

@@ -140,7 +140,7 @@ class WorkersAhead:
                     started[template] = self._start(template)
 
     def finish(self) -> list[tuple[Template, Worker]]:
-        """All of these workers, once each has imported its framework or failed to."""
+        """Wait until each of these workers has imported its framework or failed to, and return them."""
         waiting = [each for started in self._rounds for each in started.items()]
         deadline = time.perf_counter() + IMPORT_TIMEOUT_S
         for _, worker in waiting:

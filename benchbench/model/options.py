@@ -288,7 +288,7 @@ class MeasureOptions:
 
     @property
     def given_and_kept(self) -> list[str]:
-        """Those of `given` that whatever is resumed has as it was begun, sorted."""
+        """The fields of `given` that a resumed run keeps as it was begun, sorted."""
         return sorted(name for name in self.given if OPTIONS[name].kept)
 
     def resuming(self, begun: MeasureOptions) -> MeasureOptions:
@@ -357,7 +357,7 @@ def from_keywords(suite: Names, given: MeasureKeywords, command: str) -> Measure
 
 
 def _normal(value: Any, default: Any) -> Any:
-    """One name as several, one size as several, nothing as the default."""
+    """The value of a keyword as a field has it: one name as a tuple, None as the default."""
     if value is None:
         return default
     if isinstance(default, tuple):
@@ -368,7 +368,7 @@ def _normal(value: Any, default: Any) -> Any:
 
 
 def several(given: Names) -> tuple[str, ...]:
-    """One name or several, as several."""
+    """One name or several names, as a tuple."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 

@@ -70,7 +70,7 @@ def _samples(host: int, device: str, measured: Measurement) -> RankSamples:
 
 
 def _joint(windows: Sequence[Window | None]) -> Window | None:
-    """From the first beginning to the last end, with what all computed; None where one is not known."""
+    """The window from the first rank's beginning to the last one's end; None if a rank's is unknown."""
     known = [window for window in windows if window]
     if len(known) < len(windows):
         return None

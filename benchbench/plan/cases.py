@@ -97,7 +97,7 @@ def _tables(entry: Entry, device: Device) -> list[Axes]:
 
 
 def fitting(chosen: Plan, memory_bytes: int) -> Plan:
-    """Without the cases that no machine of so much memory can hold; 0: not known.
+    """The plan without the cases that no machine of so much memory can hold; 0: memory not known.
 
     A network moves its activations several times in a step, so what is left out is far beyond the memory:
     a slip in a size, not a large model. A case that comes nearer is tried, and ends as out of memory. A

@@ -88,7 +88,7 @@ def load_config(path: Path, text: bytes | None = None, version: str = "") -> Con
 
 
 def _located(run: RunConfig, folder: Path) -> RunConfig:
-    """With the paths of its suites absolute."""
+    """The configuration with the paths of its suites made absolute."""
     suites = [str(folder / name) if name.endswith(".toml") else name for name in run.suite]
     return msgspec.structs.replace(run, suite=suites)
 

@@ -29,7 +29,7 @@ def cost_of(case: Case) -> Cost:
 
 @lru_cache(maxsize=KEPT)
 def _counted(sized: Workload, _placement: Placement, dtype: Dtype) -> Cost:
-    """Once for all targets and modes. Workloads are equal on whatever devices."""
+    """The counted cost, computed once for all targets and modes, since it does not depend on them."""
     return sized.cost(dtype)
 
 

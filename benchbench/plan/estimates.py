@@ -54,7 +54,7 @@ class RunEstimate:
 
     @property
     def total(self) -> float:
-        """From the command's start to its end."""
+        """The seconds from the command's start to its end."""
         return self.importing + self.verifying + self.measuring + self.profiling
 
 

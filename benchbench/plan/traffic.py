@@ -67,7 +67,7 @@ def divided_traffic(work: TrainingStep, dtype: Dtype, backend: type[Backend]) ->
 
 
 def _elements_sent(work: TrainingStep, held: Mapping[str, int], backend: type[Backend]) -> float | None:
-    """In a step, by a device that holds so much of each parameter; None: nobody says before it is compiled.
+    """Elements a device sends in a step, holding so much of each parameter; None: the compiler decides.
 
     Data-parallel, gradients are all-reduced: 2 (n − 1)/n of them leave each device (nccl-tests,
     doc/PERFORMANCE.md), once where micro-batches are summed before, and in JAX's scan after each. Fully
@@ -122,7 +122,7 @@ def _whole_gradients(
 
 
 def in_layers(work: TrainingStep, names: Collection[str]) -> set[str]:
-    """Those of layers that torch gathers one by one: members of its lists, and all of a flat network."""
+    """The parameters that torch gathers layer by layer: of members of lists, or of a whole flat network."""
     return {name for name in names if work.flat or any(part.isdigit() for part in name.split("."))}
 
 

@@ -355,7 +355,7 @@ def keep_profiles(
 def profile_cases(
     pool: WorkerPool, records: Sequence[Record], announce: Callable[[str], None]
 ) -> Iterator[tuple[Profiled, dict[str, bytes]]]:
-    """For each case whose last record is measured: its profile or why there is none, and its traces."""
+    """Profile each case that was measured; yields its profile, or why there is none, and its traces."""
     last = {record.case.id: record for record in records}
     for record in last.values():
         if not isinstance(record.outcome, Measurement):

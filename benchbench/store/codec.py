@@ -47,7 +47,7 @@ class _Line(Record):
 
 
 def encode(record: Record, redact: Redaction = str) -> bytes:
-    """One line of JSON without its newline, with its checksum; each text is redacted.
+    """The record as a line of JSON with its checksum, without the newline; each text is redacted.
 
     Raises ValueError for NaN and infinity: JSON has neither.
     """

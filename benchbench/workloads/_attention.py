@@ -19,7 +19,10 @@ BTHD_OF_BHTD = (0, 2, 1, 3)
 
 
 class ScaledDotProduct(Operation):
-    """No projections, no dropout. Groups of heads share keys and values (Ainslie et al. 2023)."""
+    """Attention without projections or dropout.
+
+    Groups of heads share keys and values (Ainslie et al. 2023).
+    """
 
     batch: int
     heads: int

@@ -146,7 +146,7 @@ class ConvTranspose:
 
     @property
     def saved(self) -> float:
-        """As many as the convolution whose gradient it is."""
+        """The multiplications saved, as many as of the convolution whose gradient this is."""
         return saved_by_algorithms([(self.output_size, self.kernel, self.stride, self.edge)] * 2)
 
 
@@ -181,7 +181,7 @@ def saved_in(passes: Passes) -> float:
 
 
 def along(size: Size, axes: int = 2) -> tuple[int, ...]:
-    """One number per axis."""
+    """The number for each axis: itself if there is one per axis, else repeated."""
     return (size,) * axes if isinstance(size, int) else size
 
 

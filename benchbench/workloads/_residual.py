@@ -31,7 +31,7 @@ class Block:
     projection: Conv | None
 
     def members(self) -> tuple[Conv, ...]:
-        """All its convolutions."""
+        """All convolutions of the block."""
         return (*self.convs, self.projection) if self.projection else self.convs
 
 

@@ -34,7 +34,7 @@ class Generation(Decoder, Inference):
         return 1
 
     def rounding_size(self) -> Self:
-        """It is as deep, and as wide as can be afforded: a sum of more products errs more."""
+        """As deep as the network, and as wide as is affordable: longer sums have larger errors."""
         tiny = self.tiny()
         width = ROUNDING_WIDTH if self.width >= ROUNDING_WIDTH else tiny.width
         return replace(tiny, depth=self.depth, width=width)  # type: ignore[call-arg]  # each is a dataclass

@@ -19,7 +19,7 @@ class Gitlab(RunExporter):
     extension: ClassVar[str] = "txt"
 
     def export(self, report: RunReport) -> dict[str, bytes]:
-        """One exposition, metric by metric as OpenMetrics wants it."""
+        """The measures as OpenMetrics text, grouped by metric as that format demands."""
         found = measures(report)
         lines: list[str] = []
         for metric in dict.fromkeys(each.metric for each in found):

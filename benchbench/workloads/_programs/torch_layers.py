@@ -51,7 +51,7 @@ def tied_dense(outputs: int | None = None) -> Any:
 
 
 def encoder_layers(depth: int, width: int, heads: int, feed_forward: int, **options: Any) -> Any:
-    """So many of nn.TransformerEncoderLayer, with exact GELU and without dropout; `options` are its own."""
+    """A list of nn.TransformerEncoderLayer with exact GELU and without dropout; `options` are passed on."""
     from torch import nn
 
     own = {"dropout": 0.0, "activation": "gelu", "batch_first": True, **options}

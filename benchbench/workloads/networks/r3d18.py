@@ -50,7 +50,7 @@ class R3d18(ResidualNetwork):
 
     @property
     def stem(self) -> Conv:
-        """It halves the image, not the frames."""
+        """The convolution before the first block; it halves the image, not the frames."""
         size = self.frames, self.image, self.image
         return Conv(
             name="stem.conv",
@@ -126,7 +126,7 @@ class R3d18Train(ResidualTraining, R3d18):
             )
 
     def tiny(self) -> Self:
-        """It is also as short as can be: rounding of each layer is amplified by those after it."""
+        """The shortest network: rounding in each layer is amplified by the layers after it."""
         return replace(super().tiny(), batch=4, depth=10)
 
 

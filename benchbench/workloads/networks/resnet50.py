@@ -127,7 +127,7 @@ class Resnet50Train(ResidualTraining, Resnet50):
             )
 
     def tiny(self) -> Self:
-        """It is also as short as can be: rounding of each layer is amplified by those after it."""
+        """The shortest network: rounding in each layer is amplified by the layers after it."""
         return replace(self, batch=4, image=64, depth=14)
 
 

@@ -151,7 +151,7 @@ class SsdHead(Network):
 
 @dataclass(frozen=True)
 class SsdHeadInfer(Inference, SsdHead):
-    """All boxes of a batch."""
+    """The boxes of a batch, with their classes."""
 
     summary = "inference with the head of SSD300, a detector, on a backbone's feature maps"
 

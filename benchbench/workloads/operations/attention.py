@@ -11,7 +11,7 @@ from benchbench.workloads.backward import Backward
 
 @dataclass(frozen=True)
 class Attention(ScaledDotProduct):
-    """As many queries as keys (Vaswani et al. 2017)."""
+    """Attention with as many queries as keys (Vaswani et al. 2017)."""
 
     batch: int = 4
     heads: int = 8

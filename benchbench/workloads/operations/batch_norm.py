@@ -19,7 +19,7 @@ RUNNING = "running_mean", "running_var"
 
 @dataclass(frozen=True)
 class BatchNorm(MemoryBound):
-    """Each channel to mean 0 and variance 1, then scaled and shifted (Ioffe & Szegedy 2015).
+    """Channels are brought to mean 0 and variance 1, then scaled and shifted (Ioffe & Szegedy 2015).
 
     In training by the batch's own mean and biased variance; running statistics are not kept. Else by
     running ones, which are given.

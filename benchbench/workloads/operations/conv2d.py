@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conv2d(Sizes2d):
-    """No bias, no dilation, no groups."""
+    """A convolution of images without bias, dilation or groups."""
 
     summary = "2-D convolution of a batch of images"
 

@@ -25,7 +25,10 @@ NHWC, HWOI = TO_LAST[4], (2, 3, 1, 0)
 
 @dataclass(frozen=True)
 class ConvTranspose2d(Operation):
-    """No bias. The default is a step up of DCGAN's generator (Radford et al. 2015): 512 channels to 256."""
+    """A transposed convolution without bias.
+
+    The default is a step of DCGAN's generator (Radford et al. 2015): 512 channels to 256.
+    """
 
     batch: int = 8
     channels: int = 512
@@ -61,7 +64,7 @@ class ConvTranspose2d(Operation):
 
     @property
     def multiplications_saved(self) -> float:
-        """As many as the convolution whose gradient it is."""
+        """The multiplications saved, as many as of the convolution whose gradient this is."""
         sides = self.output_shape[2:]
         return saved_by_algorithms((side, self.kernel, self.stride, self.padding) for side in sides)
 

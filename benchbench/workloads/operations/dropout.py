@@ -28,7 +28,7 @@ SIGMAS = 6.0  # a right share is further from the rate once in 10⁹ outputs: 2 
 
 @dataclass(frozen=True)
 class Dropout(Pointwise):
-    """In training: each element 0 with probability `rate`, else x / (1 − rate) (Srivastava et al. 2014).
+    """Dropout in training: 0 with probability `rate`, else x / (1 − rate) (Srivastava et al. 2014).
 
     Which elements are dropped is each framework's own to draw, anew in each step. So a zero is right where
     chance explains the share of zeros.
@@ -45,7 +45,7 @@ class Dropout(Pointwise):
             raise UsageError(f"rate={self.rate} must be between 0 and 1.")
 
     def tiny(self) -> Self:
-        """It has elements enough to count zeros."""
+        """A size with enough elements to count zeros."""
         return replace(self, n=COUNTED + 3)
 
     @property

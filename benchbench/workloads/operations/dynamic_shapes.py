@@ -49,7 +49,7 @@ class DynamicShapes(Operation):
 
     @property
     def drawn_lengths(self) -> list[int]:
-        """All different, in the order of the calls."""
+        """The drawn lengths, all different, in the order of the calls."""
         lengths = generator((SEED, self.lengths)).permutation(self.longest + 1 - SHORTEST)
         return [int(length) + SHORTEST for length in lengths[: self.lengths]]
 
@@ -84,7 +84,7 @@ class DynamicShapes(Operation):
         return replace(self, batch=2, lengths=3, longest=17, width=12)
 
     def rounding_size(self) -> DynamicShapes:
-        """It has as many lengths; errors hardly grow with size."""
+        """A size with as many lengths; errors hardly grow with size."""
         longest = min(self.longest, max(64, self.lengths + SHORTEST))
         return replace(self, batch=1, longest=longest, width=min(self.width, 128))
 

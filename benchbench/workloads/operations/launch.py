@@ -36,7 +36,7 @@ class Launch(Operation):
         return (1,)
 
     def tiny(self) -> Self:
-        """It is as small as can be."""
+        """The smallest size."""
         return self
 
     def arrays(self, draw: Draw) -> dict[str, Array]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerNorm(Rowwise):
-    """Each row to mean 0 and variance 1, then scaled and shifted by column (Ba et al. 2016)."""
+    """Rows are brought to mean 0 and variance 1, then scaled and shifted by column (Ba et al. 2016)."""
 
     summary = "layer normalisation of every row"
     # Rows are off centre, and small enough that epsilon shows.

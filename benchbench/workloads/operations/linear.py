@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Linear(Operation):
-    """Without activation; `batch` rows, of a Transformer's tokens or a network's samples."""
+    """A linear layer without activation; `batch` rows are a Transformer's tokens or a network's samples."""
 
     batch: int = 256
     inputs: int = 1024

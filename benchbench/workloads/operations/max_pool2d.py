@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaxPool2d(Pool2d):
-    """As after ResNet's first convolution, unless said otherwise."""
+    """Max-pooling; the defaults are those after ResNet's first convolution."""
 
     kernel: int = 3
     padding: int = 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RmsNorm(Rowwise):
-    """Each row over its root mean square, then scaled by column (Zhang & Sennrich 2019)."""
+    """Rows are divided by their root mean square, then scaled by column (Zhang & Sennrich 2019)."""
 
     summary = "RMS normalisation of every row"
     drawn: ClassVar = {"x": (0.05, 0.1), "weight": (1.0, 0.1)}  # as in layer_norm
