@@ -25,7 +25,7 @@ from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
 from benchbench.reading import LARGEST
 from benchbench.store import artifacts, codec, runs
-from benchbench.validating import json_text
+from benchbench.validating import objects
 from benchbench.validating import run as validating
 from benchbench.validating.files import validate_path
 from tests.factories import (
@@ -170,4 +170,4 @@ def test_a_session_and_a_profile_that_could_not_be_read_again_are_not_stored() -
 
 def test_the_validator_has_limits_of_its_own_which_are_the_same() -> None:
     assert validating.MOST_BYTES == codec.LIMIT
-    assert json_text.MOST_VALUES == codec.MOST_VALUES
+    assert objects.MOST_VALUES == codec.MOST_VALUES

@@ -25,8 +25,7 @@ from benchbench.plan.suite import load_suite, suite_names, suite_path
 from benchbench.store import codec, runs
 from benchbench.store.codec import sealed
 from benchbench.validating.files import validate_path
-from benchbench.validating.json_text import checksum_fault, parsed
-from benchbench.validating.schema import numbers, schema_faults, validator_of
+from benchbench.validating.objects import checksum_fault, numbers, parsed, schema_faults, validator_of
 from tests import published_schemas
 from tests.factories import a_case, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from benchbench.running.observer import RunObserver
     from benchbench.store.merging import MergedRun
     from benchbench.store.sharing import SharedRun
-    from benchbench.validating.faults import Validation
+    from benchbench.validating.objects import Validation
 
 BLOCK_FACTS = (
     "case", "suite", "workload", "backend", "framework_version", "device", "dtype", "mode", "phase",

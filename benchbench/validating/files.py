@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchbench.validating.faults import Fault, Validation, joined
+from benchbench.validating.objects import Fault, Validation, joined, schema_faults
 from benchbench.validating.run import HEAD, is_run, read_object, validate_run
-from benchbench.validating.schema import schema_faults
 
 LARGEST_SUITE = 2**20  # bytes
 UNKNOWN = (

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchbench.validating.faults import Fault, Validation
-from benchbench.validating.json_text import checksum_fault, parsed
-from benchbench.validating.schema import schema_faults
+from benchbench.validating.objects import Fault, Validation, checksum_fault, parsed, schema_faults
 
 HEAD, RECORDS, END = "run.json", "records.jsonl", "end.json"
 ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
