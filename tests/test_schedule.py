@@ -39,7 +39,7 @@ def cases(count: int) -> list[Case]:
     return [a_case(params={"m": number, "n": 1, "k": 1}) for number in range(1, count + 1)]
 
 
-some_standings = st.lists(
+some_widths = st.lists(
     st.tuples(st.one_of(st.floats(0, 2), st.just(math.inf)), st.floats(0.1, 60)), max_size=12
 ).map(
     lambda values: [
@@ -49,26 +49,26 @@ some_standings = st.lists(
 )
 
 
-@given(some_standings, st.floats(0, 300))
+@given(some_widths, st.floats(0, 300))
 def test_the_chosen_fit_the_time_left_are_wide_and_at_most_half(
-    standings: list[CaseWidth], left_s: float
+    widths: list[CaseWidth], left_s: float
 ) -> None:
-    chosen = widest(standings, left_s, 0.005)
-    by_case = {each.case.id: each for each in standings}
+    chosen = widest(widths, left_s, 0.005)
+    by_case = {each.case.id: each for each in widths}
     found = [by_case[case.id] for case in chosen]
-    wide = [each for each in standings if each.width > 0.005]
+    wide = [each for each in widths if each.width > 0.005]
     assert len({case.id for case in chosen}) == len(chosen) <= math.ceil(len(wide) / 2)
     assert math.fsum(each.cost_s for each in found) <= left_s + 1e-9
     assert all(each.width > 0.005 for each in found)
 
 
-@given(some_standings, st.floats(0, 300))
+@given(some_widths, st.floats(0, 300))
 def test_nothing_narrower_is_chosen_before_something_wider_that_would_have_fitted(
-    standings: list[CaseWidth], left_s: float
+    widths: list[CaseWidth], left_s: float
 ) -> None:
-    by_case = {each.case.id: each for each in standings}
-    chosen = [by_case[case.id] for case in widest(standings, left_s, 0.005)]
-    for each in standings:
+    by_case = {each.case.id: each for each in widths}
+    chosen = [by_case[case.id] for case in widest(widths, left_s, 0.005)]
+    for each in widths:
         if each.width <= 0.005 or each in chosen:
             continue
         wider = [other for other in chosen if other.width >= each.width]
@@ -77,19 +77,19 @@ def test_nothing_narrower_is_chosen_before_something_wider_that_would_have_fitte
         assert not passed_over or each.cost_s > left - 1e-9
 
 
-@given(some_standings, st.floats(0, 300), st.randoms())
+@given(some_widths, st.floats(0, 300), st.randoms())
 def test_the_choice_does_not_depend_on_the_order_of_cases(
-    standings: list[CaseWidth], left_s: float, source: Any
+    widths: list[CaseWidth], left_s: float, source: Any
 ) -> None:
-    shuffled = source.sample(standings, len(standings))
-    assert widest(shuffled, left_s, 0.005) == widest(standings, left_s, 0.005)
+    shuffled = source.sample(widths, len(widths))
+    assert widest(shuffled, left_s, 0.005) == widest(widths, left_s, 0.005)
 
 
-@given(some_standings)
-def test_time_for_everything_is_used_while_anything_is_wide(standings: list[CaseWidth]) -> None:
-    wide = [each for each in standings if each.width > 0.005]
-    assert len(widest(standings, math.inf, 0.005)) == math.ceil(len(wide) / 2)
-    assert widest(standings, 0.0, 0.005) == []
+@given(some_widths)
+def test_time_for_everything_is_used_while_anything_is_wide(widths: list[CaseWidth]) -> None:
+    wide = [each for each in widths if each.width > 0.005]
+    assert len(widest(widths, math.inf, 0.005)) == math.ceil(len(wide) / 2)
+    assert widest(widths, 0.0, 0.005) == []
 
 
 def test_the_half_width_is_that_of_the_interval_over_processes() -> None:

@@ -41,9 +41,9 @@ def due(
         return list(pending)
     found = _by_case(records)
     if policy.budget_s is not None:
-        standings = [_standing(case, found.get(case.id, []), policy.planned) for case in pending]
-        return affordable(undecided(policy, records), standings, left_s) or widest(
-            standings, left_s, policy.settled
+        widths = [_width_of(case, found.get(case.id, []), policy.planned) for case in pending]
+        return affordable(undecided(policy, records), widths, left_s) or widest(
+            widths, left_s, policy.settled
         )
     wanted = undecided(policy, records) if number < (policy.most_rounds or 0) else []
     asked = {case_key(case) for work in wanted for case in work}
@@ -72,9 +72,9 @@ def _rounds_to_tell(verdict: WorkVerdict, policy: Policy) -> float:
     return max(each.rounds_to_tell(policy) or float("inf") for each in verdict.undecided)
 
 
-def affordable(works: Iterable[Sequence[Case]], standings: Iterable[CaseWidth], left_s: float) -> list[Case]:
+def affordable(works: Iterable[Sequence[Case]], widths: Iterable[CaseWidth], left_s: float) -> list[Case]:
     """The cases of as many works as `left_s` lasts for, each as a whole: their rounds are compared."""
-    costs = {case_key(each.case): each.cost_s for each in standings}
+    costs = {case_key(each.case): each.cost_s for each in widths}
     chosen: list[Case] = []
     for work in works:
         pending = all(case_key(case) in costs for case in work)
@@ -85,13 +85,13 @@ def affordable(works: Iterable[Sequence[Case]], standings: Iterable[CaseWidth], 
     return chosen
 
 
-def widest(standings: Iterable[CaseWidth], left_s: float, settled: float) -> list[Case]:
+def widest(widths: Iterable[CaseWidth], left_s: float, settled: float) -> list[Case]:
     """Up to half of the cases wider than `settled`, the widest first, as far as `left_s` lasts.
 
     A case that would take longer than is left is passed over for the next.
     """
     wide = sorted(
-        (each for each in standings if each.width > settled), key=lambda each: (-each.width, each.case.id)
+        (each for each in widths if each.width > settled), key=lambda each: (-each.width, each.case.id)
     )
     chosen: list[Case] = []
     for each in wide:
@@ -101,7 +101,7 @@ def widest(standings: Iterable[CaseWidth], left_s: float, settled: float) -> lis
     return chosen
 
 
-def _standing(case: Case, records: Sequence[Record], planned: int | None) -> CaseWidth:
+def _width_of(case: Case, records: Sequence[Record], planned: int | None) -> CaseWidth:
     measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
     cost = max((record.stages_s.get("wall", 0.0) for record in records), default=0.0)
     return CaseWidth(case=case, width=half_width(measured, planned), cost_s=cost)
