@@ -1,7 +1,7 @@
 """What can be asked of a measurement, as the command line and the functions of `benchbench` offer it.
 
-Apart from the other nouns, so that `--help` need not build those. A field carries the flags that set it,
-how what is typed becomes its value, and what says it instead.
+Apart from the other nouns, so that `--help` need not build those. A field carries the flags that set it, how
+typed text becomes its value, and whether a resumed run or a baseline has that value already.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Flag:
 class Option:
     """What a field carries: its flags, and how what was typed becomes its value, which may raise UsageError.
 
-    `kept`: a run that is resumed has it as it was begun. `of_baseline`: a baseline says it to a check.
+    `kept`: a resumed run keeps the value it was begun with. `of_baseline`: in a check, the baseline sets it.
     """
 
     flags: tuple[Flag, ...]
@@ -292,7 +292,7 @@ class MeasureOptions:
         return sorted(name for name in self.given if OPTIONS[name].kept)
 
     def resuming(self, begun: MeasureOptions) -> MeasureOptions:
-        """`begun` with what each part of a run has of its own."""
+        """The options `begun`, with those of this object that each part of a run has of its own."""
         own = {name: getattr(self, name) for name, option in OPTIONS.items() if not option.kept}
         return replace(begun, command=self.command, **own)
 
@@ -308,9 +308,10 @@ def flag_of(name: str) -> str:
 
 
 class MeasureKeywords(TypedDict, total=False):
-    """The same as keywords of a function; names may be one or several.
+    """The same as keywords of a function, in the types that a caller may give: a name, or several.
 
-    They stand here again since a type checker takes keywords from such a class alone; a test compares both.
+    A type checker takes keywords from a TypedDict alone (PEP 692), and a field of `MeasureOptions` has one
+    type where a keyword may have several. So each name is written twice, and a test compares them.
     """
 
     workloads: Names
@@ -339,7 +340,7 @@ class MeasureKeywords(TypedDict, total=False):
 def asked_of(
     function: Callable[..., Any], suite: Names, given: MeasureKeywords, options: MeasureOptions | None = None
 ) -> MeasureOptions:
-    """`options`, else those of what the function was given. Raises TypeError for a keyword that is none."""
+    """`options`, else the options that the keywords make. Raises TypeError for an unknown keyword."""
     takes = inspect.signature(function).parameters
     for name in given:
         if name not in takes:
@@ -348,7 +349,7 @@ def asked_of(
 
 
 def from_keywords(suite: Names, given: MeasureKeywords, command: str) -> MeasureOptions:
-    """The options that a function was given as keywords. Raises TypeError for a keyword that is none."""
+    """The options that a function was given as keywords. Raises TypeError for an unknown keyword."""
     plain = MeasureOptions()
     values = {
         name: _normal(value, getattr(plain, name, None)) for name, value in {"suites": suite, **given}.items()
