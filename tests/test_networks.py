@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.world import ALONE
-from benchbench.worker.reference import reference
-from benchbench.worker.verify import LAMBDA, STEPS, sample_indices, tolerance
+from benchbench.worker.verify import STEPS, sample_indices
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._optimizers import OPTIMIZERS
@@ -333,43 +332,10 @@ def test_the_usual_optimizer_is_left_out_of_the_parameters() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_framework_trains_the_convnet_as_float64_does(framework: str) -> None:
-    work = ConvnetTrain().tiny()
-    arrays: Any = work.arrays(DRAW)
-    run = Trained(framework, work)
-    expected = list(islice(training(work, work.update, arrays), STEPS))
-    assert run.program.gradients is not None
-    assert run.program.parameters is not None
-
-    losses = [run.step()]
-    assert distance(run.read(run.program.gradients), expected[0].gradients) < 1e-5
-    losses += [run.step() for _ in expected[1:]]
-    assert losses == pytest.approx(
-        [step.loss for step in expected], rel=LAMBDA * tolerance(work, Dtype.FLOAT32)
-    )
-    moved = {key: p - arrays[key] for key, p in run.read(run.program.parameters).items()}
-    assert distance(moved, {key: p - arrays[key] for key, p in expected[-1].parameters.items()}) < 1e-3
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_framework_infers_with_resnet50_as_float64_does(framework: str) -> None:
-    workload = Resnet50Infer(batch=2, image=32)
-    arrays = workload.arrays(DRAW)
-    program = built(framework, workload, arrays)
-    index = np.argwhere(np.ones(workload.output_shape))
-    found = np.asarray(compiled(framework, program)(*program.inputs)).reshape(-1)
-    expected = workload.reference(arrays, index)
-    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-    assert error < reference(workload, Dtype.FLOAT32).tolerance["output"]
-
-
-@pytest.mark.real
 def test_jax_carries_running_statistics_as_torch_does() -> None:
     jax = pytest.importorskip("jax")
     pytest.importorskip("torch")
-    work = Resnet50Train(batch=2, image=32)
+    work = Resnet50Train(batch=2, image=32, depth=14)
     arrays = work.arrays(DRAW)
     model = load_module(work, TorchContext(), arrays).train()
     model(TorchContext().put(arrays["images"]))
@@ -383,7 +349,7 @@ def test_jax_carries_running_statistics_as_torch_does() -> None:
 
     after = jax.jit(forward)(weights, JaxContext().put(nhwc(arrays["images"])))
     means = {name: mean.numpy() for name, mean in model.named_buffers() if name.endswith("running_mean")}
-    assert len(means) == 53
+    assert len(means) == 17
     stem = "stem.norm.running_mean"
     assert np.abs(means[stem] - arrays[stem]).max() > 1e-3
     np.testing.assert_allclose(after[stem], means[stem], rtol=1e-4, atol=1e-5)
