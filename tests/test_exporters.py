@@ -58,6 +58,7 @@ FILES = {
     "html": {"report.html"},
     "json": {"report.json"},
     "junit": {"report.xml"},
+    "latex": {"report.tex"},
     "markdown": {"report.md"},
     "png": {"throughput.png", "latency.png"},
     "pytest_benchmark": {"0001_accelbench.json", "0002_accelbench.json", "0003_accelbench.json"},
@@ -421,7 +422,7 @@ def test_x3_markdown_keeps_its_shape_whatever_the_data(text: str) -> None:
 def test_x1_a_plot_is_nothing_but_drawn() -> None:
     """No other format is shown by a browser as more than text, but the page (tests/test_page.py)."""
     assert {type(exporter_named(name)).extension for name in FORMATS} == {
-        *("csv", "html", "json", "md", "png", "svg", "txt", "xml")
+        *("csv", "html", "json", "md", "png", "svg", "tex", "txt", "xml")
     }
     for content in drawn("svg").values():
         elements = list(ET.fromstring(content).iter())

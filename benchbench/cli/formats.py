@@ -95,7 +95,7 @@ FormatOption = Annotated[
     str,
     option(
         "--format",
-        text="terminal, markdown, html, csv or json.",
+        text="terminal, markdown, html, latex, csv or json.",
         callback=checked_text,
         autocompletion=texts,
     ),

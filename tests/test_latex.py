@@ -1,0 +1,57 @@
+"""LaTeX: every number has a macro, and nothing of a name is a command."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.documents.run import report_document
+from benchbench.exporters.latex import Latex, escaped
+from tests.factories import a_case, a_hostile_run, a_run, some_rounds
+
+OURS = {
+    *(
+        "newcommand",
+        "accelbench",
+        "accelbenchtables",
+        "expandafter",
+        "def",
+        "csname",
+        "endcsname",
+        "ifcsname",
+    ),
+    *("else", "fi", "begin", "end", "centering", "small", "caption", "toprule", "midrule", "bottomrule"),
+    *("textbackslash", "textasciicircum", "textasciitilde", "textless", "textgreater", "textbar", "textbf"),
+    *("textquotedbl", "times", "pm", "cdot", "to", "mu", "usepackage"),
+}
+
+
+def latex(run: object) -> str:
+    (content,) = Latex().export(report_document(run)).values()  # type: ignore[arg-type]
+    return content.decode()
+
+
+def test_a_cell_can_be_quoted_by_its_table_row_and_column() -> None:
+    other = a_case(backend="jax", mode="jit")
+    text = latex(a_run([*some_rounds(1e-3, 1e-3, 1e-3), *some_rounds(2e-3, 2e-3, 2e-3, case=other)]))
+    macros = dict(re.findall(r"\\def\\csname accelbench@([^\\]*)\\endcsname\{(.*)\}", text))
+    assert macros["gemm-m-64-n-64-k-64-float32-cpu@torch-eager@latency"].startswith("1.00 ms")
+    assert macros["gemm-m-64-n-64-k-64-float32-cpu@jax-jit@ratio"] == r"2.00$\times$"
+    assert text.count(r"\toprule") == text.count(r"\end{tabular}") == 1
+
+
+@pytest.mark.parametrize(
+    "name", [r"\input{/etc/passwd}", "a%b#c&d_e^f~g$h{i}", "]\\\\[", "\x1b[31m\u202e", "^^M"]
+)
+def test_a_name_is_no_command(name: str) -> None:
+    text = latex(a_hostile_run(name))
+    assert {*re.findall(r"\\([A-Za-z]+)", text)} <= OURS
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
+@given(st.text())
+def test_braces_are_balanced_and_nothing_special_is_left_bare(text: str) -> None:
+    found = escaped(text)
+    bare = re.sub(r"\\[{}$&#_%]|\\[a-z]+\{\}|\$(?:\\[a-z]+|-)\$", "", found)
+    assert not set(r"\{}$&#_%^~") & set(bare)
