@@ -16,6 +16,7 @@ from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime, _not_measured
+from benchbench.backends.openvino import OpenVino
 from benchbench.backends.tensorflow import UNUSED, TensorFlow
 from benchbench.backends.torch import CudaSession, EventTimer, Replay, Torch
 from benchbench.backends.torch_xla import TorchXla
@@ -214,6 +215,10 @@ def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
         (OnnxRuntime(), Dtype.BFLOAT16, "graph", Phase.FORWARD, "it has the dtypes"),
         (OnnxRuntime(), Dtype.FLOAT16, "graph", Phase.FORWARD, "compute float16 in float32"),
         (OnnxRuntime(), Dtype.FLOAT32, "graph", Phase.TRAIN, "no train step"),
+        (OpenVino(), Dtype.FLOAT64, "graph", Phase.FORWARD, "computes float64 in float32"),
+        (OpenVino(), Dtype.INT8, "graph", Phase.FORWARD, "it has the dtypes float32, bfloat16, float16"),
+        (OpenVino(), Dtype.FLOAT32, "eager", Phase.FORWARD, "whole graphs only"),
+        (OpenVino(), Dtype.FLOAT32, "graph", Phase.BACKWARD, "no backward step"),
     ],
 )
 def test_what_a_cpu_cannot_do_is_refused_with_the_reason(

@@ -25,12 +25,20 @@ from tests.verifying import SharedReferences, Verifier
 EXHAUSTIVE = "exhaustive"  # the marker of what neither the README's command nor CI runs
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
-NO_KERNEL = ("onnxruntime", Dtype.FLOAT64)  # of whatever is more than a product
+# Backend and dtype → the reason where it has no kernel: of whatever is more than a product; of any, or of a
+# recurrent layer, on CPUs without instructions for it.
+NO_KERNEL = {
+    ("onnxruntime", Dtype.FLOAT64): "no kernel for float64",
+    ("openvino", Dtype.BFLOAT16): "no kernels in bfloat16",
+    ("openvino", Dtype.FLOAT16): "no kernels in float16",
+}
 # What a framework has no operation for: pattern of the case's id → part of the reason it gives.
 UNSUPPORTED: dict[str, str] = {
     "onnxruntime-graph-dynamic_shapes*": "first call",
     "onnxruntime-graph-lstm-int8": "quantiser leaves LSTM",
     "onnxruntime-graph-gru-int8": "quantiser leaves GRU",
+    "openvino-graph-dynamic_shapes*": "first call",
+    "openvino-graph-dropout-*": "does not read ONNX's Dropout: Training mode",
     "jax-*-dynamic_shapes-dynamic-*": "for every shape anew",
     "torch_xla-*-dynamic_shapes-dynamic-*": "for every shape anew",
     "tensorflow-xla-dynamic_shapes-dynamic-*": "for every shape anew",
@@ -107,6 +115,10 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
     **{
         ("torch_xla", "lazy", workload, Dtype.FLOAT16): "of the"  # likewise
         for workload in ("batch_norm", "batch_norm_backward", "layer_norm")
+    },
+    **{
+        ("openvino", "graph", loss, Dtype.FLOAT16): "of the output"  # what is cast to float32 is in float16
+        for loss in ("cross_entropy", "mse")
     },
     ("torch_xla", "lazy", "conv2d", Dtype.FLOAT16): "of the output",  # summed in 16 bits
     **{
@@ -190,7 +202,12 @@ def further_dtypes(name: str) -> list[tuple[str, Dtype]]:
 
 
 def dtypes_of(backend: str, work: Workload) -> list[Dtype]:
-    """But float32; XLA's compiler takes half a minute for a network in 16 bits, seconds for others."""
+    """But float32; XLA's compiler takes half a minute for a network in 16 bits, seconds for others.
+
+    OpenVINO has other dtypes on some CPUs only: there it takes those of `CORE`.
+    """
+    if backend == "openvino":
+        return []
     if backend == "torch_xla" and (isinstance(work, Network) or work.phase is Phase.TRAIN):
         return []
     kind = kind_of(backend)
@@ -254,8 +271,9 @@ def unsupported(id_: str, case: Case, outcome: dict[str, Any]) -> bool:
         if fnmatchcase(id_, pattern):
             assert (outcome.get("status"), reason in outcome.get("message", "")) == ("unsupported", True)
             return True
-    if (case.backend, case.dtype) == NO_KERNEL and outcome.get("status") == "unsupported":
-        assert "no kernel for float64" in outcome["message"]
+    missing = NO_KERNEL.get((case.backend, case.computes_in))
+    if missing and outcome.get("status") == "unsupported":
+        assert missing in outcome["message"]
         return True
     return False
 

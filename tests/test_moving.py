@@ -15,6 +15,7 @@ from benchbench.backends.base import Backend
 from benchbench.backends.fake import Fake, FakeSession
 from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.backends.openvino import OpenVino
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
@@ -172,7 +173,7 @@ def planned(backend: str, kind: DeviceClass, workload: str, **params: Any) -> Pl
 
 
 @pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
-@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax", "onnxruntime"])
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax", "onnxruntime", "openvino"])
 @pytest.mark.parametrize("pinned", [False, True])
 def test_on_a_cpu_nothing_is_transferred_and_the_plan_says_so(name: str, backend: str, pinned: bool) -> None:
     there = planned(backend, DeviceClass.ACCELERATOR, name, pinned=pinned)
@@ -281,9 +282,10 @@ def test_a_framework_without_streams_says_so(kind: type[Backend], why: str) -> N
 
 
 @pytest.mark.real
-def test_onnx_runtime_has_no_step_that_is_no_graph() -> None:
-    pytest.importorskip("onnxruntime")
-    backend = OnnxRuntime()
+@pytest.mark.parametrize("kind", [OnnxRuntime, OpenVino])
+def test_a_runtime_of_graphs_has_no_step_that_is_none(kind: type[Backend]) -> None:
+    pytest.importorskip(kind.distributions[0])
+    backend = kind()
     backend.load()
     session = backend.open("cpu", Dtype.FLOAT32, "graph", 2)
     work = tiny("host_to_device")

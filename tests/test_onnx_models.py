@@ -1,11 +1,11 @@
-"""Models exported for ONNX Runtime, kept for the other processes of a run."""
+"""Models exported for ONNX Runtime and OpenVINO, kept for the other processes of a run."""
 
 from pathlib import Path
 
 import pytest
 
-from benchbench.backends import onnxruntime as models
-from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.backends import _onnx as models
+from benchbench.backends.onnxruntime import OnnxRuntime, saturates
 from benchbench.launch.catalogue import workload_at
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Measurement
@@ -67,9 +67,12 @@ def test_models_of_other_parameters_or_dtypes_have_other_names() -> None:
 
 
 @pytest.mark.real
-def test_every_process_loads_what_one_exported_before_anything_was_timed(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    gemm = ("-b", "onnxruntime", "-w", "gemm", "-p", "m=n=k=64")
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_every_process_loads_what_one_exported_before_anything_was_timed(
+    tmp_path: Path, backend: str
+) -> None:
+    pytest.importorskip(backend)
+    gemm = ("-b", backend, "-w", "gemm", "-p", "m=n=k=64")
     accelbench("run", *gemm, "--quick", "--rounds", "2", cwd=tmp_path, **BRIEFLY)
     run = runs.read_run(selectors.find_run(tmp_path / "results", "latest"))
     measured = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
@@ -99,7 +102,7 @@ EXPORTS = note(NoteKind.EXPORT_IN_COLD_START)
 
 
 @pytest.mark.parametrize(
-    ("flags", "saturates"),
+    ("flags", "expected"),
     [
         ({"avx2"}, True),
         ({"avx2", "avx512f"}, True),
@@ -109,6 +112,6 @@ EXPORTS = note(NoteKind.EXPORT_IN_COLD_START)
     ],
 )
 def test_weights_have_a_bit_less_where_a_cpu_sums_products_in_16_bits(
-    flags: set[str], saturates: bool
+    flags: set[str], expected: bool
 ) -> None:
-    assert models.saturates(flags) == saturates
+    assert saturates(flags) == expected

@@ -34,12 +34,12 @@ def a_table(
     ("names", "expected"),
     [
         ("aten::mkldnn_convolution Conv2DBackpropInput sm90_xmma_dgrad_x", Kind.CONVOLUTION),
-        ("aten::mm aten::addmm MatMul _MklMatMul dot __cublas$gemm", Kind.PRODUCT),
-        ("aten::native_batch_norm _MklNativeFusedBatchNormEx LayerNormalization", Kind.NORMALISATION),
+        ("aten::mm aten::addmm MatMul _MklMatMul dot __cublas$gemm FullyConnected", Kind.PRODUCT),
+        ("aten::native_batch_norm _MklNativeFusedBatchNormEx LayerNormalization MVN", Kind.NORMALISATION),
         ("wrapped_reduce-window MaxPoolGrad BiasAddGrad aten::sum Mean aten::_log_softmax", Kind.REDUCTION),
         ("transpose_copy_fusion aten::copy_ aten::to Reshape aten::fill_ ReorderInput", Kind.COPY),
         (
-            "aten::add_ AddV2 multiply_subtract_fusion Relu convert_fusion Mul DequantizeLinear",
+            "aten::add_ AddV2 multiply_subtract_fusion Relu convert_fusion Mul DequantizeLinear Eltwise",
             Kind.ELEMENTWISE,
         ),
         ("ResourceApplyMomentum Optimizer.step#SGD.step aten::_foreach_add_", Kind.OPTIMIZER),
@@ -49,6 +49,13 @@ def a_table(
 )
 def test_the_kind_of_an_operator_follows_from_its_name(names: str, expected: Kind) -> None:
     assert {kind(name) for name in names.split()} == {expected}
+
+
+def test_where_only_the_sum_of_the_gaps_is_known_their_number_is_not_told() -> None:
+    counted = replace(a_table().gaps, count=0, longest_s=0.0, median_s=0.0, after="")
+    for gaps, told in ((counted, ""), (replace(counted, total_s=0.0), "; 0 gaps")):
+        (shown,) = profile_document([replace(a_table(), gaps=gaps)], 5, HERE).tables
+        assert shown.facts[-1] == f"operators were running 90.0 % of the time{told}"
 
 
 def test_a_table_is_of_one_step_and_adds_up() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Operator, Profile
-from benchbench.traces import chrome, onnxruntime, xla
+from benchbench.traces import chrome, onnxruntime, openvino, xla
 from benchbench.traces.spans import BEGIN, END, Recording, Unread
 from benchbench.traces.xla import Event, Line
 
@@ -131,6 +131,38 @@ def test_kernels_whose_sizes_onnx_runtime_does_not_tell_have_no_bytes() -> None:
 def test_a_trace_of_fewer_runs_than_were_recorded_is_none() -> None:
     with pytest.raises(Unsupported, match="does not hold the steps"):
         onnxruntime.parse_profile(ONNX_RUNTIME[:6], RECORDING)
+
+
+def counters(conv_s: float, product_s: float) -> list[openvino.Counter]:
+    return [
+        openvino.Counter("relu", "Convolution", "brgconv_avx512_f32", conv_s),
+        openvino.Counter("last", "Convolution", "jit_avx512_f32", 2e-6),
+        openvino.Counter("mm", "MatMul", "brgemm_avx512_f32", product_s),
+    ]
+
+
+def test_openvino_s_operators_are_the_counters_means_without_the_steps_before() -> None:
+    """Three steps before the two recorded; the first convolution's took 30 µs each, then 10 µs."""
+    recording = replace(RECORDING, step_s=(20e-6, 24e-6))
+    before, after = counters(30e-6, 4e-6), counters(22e-6, 4e-6)
+    found = openvino.parse_profile(before, after, 3, recording)
+    assert {name: each.calls for name, each in operators(found).items()} == {"Convolution": 4, "MatMul": 2}
+    assert operators(found)["Convolution"].host_self_s == pytest.approx(2 * (10e-6 + 2e-6))
+    assert operators(found)["Convolution"].kernels == ("brgconv_avx512_f32", "jit_avx512_f32")
+    assert operators(found)["MatMul"].host_total_s == pytest.approx(2 * 4e-6)
+    assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((44e-6, 32e-6, 12e-6))
+    assert (found.steps, found.on_device, found.gaps.count) == (2, False, 0)
+
+
+def test_counters_of_whole_microseconds_do_not_exceed_the_steps() -> None:
+    found = openvino.parse_profile([], counters(7e-6, 3e-6), 0, replace(RECORDING, step_s=(6e-6, 6e-6)))
+    assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((12e-6, 12e-6, 0.0))
+    assert sum(each.host_self_s for each in found.operators) == pytest.approx(12e-6)
+
+
+def test_without_a_counter_there_is_no_profile() -> None:
+    with pytest.raises(Unsupported, match="counted no node"):
+        openvino.parse_profile([], [], 3, RECORDING)
 
 
 def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str, Any]:

@@ -5,33 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence, Set
-from contextlib import nullcontext, suppress
-from hashlib import sha256
+from contextlib import nullcontext
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
-from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import Backend, PrecisionMismatch, Session
+from benchbench.backends._onnx import ExportedSession, ExportingBackend, is_any_kept, require_exporter
+from benchbench.backends.base import PrecisionMismatch, Session
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
-from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
-from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.traces import onnxruntime as _ort
-
-if TYPE_CHECKING:
-    from benchbench.workloads.base import Arrays, Program, Workload
 
 OTHER_PROVIDERS = {
     "CoreMLExecutionProvider": "mps",
@@ -44,31 +35,22 @@ PROVIDERS = {
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
-USED_BY_EXPORT = (
-    "onnxscript.function_libs.torch_lib.ops",
-    "torch._functorch.aot_autograd",
-    "torch.onnx._internal.exporter._compat",
-)
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
 TRACE = "trace.json"
 WARM_STEPS = 3  # of a session that records: the first allocates
-EXPORTED = "ACCELBENCH_EXPORTED"  # the variable that names the folder of a run's models
-FREE_TIMES = 10  # a model's size must be free on the disk, or it is not kept
 PROVIDER = "CPUExecutionProvider"
 RECURRENT = {"GRU", "LSTM", "RNN"}  # ONNX's operators
 SUMS_IN_32_BITS = {"amx_int8", "avx512_vnni", "avx_vnni"}  # of x86: products of int8, at once
 QUANTISED_APART = {"Softmax"}  # 1/256 steps are too coarse for weights of 1/length
 
 
-class OnnxRuntime(Backend):
+class OnnxRuntime(ExportingBackend):
     """`graph`: exported, optimised, run. TensorRT is a device here, as its provider is."""
 
     summary = "ONNX Runtime: inference on a graph exported from PyTorch"
-    framework = "torch"
-    modes = ("graph",)
+    runtime = "ONNX Runtime"
     not_measured = ("mps", "rocm", "xpu")
     refused_modes: ClassVar[dict[str, str]] = {"eager": "ONNX Runtime runs whole graphs only"}
-    phases = (Phase.FORWARD,)
     dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.INT8)
     distributions = ("onnxruntime", "onnxruntime-gpu")
     requirements = ("torch", "onnxruntime", "onnx", "onnxscript", "numpy")
@@ -78,34 +60,20 @@ class OnnxRuntime(Backend):
         }
     )
     extra = "onnxruntime"
-    preloads_ahead = False
-    exports = True
-    keeps_compiled = False  # each process loads and optimises its model
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
-
-    def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """Names where exported models are kept; threads are the session's."""
-        return {EXPORTED: f"{cache}/onnx"}
 
     def load(self) -> str:
         """Import onnxruntime and torch; what exports a model must be there."""
         import onnxruntime
-        import torch  # noqa: F401
 
-        for name in ("onnx", "onnxscript"):
-            if find_spec(name) is None:
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        require_exporter()
         return str(onnxruntime.__version__)
 
     def preload(self, phase: Phase, mode: str) -> None:
-        """What exports a model, unless a process of this run has exported one: three seconds."""
-        if is_any_kept():
-            return
-        for name in ("onnx", "onnxruntime.quantization", "onnxscript", "torch._dynamo"):
-            import_module(name)
-        with suppress(ImportError):  # they may move: then each case imports them
-            for name in USED_BY_EXPORT:
-                import_module(name)
+        """Its quantiser too, unless a process of this run has exported a model."""
+        if not is_any_kept():
+            import_module("onnxruntime.quantization")
+        super().preload(phase, mode)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         """One per execution provider this build has."""
@@ -144,66 +112,29 @@ class OnnxRuntime(Backend):
         torch.set_num_threads(threads)
         return OnnxSession(device, dtype, threads)
 
-    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """Raises Unsupported for a step that no framework compiles: there is no graph of it."""
-        assert isinstance(session, OnnxSession)
-        session.model = model_name(workload, session.case_dtype)
-        program = super().program(session, workload, arrays)
-        if not program.compiles:
-            raise Unsupported("ONNX Runtime runs whole graphs only, and this step is not one")
-        return program
-
     def out_of_memory(self, error: BaseException) -> bool:
         """ONNX Runtime's arenas say so in the message."""
         return isinstance(error, MemoryError) or "Failed to allocate memory" in str(error)
 
 
-class OnnxSession(TorchSession):
+class OnnxSession(ExportedSession):
     """One execution provider; an output is the binding that holds it."""
-
-    model = ""  # the name that its exported model is kept by, in this run; "": it is not
 
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
         """`device` is a name such as `cpu`, `cuda:0`, `tensorrt:0`."""
-        super().__init__("cpu", dtype)
-        self.channels_last = False  # ONNX has images NCHW; the runtime lays them out for its kernels
+        super().__init__(dtype)
         name, _, index = device.partition(":")
         self._provider = PROVIDERS[name]
         self._index = int(index or 0)
         self._memory = "cpu" if device == "cpu" else "cuda"
-        self.case_dtype = dtype
         if name == "tensorrt":  # multiplies float32 in TF32 unless told not to; the process is the case's own
             os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if dtype is Dtype.TF32 else "0"
         self._threads = threads
         self._bound_inputs: list[Any] = []
-        self._work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
-    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """Exported at the first call, with the inputs it is given; later calls take the same ones."""
-        running: list[Callable[[], Any]] = []
-
-        def run(*inputs: Any) -> Any:
-            if not running:
-                self._work = step, inputs
-                running.append(self._bound(self._start(step, inputs), inputs))
-            try:
-                return running[0]()
-            except RuntimeError as error:  # some kernels refuse a dtype only when they run
-                if "does not support" not in str(error):
-                    raise
-                raise self._without_kernel(error) from error
-
-        return run
-
-    def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-        """Kept by name; where there is no room for it, each process exports it anew."""
-        if kept_model(self.model) is None:
-            with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
-                keep_model(self._exported(step, inputs, Path(folder)), self.model)
-
-    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """Inputs are bound once."""
-        raise Unsupported("its session is exported for the shapes of its first call")
+    def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
+        """A session of the model."""
+        return self._bound(self._start(step, inputs), inputs)
 
     def _without_kernel(self, error: Exception) -> Unsupported:
         return Unsupported(f"no kernel for {self.case_dtype}: {str(error).splitlines()[0][:200]}")
@@ -220,9 +151,9 @@ class OnnxSession(TorchSession):
 
         if self._memory != "cpu":
             raise Unsupported("ONNX Runtime's profiler, as released, times no kernels on a GPU")
-        assert self._work  # a case is warmed up before it is profiled
-        session = self._start(*self._work, trace=folder / "onnxruntime")
-        again = self._bound(session, self._work[1])
+        assert self.work  # a case is warmed up before it is profiled
+        session = self._start(*self.work, trace=folder / "onnxruntime")
+        again = self._bound(session, self.work[1])
         for _ in range(WARM_STEPS):
             again()
         name = f"ONNX Runtime's profiler {onnxruntime.__version__}"
@@ -234,23 +165,18 @@ class OnnxSession(TorchSession):
     def _start(self, step: Callable[..., Any], inputs: tuple[Any, ...], trace: Path | None = None) -> Any:
         from onnxruntime.capi import onnxruntime_pybind11_state as faults
 
-        with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
-            path = kept_model(self.model)
-            if path is None:  # nothing was exported before, or there was no room to keep it
-                self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
-                path = self._exported(step, inputs, Path(folder))
+        with self.model_file(step, inputs) as (path, folder):
             try:
                 session = self._session(path, trace=trace)
             except (faults.NotImplemented, faults.InvalidGraph) as error:
                 raise self._without_kernel(error) from error
-            self._check_kernels(path, Path(folder))
+            self._check_kernels(path, folder)
         return session
 
-    def _exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-        path = export_model(step, inputs, folder)
-        if self.case_dtype is Dtype.INT8:
-            path = quantise(path, inputs)
-        return path
+    def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+        """Quantised in int8."""
+        path = super().exported(step, inputs, folder)
+        return quantise(path, inputs) if self.case_dtype is Dtype.INT8 else path
 
     def _session(self, path: Path, *, optimised: Path | None = None, trace: Path | None = None) -> Any:
         import onnxruntime
@@ -319,7 +245,12 @@ class OnnxSession(TorchSession):
             options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
         def run() -> Any:
-            session.run_with_iobinding(binding, options)
+            try:
+                session.run_with_iobinding(binding, options)
+            except RuntimeError as error:  # some kernels refuse a dtype only when they run
+                if "does not support" not in str(error):
+                    raise
+                raise self._without_kernel(error) from error
             return binding
 
         return run
@@ -404,57 +335,6 @@ def _gpus() -> list[str]:
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [str(torch.cuda.get_device_name(index)) for index in range(count)] or ["CUDA device"]
-
-
-def model_name(workload: Workload, dtype: Dtype) -> str:
-    """What the model of a workload is kept by: equal parameters and dtype have equal weights."""
-    kind = type(workload)
-    return sha256(f"{kind.__module__} {workload!r} {dtype}".encode()).hexdigest()[:24]
-
-
-def kept_model(name: str) -> Path | None:
-    """The file of that model, if a process of this run has exported it."""
-    path = _place_of(name)
-    return path if path and os.path.isfile(path) else None
-
-
-def is_any_kept() -> bool:
-    """Whether a process of this run has exported a model."""
-    folder = os.environ.get(EXPORTED)
-    return folder is not None and any(Path(folder).glob("*.onnx"))
-
-
-def keep_model(path: Path, name: str) -> None:
-    """Move the model to where it is kept, unless there is no such place or little room."""
-    kept, size = _place_of(name), path.stat().st_size
-    has_parts = os.path.exists(path.with_name(f"{path.name}.data"))  # weights of more than 2 GB lie beside it
-    if kept is None or shutil.disk_usage(path).free < FREE_TIMES * size or has_parts:
-        return
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    path.replace(kept)  # one file system: both are in the run's folder
-
-
-def _place_of(name: str) -> Path | None:
-    folder = os.environ.get(EXPORTED)
-    return Path(folder) / f"{name}.onnx" if folder and name else None
-
-
-def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-    """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
-    import torch
-
-    class Exported(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.step = step  # a module's buffers are then its own, and may change
-
-        def forward(self, *arguments: Any) -> Any:
-            return self.step(*arguments)
-
-    path = folder / "model.onnx"
-    with torch.no_grad():
-        torch.onnx.export(Exported(), inputs, dynamo=True, verbose=False).save(path)
-    return path
 
 
 def saturates(flags: Set[str]) -> bool:

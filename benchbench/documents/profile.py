@@ -73,7 +73,9 @@ def _table_facts(table: OperatorTable) -> Iterator[str]:
     gaps, place = table.gaps, "the device was busy" if table.on_device else "operators were running"
     longest = f", the longest {fmt.seconds(gaps.longest_s)}" if gaps.count else ""
     after = f" after {gaps.after}" if gaps.after else ""
-    yield f"{place} {fmt.percent(table.busy)} of the time; {fmt.count_of(gaps.count, 'gap')}{longest}{after}"
+    known = gaps.count or not gaps.total_s  # counters alone do not tell when an operator ran
+    counted = f"; {fmt.count_of(gaps.count, 'gap')}{longest}{after}" if known else ""
+    yield f"{place} {fmt.percent(table.busy)} of the time{counted}"
 
 
 def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:

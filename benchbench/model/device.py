@@ -11,6 +11,7 @@ NOT_MEASURED = {  # kinds of devices that frameworks compute on and accelbench d
     "mps": f"Apple's GPUs are not supported: {WHY_NOT_MEASURED}",
     "rocm": f"AMD's GPUs are not supported: {WHY_NOT_MEASURED}",
     "xpu": f"Intel's GPUs are not supported: {WHY_NOT_MEASURED}",
+    "npu": f"Intel's NPUs are not supported: {WHY_NOT_MEASURED}",
 }
 
 

@@ -28,14 +28,14 @@ class Operator:
     flops: float | None = None  # as the framework's profiler counts them; None where it does not
     bytes: float | None = None  # read and written, likewise
     allocated_bytes: int | None = None  # asked of the framework's allocator, likewise
-    kernels: tuple[str, ...] = ()  # what it ran on the device, the longest first
+    kernels: tuple[str, ...] = ()  # what it ran, where the profiler tells, the longest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaps:
     """The stretches of a profile in which no operator was running."""
 
-    count: int
+    count: int  # 0 beside a total: only their sum is known
     total_s: float
     median_s: float
     longest_s: float

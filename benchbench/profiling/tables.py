@@ -274,15 +274,16 @@ class Kind(StrEnum):
 PARTS = {
     Kind.OPTIMIZER: "optimizer apply(momentum|adam|gradient|rms|ada) _fused_(sgd|ada) _foreach_",
     Kind.CONVOLUTION: "conv(?!ert) <dgrad> <wgrad>",
-    Kind.PRODUCT: "gemm gemv matmul attention <(add|b|badd)?b?mm> <dot> <linear>",
-    Kind.NORMALISATION: "norm(?!al(?!i))",
+    Kind.PRODUCT: "gemm gemv matmul fullyconnected attention <(add|b|badd)?b?mm> <dot> <linear>",
+    Kind.NORMALISATION: "norm(?!al(?!i)) <mvn>",
     Kind.REDUCTION: "reduc pool softmax select.and.scatter arg(max|min) biasaddgrad nll_ entropy "
     "<sum> <mean> <prod> <sort> <topk>",
     Kind.COPY: "copy memcpy memset transpose reorder permute contiguous clone concat reshape slice gather "
     "scatter <to> <cat> <pad> <stack> <fill_?> <zeros?_?> <tile> <expand>",
     Kind.ELEMENTWISE: "<add(n|v2|c?mul|cdiv)?> <sub(tract)?> <mul(tiply)?> <(real)?div(ide)?> <neg(ate)?> "
     "<abs> <exp> exponential <log> <pow(er)?> sqrt tanh sigmoid relu gelu erf threshold clamp maximum "
-    "minimum <select> compare <where> <cast> convert iota dropout bias quantize elementwise fused fusion",
+    "minimum <select> compare <where> <cast> convert iota dropout bias quantize elementwise eltwise fused "
+    "fusion",
 }
 
 

@@ -1,0 +1,182 @@
+"""What backends share that run ONNX exported from torch's builders: a model is exported once and kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchbench.backends._torch import TorchSession
+from benchbench.backends.base import Backend, Session
+from benchbench.errors import Unsupported
+from benchbench.model.case import Dtype, Phase
+from benchbench.model.note import NoteKind, note
+from benchbench.model.run import Settings
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays, Program, Workload
+
+EXPORTERS = ("onnx", "onnxscript")  # what torch.onnx.export needs besides torch
+USED_BY_EXPORT = (
+    "onnxscript.function_libs.torch_lib.ops",
+    "torch._functorch.aot_autograd",
+    "torch.onnx._internal.exporter._compat",
+)
+EXPORTED = "ACCELBENCH_EXPORTED"  # the variable that names the folder of a run's models
+FREE_TIMES = 10  # a model's size must be free on the disk, or it is not kept
+
+
+class ExportingBackend(Backend):
+    """A runtime of whole graphs, whose processes load what a job before them exported."""
+
+    runtime: ClassVar[str]  # its name, in messages
+    framework = "torch"
+    modes = ("graph",)
+    phases = (Phase.FORWARD,)
+    preloads_ahead = False
+    exports = True
+    keeps_compiled = False  # each process loads and optimises its model
+
+    def environment(self, settings: Settings, cache: str) -> dict[str, str]:
+        """Names where exported models are kept; threads are the session's."""
+        return {EXPORTED: f"{cache}/onnx"}
+
+    def preload(self, phase: Phase, mode: str) -> None:
+        """What exports a model, unless a process of this run has exported one: three seconds."""
+        if is_any_kept():
+            return
+        for name in (*EXPORTERS, "torch._dynamo"):
+            import_module(name)
+        with suppress(ImportError):  # they may move: then each case imports them
+            for name in USED_BY_EXPORT:
+                import_module(name)
+
+    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
+        """Raises Unsupported for a step that no framework compiles: there is no graph of it."""
+        assert isinstance(session, ExportedSession)
+        session.model = model_name(workload, session.case_dtype)
+        program = super().program(session, workload, arrays)
+        if not program.compiles:
+            raise Unsupported(f"{self.runtime} runs whole graphs only, and this step is not one")
+        return program
+
+
+class ExportedSession(TorchSession):
+    """Tensors are torch's, on the host. The first call of a step exports it, unless its model is kept."""
+
+    model = ""  # the name that its exported model is kept by, in this run; "": it is not
+
+    def __init__(self, dtype: Dtype) -> None:
+        """Images are NCHW, as ONNX has them; a runtime lays them out for its kernels."""
+        super().__init__("cpu", dtype)
+        self.channels_last = False
+        self.case_dtype = dtype
+        self.work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None  # the step, and what it was given
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        """Loaded at the first call, with the inputs it is given; later calls take the same ones."""
+        running: list[Callable[[], Any]] = []
+
+        def run(*inputs: Any) -> Any:
+            if not running:
+                self.work = step, inputs
+                running.append(self.loaded(step, inputs))
+            return running[0]()
+
+        return run
+
+    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
+        """Inputs are bound once."""
+        raise Unsupported("its session is exported for the shapes of its first call")
+
+    @abstractmethod
+    def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
+        """The step's model in this runtime, bound to the inputs. Raises Unsupported."""
+
+    def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+        """A file of the step in `folder`, as this runtime reads it."""
+        return export_model(step, inputs, folder)
+
+    def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+        """Kept by name; where there is no room for it, each process exports it anew."""
+        if kept_model(self.model) is None:
+            with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
+                keep_model(self.exported(step, inputs, Path(folder)), self.model)
+
+    @contextmanager
+    def model_file(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[tuple[Path, Path]]:
+        """The step's file, kept or exported now, and a folder that is there until the end."""
+        with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
+            path = kept_model(self.model)
+            if path is None:  # nothing was exported before, or there was no room to keep it
+                self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
+                path = self.exported(step, inputs, Path(folder))
+            yield path, Path(folder)
+
+
+def require_exporter() -> None:
+    """Import torch, and raise ModuleNotFoundError where something else is missing that exports a model."""
+    import torch  # noqa: F401
+
+    for name in EXPORTERS:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def model_name(workload: Workload, dtype: Dtype) -> str:
+    """What the model of a workload is kept by: equal parameters and dtype have equal weights."""
+    kind = type(workload)
+    return sha256(f"{kind.__module__} {workload!r} {dtype}".encode()).hexdigest()[:24]
+
+
+def kept_model(name: str) -> Path | None:
+    """The file of that model, if a process of this run has exported it."""
+    path = _place_of(name)
+    return path if path and os.path.isfile(path) else None
+
+
+def is_any_kept() -> bool:
+    """Whether a process of this run has exported a model."""
+    folder = os.environ.get(EXPORTED)
+    return folder is not None and any(Path(folder).glob("*.onnx"))
+
+
+def keep_model(path: Path, name: str) -> None:
+    """Move the model to where it is kept, unless there is no such place or little room."""
+    kept, size = _place_of(name), path.stat().st_size
+    has_parts = os.path.exists(path.with_name(f"{path.name}.data"))  # weights of more than 2 GB lie beside it
+    if kept is None or shutil.disk_usage(path).free < FREE_TIMES * size or has_parts:
+        return
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(kept)  # one file system: both are in the run's folder
+
+
+def _place_of(name: str) -> Path | None:
+    folder = os.environ.get(EXPORTED)
+    return Path(folder) / f"{name}.onnx" if folder and name else None
+
+
+def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+    """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
+    import torch
+
+    class Exported(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = step  # a module's buffers are then its own, and may change
+
+        def forward(self, *arguments: Any) -> Any:
+            return self.step(*arguments)
+
+    path = folder / "model.onnx"
+    with torch.no_grad():
+        torch.onnx.export(Exported(), inputs, dynamo=True, verbose=False).save(path)
+    return path

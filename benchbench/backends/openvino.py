@@ -1,0 +1,243 @@
+"""OpenVINO, fed by ONNX exported from torch's builders: forward phases on the CPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchbench.backends._onnx import ExportedSession, ExportingBackend, require_exporter
+from benchbench.backends.base import Session
+from benchbench.errors import Unsupported
+from benchbench.model.case import Cache, Dtype, Phase
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
+from benchbench.model.measurement import Memory
+from benchbench.model.profile import Profile
+from benchbench.model.startup import StartUp
+from benchbench.traces.openvino import Counter, parse_profile
+
+CPU = "CPU"  # OpenVINO's name of the plugin
+HINTS = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16", Dtype.FLOAT16: "f16"}  # of INFERENCE_PRECISION_HINT
+OTHER_PLUGINS = {"GPU": "xpu", "NPU": "npu"}
+# Nodes of the compiled model that multiply, by `layerType`. What rounds beside them may be wider.
+PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"})
+CONVOLUTIONS = {"Conv", "ConvTranspose"}  # ONNX's operators
+NOT_CONVERTED = re.compile(r"-- (\w+?)-\d+ with a message:\n(.+?)\n\n", re.DOTALL)
+WARM_STEPS = 3  # of a request that counts: the first allocates
+
+
+class OpenVino(ExportingBackend):
+    """`graph`: exported, compiled by OpenVINO's CPU plugin, run by one request for latency."""
+
+    summary = "OpenVINO: inference on a graph exported from PyTorch"
+    runtime = "OpenVINO"
+    refused_modes: ClassVar[dict[str, str]] = {"eager": "OpenVINO runs whole graphs only"}
+    not_measured = ("xpu", "npu")
+    dtypes = tuple(HINTS)
+    distributions = ("openvino",)
+    requirements = ("torch", "openvino", "onnx", "onnxscript", "numpy")
+    extra = "openvino"
+    start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
+
+    def load(self) -> str:
+        """Import openvino and torch; what exports a model must be there. No plugin is loaded."""
+        import openvino
+
+        require_exporter()
+        return str(openvino.__version__).partition("-")[0]  # a build's number and branch follow
+
+    def devices(self) -> tuple[list[Device], dict[str, str]]:
+        """Its CPU; the plugins for Intel's GPUs and NPUs are told where they find one."""
+        import openvino
+
+        kinds = {name.partition(".")[0] for name in openvino.Core().available_devices}
+        missing = {kind: NOT_MEASURED[kind] for name, kind in OTHER_PLUGINS.items() if name in kinds}
+        if CPU not in kinds:
+            return [], {"cpu": "this OpenVINO has no CPU plugin", **missing}
+        return [Device(name="cpu", device_class=DeviceClass.CPU, model="")], missing
+
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
+        """Whether a CPU has kernels in 16 bits is known when a model is compiled."""
+        if dtype is Dtype.FLOAT64:
+            return "OpenVINO computes float64 in float32"
+        return super().refuses(device, dtype, mode, phase, cache)
+
+    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
+        """Torch's threads too: it makes the arrays."""
+        import torch
+
+        torch.set_num_threads(threads)
+        return OpenVinoSession(dtype, threads)
+
+
+class OpenVinoSession(ExportedSession):
+    """The CPU plugin. Inputs and the output are tensors of torch whose memory the request works in."""
+
+    def __init__(self, dtype: Dtype, threads: int) -> None:
+        super().__init__(dtype)
+        self._threads = threads
+        self._bound_inputs: list[Any] = []
+
+    def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+        """In bfloat16 with filters of that type."""
+        path = super().exported(step, inputs, folder)
+        if self.case_dtype is Dtype.BFLOAT16:
+            narrow_filters(path)
+        return path
+
+    def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
+        """A request of the compiled model."""
+        return self._bound(self._compiled(step, inputs), inputs)[1]
+
+    def _compiled(self, step: Callable[..., Any], inputs: tuple[Any, ...], *, counting: bool = False) -> Any:
+        """The model in the case's precision and threads, read back. Raises Unsupported."""
+        import openvino
+
+        core = openvino.Core()
+        options = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": self._threads,
+            "INFERENCE_PRECISION_HINT": HINTS[self.case_dtype],
+            "PERF_COUNT": counting,
+        }
+        with self.model_file(step, inputs) as (path, _):
+            try:
+                model = core.read_model(path)
+            except RuntimeError as error:
+                raise _not_converted(error) from error
+            compiled = core.compile_model(model, CPU, options)
+        self._check_precision(compiled)
+        return compiled
+
+    def _check_precision(self, compiled: Any) -> None:
+        """On a CPU without kernels in 16 bits, OpenVINO takes the hint and computes in another precision."""
+        found = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        missing = f"OpenVINO has no kernels in {self.case_dtype}"
+        if found != HINTS[self.case_dtype]:
+            raise Unsupported(f"{missing} for this CPU: asked for it, it would compute in {found}")
+        for kind, made_in in _nodes(compiled):
+            if kind in PRODUCTS and made_in != found:
+                raise Unsupported(f"{missing} for {kind} on this CPU: it would compute in {made_in}")
+
+    def _bound(self, compiled: Any, inputs: tuple[Any, ...]) -> tuple[Any, Callable[[], Any]]:
+        """A request and what runs it: it reads torch's memory and writes to it, so nothing is copied."""
+        import torch
+
+        request = compiled.create_infer_request()
+        self._bound_inputs = [tensor.contiguous() for tensor in inputs]
+        for index, tensor in enumerate(self._bound_inputs):
+            request.set_input_tensor(index, _shared(tensor))
+        port = compiled.output(0)
+        shape, dtype = list(port.get_shape()), port.get_element_type()
+        output = torch.empty(shape, dtype=_torch_dtype(dtype))
+        request.set_output_tensor(0, _shared(output))
+
+        def run() -> Any:
+            request.infer(share_inputs=True, share_outputs=True)
+            return output
+
+        return request, run
+
+    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Overwrite the inputs that are bound."""
+        for ours, theirs in zip(self._bound_inputs, others, strict=True):
+            ours.copy_(theirs)
+        return inputs
+
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        """Its own counters, in a request apart: one that counts always does."""
+        import openvino
+
+        assert self.work  # a case is warmed up before it is profiled
+        request, again = self._bound(self._compiled(*self.work, counting=True), self.work[1])
+        for _ in range(WARM_STEPS):
+            again()
+        before = _counters_of(request)
+        name = f"OpenVINO's counters {openvino.__version__.partition('-')[0]}"
+        recording = self.record(name, again, iterations, count, nullcontext)
+        return parse_profile(before, _counters_of(request), WARM_STEPS, recording)
+
+    def precision(self) -> dict[str, str]:
+        """Torch's switches do not matter here; kernels are checked when the model is compiled."""
+        multiply = str(self.dtype).removeprefix("torch.")
+        return {"float32_multiply": "ieee", "storage": str(self.dtype), "multiply": multiply}
+
+    def peak_device(self) -> Memory:
+        return Memory(bytes=None, reason="OpenVINO does not report its memory; the host's peak holds it")
+
+
+def narrow_filters(path: Path) -> None:
+    """Round to bfloat16 what the exporter left in float32 in a file whose convolutions are in bfloat16.
+
+    It folds batch normalisation into filters and biases in float32 (onnxscript 0.7), and then a convolution
+    has operands of two types, which ONNX does not allow.
+    """
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.load(path)
+    weights = {each.name: each for each in model.graph.initializer}
+    names = [name for node in model.graph.node if node.op_type in CONVOLUTIONS for name in node.input[1:]]
+    wide = [weights[name] for name in names if name in weights]
+    wide = [each for each in wide if each.data_type == TensorProto.FLOAT]
+    if not wide:
+        return
+    narrow = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+    for each in wide:
+        each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each).astype(narrow), each.name))
+    onnx.save(model, path)
+
+
+def _not_converted(error: Exception) -> Exception:
+    """Unsupported, with the operator that OpenVINO's reader of ONNX does not take; else the error itself."""
+    text = str(error)
+    if "OpConversionFailure" not in text:
+        return error
+    failed = NOT_CONVERTED.search(text)
+    if failed is None:
+        return Unsupported(f"OpenVINO does not read this model: {' '.join(text.split())[-200:]}")
+    reason = failed[2].splitlines()[-1]
+    return Unsupported(f"OpenVINO does not read ONNX's {failed[1]}: {reason[:200]}")
+
+
+def _nodes(compiled: Any) -> Iterator[tuple[str, str]]:
+    """The type of each node of a compiled model, and the precision that its kernel computes in."""
+    for node in compiled.get_runtime_model().get_ops():
+        told = node.get_rt_info()
+        yield told["layerType"].astype(str), told["runtimePrecision"].astype(str)
+
+
+def _shared(tensor: Any) -> Any:
+    """A tensor of OpenVINO in the memory of one of torch's."""
+    import openvino
+    import torch
+
+    if tensor.dtype is not torch.bfloat16:
+        return openvino.Tensor(tensor.numpy(), shared_memory=True)
+    halves = tensor.view(torch.int16).numpy()  # NumPy has no bfloat16
+    return openvino.Tensor(halves, openvino.Shape(list(tensor.shape)), openvino.Type.bf16)
+
+
+def _torch_dtype(kind: Any) -> Any:
+    """Torch's name for a type of OpenVINO's elements."""
+    import numpy as np
+    import torch
+
+    if kind.get_type_name() == "bf16":
+        return torch.bfloat16
+    return torch.from_numpy(np.empty(0, kind.to_dtype())).dtype
+
+
+def _counters_of(request: Any) -> list[Counter]:
+    """What the counters of the nodes that ran say now."""
+    import openvino
+
+    executed = openvino.ProfilingInfo.Status.EXECUTED
+    return [
+        Counter(each.node_name, each.node_type, each.exec_type, each.real_time.total_seconds())
+        for each in request.get_profiling_info()
+        if each.status == executed
+    ]

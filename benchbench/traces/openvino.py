@@ -1,0 +1,80 @@
+"""OpenVINO's counters, a mean time for each node of a model since it was compiled, as a profile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchbench.errors import Unsupported
+from benchbench.model.profile import Gaps, Operator, Profile
+from benchbench.traces.spans import Recording
+from benchbench.traces.timeline import MOST_KERNELS
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A node that ran: what its counter says after some steps. Nodes run one after another."""
+
+    node: str
+    operator: str  # its type: `Convolution`
+    kernel: str  # what runs it: `brgconv_avx512_f32`
+    mean_s: float  # of all steps since the model was compiled
+
+
+@dataclass(slots=True)
+class _Row:
+    """An operator while it is summed up."""
+
+    calls: int = 0
+    self_s: float = 0.0
+    kernels: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+def parse_profile(
+    before: Sequence[Counter], after: Sequence[Counter], steps_before: int, recording: Recording
+) -> Profile:
+    """The profile of the recorded steps, from what was counted before and after them. Raises Unsupported.
+
+    There is no timeline: of the time in which no node ran only the sum is known.
+    """
+    if not after:
+        raise Unsupported("OpenVINO counted no node")
+    earlier_s = {counter.node: counter.mean_s * steps_before for counter in before}
+    rows: dict[str, _Row] = defaultdict(_Row)
+    for counter in after:
+        sum_s = counter.mean_s * (steps_before + recording.steps)
+        own_s = max(sum_s - earlier_s.get(counter.node, 0.0), 0.0)
+        row = rows[counter.operator]
+        row.calls += recording.steps
+        row.self_s += own_s
+        row.kernels[counter.kernel] += own_s
+    wall_s = sum(recording.step_s) * recording.steps / len(recording.step_s)
+    total_s = sum(row.self_s for row in rows.values())
+    scale = min(wall_s / total_s, 1.0) if total_s else 1.0  # counters have whole microseconds
+    busy_s = total_s * scale
+    return Profile(
+        profiler=recording.profiler,
+        steps=recording.steps,
+        step_s=recording.step_s,
+        wall_s=wall_s,
+        on_device=False,
+        busy_s=busy_s,
+        gaps=Gaps(count=0, total_s=wall_s - busy_s, median_s=0.0, longest_s=0.0, after=""),
+        operators=tuple(sorted((_operator(*item, scale) for item in rows.items()), key=_order)),
+    )
+
+
+def _operator(name: str, row: _Row, scale: float) -> Operator:
+    kernels = sorted(row.kernels, key=lambda kernel: (-row.kernels[kernel], kernel))
+    return Operator(
+        name=name,
+        calls=row.calls,
+        host_self_s=row.self_s * scale,
+        host_total_s=row.self_s * scale,
+        kernels=tuple(kernels[:MOST_KERNELS]),
+    )
+
+
+def _order(operator: Operator) -> tuple[float, str]:
+    return -operator.host_self_s, operator.name

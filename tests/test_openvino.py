@@ -1,0 +1,248 @@
+"""OpenVINO: what it is asked for, what is read back, whose memory it works in. On a fake where it is not."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.backends import openvino as backend_file
+from benchbench.backends._onnx import export_model
+from benchbench.backends.openvino import OpenVino, OpenVinoSession, narrow_filters
+from benchbench.errors import Unsupported
+from benchbench.model.case import Dtype
+from benchbench.model.device import NOT_MEASURED
+from benchbench.worker.program import build, other_inputs
+from benchbench.workloads.base import Draw
+from tests.brief import BRIEFLY
+from tests.program import accelbench, rows
+from tests.tiny import tiny
+
+
+class Told(SimpleNamespace):
+    """A value of a compiled model's information."""
+
+    def astype(self, kind: type) -> Any:
+        return kind(self.value)
+
+
+class Engine:
+    """An OpenVINO whose CPU computes in `computes`, its products in `products`."""
+
+    def __init__(
+        self, computes: str, products: str = "", fault: str = "", plugins: tuple[str, ...] = ()
+    ) -> None:
+        self.computes, self.products, self.fault = computes, products or computes, fault
+        self.available_devices = ["CPU", *plugins]
+        self.asked: list[Any] = []
+
+    def module(self) -> ModuleType:
+        """To stand for the package."""
+        module = ModuleType("openvino")
+        vars(module).update(Core=lambda: self, __version__="2026.4.1-22982-e213a147257-releases/2026/4")
+        return module
+
+    def read_model(self, path: Path) -> str:
+        if self.fault:
+            raise RuntimeError(self.fault)
+        return f"model of {path}"
+
+    def compile_model(self, model: str, plugin: str, options: dict[str, Any]) -> Any:
+        self.asked += [model, plugin, options]
+        nodes = [("Input", "f32"), ("FullyConnected", self.products), ("Softmax", "f32")]
+        ops = [
+            SimpleNamespace(
+                get_rt_info=lambda kind=kind, made_in=made_in: {
+                    "layerType": Told(value=kind),
+                    "runtimePrecision": Told(value=made_in),
+                }
+            )
+            for kind, made_in in nodes
+        ]
+        return SimpleNamespace(
+            get_property=lambda name: SimpleNamespace(get_type_name=lambda: self.computes),
+            get_runtime_model=lambda: SimpleNamespace(get_ops=lambda: ops),
+        )
+
+
+@contextmanager
+def exported(self: OpenVinoSession, step: Any, inputs: Any) -> Iterator[tuple[Path, Path]]:
+    yield Path("model.onnx"), Path()
+
+
+def compiled_on(engine: Engine, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a session of three threads has of a model, on that engine."""
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "openvino", engine.module())
+    monkeypatch.setattr(OpenVinoSession, "model_file", exported)
+    return OpenVinoSession(dtype, 3)._compiled(lambda: None, ())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hint"), [(Dtype.FLOAT32, "f32"), (Dtype.BFLOAT16, "bf16"), (Dtype.FLOAT16, "f16")]
+)
+def test_a_model_is_compiled_for_latency_in_one_stream_with_the_threads_and_precision_of_the_case(
+    monkeypatch: pytest.MonkeyPatch, dtype: Dtype, hint: str
+) -> None:
+    engine = Engine(computes=hint)
+    compiled_on(engine, dtype, monkeypatch)
+    assert engine.asked == [
+        "model of model.onnx",
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": 3,
+            "INFERENCE_PRECISION_HINT": hint,
+            "PERF_COUNT": False,
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "computes"),
+    [(Dtype.BFLOAT16, "f32"), (Dtype.FLOAT16, "f32"), (Dtype.FLOAT16, "bf16"), (Dtype.FLOAT32, "bf16")],
+)
+def test_a_precision_that_the_cpu_has_not_is_refused_where_openvino_takes_another(
+    monkeypatch: pytest.MonkeyPatch, dtype: Dtype, computes: str
+) -> None:
+    reason = f"no kernels in {dtype} for this CPU: asked for it, it would compute in {computes}"
+    with pytest.raises(Unsupported, match=reason):
+        compiled_on(Engine(computes), dtype, monkeypatch)
+
+
+def test_a_product_in_another_precision_is_refused_whatever_the_model_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Unsupported, match="bfloat16 for FullyConnected on this CPU: it would compute in f32"):
+        compiled_on(Engine("bf16", products="f32"), Dtype.BFLOAT16, monkeypatch)
+
+
+# As version 2026.4 said it of a model with Dropout.
+NOT_READ = (
+    "Exception from src/inference/src/cpp/core.cpp:84:\nFrontEnd API failed with OpConversionFailure:\n"
+    "Model wasn't fully converted. Failed operations detailed log:\n-- Dropout-20 with a message:\n"
+    "Check '(!training_mode)' failed at src/frontends/onnx/frontend/src/op/dropout.cpp:20:\n"
+    "While validating ONNX node '<Node(Dropout): getitem>':\nTraining mode is not supported for Dropout op\n"
+    "\nSummary:\n-- Conversion is failed for: Dropout-20\n\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "message"),
+    [
+        (NOT_READ, Unsupported, "ONNX's Dropout: Training mode is not supported for Dropout op$"),
+        ("OpConversionFailure: no rule for Strange-1", Unsupported, "this model: .* no rule for Strange-1"),
+        ("could not open the file", RuntimeError, "could not open the file"),
+    ],
+)
+def test_an_operator_that_it_does_not_read_is_named_and_other_faults_stay_faults(
+    monkeypatch: pytest.MonkeyPatch, fault: str, raised: type[Exception], message: str
+) -> None:
+    with pytest.raises(raised, match=message):
+        compiled_on(Engine("f32", fault=fault), Dtype.FLOAT32, monkeypatch)
+
+
+def test_intels_gpus_and_npus_are_told_and_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine("f32", plugins=("GPU.0", "GPU.1", "NPU"))
+    monkeypatch.setitem(sys.modules, "openvino", engine.module())
+    found, missing = OpenVino().devices()
+    assert [each.name for each in found] == ["cpu"]
+    assert missing == {kind: NOT_MEASURED[kind] for kind in ("xpu", "npu")}
+
+
+def test_its_version_is_the_release_without_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    for needed in ("torch", "onnx", "onnxscript"):
+        pytest.importorskip(needed)
+    monkeypatch.setitem(sys.modules, "openvino", Engine("f32").module())
+    assert OpenVino().load() == "2026.4.1"
+
+
+@pytest.fixture
+def backend() -> OpenVino:
+    pytest.importorskip("openvino")
+    found = OpenVino()
+    found.load()
+    return found
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("default")  # of the exporter; workers do not raise them either
+def test_a_request_reads_the_inputs_where_torch_has_them_and_writes_its_output_there(
+    backend: OpenVino, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
+    work = tiny("gemm")
+    with build(backend, session, work, Dtype.FLOAT32) as runner:
+        first = runner.step()
+        address, before = first.data_ptr(), session.fetch(first)
+        left, right = (session.fetch(each) for each in runner.program.inputs)
+        np.testing.assert_allclose(before, left @ right, atol=1e-5)
+        inputs = other_inputs(backend, session, work, Dtype.FLOAT32, runner)
+        assert [each.data_ptr() for each in inputs] == [each.data_ptr() for each in runner.program.inputs]
+        second = runner.step_on(inputs)
+        assert second.data_ptr() == address
+        left, right = (session.fetch(each) for each in inputs)
+        np.testing.assert_allclose(session.fetch(second), left @ right, atol=1e-5)
+        assert abs(session.fetch(second) - before).max() > 0.1
+
+
+@pytest.mark.real
+def test_bfloat16_is_shared_though_numpy_has_no_such_type() -> None:
+    openvino, torch = pytest.importorskip("openvino"), pytest.importorskip("torch")
+    ours = torch.ones(2, 3, dtype=torch.bfloat16)
+    theirs = backend_file._shared(ours)
+    assert (theirs.get_element_type(), list(theirs.get_shape())) == (openvino.Type.bf16, [2, 3])
+    ours.mul_(3.0)
+    assert (theirs.data.view(np.int16) == ours.view(torch.int16).numpy()).all()
+    assert backend_file._torch_dtype(openvino.Type.bf16) is torch.bfloat16
+    assert backend_file._torch_dtype(openvino.Type.i64) is torch.int64
+
+
+@pytest.mark.real
+def test_filters_that_the_exporter_left_in_float32_are_narrowed_and_the_model_is_read(
+    backend: OpenVino, tmp_path: Path
+) -> None:
+    """If the exporter leaves none in float32 any more, `narrow_filters` is no longer needed."""
+    import onnx
+    import openvino
+
+    session, work = backend.open("cpu", Dtype.BFLOAT16, "graph", 1), tiny("dcgan_infer")
+    program = backend.program(session, work, work.arrays(Draw(Dtype.BFLOAT16)))
+    with warnings.catch_warnings(action="ignore"):
+        path = export_model(program.step, program.inputs, tmp_path)
+    bfloat16 = onnx.TensorProto.BFLOAT16
+    exported = {each.name: each for each in onnx.load(path).graph.initializer}
+    with pytest.raises(RuntimeError, match="filters element type: f32"):
+        openvino.Core().read_model(path)
+    narrow_filters(path)
+    narrowed = onnx.load(path).graph.initializer
+    assert {each.data_type for each in exported.values()} != {bfloat16}
+    assert {each.data_type for each in narrowed} == {bfloat16}
+    for each in narrowed:
+        wide = onnx.numpy_helper.to_array(exported[each.name]).astype(np.float64)
+        found = onnx.numpy_helper.to_array(each).astype(np.float64)
+        np.testing.assert_allclose(found, wide, rtol=2.0**-8)
+    openvino.Core().read_model(path)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the variable limits instructions of x86")
+def test_on_a_cpu_without_float16_no_row_says_float16(tmp_path: Path) -> None:
+    """A CPU is made one by oneDNN's own variable. The hint alone is taken without a word: then, too."""
+    pytest.importorskip("openvino")
+    limited = ("--env", "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
+    work = ("-w", "gemm", "-p", "m=n=k=64", "--dtype", "float16", *limited)
+    accelbench("run", "-b", "openvino", *work, "--quick", "--rounds", "1", cwd=tmp_path, **BRIEFLY)
+    (row,) = rows(tmp_path)
+    assert row["status"] == "unsupported"
+    assert "no kernels in float16 for this CPU: asked for it, it would compute in" in row["message"]
