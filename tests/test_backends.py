@@ -27,6 +27,7 @@ from benchbench.model.run import Settings
 from benchbench.worker.program import build
 from benchbench.workloads.operations.gemm import Gemm
 from tests.program import accelbench
+from tests.tiny import tiny
 
 
 class Stream:
@@ -206,6 +207,9 @@ def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
         (Torch(), Dtype.TF32, "eager", Phase.FORWARD, "TF32 is a mode of NVIDIA tensor cores"),
         (Torch(), Dtype.FLOAT32, "cudagraph", Phase.FORWARD, "needs a CUDA device"),
         (Torch(), Dtype.FLOAT32, "reduce-overhead", Phase.FORWARD, "needs a CUDA device"),
+        (Torch(), Dtype.FLOAT32, "compile-freezing", Phase.TRAIN, "weights of inference only"),
+        (Torch(), Dtype.FLOAT32, "compile-freezing", Phase.BACKWARD, "weights of inference only"),
+        (Torch(), Dtype.FLOAT32, "compile-freezing", Phase.FORWARD, ""),
         (Torch(), Dtype.INT8, "eager", Phase.FORWARD, "it has the dtypes float64"),
         (Torch(), Dtype.AMP_BF16, "eager", Phase.FORWARD, "ask for bfloat16"),
         (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, "TensorRT needs an NVIDIA GPU"),
@@ -225,7 +229,9 @@ def test_what_a_cpu_cannot_do_is_refused_with_the_reason(
     backend: Backend, dtype: Dtype, mode: str, phase: Phase, reason: str
 ) -> None:
     cpu = Device(name="cpu", device_class=DeviceClass.CPU, model="")
-    assert reason in backend.refuses(cpu, dtype, mode, phase)
+    refusal = backend.refuses(cpu, dtype, mode, phase)
+    assert reason in refusal
+    assert bool(refusal) == bool(reason)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +246,7 @@ def test_what_a_cpu_cannot_do_is_refused_with_the_reason(
             "inference in float32 and float16",
         ),
         (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.TRAIN, "converts inference"),
+        (Torch(), Dtype.FLOAT32, "compile-freezing", Phase.FORWARD, "on CPUs only"),
         (OnnxRuntime(), Dtype.INT8, "graph", Phase.FORWARD, "on its CPU only"),
         (Torch(), Dtype.TF32, "cudagraph", Phase.TRAIN, ""),
         (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, ""),
@@ -510,3 +517,33 @@ def test_nothing_is_drawn_for_a_step_that_is_only_simulated() -> None:
     assert program.simulated
     assert [array.shape for array in program.inputs] == [(3, 5), (5, 4)]
     assert not any(array.any() for array in program.inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.filterwarnings("default")  # of inductor; workers do not raise them either
+@pytest.mark.parametrize("mode", ["compile", "compile-freezing"])
+def test_only_frozen_weights_are_constants_of_the_program(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What inductor freezes is looked at, and used as it is. Its switch is of the process."""
+    torch = pytest.importorskip("torch")
+    from torch._inductor import config, freezing
+
+    backend = Torch()
+    if reason := backend.missing_modes().get(mode):
+        pytest.skip(reason)
+    monkeypatch.setattr(config, "freezing", False)
+    monkeypatch.setattr(config, "compile_threads", 1)
+    inputs: list[int] = []
+    freeze = freezing.freeze
+
+    def looked_at(*arguments: Any, **more: Any) -> Any:
+        found = freeze(*arguments, **more)
+        inputs.append(sum(node.op == "placeholder" for node in found[0].graph.nodes))
+        return found
+
+    monkeypatch.setattr(freezing, "freeze", looked_at)
+    session = backend.open("cpu", Dtype.FLOAT32, mode, 1)
+    with build(backend, session, tiny("mnist_cnn_infer"), Dtype.FLOAT32) as runner:
+        frozen, eager = runner.step(), runner.program.step(*runner.program.inputs)
+    assert inputs == ([len(runner.program.inputs)] if mode == "compile-freezing" else [])
+    assert torch.allclose(frozen, eager, atol=1e-5)

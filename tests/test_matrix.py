@@ -56,6 +56,8 @@ DEEP = frozenset({"attention_backward", "conv2d_backward", "resnet50_infer"})
 IN_EVERY_MODE = frozenset({"attention_backward", "conv2d_backward", "transformer_infer"})
 COMPILED_TRAINING = (Dtype.FLOAT32, Dtype.AMP_FP16)  # the latter scales its loss beside what amp-bf16 does
 TUNED = "max-autotune-no-cudagraphs"  # compiles as `compile` does, with trials
+FREEZING = "compile-freezing"  # compiles an operation, which has no weights, as `compile` does
+FROZEN = frozenset({"convnet_infer", "gpt2_decode"})  # the latter's caches change, and its weights do not
 # Half a minute each.
 XLA_TRAINS = frozenset({"convnet_train", "mnist_cnn_train", "transformer_train", "update"})
 A_FURTHER_MODE = 3  # one of so many operations outside them is taken in another mode than the first, too
@@ -81,7 +83,7 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
     },
     **{
         ("torch", mode, workload, Dtype.FLOAT16): tensor  # a sum of each kernel's elements in 16 bits
-        for mode in ("eager", "compile", "max-autotune-no-cudagraphs")
+        for mode in ("eager", "compile", "compile-freezing", "max-autotune-no-cudagraphs")
         for workload, tensor in {
             "conv2d_backward": "of the images",
             "conv2d_backward_data": "of the output",
@@ -163,7 +165,7 @@ def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
 
 def is_slow(kind: type[Backend], work: Workload, mode: str, dtype: Dtype) -> bool:
     """Whether the pair of a workload in `CORE` is for `exhaustive`: training in further modes, trials."""
-    if mode == TUNED:
+    if mode in (TUNED, FREEZING):
         return work.phase is Phase.TRAIN or dtype is not Dtype.FLOAT32
     return work.phase is Phase.TRAIN and mode != kind.modes[0] and dtype not in COMPILED_TRAINING
 
@@ -217,15 +219,18 @@ def dtypes_of(backend: str, work: Workload) -> list[Dtype]:
 
 
 def further_modes(kind: type[Backend], name: str, work: Workload) -> set[tuple[str, Dtype]]:
-    """In float32, but for `TUNED`: all of `IN_EVERY_MODE`, one of every third other operation.
+    """In float32, but for `TUNED`: all of `IN_EVERY_MODE`, one of every third other operation; some frozen.
 
     A compiler takes ten seconds for a network, and meets the same layers in those.
     """
     modes = [mode for mode, dtype in pairs(kind, work) if dtype is Dtype.FLOAT32]
-    others = [(mode, Dtype.FLOAT32) for mode in modes if mode not in (kind.modes[0], TUNED)]
+    others = [(mode, Dtype.FLOAT32) for mode in modes if mode not in (kind.modes[0], TUNED, FREEZING)]
     turn = crc32(f"{name} {kind.__name__}".encode())
+    frozen = {(FREEZING, Dtype.FLOAT32)} if FREEZING in modes and name in FROZEN | IN_EVERY_MODE else set()
     if name in IN_EVERY_MODE or not others:
-        return set(others)
+        return {*others, *frozen}
+    if frozen:
+        return frozen
     if turn % A_FURTHER_MODE or isinstance(work, Network) or work.phase is Phase.TRAIN:
         return set()
     return {others[turn // A_FURTHER_MODE % len(others)]}
@@ -311,7 +316,7 @@ def test_every_mode_and_dtype_of_a_backend_is_taken_by_some_workload(backend: st
     taken = {(case.mode, case.dtype) for case, marker in cases if marker != EXHAUSTIVE}
     left = {(case.mode, case.dtype) for case, _ in cases} - taken
     first = kind_of(backend).modes[0]
-    spared = {pair for pair in left if pair[0] == TUNED and pair[1] is not Dtype.FLOAT32}
+    spared = {pair for pair in left if pair[0] in (TUNED, FREEZING) and pair[1] is not Dtype.FLOAT32}
     spared |= {
         pair for pair in left if pair[0] != first and pair[1] in AMP and pair[1] not in COMPILED_TRAINING
     }

@@ -30,9 +30,11 @@ from benchbench.traces import chrome
 TRACE, DETAILS = "trace.json", "details.trace.json"
 
 
+FREEZING = "compile-freezing"  # `compile`, told that weights do not change
 # Modes of ours that are torch.compile's → its argument `mode`.
 COMPILED = {
     "compile": None,
+    FREEZING: None,
     "max-autotune-no-cudagraphs": "max-autotune-no-cudagraphs",
     "reduce-overhead": "reduce-overhead",
 }
@@ -43,7 +45,7 @@ OF_CUDA = ("reduce-overhead", "cudagraph")
 class Torch(Backend):
     """`compile` is torch.compile with its default backend, inductor; its other modes have their own names.
 
-    `cudagraph` replays a captured eager step.
+    `compile-freezing` is inductor's freezing besides; `cudagraph` replays a captured eager step.
     """
 
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
@@ -136,6 +138,10 @@ class Torch(Backend):
         """A graph cannot hold the host's look at the gradients that scaling them needs, nor other inputs."""
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
+        if mode == FREEZING and phase is not Phase.FORWARD:
+            return "inductor freezes the weights of inference only"
+        if mode == FREEZING and device.device_class is not DeviceClass.CPU:
+            return "accelbench has verified freezing on CPUs only"
         if mode == "cudagraph" and cache is Cache.ROTATE:
             return "a CUDA graph is replayed on the inputs it was captured with"
         if mode in OF_CUDA and device.device_class is DeviceClass.CPU:
@@ -195,20 +201,30 @@ class CpuSession(TorchSession):
         return bool(torch.isfinite(output).all())
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        if self._mode not in COMPILED:
+            return step
+        return self._compiled(step)
+
+    def _compiled(self, step: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Any]:
+        """By torch.compile; inductor freezes weights only where gradients are off around the call, too."""
         import torch
 
-        return torch.compile(step, mode=COMPILED[self._mode]) if self._mode in COMPILED else step
+        compiled: Callable[..., Any] = torch.compile(step, mode=COMPILED[self._mode], dynamic=dynamic)
+        if self._mode != FREEZING:
+            return compiled
+        from torch._inductor import config
+
+        config.freezing = True  # Dynamo reads it as well, so an option of this one call would not do
+        without_gradients: Callable[..., Any] = torch.no_grad()(compiled)
+        return without_gradients
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
         """torch.compile by itself takes a size for dynamic once it has changed."""
-        import torch
-
         if self._mode == "cudagraph":
             raise Unsupported("a CUDA graph is replayed on the inputs it was captured with")
         if self._mode not in COMPILED:
             return step
-        compiled: Callable[..., Any] = torch.compile(step, mode=COMPILED[self._mode], dynamic=dynamic or None)
-        return compiled
+        return self._compiled(step, dynamic=dynamic or None)
 
     def compilations(self) -> int | None:
         """Graphs that torch.compile has made in this process."""

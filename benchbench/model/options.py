@@ -213,8 +213,8 @@ class MeasureOptions:
     )
     modes: tuple[str, ...] = _names(
         "--mode",
-        text="eager, compile, max-autotune-no-cudagraphs, reduce-overhead, cudagraph, function, xla, "
-        "tensorrt, jit, lazy, graph.",
+        text="eager, compile, compile-freezing, max-autotune-no-cudagraphs, reduce-overhead, cudagraph, "
+        "function, xla, tensorrt, jit, lazy, graph.",
     )
     params: Mapping[str, Size | Sequence[Size]] = _named(
         "--param", "-p", text="Override sizes: batch=32,64; m=n=k=512,1024 ties them.", read=parse_params
