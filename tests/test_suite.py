@@ -118,7 +118,7 @@ def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(
         return next(each for each in suites_document(results).data if each["suite"] == "conv")
 
     before = conv(tmp_path)
-    probes = tuple(a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime"))
+    probes = tuple(a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime", "openvino"))
     loaded = suite.load_suite("conv")
     policy = POLICIES[loaded.policy]
     cases = plan(select([loaded], Selection()), Selection(), probes).cases
