@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Okabe & Ito 2008: told apart with any colour vision. Black is for what is computed, yellow fades on white; a
-# seventh backend has a colour of `OTHERS`.
+# seventh backend has the dark red of Tol 2021, "dark".
 COLOURS = {
     "torch": "#D55E00",
     "tensorflow": "#E69F00",
     "jax": "#0072B2",
     "onnxruntime": "#009E73",
-    "openvino": "#882255",
+    "openvino": "#663333",
     "torch_xla": "#CC79A7",
     "fake": "#56B4E9",
 }
