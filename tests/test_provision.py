@@ -320,6 +320,7 @@ def test_beside_a_torch_for_cpus_an_environment_gets_one_too(
         ("tensorflow@2.21", "cpu", ("tensorflow-cpu==2.21.*", "numpy")),
         ("onnxruntime", "cuda", ("torch", "onnxruntime-gpu[cuda,cudnn]", "onnx", "onnxscript", "numpy")),
         ("onnxruntime@1.26", "", ("torch", "onnxruntime==1.26.*", "onnx", "onnxscript", "numpy")),
+        ("openvino@2026.3", "", ("torch", "openvino==2026.3.*", "onnx", "onnxscript", "numpy")),
         ("torch@2.12", "cuda", ("torch==2.12.*", "numpy")),
     ],
 )
