@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.worker.jobs import LONGEST_MESSAGE, one_line
+from benchbench.worker.causes import LONGEST_MESSAGE, one_line
 from tests.program import accelbench, records
 
 DATA_LOADER = """Caught ValueError in DataLoader worker process 0.

@@ -49,7 +49,7 @@ FIELDS = [
     *("roof", "flops_of_ceiling", "flops_of_datasheet", "bytes_of_ceiling", "bytes_of_datasheet"),
     *("link_bytes_per_s", "rank_spread", "entry_skew_s", "communication_share", "idle_share"),
     *("peak_device_bytes", "peak_host_bytes"),
-    *("relative_error", "energy_j", "items_per_j", "hidden_share", "waiting_share"),
+    *("relative_error", "error_of_allowed", "energy_j", "items_per_j", "hidden_share", "waiting_share"),
     *("price_per_hour", "currency", "items_per_cost", "notes"),
 ]
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")

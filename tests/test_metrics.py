@@ -67,7 +67,7 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
         "compilations, items_per_s, item, flops, bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, "
         "attainable_flops_per_s, roof, flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, "
         "bytes_of_datasheet, link_bytes_per_s, rank_spread, entry_skew_s, communication_share, idle_share, "
-        "peak_device_bytes, peak_host_bytes, relative_error, energy_j, items_per_j, "
+        "peak_device_bytes, peak_host_bytes, relative_error, error_of_allowed, energy_j, items_per_j, "
         "hidden_share, waiting_share, price_per_hour, currency, items_per_cost, notes"
     )
 

@@ -52,7 +52,7 @@ class CaseDigest:
     contended: str = ""  # what others took of its device meanwhile, where that shows
     stopped_by: tuple[str, ...] = ()
     cost: Cost | None = None
-    workload_version: int = 1
+    workload_version: int | str = 1
     timer: str = ""
     precision: dict[str, str] = field(default_factory=dict)
     version: str | None = None  # of the framework

@@ -29,7 +29,7 @@ from benchbench.analyse.roofline import (
 from benchbench.machine.conditions import condition_notes, usual_mhz
 from benchbench.model.case import Case, LeftOut, Scalar
 from benchbench.model.measurement import Cost, Failure, Measurement
-from benchbench.model.note import CONTENTION, Note, NoteKind, note
+from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
 LEAST_SPREAD = 1e-4  # a standard deviation of logarithms: equal values must not make an interval certain
 UNKNOWN = Value(None)
+NOT_KEPT = "what rounding explains was not kept"
 CaseKey = tuple[str, str]  # a suite and a case's id
+MEASURED = (Status.OK, Status.UNVERIFIED)
 NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case
 Share = Callable[[float, float, float], float]  # of the step, its source and its consumer: seconds
 DISAGREEMENT = 0.2  # of the device's time, by which the host must be done launching before it
@@ -66,7 +68,9 @@ class Row:
 
     `metrics`: by name, of all in `METRICS`; without any, as `steps`, `position` and `price`, where the case
     is not ok. `cost`: of a step, None where no round was measured. `layout`: of images in memory.
-    `relative_error`: the worst, of failed rounds too. `shares`: by name, of `SHARES`, where a step has parts.
+    `relative_error`: the worst, of failed rounds too; `error_of_allowed`: as a share of what rounding
+    explains, where that was kept. `is_own`: it is a model of the user's, verified by itself. `shares`: by
+    name, of `SHARES`, where a step has parts.
     `communication`: of a profiled step, the share in which something passed between devices; `idle`: of a
     pipeline's, in which a stage computed nothing. `rounds`: those measured; `samples`: their blocks.
     """
@@ -83,6 +87,8 @@ class Row:
     metrics: Mapping[str, Value] = field(default_factory=dict)
     steps: Quantiles | None = None
     relative_error: Value = UNKNOWN
+    error_of_allowed: Value = UNKNOWN
+    is_own: bool = False
     position: Position = field(default_factory=Position)
     price: CasePrice = field(default_factory=CasePrice)
     shares: Mapping[str, Value] = field(default_factory=dict)
@@ -93,7 +99,7 @@ class Row:
     @property
     def ok(self) -> bool:
         """Whether the case was measured; it has a latency unless its processes disagree."""
-        return self.status is Status.OK
+        return self.status in MEASURED
 
     @property
     def contended(self) -> str:
@@ -124,7 +130,7 @@ class Row:
     @property
     def unranked(self) -> bool:
         """Whether the case's speed says nothing beside others'; its notes say why."""
-        return any(each.kind in (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED) for each in self.notes)
+        return any(each.kind in UNRANKED for each in self.notes)
 
     def value(self, name: str) -> float | None:
         """The value of a metric, in its unit."""
@@ -203,7 +209,7 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     if done:
         version, model = done[0].framework_version, done[0].device_model
     status, message = _ending(done)
-    if status is Status.OK and (why := implausible(case, model, measured)):
+    if status in MEASURED and (why := implausible(case, model, measured)):
         status, message = Status.IMPLAUSIBLE, why
     row = Row(
         case=case,
@@ -215,7 +221,9 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
         samples=sum(len(process.block_s) for process in measured),
         cost=measured[0].cost if measured else None,
         layout=measured[0].layout if measured else "",
-        relative_error=_relative_error(done, "not verified" if status is Status.OK else ""),
+        relative_error=_relative_error(done, "not verified" if status in MEASURED else ""),
+        error_of_allowed=_error_of_allowed(done),
+        is_own=any(isinstance(each.workload_version, str) for each in measured),
     )
     if not row.ok:
         return row
@@ -242,7 +250,8 @@ def _ending(records: Sequence[Record]) -> tuple[Status, str]:
         share = f" ({len(failures)} of {len(finished)} rounds)" if len(failures) < len(finished) else ""
         return first.status, first.message + share
     if finished:
-        return Status.OK, ""
+        endings = [each.ending for each in finished if isinstance(each, Measurement)]
+        return (Status.UNVERIFIED if Status.UNVERIFIED in endings else Status.OK), ""
     cut = [record.outcome.message for record in records if isinstance(record.outcome, Failure)]
     return Status.INTERRUPTED, cut[0] if cut else "the run ended before its turn"
 
@@ -251,6 +260,17 @@ def _relative_error(records: Sequence[Record], unverified: str) -> Value:
     errors = [record.outcome.relative_error for record in records]
     known = [error for error in errors if error is not None]
     return finite(max(known)) if known else Value(None, reason=unverified)
+
+
+def _error_of_allowed(records: Sequence[Record]) -> Value:
+    """The largest error as a share of what rounding explains, over the rounds that have both."""
+    measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
+    shares = [
+        each.relative_error / each.allowed_error
+        for each in measured
+        if each.relative_error is not None and each.allowed_error
+    ]
+    return finite(max(shares)) if shares else Value(None, reason=NOT_KEPT if measured else "")
 
 
 def _measured(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
@@ -562,7 +582,10 @@ _BEHIND: Mapping[str, Mapping[str, _Column]] = {
         "idle_share": _fact(lambda row: row.idle.value),
     },
     "items_per_j": {name: partial(_share, name) for name in SHARES},
-    "peak_host_bytes": {"relative_error": lambda row: (row.relative_error.value, row.relative_error.reason)},
+    "peak_host_bytes": {
+        "relative_error": lambda row: (row.relative_error.value, row.relative_error.reason),
+        "error_of_allowed": lambda row: (row.error_of_allowed.value, row.error_of_allowed.reason),
+    },
 }
 
 

@@ -291,6 +291,7 @@ class Backend(ABC):
 
     summary: ClassVar[str]
     modes: ClassVar[tuple[str, ...]]  # the first is what its users usually run
+    own_modes: ClassVar[tuple[str, ...]] = ()  # that a user's own model is tried in; (): the first of `modes`
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)

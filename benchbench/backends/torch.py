@@ -51,6 +51,7 @@ class Torch(Backend):
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
     framework = "torch"
     modes = ("eager", *COMPILED, "cudagraph")
+    own_modes = ("eager", "compile")
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
     distributions = ("torch",)

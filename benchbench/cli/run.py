@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,11 +21,12 @@ from benchbench.model.options import MeasureOptions
 @measure_options()
 def run(
     *,
-    interrupted: Annotated[
+    named: Annotated[
         str | None,
         argument(
-            "With --resume: the run to finish. [default: the newest interrupted]",
-            metavar="run",
+            "A suite, or a model of yours: FILE.py, FILE.py:Model, package.module:Model. With --resume: the "
+            "run to finish. [default: the suite quick; the newest interrupted run]",
+            metavar="suite|model|run",
             autocompletion=completion.runs,
         ),
     ] = None,
@@ -36,6 +38,10 @@ def run(
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Exit 0 even if a case failed.")
     ] = False,
+    allow_unverified: Annotated[
+        bool,
+        typer.Option("--allow-unverified", help="Exit 0 even if a model's result could not be verified."),
+    ] = False,
     profile: Annotated[
         bool, typer.Option("--profile", help="Afterwards, profile each case in a separate pass.")
     ] = False,
@@ -45,12 +51,14 @@ def run(
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Measure a suite: every case on every backend found, verified, then timed.
+    """Measure a suite, or a model of yours: every case on every backend found, verified, then timed.
 
     Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=n=k=512,1024 --quick;
-    accelbench run --resume
+    accelbench run my_model.py; accelbench run --resume
     """
-    _check_resume(interrupted, resume=resume, dry_run=dry_run)
+    _check_resume(resume=resume, dry_run=dry_run)
+    if named and not resume:
+        options = _with_named(options, named)
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.plan import failing
@@ -64,16 +72,29 @@ def run(
     known = None if format == TERMINAL else known_prices()  # a mistake in them is told before measuring
     with signals(f"every finished case is kept; {finishes} measures the others"):
         shown = Lines(report="profile" if profile else "report", verbose=verbose, results=results)
-        which = (interrupted or True) if resume else False
+        which = (named or True) if resume else False
         made = api.run(options=options, profile=profile, resume=which, results=results, observer=shown)
     if format != TERMINAL:
         print_document(api.report(made, prices=known), format)
-    raise typer.Exit(4 if failing(made.records) and not allow_failed else 0)
+    failed = failing(made.records, allow_unverified=allow_unverified)
+    raise typer.Exit(4 if failed and not allow_failed else 0)
 
 
-def _check_resume(run: str | None, *, resume: bool, dry_run: bool) -> None:
-    if run and not resume:
-        raise UsageError(f"run takes no argument {run!r}.", "A suite is named by --suite, a workload by -w.")
+def _with_named(options: MeasureOptions, named: str) -> MeasureOptions:
+    """The options with the model or the suite that stands without a flag. Raises UsageError."""
+    from benchbench.model.own import looks_like_model
+
+    if looks_like_model(named):
+        return replace(options, model=(*options.model, named))
+    from benchbench.plan.suite import suite_names
+
+    if named.endswith(".toml") or named in suite_names():
+        return replace(options, suites=(*options.suites, named))
+    hint = "A suite or a model is named so; a workload by -w, a run to finish with --resume."
+    raise UsageError(f"There is no suite {named!r}, and no model of yours.", hint)
+
+
+def _check_resume(*, resume: bool, dry_run: bool) -> None:
     if resume and dry_run:
         hint = "accelbench list runs shows what there is."
         raise UsageError("--resume and --dry-run exclude each other.", hint)

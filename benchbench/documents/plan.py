@@ -144,13 +144,15 @@ def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
     )
 
 
-def failing(records: Sequence[Record]) -> bool:
-    """Whether any case failed, or has a time that cannot be true; one that cannot run here has not.
+def failing(records: Sequence[Record], *, allow_unverified: bool = False) -> bool:
+    """Whether any case failed, was not verified, or has a time that cannot be true.
 
-    Nor has the end of a sequence that is doubled until memory is full.
+    One that cannot run here has not failed, nor has the end of a sequence that is doubled until memory is
+    full.
     """
     found = by_case(records).values()
-    return any(_ending(own) not in (ENDS if own[0].case.doubles else HARMLESS) for own in found)
+    allowed = {Status.UNVERIFIED} if allow_unverified else set()
+    return any(_ending(own) not in {*(ENDS if own[0].case.doubles else HARMLESS), *allowed} for own in found)
 
 
 def _ending(records: Sequence[Record]) -> str:
@@ -158,6 +160,8 @@ def _ending(records: Sequence[Record]) -> str:
     measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
     if isinstance(last.outcome, Measurement) and implausible(last.case, last.device_model, measured):
         return Status.IMPLAUSIBLE
+    if isinstance(last.outcome, Measurement):
+        return last.outcome.ending
     return str(last.outcome.status)
 
 

@@ -242,7 +242,7 @@ def choices() -> list[str]:
 
 def typed(name: str) -> str:
     """How a column of its own form is asked for: `flops` for `FLOP/s`."""
-    return "flops" if name == "FLOP/s" else name.replace(" ", "-")
+    return "flops" if name == "FLOP/s" else name.replace(" ", "-").replace("/", "-of-")
 
 
 def chosen_columns(names: Sequence[str]) -> tuple[ReportColumn, ...]:
@@ -350,6 +350,12 @@ def _bound(row: Row, _: Beside | None) -> Cell:
     return Cell((f"{row.position.bound},", Number(value, "FLOP/s"))) if value else Cell()
 
 
+def _error_of_allowed(row: Row, _: Beside | None) -> Cell:
+    """How near the error of a user's model comes to what rounding explains."""
+    share = row.error_of_allowed.value
+    return Cell((f"{share:.2f}",)) if row.is_own and share is not None else Cell()
+
+
 def _number(name: str) -> Callable[[Row, Beside | None], Cell]:
     return lambda row, _: number(row.value(name), unit_of(row, name))
 
@@ -371,6 +377,7 @@ OWN = {
         ReportColumn("memory", _memory, 5),
         ReportColumn("cold", _number("cold_s"), 6),
         ReportColumn("per cost", _per_cost, 3),
+        ReportColumn("error/allowed", _error_of_allowed, 6),
         ReportColumn("ratio", _ratio_to_base, 2),
     )
 }

@@ -16,7 +16,7 @@ from benchbench.analyse.rows import by_case
 from benchbench.judging.variance import in_modes
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
-from benchbench.model.note import NoteKind
+from benchbench.model.note import UNRANKED
 from benchbench.model.placement import Strategy
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
@@ -40,7 +40,6 @@ SHARED_SIDE = 0.25  # ρ² of the variances of two pairs that have the reference
 MOST_ROUNDS = 200  # that would tell two cases apart: nobody waits for more
 LARGEST = 700.0  # beyond it a logarithm has no float
 KINDS = ("target", "mode", "device")  # the first of which a run has several of is what it compares
-UNRANKED = (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED)  # a speed that says nothing beside others'
 
 
 class Standing(StrEnum):

@@ -9,12 +9,15 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import iter_modules
 
 from benchbench import paths, registry
 from benchbench.errors import UnreadableInput, UsageError, unknown
+from benchbench.launch import project
+from benchbench.launch.own_models import OwnModel, OwnModelSize
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
     MORE,
@@ -31,8 +34,9 @@ from benchbench.registry import WORKLOADS
 from benchbench.workloads.base import Workload
 
 MOST_SOURCE = 2**20  # bytes of a file whose names are read
-WorkloadKind = type[Workload] | UserWorkload  # before parameters are chosen
-SizedWorkload = Workload | UserWorkloadSize  # at given ones
+WorkloadKind = type[Workload] | UserWorkload | OwnModel  # before parameters are chosen
+SizedWorkload = Workload | UserWorkloadSize | OwnModelSize  # at given ones
+_models: dict[str, OwnModel] = {}  # that this process has had described, by name
 
 
 class UserCatalogue:
@@ -84,6 +88,8 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
 
     `code`: where the user's are; by default what accelbench.toml and the environment say.
     """
+    if model := _models.get(name):
+        return model
     if shipped := registry.find_class(WORKLOADS, name, Workload):  # type: ignore[type-abstract]
         return shipped
     own = user_catalogue(code)
@@ -92,6 +98,20 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
     if mistake := own.mistake(name):
         raise UsageError(mistake.text, MORE)
     raise UsageError(f"No workload named {name!r}.", unknown("workloads", name, workload_names()))
+
+
+@contextmanager
+def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
+    """A user's models are workloads from here on; for workers, those that start meanwhile."""
+    _models.update(models)
+    with project.with_models({name: model.spec for name, model in models.items()}):
+        yield
+
+
+def work_version(name: str, params: Mapping[str, Scalar]) -> int | str:
+    """What tells the work of that name from other work of equal parameters. Raises UsageError."""
+    kind = workload_named(name)
+    return kind(**params).work_version if isinstance(kind, OwnModel) else kind.version
 
 
 def workload_at(name: str, params: Mapping[str, Scalar]) -> SizedWorkload:

@@ -21,6 +21,7 @@ from benchbench.launch.project import UserCode, tell_code_runs, user_code, user_
 from benchbench.launch.transport import NotStarted, Worker
 from benchbench.machine.environment import available_bytes, oom_kills, worker_environment
 from benchbench.machine.sampler import Sampler, Watch
+from benchbench.model import own
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -125,19 +126,20 @@ class RunScratch:
         code = self._code or user_code()
         if code.sources or code.workloads:
             tell_code_runs()
-        own = [str(self.path / "package"), *code.sources]
+        found = [str(self.path / "package"), *code.sources]
         if target.python == sys.executable:  # another interpreter must not see this one's packages
-            own += code.python_path
-        extra["PYTHONPATH"] = os.pathsep.join(own)
+            found += code.python_path
+        extra["PYTHONPATH"] = os.pathsep.join(found)
         extra[registry.DRAWN] = str(self.path / "drawn")
         extra[DATA_PATHS] = os.pathsep.join(user_data())
+        extra[own.VARIABLE] = code.models
         extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 
     def _cache(self, target: Target, chosen: Mapping[str, str]) -> Path:
         """The compile cache of one version and environment: another must not find its programs compiled."""
-        own = sha256(json.dumps(sorted(chosen.items())).encode()).hexdigest()[:12] if chosen else ""
-        return self.path / "cache" / target.name / own
+        part = sha256(json.dumps(sorted(chosen.items())).encode()).hexdigest()[:12] if chosen else ""
+        return self.path / "cache" / target.name / part
 
     def close(self) -> None:
         """Remove it all."""

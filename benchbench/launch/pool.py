@@ -13,7 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from benchbench.backends.base import Backend
-from benchbench.errors import Unsupported
+from benchbench.errors import Unsupported, UsageError
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import (
@@ -118,10 +118,24 @@ class WorkerPool:
         """Watch the machine that the case is measured on."""
         return self._transport.watch(case)
 
-    def ask_plain(self, job: Message, target: str | None = None) -> Answer:
-        """The answer to a job about no case, of a target's worker or of one without a framework."""
+    def first_ready(self) -> str:
+        """The name of the first target whose framework can be imported. Raises UsageError if none can."""
+        why = []
+        for name, target in self._targets.items():
+            greeting = self._start([Template(name)])[Template(name)]
+            if greeting.status == "ready":
+                return name
+            backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+            why.append((f"{name}: {greeting.reason}", target.remedy or backend.remedy()))
+        raise UsageError(why[0][0], why[0][1])
+
+    def ask_plain(self, job: Message, target: str | None = None, *, fork: bool = True) -> Answer:
+        """The answer to a job about no case, of a target's worker or of one without a framework.
+
+        `fork`: in a process of its own; else the worker keeps what the job has imported.
+        """
         worker = self._workers.usable(Template(target) if target else REFERENCE)
-        return worker.ask(job, self._settings.timeout_s, fork=True)
+        return worker.ask(job, self._settings.timeout_s, fork=fork)
 
     def ask(self, case: Case, job: Message) -> tuple[Answer, str]:
         """The answer, and how the job was isolated. A fork that hangs is tried again as a fresh process."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -20,6 +21,8 @@ from benchbench import paths, registry
 from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError, page
 from benchbench.format import visible
 from benchbench.machine.environment import cache_folder
+from benchbench.model import own
+from benchbench.model.own import ModelSpec
 from benchbench.reading import read_toml
 from benchbench.workloads._image_sets import DATA_PATHS, data_paths
 
@@ -47,16 +50,34 @@ class UserCode:
     """Where workers find the user's own code: folders of workloads, and the entries of PYTHONPATH.
 
     `sources`: folders that the workloads import from, under every interpreter; those of PYTHONPATH may hold
-    packages of the running one.
+    packages of the running one. `models`: the user's models by name, as `model.own.as_text` has them.
     """
 
     workloads: tuple[str, ...]
     python_path: tuple[str, ...]
     sources: tuple[str, ...] = ()
+    models: str = ""
+
+
+_models: dict[str, ModelSpec] = {}  # that the command under way measures, by name
+
+
+@contextmanager
+def with_models(models: Mapping[str, ModelSpec]) -> Iterator[None]:
+    """Workers that start meanwhile know these models by name."""
+    before = dict(_models)
+    _models.update(models)
+    try:
+        yield
+    finally:
+        _models.clear()
+        _models.update(before)
 
 
 def user_code() -> UserCode:
-    """What accelbench.toml and the environment say; ACCELBENCH_WORKLOADS takes the place of the file's.
+    """What accelbench.toml and the environment say, and the models that the command under way measures.
+
+    ACCELBENCH_WORKLOADS takes the place of the file's.
 
     Raises UsageError.
     """
@@ -67,6 +88,7 @@ def user_code() -> UserCode:
         workloads=tuple(registry.extra_folders() if named else _absolute(root, table.workloads)),
         python_path=_python_path(),
         sources=tuple(_absolute(root, table.sources)),
+        models=own.as_text(_models) if _models else "",
     )
 
 

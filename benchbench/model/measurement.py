@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from benchbench.model.note import Note
+from benchbench.model.note import Note, NoteKind
 from benchbench.model.status import Status
 
 
@@ -121,9 +121,10 @@ class Measurement:
     peak_device: Memory
     peak_host: Memory
     relative_error: float | None  # against float64; None: see notes
+    allowed_error: float | None = None  # that rounding explains; None: not kept, or not of one tensor
     precision: dict[str, str]  # read back from the framework
     notes: tuple[Note, ...] = ()
-    workload_version: int = 1
+    workload_version: int | str = 1  # of a user's model a digest of what it computes
     window: Window | None = None  # None in runs of before it was kept
     telemetry: Telemetry | None = None
     batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () where the host's own clock timed them
@@ -134,6 +135,12 @@ class Measurement:
     # Of a step's parts, each timed alone: seconds a step in each block.
     parts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
     layout: str = ""  # of images in memory, `NHWC` or `NCHW`; "" without images, or of before it was kept
+
+    @property
+    def ending(self) -> Status:
+        """How it ended: what could not be verified is not ok, and its note says why."""
+        is_unverified = any(each.kind is NoteKind.UNVERIFIED for each in self.notes)
+        return Status.UNVERIFIED if is_unverified else Status.OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

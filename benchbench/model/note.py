@@ -51,8 +51,12 @@ class NoteKind(StrEnum):
     NOT_PROFILED = "not_profiled"
     SIDE_BY_SIDE = "side_by_side"
     STAGES_IDLE = "stages_idle"
+    UNVERIFIED = "unverified"
+    HIDDEN_WEIGHTS = "hidden_weights"
 
 
+# A speed that says nothing beside others'.
+UNRANKED = (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED, NoteKind.UNVERIFIED)
 CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.SHARED_GPU)
 
 
@@ -107,6 +111,7 @@ PREFIXES = {
     NoteKind.DRIFTED: "drifted: ",
     NoteKind.UNEVEN_ROUNDS: "uneven: ",
     NoteKind.NOT_PROFILED: "profile: ",
+    NoteKind.UNVERIFIED: "unverified: ",
     **dict.fromkeys(CONTENTION, "contended: "),
 }
 CLAUSES = {
@@ -153,6 +158,9 @@ CLAUSES = {
     "{waiting} of a step is waiting",
     NoteKind.STAGES_IDLE: "a stage computed nothing for {share} of a profiled step, in the mean: the bubble, "
     "what passes between stages, waiting for slower ones, and Python between operators",
+    NoteKind.UNVERIFIED: "{reason}",
+    NoteKind.HIDDEN_WEIGHTS: "verification cannot see {share} of the weights: these rows could be zero, and "
+    "no output would leave its tolerance",
 }
 
 

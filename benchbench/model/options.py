@@ -194,6 +194,12 @@ class MeasureOptions:
     suites: tuple[str, ...] = _names(
         "--suite", "-s", text="A suite's name or TOML file. [default: quick]", of_baseline=False
     )
+    model: tuple[str, ...] = _names(
+        "--model",
+        text="A model of yours: FILE.py, FILE.py:Model, package.module:Model, or a transformers JSON.",
+        kept=False,
+        of_baseline=False,
+    )
     workloads: tuple[str, ...] = _names("--workload", "-w", text="Only these workloads.")
     backends: tuple[str, ...] = _names(
         "--backend", "-b", text="Only these backends. [default: all that are installed]"
@@ -314,6 +320,7 @@ class MeasureKeywords(TypedDict, total=False):
     type where a keyword may have several. So each name is written twice, and a test compares them.
     """
 
+    model: Names
     workloads: Names
     backends: Names
     pythons: Mapping[str, str | Path] | None

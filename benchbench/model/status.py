@@ -30,6 +30,7 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     CRASHED = "crashed"
     WRONG_RESULT = "wrong_result"
+    UNVERIFIED = "unverified"  # measured, and nothing says whether the result is right
     IMPLAUSIBLE = "implausible"
     FAILED = "failed"
     SKIPPED = "skipped"

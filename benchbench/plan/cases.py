@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from benchbench.errors import UsageError, unknown
 from benchbench.format import size
 from benchbench.launch.catalogue import WorkloadKind, workload_at
+from benchbench.launch.own_models import OwnModel
 from benchbench.model.case import Case, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
 from benchbench.model.placement import Placement
@@ -159,7 +160,9 @@ def _cases_on(
 ) -> Iterator[tuple[Case, Obstacle | None]]:
     """The cases on one device, each with the reason why it cannot run; `placed`: the worlds it is part of."""
     workload, (device, absent) = entry_workload(entry), place
-    modes = entry.mode or [backend_of(probe).modes[0]]
+    backend = backend_of(probe)
+    usual = backend.own_modes if isinstance(workload, OwnModel) else backend.modes[:1]
+    modes = entry.mode or usual or backend.modes[:1]
     axes = (entry.dtype or [], modes, entry.cache, selection.environments, placed)
     for point, (dtype, mode, cache, environment, placement) in itertools.product(
         _sized(entry, device), itertools.product(*axes)

@@ -130,6 +130,16 @@ def suite_names() -> list[str]:
     return sorted({path.stem for place in folders() for path in place.glob("*.toml")})
 
 
+OWN_SUITE = "own"  # of the user's models
+
+
+def own_suite(models: Sequence[str]) -> Suite:
+    """The suite of a user's models, each at its own sizes."""
+    return Suite(
+        description="models of yours", cases=[Entry(workload=name) for name in models], name=OWN_SUITE
+    )
+
+
 def suite_path(name: str) -> Path:
     """The file of a suite that is named, or its path. Raises UsageError."""
     path = Path(name)

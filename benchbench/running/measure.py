@@ -24,7 +24,7 @@ from benchbench.environments import targets as interpreters
 from benchbench.environments.targets import is_virtual
 from benchbench.errors import CannotWrite
 from benchbench.format import size
-from benchbench.launch import catalogue
+from benchbench.launch import catalogue, own_models
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
@@ -36,6 +36,7 @@ from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since,
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
+from benchbench.model.own import parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.rerun import replan
@@ -170,19 +171,49 @@ def measure_suite(
     options: MeasureOptions, results: Path, observer: RunObserver, *, profile: bool = False
 ) -> Run:
     """What is asked for, stored as a run in `results`. Raises UsageError, NothingToMeasure, CannotWrite."""
-    asked, targets = request.request_on_targets(options)
-    team = Team(targets=targets, settings=asked.settings)
-    with measuring([team], asked.wait_s, results, observer) as bench:
-        info = bench.plan(asked)
-        bench.record([info], profile=profile)
+    with models_described(options, observer) as models:
+        asked, targets = request.request_on_targets(options, models)
+        team = Team(targets=targets, settings=asked.settings)
+        with measuring([team], asked.wait_s, results, observer) as bench:
+            info = bench.plan(asked)
+            bench.record([info], profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
 
 
 def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
     """The head of the run that these options would make; nothing is measured or stored."""
-    asked, targets = request.request_on_targets(options)
+    with models_described(options, observer) as models:
+        asked, targets = request.request_on_targets(options, models)
+        return _planned(asked, targets, observer)
+
+
+def _planned(asked: Request, targets: Sequence[Target], observer: RunObserver) -> RunInfo:
     with staffed([Team(targets=targets, settings=asked.settings)], observer) as pools:
         return Bench(pools, observer).plan(asked, measured=False)
+
+
+@contextmanager
+def models_described(options: MeasureOptions, observer: RunObserver) -> Iterator[Sequence[str]]:
+    """The names of the user's models that are asked for, which are workloads from here on. Raises UsageError.
+
+    A worker of the first target that has their framework describes them, and stays: it is asked again about
+    other sizes.
+    """
+    if not options.model:
+        yield ()
+        return
+    specs = [parse_spec(text, paths.working_folder()) for text in options.model]
+    able = request.targets_of_models(options)
+    with WorkerPool(able, request.settings(options), sys.executable) as pool:
+        observer.stage(f"importing {', '.join(spec.text for spec in specs)}")
+        name = pool.first_ready()
+        ask = partial(pool.ask_plain, target=name, fork=False)
+        models = own_models.describe(specs, catalogue.workload_names(), ask)
+        for model in models.values():
+            for line in model.told:
+                observer.note(line)
+        with catalogue.with_models(models):
+            yield list(models)
 
 
 def measure_cases(

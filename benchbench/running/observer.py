@@ -115,7 +115,7 @@ def line(record: Record) -> str:
         return f"{outcome.status:<14} {name}  {visible(outcome.message)}"
     step = median(outcome.block_s) / outcome.iterations
     unsteady = "" if outcome.steady else "  (still warming up)"
-    return f"{outcome.status:<14} {name}  {seconds(step)}, round {record.round + 1}{unsteady}"
+    return f"{outcome.ending:<14} {name}  {seconds(step)}, round {record.round + 1}{unsteady}"
 
 
 def profile_line(found: Profiled) -> str:

@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from benchbench import registry
+from benchbench.backends.base import Backend
 from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
+from benchbench.launch.own_models import FRAMEWORK
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
@@ -47,9 +50,13 @@ class Request(Terms):
     suites: tuple[Suite, ...] = ()  # as they are without the selection
 
 
-def request(options: MeasureOptions) -> Request:
-    """The suites named, narrowed; the first one's preset unless one is given. Raises UsageError."""
-    named = [suites.load_suite(name) for name in options.suites or ("quick",)]
+def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
+    """The suites named, narrowed; the first one's preset unless one is given. Raises UsageError.
+
+    `models`: the names of the user's, which are measured in place of a suite that nobody names.
+    """
+    named = [suites.own_suite(models)] if models else []
+    named += [suites.load_suite(name) for name in options.suites or (() if models else ("quick",))]
     narrowed = selection(options)
     return Request(
         entries=tuple(select(named, narrowed)),
@@ -69,15 +76,15 @@ def with_project(options: MeasureOptions) -> MeasureOptions:
     usual = config.nearest(Path()).run
     return dataclasses.replace(
         options,
-        suites=options.suites or tuple(usual.suite),
+        suites=options.suites or (() if options.model else tuple(usual.suite)),
         backends=options.backends or tuple(usual.backend),
     )
 
 
-def request_on_targets(options: MeasureOptions) -> tuple[Request, list[Target]]:
+def request_on_targets(options: MeasureOptions, models: Sequence[str] = ()) -> tuple[Request, list[Target]]:
     """The request and its targets; what is not said is as accelbench.toml has it. Raises UsageError."""
     options = with_project(options)
-    return request(options), requested_targets(options)
+    return request(options, models), requested_targets(options)
 
 
 def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> list[Target]:
@@ -85,7 +92,22 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
 
     Raises UsageError.
     """
-    return choose_targets(options.backends, options.pythons, sys.executable, labelled=labelled)
+    wanted = options.backends or (own_engines() if options.model else ())
+    return choose_targets(wanted, options.pythons, sys.executable, labelled=labelled)
+
+
+def targets_of_models(options: MeasureOptions) -> list[Target]:
+    """Of the targets asked for those that take a torch module, else this interpreter's torch."""
+    chosen = requested_targets(with_project(options))
+    able = [target for target in chosen if target.backend in own_engines()]
+    return able or choose_targets((FRAMEWORK,), {}, sys.executable)
+
+
+def own_engines() -> tuple[str, ...]:
+    """The backends that take a torch module, by which a user's model is measured if nobody names others."""
+    names = registry.entry_names("benchbench.backends")
+    found = ((name, registry.load_class("benchbench.backends", name, Backend)) for name in names)  # type: ignore[type-abstract]
+    return tuple(name for name, backend in found if backend.framework == FRAMEWORK and not backend.virtual)
 
 
 def selection(options: MeasureOptions) -> Selection:

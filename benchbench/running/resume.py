@@ -132,7 +132,7 @@ def _variables(then: Mapping[str, str] | None) -> Iterator[str]:
 def _workload_version(case: Case, records: Sequence[Record]) -> Iterator[str]:
     measured = (record.outcome for record in records if record.case.id == case.id)
     then = {each.workload_version for each in measured if isinstance(each, Measurement)}
-    now = catalogue.workload_named(case.workload).version
+    now = catalogue.work_version(case.workload, case.params)
     yield from (f"{case.workload}: version {each}, now {now}" for each in then - {now})
 
 

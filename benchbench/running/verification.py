@@ -16,6 +16,7 @@ from typing import Any
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.launch import catalogue
+from benchbench.launch.own_models import OwnModel
 from benchbench.launch.pool import Job, WorkerPool, reference_in, reference_message
 from benchbench.launch.transport import Answer, Message
 from benchbench.model.case import Cache, Case, Dtype, Phase
@@ -114,7 +115,8 @@ def reference_jobs(
 
         message = reference_message(same[0], small=small, replicas=replicas(same[0]))
         label = f"float64 reference of {name}{' at a small size' if small else ''}"
-        yield Job(message=message, done=answered, label=label)
+        # A model is its own reference: a worker computes it that has its framework.
+        yield Job(message=message, done=answered, label=label, case=same[0] if is_own(same[0]) else None)
 
 
 def verify_job(case: Case, reference: Message, found: Verified, *, in_float32: bool = False) -> Job:
@@ -175,7 +177,13 @@ def check_name(case: Case) -> str:
     """The name of the case's verification: its id, or one name for all that are verified alike in float32."""
     if not is_hidden(case):
         return case.id
-    return f"in float32: {dataclasses.replace(case, dtype=Dtype.FLOAT32, mode='', cache=Cache.HOT).id}"
+    mode = case.mode if is_own(case) else ""
+    return f"in float32: {dataclasses.replace(case, dtype=Dtype.FLOAT32, mode=mode, cache=Cache.HOT).id}"
+
+
+def is_own(case: Case) -> bool:
+    """Whether it computes a user's model, whose reference is the model itself."""
+    return isinstance(catalogue.workload_named(case.workload), OwnModel)
 
 
 def error_in(answer: Answer) -> float | Failure | None:

@@ -23,6 +23,7 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.model.case import Phase
 from benchbench.model.status import Status
+from benchbench.worker.causes import one_line
 from benchbench.worker.children import (
     LINUX,
     adopt_orphans,
@@ -31,7 +32,7 @@ from benchbench.worker.children import (
     end_children,
     supervise,
 )
-from benchbench.worker.jobs import failed, one_line, run_job
+from benchbench.worker.jobs import failed, run_job
 from benchbench.worker.program import Message
 
 MOST_BYTES = 7 * 2**20  # of an answer; the parent reads no message of more than 8 MiB

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchbench.backends.base import CLEARING, Backend, Session, Timer
 from benchbench.machine.kernel import cpu_seconds, peak_host, reset_host_peak
-from benchbench.model.case import Cache, Case
+from benchbench.model.case import Cache, Case, Dtype
 from benchbench.model.measurement import Measurement, Memory
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
@@ -41,6 +41,7 @@ from benchbench.worker.program import (
     open_case,
     other_inputs,
     require_accuracy,
+    with_elements,
 )
 from benchbench.worker.ranks import on_cpu
 from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Operation, Training, Workload
@@ -84,7 +85,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         if isinstance(workload, Operation):  # training counts its steps: its losses of each are verified
             for _ in range(session.calls_until_timed - 1):
                 output = runner.step()
-        error, notes = verify_output(workload, runner, output, session, job)
+        error, allowed, notes = verify_output(workload, runner, output, session, job)
     del output
     session.reset_peak()  # what the first call tried is no memory that a step needs
     policy = Policy(**job["policy"])
@@ -112,9 +113,10 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         peak_device=peak_device,
         peak_host=host,
         relative_error=error,
+        allowed_error=allowed,
         precision=opened.precision,
         notes=(*notes, *session.notes, *notes_of(case, runner, session, samples)),
-        workload_version=workload.version,
+        workload_version=workload.work_version,
         window=samples.window,
         batches=samples.batches,
         cleared=case.cache is Cache.COLD,
@@ -229,18 +231,30 @@ def long_enough(samples: Samples) -> int:
 
 def verify_output(
     workload: Workload, runner: Runner, output: Any, session: Session, job: Message
-) -> tuple[float | None, tuple[Note, ...]]:
-    """The relative error of what will be timed, or None and a note why there is none. Raises WrongResult."""
+) -> tuple[float | None, float | None, tuple[Note, ...]]:
+    """The relative error of what will be timed and the largest allowed, or None and a note why there is none.
+
+    Raises WrongResult.
+    """
     if runner.program.simulated:
-        return None, (note(NoteKind.SIMULATED),)
+        return None, None, (note(NoteKind.SIMULATED),)
     if isinstance(workload, Operation):
+        reference = reference_of(workload, job)
+        if reference.unverified:
+            return None, None, (note(NoteKind.UNVERIFIED, reason=reference.unverified),)
         elements = verify.output_elements(workload, runner.program, output, session)
-        reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
         deviation = verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
-        return require_accuracy(deviation), ()
+        notes = [note(NoteKind.HIDDEN_WEIGHTS, share=reference.hidden)] if reference.hidden else []
+        return require_accuracy(deviation), deviation.tolerance, tuple(notes)
     if not math.isfinite(loss_of(output, session)):
         raise WrongResult("the loss is not finite", None)
-    return job["verified"], ()
+    return job["verified"], None, ()
+
+
+def reference_of(workload: Operation, job: Message) -> verify.Reference:
+    """The reference of what this process computes, with its elements."""
+    reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
+    return with_elements(workload, Dtype(job["case"]["dtype"]), reference)
 
 
 def check_waited(
@@ -296,12 +310,14 @@ def check_output(
     backend: Backend, workload: Operation, case: Case, runner: Runner, session: Session, job: Message
 ) -> None:
     """Raise WrongResult where an operation's output of other inputs deviates from their reference."""
+    reference = reference_of(workload, job)
+    if reference.unverified:
+        return
     runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
     output = runner.step()
     check_finite(workload, output, session)
     elements = verify.output_elements(workload, runner.program, output, session)
     del output
-    reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
     deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
     name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
     require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shutil
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
 from benchbench.meeting import devices_of, failure_reply, names_of, of_all
+from benchbench.model import own
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.measurement import Failure
+from benchbench.model.own import ModelSpec
 from benchbench.model.profile import Profile
 from benchbench.model.status import Status
 from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
-from benchbench.worker import random_cache, verify
+from benchbench.worker import own_module, random_cache, verify
 from benchbench.worker.case import Implausible, measure_case
+from benchbench.worker.causes import one_line
+from benchbench.worker.own_workload import OwnInference
 from benchbench.worker.program import (
     Message,
     Runner,
@@ -31,16 +35,13 @@ from benchbench.worker.program import (
     loss_of,
     open_case,
     require_accuracy,
+    with_elements,
     workload_of,
 )
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
 from benchbench.workloads.base import Operation, Workload
 
-DEEPEST = 5  # errors, each caused by the next
-LONGEST_MESSAGE, LONGEST_LOG = 500, 4096  # characters; of a log its end
-TRACEBACK = "(most recent call last):"  # of Python, and of TensorFlow where it names the line of an operation
-EXPLANATION = "Explanation:"  # begins the line of torch's compiler that says why
-NAMED = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # a line of a traceback that begins with an error's type
+LONGEST_LOG = 4096  # characters, its end
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
 
@@ -94,6 +95,10 @@ def preload_kinds(backend: Backend, job: Message) -> Message:
     """Import, in a template, what cases of these phases and modes will need."""
     for phase, mode in job["kinds"]:
         backend.preload(Phase(phase), mode)
+    for spec in own.from_text(os.environ.get(own.VARIABLE, "")).values():
+        if spec.is_quiet:
+            with suppress(Exception):  # the job that needs it will tell
+                own_module.load(spec)
     return {}
 
 
@@ -119,12 +124,38 @@ def reference_for(job: Message) -> verify.Reference:
         reference_in_float32,
     )
 
-    keep_freed_memory()
     workload = workload_of(job["about"])
+    if isinstance(workload, OwnInference):
+        return own_reference_for(workload, job)
+    keep_freed_memory()
     if job.get("small"):
         return reference_in_float32(workload, random_cache.cached_normal)
     workload = workload.divided(workload.placement, replicas=job["about"]["replicas"])
     return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal)
+
+
+def own_reference_for(workload: OwnInference, job: Message) -> verify.Reference:
+    """The reference of a user's model, likewise."""
+    from benchbench.worker.own_reference import own_reference  # needs torch
+
+    use_threads(job["threads"])
+    if job.get("small"):
+        return own_reference(workload.tiny(), Dtype.FLOAT32)
+    return own_reference(workload, Dtype(job["dtype"]))
+
+
+def use_threads(count: int) -> None:
+    """Have torch compute with so many threads where no session has said so."""
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def describe_model(_: Backend, job: Message) -> Message:
+    """What a plan needs to know of a user's model; at given parameters what a step costs."""
+    from benchbench.worker.own_describe import described
+
+    return {"described": described(ModelSpec(**job["spec"]), job["params"])}
 
 
 def probe(backend: Backend) -> Message:
@@ -144,7 +175,8 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     """
     if job.get("in_float32"):
         small = workload_of(job["case"]).tiny()
-        return verify_in_float32(backend, job, small, verify.Reference(**job["reference"]))
+        reference = with_elements(small, Dtype.FLOAT32, verify.Reference(**job["reference"]))
+        return None if reference.unverified else verify_in_float32(backend, job, small, reference)
     case, workload, session = open_case(backend, job)
     session.precision()
     small = verify.checked_at(workload)
@@ -163,20 +195,22 @@ def verify_case(backend: Backend, job: Message) -> float | None:
 def verify_in_float32(backend: Backend, job: Message, small: Workload, reference: verify.Reference) -> float:
     """The relative error of the same builder in float32, where rounding hides no mistake.
 
-    Computed in the backend's first mode, once a run for all modes and dtypes of a device. Raises WrongResult.
+    Computed in the backend's first mode, once a run for all modes and dtypes of a device; of a user's model
+    in each mode, since a compiler may do to it what eager does not. Raises WrongResult.
     """
     case = job["case"]
+    mode = case["mode"] if isinstance(small, OwnInference) else backend.modes[0]
 
     def deviation() -> Message:
         device = backend.device_of(case["device"])
-        session = backend.open(device, Dtype.FLOAT32, backend.modes[0], job["threads"])
+        session = backend.open(device, Dtype.FLOAT32, mode, job["threads"])
         session.world = backend.world
         session.precision()
         with build(backend, session, small, Dtype.FLOAT32) as runner:
             return dataclasses.asdict(largest_deviation(small, runner, session, reference))
 
     where = [case["target"], case["device"], case["placement"], case["environment"]]
-    name = f"in float32 {type(small).__module__} {small} {where}"
+    name = f"in float32 {type(small).__module__} {small} {mode} {where}"
     largest = verify.Deviation(**once_for_all(name, deviation, backend.world))
     return require_accuracy(dataclasses.replace(largest, tensor=f"{largest.tensor} in float32"))
 
@@ -259,39 +293,8 @@ def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], fold
     return dataclasses.replace(profile, traces=tuple(names.values()))
 
 
-def one_line(error: BaseException, depth: int = 0) -> str:
-    """The error's type and what it says, for a table cell: of an error that only wraps another, the other's.
-
-    What a process of the program's own raised comes as text, with a traceback; an error raised from another,
-    and a group of errors, have the other one.
-    """
-    name = type(error).__name__
-    first, inner = wrapped_message(str(error))
-    told = f"{name}: {first}"
-    if inner:
-        told = f"{inner if NAMED.match(inner) else f'{name}: {inner}'} ({first})"
-    others = getattr(error, "exceptions", None)
-    cause = error.__cause__ or (others[0] if others else None)
-    if isinstance(cause, BaseException) and cause is not error and depth < DEEPEST:
-        reason = one_line(cause, depth + 1)
-        told = told if reason in told else f"{told}; caused by {reason}"
-    return told[:LONGEST_MESSAGE]
-
-
-def wrapped_message(text: str) -> tuple[str, str]:
-    """The first line of what an error says, and the line with the innermost message, if that is another."""
-    lines = text.strip().splitlines() or [""]
-    first, rest = lines[0].strip(), [line for line in lines[1:] if line.strip()]
-    if tracebacks := [number for number, line in enumerate(rest) if line.endswith(TRACEBACK)]:
-        after = rest[tracebacks[-1] + 1 :]
-        return first, next((line for line in after if not line.startswith((" ", "\t", "<"))), "").strip()
-    explained = next((line.strip() for line in rest if line.strip().startswith(EXPLANATION)), "")
-    if explained or not first.endswith(":"):
-        return first, explained.removeprefix(EXPLANATION).strip()
-    return first, rest[0].strip() if rest else ""
-
-
 ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job → what answers it
+    "describe": describe_model,
     "probe": lambda backend, _: probe(backend),
     "preload": preload_kinds,
     "reference": lambda _, job: {"reference": dataclasses.asdict(reference_for(job))},

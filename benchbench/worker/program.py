@@ -17,6 +17,7 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
 from benchbench.worker import random_cache, verify
+from benchbench.worker.own_workload import OwnInference, own_model
 from benchbench.workloads.base import OUTPUT, Draw, Operation, Program, Workload
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 MOST_SETS = 2**14  # of inputs: more would mostly be the framework's own objects
 Inputs = tuple[Any, ...]
+WrongResult = verify.WrongResult
 
 
 @dataclasses.dataclass
@@ -176,6 +178,16 @@ def loss_of(output: Any, session: Session) -> float:
     return math.nan if None in losses else mean(losses)
 
 
+def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference) -> verify.Reference:
+    """The reference with its elements where these are in the run's folder, as those of a user's model."""
+    if not reference.kept:
+        return reference
+    from benchbench.worker.own_reference import own_expected  # needs torch
+
+    assert isinstance(workload, OwnInference)
+    return own_expected(workload, dtype, reference)
+
+
 def require_accuracy(deviation: verify.Deviation) -> float:
     """The relative error. Raises WrongResult beyond the tolerance."""
     if not math.isfinite(deviation.error):
@@ -189,14 +201,6 @@ def require_accuracy(deviation: verify.Deviation) -> float:
     return deviation.error
 
 
-class WrongResult(Exception):
-    """The result is further from float64 than rounding explains; `error` is None where it is not finite."""
-
-    def __init__(self, message: str, error: float | None) -> None:
-        super().__init__(message)
-        self.error = error
-
-
 def case_of(fields: Message) -> Case:
     """The case that JSON describes."""
     kinds = {"dtype": Dtype, "phase": Phase, "cache": Cache}
@@ -205,7 +209,9 @@ def case_of(fields: Message) -> Case:
 
 
 def workload_of(fields: Message) -> Workload:
-    """The instance that `workload`, `params` and `placement` name."""
+    """The instance that `workload`, `params` and `placement` name; a user's own model before any other."""
+    if own := own_model(fields["workload"], fields["params"]):
+        return own
     kind = registry.load_class("benchbench.workloads", fields["workload"], Workload)  # type: ignore[type-abstract]
     return kind(**fields["params"]).divided(placement_of(fields["placement"]))
 

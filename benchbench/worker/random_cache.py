@@ -19,6 +19,7 @@ from benchbench.arrays import AnyArray
 from benchbench.registry import DRAWN
 from benchbench.workloads.draw import standard_normal
 
+NAMED = "array:"  # before a name in a file of arrays: `file` is an argument of NumPy's own
 MOST = 2**22  # numbers of an array that is kept: weights of layers, not batches of images
 
 
@@ -51,6 +52,21 @@ def cached_result(name: str, compute: Callable[[], dict[str, Any]]) -> dict[str,
     result = compute()
     _keep(path, lambda file: file.write(json.dumps(result).encode()))
     return result
+
+
+def cached_arrays(name: str, compute: Callable[[], dict[str, AnyArray]]) -> dict[str, AnyArray]:
+    """`compute()`, arrays by name, from the run's folder where they are there under this name."""
+    import numpy as np
+
+    folder = os.environ.get(DRAWN)
+    if not folder:
+        return compute()
+    path = Path(folder) / f"{sha256(name.encode()).hexdigest()}.npz"
+    with suppress(OSError, ValueError, EOFError), np.load(path) as stored:
+        return {each.removeprefix(NAMED): stored[each] for each in stored.files}
+    arrays = compute()
+    _keep(path, lambda file: np.savez(file, **{f"{NAMED}{each}": array for each, array in arrays.items()}))
+    return arrays
 
 
 def _keep(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -52,6 +52,14 @@ class Reader(Protocol):
         """All of an output."""
 
 
+class WrongResult(Exception):
+    """The result is further from float64 than rounding explains; `error` is None where it is not finite."""
+
+    def __init__(self, message: str, error: float | None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """Tensor → its elements in float64, and the relative error that rounding explains.
@@ -59,6 +67,8 @@ class Reference:
     `others`: the elements for the other inputs, drawn for the check after timing, which may deviate by
     `stretch` times the tolerance. `plain`: of training in less than float32, the fields of the reference in
     float32, where rounding hides nothing. `spared`: how many of a tensor's largest deviations do not count.
+    `kept`: its elements are in the run's folder (worker/own_reference.py). `unverified`: why nothing says
+    what is right, if so. `hidden`: the share of the weights' rows that no element tells of.
     """
 
     expected: Mapping[str, Sequence[float]]
@@ -67,6 +77,9 @@ class Reference:
     stretch: float = 1.0
     plain: Mapping[str, Any] | None = None
     spared: int = 0
+    kept: bool = False
+    unverified: str = ""
+    hidden: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +123,9 @@ def relative_error(measured: Floats, expected: Sequence[float] | Floats, spared:
     exact = np.asarray(expected)
     if not np.isfinite(measured).all():
         return math.inf
-    deviations = np.sort(np.abs(measured - exact), axis=None)
+    deviations = np.abs(measured - exact).reshape(-1)
+    if spared:
+        deviations.sort()
     left_out = math.ceil(spared * exact.size / SAMPLES) if exact.size >= FEW else 0
     deviation = float(np.linalg.norm(deviations[: exact.size - left_out]))
     size = float(np.linalg.norm(exact))
@@ -151,12 +166,27 @@ def of_rank(workload: Operation, reference: Reference) -> Reference:
 
 
 def output_elements(workload: Operation, program: Program, output: Any, reader: Reader) -> Tensors:
-    """The sampled elements of each output."""
+    """The sampled elements of each output; all of them where the workload is verified as a whole.
+
+    Raises WrongResult for an output of another shape.
+    """
+    if workload.whole:
+        return _whole_outputs(workload, output, reader)
     indices = sample_indices(workload)
     return {
         name: reader.take(tensor, program.index_of(name, indices[name]))
         for name, tensor in outputs_by_name(indices, output).items()
     }
+
+
+def _whole_outputs(workload: Operation, output: Any, reader: Reader) -> Tensors:
+    """All of each output. Raises WrongResult for one of another shape."""
+    found = {}
+    for name, shape in workload.output_shapes.items():
+        found[name] = reader.fetch(outputs_by_name(workload.output_shapes, output)[name])
+        if found[name].shape != shape:
+            raise WrongResult(f"the {name} has the shape {found[name].shape}, and should have {shape}", None)
+    return found
 
 
 def outputs_by_name(names: Collection[str], output: Any) -> dict[str, Any]:

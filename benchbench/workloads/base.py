@@ -114,6 +114,11 @@ class Workload(ABC):
             if name not in added or getattr(self, name) != default
         }
 
+    @property
+    def work_version(self) -> int | str:
+        """What tells its work from other work of equal parameters: `version`, or a digest of its graph."""
+        return self.version
+
     @classmethod
     def fields(cls) -> dict[str, Scalar]:
         """Parameter → default."""
@@ -192,6 +197,7 @@ class Operation(Workload):
     """Outputs from inputs: verified at the timed shape, on sampled output elements."""
 
     phase = Phase.FORWARD
+    whole: ClassVar[bool] = False  # whether every element of its outputs is verified, not a sample
     differentiated: ClassVar[bool] = False  # whether gradients will be asked of its program
 
     def refuses(self, dtype: Dtype) -> str:

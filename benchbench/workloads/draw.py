@@ -68,6 +68,10 @@ class Draw:
         """int64 of `shape`, each of 0 … below − 1 equally likely: tokens, positions, indices."""
         return generator(self._key(name)).integers(0, below, size=shape)
 
+    def number(self, name: str) -> int:
+        """Which of its values an array of that name has: 0 for the first, others for other inputs."""
+        return self._renewed(name)
+
     def _key(self, name: str) -> tuple[int, int]:
         return self._seed + self._renewed(name), crc32(name.encode())
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
-from benchbench.analyse.rows import NO_SPEED, Row
+from benchbench.analyse.rows import MEASURED, NO_SPEED, Row
 from benchbench.documents.run import CaseVerdict, RunReport
 from benchbench.format import visible
 from benchbench.model.status import Status, Verdict
@@ -94,7 +94,7 @@ def _doubt(row: Row) -> str:
 
 
 def _level(status: Status) -> Severity:
-    if status is Status.OK:
+    if status in MEASURED:
         return Severity.PASSED
     if status in LEFT_OUT:
         return Severity.SKIPPED

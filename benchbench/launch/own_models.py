@@ -1,0 +1,205 @@
+"""A user's models as what a plan needs to know of them. They are never imported here.
+
+Importing what a model needs may take longer than a workload's file is given, and needs the framework: so a
+worker describes them, within the time of any job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from benchbench.errors import UsageError
+from benchbench.format import quantity, visible
+from benchbench.launch.transport import Answer, Message
+from benchbench.model.case import Dtype, Phase, Scalar
+from benchbench.model.measurement import Cost
+from benchbench.model.own import ModelSpec
+from benchbench.model.placement import Strategy
+from benchbench.workloads.steps import DRAWS_TOLERATED
+
+Ask = Callable[[Message], Answer]
+FRAMEWORK = "torch"  # whose module a model is
+LACKING = MappingProxyType(
+    dict.fromkeys(("tensorflow", "jax"), "it is a torch module: only engines that take one can run it")
+)
+BATCH = "batch"  # the parameter that is the number of samples, if there is one
+
+
+class _Graph(msgspec.Struct):
+    """What a step at some sizes costs; see `worker/own_graph.py`."""
+
+    digest: str
+    flops: int
+    parameters: int
+    constants: int
+    floats: int
+    other_bytes: int
+
+
+class _Described(msgspec.Struct):
+    """A model, or what is wrong with its file."""
+
+    attribute: str = ""
+    is_default: bool = False
+    sizes: dict[str, Scalar] = {}
+    of_model: list[str] = []
+    of_inputs: list[str] = []
+    graph: _Graph | None = None
+    import_s: float = 0.0
+    can_be_preloaded: bool = False
+    mistake: str = ""
+    hint: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnModelSize:
+    """A user's model at given sizes."""
+
+    params: dict[str, Scalar]
+    flops: int
+    floats: int  # in all tensors that a step must move: parameters, inputs, outputs
+    other_bytes: int  # of those that are no floats
+    work_version: str
+    multiplications_saved: float | None = None  # nobody counted the convolutions
+
+    def refuses(self, dtype: Dtype) -> str:
+        """Why it cannot be computed in `dtype`, else ""."""
+        if dtype is Dtype.INT8:
+            return "accelbench quantises no model of yours"
+        if dtype is Dtype.TF32 and not self.flops:
+            return f"{dtype} is a way to multiply, and it multiplies nothing"
+        return ""
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """FLOPs as torch counts them; bytes of all tensors once, a lower bound."""
+        batch = self.params.get(BATCH)
+        is_batch = type(batch) is int and batch > 0
+        return Cost(
+            flops=self.flops,
+            bytes=self.floats * dtype.storage.itemsize + self.other_bytes,
+            items=int(batch) if is_batch and batch is not None else 1,
+            item="sample" if is_batch else "call",
+        )
+
+
+class OwnModel:
+    """What a worker says of a user's model, before sizes are chosen."""
+
+    __name__: str  # it is used wherever a workload's class is
+    phase = Phase.FORWARD
+    draws_tolerated = DRAWS_TOLERATED
+    refused_on_cpu = ""
+    worlds = (1,)
+    lacking = LACKING
+    is_own = True
+
+    def __init__(self, name: str, spec: ModelSpec, facts: _Described, ask: Ask) -> None:
+        assert facts.graph
+        self.name = self.__name__ = name
+        self.spec = dataclasses.replace(spec, is_quiet=facts.can_be_preloaded)
+        self.version = f"own:{facts.graph.digest}"
+        self.summary = _called(facts)
+        self._facts, self._graph, self._ask = facts, facts.graph, ask
+        self._at = lru_cache(maxsize=None)(self._sized)
+
+    @property
+    def told(self) -> list[str]:
+        """What a user is told of it before it is measured, in lines."""
+        millions, work = self._graph.parameters / 1e6, self._graph.flops
+        counted = f"{millions:.3g} M parameters, {quantity(work, 'FLOP')} a step (counted by torch)"
+        drawn = self._graph.constants
+        also = f"; {drawn} constant tensors are drawn anew, so that nothing forgotten hides" if drawn else ""
+        return [f"{self.name}: {self.summary}; {counted}", f"verified against its own float64{also}"]
+
+    def fields(self) -> dict[str, Scalar]:
+        """Parameter → default."""
+        return dict(self._facts.sizes)
+
+    def strategies(self, framework: str) -> tuple[Strategy, ...]:
+        """None: nothing says how devices would divide it."""
+        return ()
+
+    def frameworks(self) -> list[str]:
+        """The frameworks whose modules it is."""
+        return [FRAMEWORK]
+
+    def __call__(self, **params: Scalar) -> OwnModelSize:
+        """The model at these sizes. Raises UsageError where it cannot be made at them."""
+        return self._at(tuple({**self.fields(), **params}.items()))
+
+    def _sized(self, params: tuple[tuple[str, Scalar], ...]) -> OwnModelSize:
+        chosen, graph = dict(params), self._graph
+        if chosen != self.fields():
+            facts = _asked(self.spec, chosen, self._ask)
+            assert facts.graph
+            graph = facts.graph
+        return OwnModelSize(
+            params=chosen,
+            flops=graph.flops,
+            floats=graph.floats,
+            other_bytes=graph.other_bytes,
+            work_version=f"own:{graph.digest}",
+        )
+
+
+def describe(specs: Sequence[ModelSpec], taken: Sequence[str], ask: Ask) -> dict[str, OwnModel]:
+    """The models by name. Raises UsageError for what is wrong with a file.
+
+    `taken`: names that other workloads have. `ask`: what puts a job to a worker with the framework.
+    """
+    found: dict[str, OwnModel] = {}
+    for spec in specs:
+        facts = _asked(spec, None, ask)
+        name = spec.stem if facts.is_default else f"{spec.stem}_{facts.attribute.lower()}"
+        if name in taken:
+            raise UsageError(
+                f"{spec.text}: accelbench has a workload named {name!r}.", "Give the file another name."
+            )
+        if name in found:
+            raise UsageError(f"Two models are named {name!r}.", "Give one of the files another name.")
+        found[name] = OwnModel(name, spec, facts, ask)
+    return found
+
+
+def _asked(spec: ModelSpec, params: Mapping[str, Scalar] | None, ask: Ask) -> _Described:
+    """Raises UsageError."""
+    job: dict[str, Any] = {"kind": "describe", "spec": dataclasses.asdict(spec), "params": params}
+    answer = ask(job)
+    if answer.reply is None or "described" not in answer.reply:
+        outcome = (answer.reply or {}).get("outcome", {})
+        reason = answer.message or str(outcome.get("message", "")) if isinstance(outcome, dict) else ""
+        hint = "--timeout gives it longer." if answer.status == "timeout" else answer.log[-500:].strip()
+        raise UsageError(f"{spec.text}: the process that imported it: {visible(reason)}.", visible(hint))
+    try:
+        facts = msgspec.convert(answer.reply["described"], _Described)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{spec.text}: the worker's answer cannot be read: {error}.") from error
+    if facts.mistake or facts.graph is None:
+        line = f", line {facts.line}" if facts.line else ""
+        at = "" if params is None else " at " + ", ".join(f"{name}={each}" for name, each in params.items())
+        # A mistake about the file begins with its name.
+        text = (
+            facts.mistake
+            if facts.mistake.startswith(spec.text)
+            else f"{spec.text}{line}{at}: {facts.mistake}"
+        )
+        raise UsageError(visible(text), facts.hint)
+    return facts
+
+
+def _called(facts: _Described) -> str:
+    """`Model(depth=2), inputs(batch=4, length=64)`."""
+
+    def with_sizes(name: str, own: Sequence[str]) -> str:
+        return f"{name}({', '.join(f'{each}={facts.sizes[each]}' for each in own)})"
+
+    of_inputs = [each for each in facts.of_inputs if each not in facts.of_model]
+    return f"{with_sizes(facts.attribute or 'model', facts.of_model)}, {with_sizes('inputs', of_inputs)}"

@@ -1,0 +1,84 @@
+"""A user's own model, as what is typed names it.
+
+Standard library only: workers under foreign interpreters import this too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from benchbench.errors import UsageError
+
+VARIABLE = "ACCELBENCH_MODELS"  # the variable that tells workers which models of the user's there are
+CONFIG, SOURCE = ".json", ".py"
+WAYS = "Write FILE.py, FILE.py:Model, package.module:Model, or the JSON file of a transformers configuration."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Where a model is: a `file`, or a `module` that can be imported; there, by default, the obvious name.
+
+    `folder`: the one it was asked for in, where what it opens by a relative path is found, too. `is_quiet`:
+    importing it starts no thread and uses no device, so that a process may do it and be forked then.
+    """
+
+    folder: str
+    file: str = ""
+    module: str = ""
+    attribute: str = ""
+    is_quiet: bool = False
+
+    @property
+    def is_config(self) -> bool:
+        """Whether it is a configuration of transformers, which is no code."""
+        return self.file.endswith(CONFIG)
+
+    @property
+    def stem(self) -> str:
+        """What it is called where it has no other name: `my_model` for `lib/my-model.py`."""
+        name = PurePath(self.file).stem if self.file else self.module.rpartition(".")[2]
+        word = "".join(letter if letter.isalnum() else "_" for letter in name).strip("_").lower()
+        return word if word[:1].isalpha() else f"model_{word}".rstrip("_")
+
+    @property
+    def text(self) -> str:
+        """As it is shown: `my_model.py:Model`."""
+        name = PurePath(self.file).name if self.file else self.module
+        return f"{name}:{self.attribute}" if self.attribute else name
+
+
+def looks_like_model(text: str) -> bool:
+    """Whether what was typed names a model, and no suite."""
+    path, _, _ = text.partition(":")
+    return path.endswith((CONFIG, SOURCE)) or ":" in text
+
+
+def parse_spec(text: str, folder: str) -> ModelSpec:
+    """`lib/my_model.py:Model` → where that is, seen from `folder`. Raises UsageError for what is neither."""
+    path, colon, attribute = text.partition(":")
+    if colon and not attribute.replace("_", "a").isalnum():
+        raise UsageError(f"{text!r} names no model.", WAYS)
+    if path.endswith((CONFIG, SOURCE)):
+        return ModelSpec(folder=folder, file=str(PurePath(folder) / path), attribute=attribute)
+    if attribute and all(part.isidentifier() for part in path.split(".")):
+        return ModelSpec(folder=folder, module=path, attribute=attribute)
+    raise UsageError(f"{text!r} names no model.", WAYS)
+
+
+def as_text(models: Mapping[str, ModelSpec]) -> str:
+    """Models by name, as the variable holds them."""
+    return json.dumps({name: dataclasses.asdict(spec) for name, spec in models.items()})
+
+
+def from_text(text: str) -> dict[str, ModelSpec]:
+    """The models by name that the variable holds."""
+    return {name: ModelSpec(**fields) for name, fields in json.loads(text or "{}").items()}
+
+
+def shown_sizes(params: Mapping[str, object], names: Sequence[str]) -> str:
+    """`batch=4, length=64`, of those names."""
+    return ", ".join(f"{name}={params[name]}" for name in names)

@@ -1,0 +1,59 @@
+"""What a user's model is, for whoever plans with it: names, sizes, work. Its file is imported here."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchbench.model.case import Scalar
+from benchbench.model.own import ModelSpec
+from benchbench.worker import own_module
+from benchbench.worker.causes import one_line
+from benchbench.worker.own_graph import graph_of
+from benchbench.worker.own_module import ModelMistake
+
+
+def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str, Any]:
+    """A model's sizes and what a step costs: at its defaults, or at `params`.
+
+    `mistake`: what is wrong with the file instead, with `hint` and `line`.
+    """
+    begin, threads = time.perf_counter(), _thread_count()
+    try:
+        loaded = own_module.load(spec)
+        took_s, started = time.perf_counter() - begin, _thread_count() - threads
+        sizes = {**loaded.sizes, **(params or {})}
+        graph = graph_of(spec, sizes)
+    except ModelMistake as mistake:
+        return {"mistake": str(mistake), "hint": mistake.hint, "line": None}
+    except Exception as error:  # noqa: BLE001 - a user's file may fail in any way
+        return {"mistake": one_line(error), "hint": "", "line": own_module.line_in(error, spec)}
+    return {
+        "attribute": loaded.attribute,
+        "is_default": loaded.is_default,
+        "sizes": loaded.sizes,
+        "of_model": list(loaded.sizes_of_model),
+        "of_inputs": list(loaded.sizes_of_inputs),
+        "graph": {name: graph[name] for name in KEPT},
+        "import_s": took_s,
+        "can_be_preloaded": started <= 0 and not _uses_cuda(),
+    }
+
+
+KEPT = ("digest", "flops", "parameters", "constants", "floats", "other_bytes")  # of the graph's facts
+
+
+def _thread_count() -> int:
+    """Threads of this process, those of libraries too where the system tells them."""
+    tasks = Path("/proc/self/task")
+    return len([*tasks.iterdir()]) if os.path.isdir(tasks) else threading.active_count()
+
+
+def _uses_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_initialized())

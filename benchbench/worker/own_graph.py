@@ -1,0 +1,120 @@
+"""What a user's torch module computes, without its numbers: operators, work, the shapes of its outputs.
+
+Found on torch's meta device, which has shapes and no memory; on the CPU where a module needs numbers to know
+its way.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from benchbench.arrays import AnyArray
+from benchbench.model.case import Scalar
+from benchbench.model.own import ModelSpec
+from benchbench.worker import own_module
+
+# Operators that move or show numbers and compute none: how many there are differs between torch's versions.
+MOVES = frozenset(
+    (
+        "clone",
+        "copy",
+        "contiguous",
+        "detach",
+        "lift_fresh",
+        "to",
+        "_to_copy",
+        "_unsafe_view",
+        "alias",
+        "empty",
+    )
+)
+DIGITS = 8  # of the digest
+
+
+def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
+    """The facts of a model at these parameters, of values that JSON has.
+
+    `digest`: of names and shapes of its tensors and of its operators, in order. `outputs`: shapes by name,
+    `places`: where each is in what the model gives. `floats`, `other_bytes`: of parameters, inputs, outputs.
+    """
+    import torch
+
+    module = own_module.built(spec, params)
+    arrays, arguments = own_module.made_inputs(spec, params, module, 0)
+    tensors = {name: (each.numel(), each.dtype) for name, each in own_module.tensors_of(module).items()}
+    shapes = [[name, list(each.shape)] for name, each in own_module.tensors_of(module).items()]
+    counted = sum(each.numel() for each in module.parameters())
+    constants = len(constant_parameters(module))
+    try:
+        operators, flops, output = _traced(module.to("meta"), arrays, arguments, "meta")
+    except Exception:  # noqa: BLE001 - a module may need its numbers, and fail in any way without
+        operators, flops, output = _traced(own_module.built(spec, params), arrays, arguments, "cpu")
+    outputs = own_module.outputs_of(output)
+    if not outputs:
+        raise own_module.ModelMistake(
+            f"{spec.text} gives no tensor.", "Return one, or a tuple or dict of them."
+        )
+    moved = [*tensors.values(), *((each.numel(), each.dtype) for each in outputs.values())]
+    moved += [(array.size, torch.from_numpy(array).dtype) for array in arrays.values()]
+    text = json.dumps([shapes, operators])
+    return {
+        "digest": sha256(text.encode()).hexdigest()[:DIGITS],
+        "flops": int(flops),
+        "parameters": counted,
+        "constants": constants,
+        "floats": sum(size for size, dtype in moved if dtype.is_floating_point),
+        "other_bytes": sum(size * dtype.itemsize for size, dtype in moved if not dtype.is_floating_point),
+        "outputs": {name: list(each.shape) for name, each in outputs.items()},
+        "integers": [name for name, each in outputs.items() if not each.is_floating_point()],
+        "places": own_module.places_of_outputs(output),
+    }
+
+
+def _traced(module: Any, arrays: Mapping[str, AnyArray], arguments: Any, device: str) -> tuple[Any, int, Any]:
+    """The operators with what they are told besides tensors, their FLOPs, and what the module gave."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from benchbench.workloads._reference.torch_rounding import plain_operators
+
+    operators: list[Any] = []
+
+    class Recorder(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.overloadpacket.__name__
+            if not getattr(func, "is_view", False) and name.rstrip("_") not in MOVES:
+                operators.append([name, _told([*args, *(kwargs or {}).values()])])
+            return func(*args, **(kwargs or {}))
+
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    own, named = arguments(tensors)
+    with torch.no_grad(), plain_operators(), FlopCounterMode(display=False) as counter, Recorder():
+        output = module(*own, **named)
+    return operators, counter.get_total_flops(), output
+
+
+def _told(values: Any) -> list[Any]:
+    """Numbers and words among an operator's arguments; of a list of them all, of anything else nothing."""
+    found: list[Any] = []
+    for each in values:
+        if isinstance(each, bool | int | str):
+            found.append(each)
+        elif isinstance(each, float):
+            found.append(each if math.isfinite(each) else str(each))
+        elif isinstance(each, list | tuple):
+            found.append(_told(each))
+    return found
+
+
+def constant_parameters(module: Any) -> list[str]:
+    """The names of floating parameters whose elements are all equal, as biases are when they are new."""
+    return [
+        name
+        for name, each in module.named_parameters()
+        if each.is_floating_point() and each.numel() and bool((each == each.reshape(-1)[0]).all())
+    ]

@@ -1,0 +1,222 @@
+"""A user's model as a workload, in a worker: its weights and inputs, made once a run; its step in torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from benchbench.arrays import AnyArray, Array, Floats, Indices
+from benchbench.errors import Unsupported
+from benchbench.model import own
+from benchbench.model.case import Dtype, Scalar
+from benchbench.model.measurement import Cost
+from benchbench.model.own import ModelSpec
+from benchbench.worker import own_graph, own_module
+from benchbench.worker.random_cache import cached_arrays, cached_result
+from benchbench.workloads.base import DeviceContext, Draw, Operation, Program
+from benchbench.workloads.steps import DRAWS_TOLERATED
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays
+
+INPUT, WEIGHT = "input:", "weight:"  # what the names of its arrays begin with
+SMALL_BATCH = 2  # where rounding is drawn, and where it is verified in float32
+CALIBRATED_BATCH = 8  # of what batch norms take their statistics of
+SPREAD = 0.02  # of what is added to parameters that are all one number: as initial weights usually are
+BATCH = "batch"  # the parameter that is the number of samples, if there is one
+
+
+def own_model(name: str, params: Mapping[str, Scalar]) -> OwnInference | None:
+    """The user's model of that name at these parameters; None where no model is called so."""
+    spec = own.from_text(os.environ.get(own.VARIABLE, "")).get(name)
+    return None if spec is None else OwnInference(spec, dict(params))
+
+
+@dataclass(frozen=True)
+class OwnInference(Operation):
+    """The outputs of a user's torch module in evaluation mode, all of which are verified."""
+
+    spec: ModelSpec
+    sizes: Mapping[str, Scalar]
+
+    summary = "a model of yours"
+    draws_tolerated = DRAWS_TOLERATED
+    whole: ClassVar[bool] = True
+
+    @property
+    def params(self) -> dict[str, Scalar]:
+        return dict(self.sizes)
+
+    @cached_property
+    def graph(self) -> dict[str, Any]:
+        """The facts of `own_graph.graph_of`."""
+        return cached_result(f"graph of {self!r}", lambda: own_graph.graph_of(self.spec, self.sizes))
+
+    @property
+    def work_version(self) -> str:
+        """The version of the work, by what it computes: a comment changes nothing, a layer does."""
+        return f"own:{self.graph['digest']}"
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """FLOPs as torch counts them; bytes of all tensors once, a lower bound."""
+        size, graph = self.sizes.get(BATCH, 1), self.graph
+        items = size if isinstance(size, int) and size > 0 else 1
+        moved = graph["floats"] * dtype.storage.itemsize + graph["other_bytes"]
+        return Cost(
+            flops=graph["flops"], bytes=moved, items=items, item="sample" if BATCH in self.sizes else "call"
+        )
+
+    def refuses(self, dtype: Dtype) -> str:
+        """Only what `Rounding` can draw can be verified."""
+        if dtype is Dtype.INT8:
+            return "accelbench quantises no model of yours"
+        return super().refuses(dtype)
+
+    def is_input(self, name: str) -> bool:
+        return name.startswith(INPUT)
+
+    def arrays(self, draw: Draw) -> dict[str, Array]:
+        return {**self.input_arrays(draw), **self.weights(draw)}
+
+    def input_arrays(self, draw: Draw) -> dict[str, Array]:
+        """What its `inputs` gives, under one seed or another."""
+        number = draw.number(INPUT)
+
+        def made() -> dict[str, AnyArray]:
+            module = own_module.built(self.spec, self.sizes)
+            return own_module.made_inputs(self.spec, self.sizes, module, number)[0]
+
+        arrays = cached_arrays(f"inputs {number} of {self!r}", made)
+        return {f"{INPUT}{name}": _as_stored(array, draw) for name, array in arrays.items()}
+
+    def weights(self, draw: Draw) -> dict[str, Array]:
+        """Parameters and buffers, made once a run: another version of torch would draw others."""
+        arrays = cached_arrays(
+            f"weights of {self.at_calibration()!r}", lambda: made_weights(self.at_calibration())
+        )
+        return {f"{WEIGHT}{name}": _as_stored(array, draw) for name, array in arrays.items()}
+
+    def at_calibration(self) -> OwnInference:
+        """At the size at which its weights are made, the same for all sizes of its inputs."""
+        loaded = own_module.load(self.spec)
+        sizes = {name: self.sizes.get(name, value) for name, value in loaded.sizes_of_model.items()}
+        of_inputs = {**loaded.sizes_of_inputs, **sizes}
+        if type(of_inputs.get(BATCH)) is int:
+            of_inputs[BATCH] = max(CALIBRATED_BATCH, int(of_inputs[BATCH]))
+        return replace(self, sizes=of_inputs)
+
+    def tiny(self) -> Self:
+        batch = self.sizes.get(BATCH)
+        if type(batch) is not int or batch <= SMALL_BATCH:
+            return self
+        return replace(self, sizes={**self.sizes, BATCH: SMALL_BATCH})
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return next(iter(self.output_shapes.values()))
+
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(shape) for name, shape in self.graph["outputs"].items()}
+
+    def is_integer(self, name: str) -> bool:
+        """Whether an output has integers or truth values, which must be equal."""
+        return name in self.graph["integers"]
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        """All of its outputs are verified: see `own_reference.py`."""
+        raise NotImplementedError
+
+    def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
+        """The module with these weights."""
+        module = own_module.built(self.spec, self.sizes).to(device=device, dtype=dtype)
+        load_weights(module, arrays)
+        return module
+
+    def arguments(self, module: Any) -> own_module.Arguments:
+        """What makes the module's arguments of its input tensors by name."""
+        return own_module.made_inputs(self.spec, self.sizes, module, 0)[1]
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """The module as the user wrote it, in evaluation mode."""
+        import torch
+
+        module = self.module(arrays, context.device, context.dtype)
+        arguments, places = self.arguments(module), list(self.graph["places"].values())
+        names = [name.removeprefix(INPUT) for name in arrays if self.is_input(name)]
+
+        def given(arrays: Arrays) -> tuple[Any, ...]:
+            return tuple(context.put(array) for name, array in arrays.items() if self.is_input(name))
+
+        def step(*inputs: Any) -> Any:
+            own, named = arguments(dict(zip(names, inputs, strict=True)))
+            with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
+                output = module(*own, **named)
+            found = tuple(own_module.at(output, place) for place in places)
+            return found if len(found) > 1 else found[0]
+
+        return Program(step, given(arrays), inputs_of=given)
+
+
+def load_weights(module: Any, arrays: Arrays) -> None:
+    """Give a module's parameters and buffers these values. Raises Unsupported where it has others."""
+    import torch
+
+    tensors = own_module.tensors_of(module)
+    values = {name.removeprefix(WEIGHT): array for name, array in arrays.items() if name.startswith(WEIGHT)}
+    if tensors.keys() != values.keys():
+        raise Unsupported(
+            f"its tensors differ from process to process: {sorted(tensors.keys() ^ values.keys())[:3]}"
+        )
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(torch.from_numpy(values[name]))
+
+
+def made_weights(workload: OwnInference) -> dict[str, AnyArray]:
+    """The tensors of a new module, ready to be verified.
+
+    Parameters that are all one number are drawn around it, since a bias of zeros can be forgotten unseen;
+    batch norms take the statistics of one batch, since with those that they begin with, signals fade from
+    layer to layer.
+    """
+    import numpy as np
+    import torch
+
+    from benchbench.workloads._reference.torch_rounding import Widening, computed_in
+
+    module = own_module.built(workload.spec, workload.sizes)
+    constants = own_graph.constant_parameters(module)
+    tensors = own_module.tensors_of(module)
+    with torch.no_grad():
+        for name in constants:
+            tensor = tensors[name]
+            noise = Draw(Dtype.FLOAT32).normal(name, *tensor.shape, scale=SPREAD)
+            tensor.add_(torch.from_numpy(np.asarray(noise)).to(tensor.dtype))
+    norms = [each for each in module.modules() if isinstance(each, torch.nn.modules.batchnorm._BatchNorm)]
+    if any(each.track_running_stats for each in norms):
+        inputs, arguments = own_module.made_inputs(workload.spec, workload.sizes, module, 0)
+        wide = module.double()
+        for each in norms:
+            each.train()
+            each.momentum = 1.0
+        own, named = arguments({name: widened(array) for name, array in inputs.items()})
+        with torch.no_grad():
+            computed_in(Widening(), lambda: wide(*own, **named))
+    return {name: own_module.as_array(tensor) for name, tensor in own_module.tensors_of(module).items()}
+
+
+def widened(array: AnyArray) -> Any:
+    """A tensor of it: of float64 where it has floats."""
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _as_stored(array: AnyArray, draw: Draw) -> Array:
+    """Floats as the case's dtype has them, others as they are."""
+    return draw.rounded(array) if array.dtype.kind == "f" else array

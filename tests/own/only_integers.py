@@ -1,0 +1,17 @@
+"""A model that gives nothing but a class."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).argmax(-1)
+
+
+def inputs() -> torch.Tensor:
+    return torch.randn(3, 4)

@@ -1,0 +1,299 @@
+"""A user's model is verified by its own float64: right engines pass, wrong ones do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchbench import registry
+from benchbench.backends.torch import Torch
+from benchbench.model.case import Dtype
+from benchbench.model.own import parse_spec
+from benchbench.worker import own_module
+from benchbench.worker.own_reference import (
+    own_expected,
+    own_reference,
+    own_tolerance,
+    seen_weights,
+    wide_step,
+)
+from benchbench.worker.own_workload import OwnInference
+from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements, relative_error
+from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in
+from benchbench.workloads.base import Draw
+
+OWN = Path(__file__).parent / "own"
+MODELS = ("bert_tiny", "convolutions", "narrowing", "recurrent", "decoder")
+pytestmark = [pytest.mark.real]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are kept from test to test, as in a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
+        yield
+
+
+def the_model(name: str, **sizes: Any) -> OwnInference:
+    spec = parse_spec(f"{name}.py", str(OWN))
+    return OwnInference(spec, {**own_module.load(spec).sizes, **sizes})
+
+
+def the_reference(model: OwnInference, dtype: Dtype = Dtype.FLOAT32) -> Reference:
+    return own_expected(model, dtype, own_reference(model, dtype))
+
+
+def deviation(
+    model: OwnInference, mutate: Callable[[Any], Any] = lambda module: module, dtype: Dtype = Dtype.FLOAT32
+) -> Deviation:
+    """How far torch's eager is from the reference, its module changed after it was given its weights."""
+    session = Torch().open("cpu", dtype, "eager", torch.get_num_threads())
+
+    class Mutated(OwnInference):
+        def module(self, *given: Any) -> Any:
+            module = super().module(*given)
+            return mutate(module) or module
+
+    mutated = Mutated(model.spec, model.sizes)
+    program = mutated.build_torch(session, mutated.arrays(Draw(dtype)))
+    found, reference = program.step(*program.inputs), the_reference(model, dtype)
+    elements = output_elements(mutated, program, found, session)
+    return output_deviation(mutated, elements, reference.expected, reference.tolerance)
+
+
+def first(module: Any, *kinds: type) -> Any:
+    return next(each for each in module.modules() if isinstance(each, kinds))
+
+
+def norms_with_another_epsilon(module: Any) -> None:
+    for each in module.modules():
+        if hasattr(each, "eps"):
+            each.eps *= 10
+
+
+def tanh_gelu(module: Any) -> None:
+    for each in module.modules():
+        if isinstance(each, nn.GELU):
+            each.approximate = "tanh"
+
+
+def a_bias_forgotten(module: Any) -> None:
+    with torch.no_grad():
+        next(p for name, p in module.named_parameters() if name.endswith("bias")).zero_()
+
+
+def a_row_forgotten(module: Any) -> None:
+    with torch.no_grad():
+        first(module, nn.Linear, nn.Conv2d).weight[0].zero_()
+
+
+def an_inner_row_forgotten(module: Any) -> None:
+    with torch.no_grad():
+        inner = [each for each in module.modules() if isinstance(each, nn.Linear | nn.Conv2d)]
+        inner[len(inner) // 2].weight[0].zero_()
+
+
+def weights_in(dtype: torch.dtype) -> Callable[[Any], None]:
+    def mutate(module: Any) -> None:
+        with torch.no_grad():
+            for each in module.parameters():
+                each.copy_(each.to(dtype))
+
+    return mutate
+
+
+def a_layer_skipped(module: Any) -> None:
+    blocks = next(each for each in module.modules() if isinstance(each, nn.Sequential | nn.ModuleList))
+    blocks[0] = nn.Identity()
+
+
+def training_mode(module: Any) -> None:
+    module.train()
+
+
+def autocast(module: Any) -> Any:
+    class Cast(nn.Module):
+        def forward(self, *given: Any, **named: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return module(*given, **named)
+
+    return Cast()
+
+
+ALL: tuple[Callable[[Any], Any], ...] = (
+    a_row_forgotten,
+    an_inner_row_forgotten,
+    weights_in(torch.float16),
+    weights_in(torch.bfloat16),
+    autocast,
+)
+MUTANTS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "bert_tiny": (
+        norms_with_another_epsilon,
+        tanh_gelu,
+        a_bias_forgotten,
+        a_layer_skipped,
+        training_mode,
+        *ALL,
+    ),
+    "convolutions": (norms_with_another_epsilon, a_bias_forgotten, a_layer_skipped, training_mode, *ALL),
+    "narrowing": (a_bias_forgotten, *ALL),
+    "recurrent": (a_bias_forgotten, *ALL),
+    "decoder": (norms_with_another_epsilon, a_layer_skipped, *ALL),
+}
+
+
+def test_right_engines_are_well_within_and_every_wrong_one_is_beyond() -> None:
+    right = {name: deviation(the_model(name)).ratio for name in MODELS}
+    wrong = {
+        f"{name}: {getattr(mutate, '__name__', mutate)}": deviation(the_model(name), mutate).ratio
+        for name, mutants in MUTANTS.items()
+        for mutate in mutants
+    }
+    assert max(right.values()) < 0.8, right
+    assert min(wrong.values()) > 2, wrong
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.FLOAT16])
+def test_narrower_dtypes_have_tolerances_of_their_own(name: str, dtype: Dtype) -> None:
+    found = deviation(the_model(name), dtype=dtype)
+    assert 0 < found.ratio < 0.8
+    assert found.tolerance > 100 * own_tolerance(the_model(name), Dtype.FLOAT32)[found.tensor]
+
+
+def test_the_reference_of_a_model_that_narrows_is_float64_and_double_alone_is_not() -> None:
+    """Beside the same formula by mpmath, which has 50 digits."""
+    import mpmath
+
+    model = the_model("narrowing")
+    arrays = model.arrays(Draw(Dtype.FLOAT32))
+    exact = the_reference(model).expected["output"]
+    with mpmath.workdps(50):
+        values = {name: mpmath.matrix(np.atleast_2d(array).tolist()) for name, array in arrays.items()}
+        rows = [twin(values, row) for row in range(2)]
+    assert relative_error(np.asarray(exact), np.array(rows)) < 1e-12
+    module = own_module.built(model.spec, model.sizes).double()
+    with torch.no_grad():
+        for name, tensor in own_module.tensors_of(module).items():
+            tensor.copy_(torch.from_numpy(arrays[f"weight:{name}"]))
+        naive = module(torch.from_numpy(arrays["input:"]).double()).numpy()
+    assert relative_error(naive, np.array(rows)) > 1e-9
+
+
+def twin(values: dict[str, Any], row: int) -> list[float]:
+    """One row of `tests/own/narrowing.py`'s output."""
+    import mpmath
+
+    x = values["input:"][row, :].T
+    hidden = (values["weight:first.weight"] * x + values["weight:first.bias"].T).apply(mpmath.tanh)
+    y = values["weight:second.weight"] * hidden + values["weight:second.bias"].T
+    mean = sum(each**2 for each in y) / len(y)
+    scale = values["weight:scale"]
+    return [float(scale[0, i] * y[i] / mpmath.sqrt(mean + mpmath.mpf(10) ** -6)) for i in range(len(y))]
+
+
+def test_widening_counts_what_a_model_narrows() -> None:
+    model, modes = the_model("narrowing"), Widening()
+    _, step = wide_step(model, Draw(Dtype.FLOAT32))
+    with torch.no_grad():
+        found = computed_in(modes, step)
+    assert modes.narrowed == 1
+    assert found["output"].dtype is torch.float64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(Dtype.FLOAT32, torch.float32), (Dtype.BFLOAT16, torch.bfloat16)]
+)
+def test_a_rounded_result_is_a_neighbour_of_the_exact_one_and_unbiased(dtype: Dtype, kind: Any) -> None:
+    x = torch.linspace(-3, 3, 40_001, dtype=torch.float64)
+    with torch.no_grad():
+        found = computed_in(Rounding(dtype, 0), lambda: x * x)
+    exact = x * x
+    assert torch.equal(found, found.to(kind).double())
+    unit = torch.finfo(kind).eps
+    assert float(((found - exact).abs() / exact.clamp(min=1e-300)).max()) < unit
+    bias = float(((found - exact) / exact.clamp(min=1e-300)).mean()) / unit
+    assert abs(bias) < 5 / math.sqrt(3 * len(x))
+
+
+def test_infinities_of_a_mask_stay() -> None:
+    mask = torch.tensor([0.0, -math.inf, torch.finfo(torch.float64).min, math.inf], dtype=torch.float64)
+    found = computed_in(Rounding(Dtype.FLOAT32, 0), lambda: mask + 0.0)
+    assert torch.equal(found, mask)
+
+
+def test_statistics_that_batch_norms_begin_with_hide_weights_and_calibrated_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = the_model("convolutions")
+    calibrated = seen_weights(model, own_tolerance(model, Dtype.FLOAT32))
+    assert calibrated.share < 0.01
+    faint = the_model("faint")
+    found = own_reference(faint, Dtype.FLOAT32)
+    assert "of the rows of its weights could be zero" in found.unverified
+
+
+def test_other_inputs_are_others_also_where_a_file_gives_the_same_ones() -> None:
+    for name in ("bert_tiny", "same_inputs"):
+        model = the_model(name)
+        one, two = (
+            model.input_arrays(Draw(Dtype.FLOAT32, renewed=lambda _, n=number: n)) for number in (0, 1)
+        )
+        assert one.keys() == two.keys()
+        for key in one:
+            assert not np.array_equal(one[key], two[key])
+            assert sorted(np.unique(one[key])) == sorted(np.unique(two[key])) or name == "bert_tiny"
+
+
+def test_weights_are_made_once_for_all_sizes_of_inputs() -> None:
+    one, two = (the_model("convolutions", batch=batch) for batch in (1, 3))
+    for draw in (Draw(Dtype.FLOAT32),):
+        first_, second = one.weights(draw), two.weights(draw)
+        assert all(np.array_equal(first_[name], second[name]) for name in first_)
+
+
+def test_no_parameter_of_a_new_model_is_one_number() -> None:
+    weights = the_model("bert_tiny").weights(Draw(Dtype.FLOAT32))
+    assert not [name for name, array in weights.items() if array.size > 1 and np.ptp(array) == 0]
+
+
+def test_the_digest_is_of_what_is_computed() -> None:
+    digests = {
+        name: the_model(name).work_version
+        for name in ("bert_tiny", "bert_reformatted", "bert_deeper", "bert_other_epsilon")
+    }
+    assert digests["bert_tiny"] == digests["bert_reformatted"]
+    assert len(set(digests.values())) == 3
+    assert all(each.startswith("own:") for each in digests.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("random_numbers", "takes every output too far"),
+        ("float32_only", "it does not compute in float64"),
+        ("only_integers", "its outputs are integers"),
+    ],
+)
+def test_what_its_float64_cannot_verify_says_why(name: str, reason: str) -> None:
+    assert reason in own_reference(the_model(name), Dtype.FLOAT32).unverified
+
+
+def test_a_smaller_batch_tells_tolerances() -> None:
+    large = the_model("bert_tiny", batch=64)
+    assert large.tiny().sizes["batch"] == 2
+    assert replace(large, sizes={**large.sizes, "batch": 1}).tiny().sizes["batch"] == 1
+    assert own_tolerance(large, Dtype.FLOAT32) == own_tolerance(the_model("bert_tiny"), Dtype.FLOAT32)
