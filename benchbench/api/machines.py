@@ -14,7 +14,7 @@ from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, ask
 from benchbench.store.selectors import results_folder
 
 
-@takes_keywords()
+@takes_keywords(without=("model",))
 def fleet(
     suite: Names = "quick",
     *,

@@ -162,7 +162,9 @@ def check(
         variance=member(Variance, variance),
         strict_env=strict_env,
     )
-    return run_check(asked, observer or RunObserver())
+    told = observer or RunObserver()
+    with measure.models_described(asked.measure, told):
+        return run_check(asked, told)
 
 
 @takes_keywords(only=("backends", "pythons"))
@@ -185,7 +187,7 @@ def doctor() -> list[Finding]:
     return measuring.examine_machine()
 
 
-@takes_keywords(without=("tags",))
+@takes_keywords(without=("model", "tags"))
 def measure_noise(
     suite: Names = "quick",
     *,

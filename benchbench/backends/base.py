@@ -292,6 +292,8 @@ class Backend(ABC):
     summary: ClassVar[str]
     modes: ClassVar[tuple[str, ...]]  # the first is what its users usually run
     own_modes: ClassVar[tuple[str, ...]] = ()  # that a user's own model is tried in; (): the first of `modes`
+    # Mode → the line of code that has it run a user's `model`, a torch module, on `inputs`, a tuple.
+    own_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)

@@ -60,6 +60,12 @@ class OnnxRuntime(ExportingBackend):
         }
     )
     extra = "onnxruntime"
+    own_code = MappingProxyType(
+        {
+            "graph": 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
+            'session = onnxruntime.InferenceSession("model.onnx")',
+        }
+    )
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def load(self) -> str:
@@ -117,8 +123,16 @@ class OnnxRuntime(ExportingBackend):
         return isinstance(error, MemoryError) or "Failed to allocate memory" in str(error)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class BoundOutput:
+    """An output of a graph: the binding that holds all of them, and which of them it is."""
+
+    binding: Any
+    index: int
+
+
 class OnnxSession(ExportedSession):
-    """One execution provider; an output is the binding that holds it."""
+    """One execution provider; an output is where its binding holds it, several are a tuple."""
 
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
         """`device` is a name such as `cpu`, `cuda:0`, `tensorrt:0`."""
@@ -233,16 +247,20 @@ class OnnxSession(ExportedSession):
             value = onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy(), self._memory, self._index)
             binding.bind_ortvalue_input(described.name, value)
             self._bound_inputs.append(value)
-        for described in session.get_outputs():
+        outputs = session.get_outputs()
+        for described in outputs:
             binding.bind_output(described.name, self._memory, self._index)
-        return self._runner(session, binding)
+        return self._runner(session, binding, len(outputs))
 
-    def _runner(self, session: Any, binding: Any) -> Callable[[], Any]:
+    def _runner(self, session: Any, binding: Any, count: int = 1) -> Callable[[], Any]:
+        """A function that runs the graph, which has so many outputs."""
         import onnxruntime
 
         options = onnxruntime.RunOptions()
         if self._memory != "cpu":  # as a pipeline of requests runs it: `wait` is what waits
             options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        outputs = tuple(BoundOutput(binding, index) for index in range(count))
+        output = outputs if count > 1 else outputs[0]
 
         def run() -> Any:
             try:
@@ -251,14 +269,15 @@ class OnnxSession(ExportedSession):
                 if "does not support" not in str(error):
                     raise
                 raise self._without_kernel(error) from error
-            return binding
+            return output
 
         return run
 
     def wait(self, output: Any) -> None:
         """A run on the CPU has finished when it returns."""
         if self._memory != "cpu" and output is not None:
-            output.synchronize_outputs()
+            one = output[0] if isinstance(output, tuple) else output
+            one.binding.synchronize_outputs()
 
     def no_op(self) -> Callable[[], Any]:
         """ReLU of one number, in a session of its own."""
@@ -283,7 +302,7 @@ class OnnxSession(ExportedSession):
     def fetch(self, output: Any) -> Floats:
         import numpy as np
 
-        return np.asarray(output.copy_outputs_to_cpu()[0], dtype=np.float64)
+        return np.asarray(output.binding.copy_outputs_to_cpu()[output.index], dtype=np.float64)
 
     def precision(self) -> dict[str, str]:
         """Torch's switches do not matter here; kernels are checked when the graph is there."""

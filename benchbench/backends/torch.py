@@ -52,6 +52,15 @@ class Torch(Backend):
     framework = "torch"
     modes = ("eager", *COMPILED, "cudagraph")
     own_modes = ("eager", "compile")
+    own_code = MappingProxyType(
+        {
+            "eager": "model = model.eval()",
+            "compile": "model = torch.compile(model.eval())",
+            "reduce-overhead": 'model = torch.compile(model.eval(), mode="reduce-overhead")',
+            "max-autotune-no-cudagraphs": "model = torch.compile(model.eval(), "
+            'mode="max-autotune-no-cudagraphs")',
+        }
+    )
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
     distributions = ("torch",)

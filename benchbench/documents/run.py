@@ -13,6 +13,7 @@ from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import COLUMNS, Row, flatten
 from benchbench.analyse.scaling import scalings
 from benchbench.analyse.view import RunView
+from benchbench.backends.base import Backend
 from benchbench.documents import document
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
 from benchbench.documents.document import Cell, Content, Document, Number, Part, Records, Table, number
@@ -36,6 +37,7 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.doubling import sequence, swept_size
 from benchbench.plan.rerun import why_not_resumed
+from benchbench.registry import find_class
 from benchbench.running.observer import duration
 from benchbench.timing.policy import in_words
 
@@ -275,7 +277,19 @@ def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
     lines = [_summary(compared), *(_open(work, run) for work in undecided[:SHOWN])]
     if more := len(undecided) - SHOWN:
         lines += [Cell((f"and {count_of(more, 'work')} more, marked ? below",))] if more > 0 else []
-    return lines
+    return [*lines, *_usage(compared)]
+
+
+def _usage(compared: Sequence[Work]) -> list[Cell]:
+    """The line of code that has a user's model run as it was fastest; once for each way that was."""
+    found: dict[str, None] = {}
+    for work in compared:
+        case = work.verdict.fastest and work.verdict.fastest.case
+        if case and any(row.is_own for row in work.rows) and work.verdict.standing is not Standing.OPEN:
+            backend = find_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+            if backend and (code := backend.own_code.get(case.mode)):
+                found[f"to use {case.target} {case.mode}: {code}"] = None
+    return [Cell((line,)) for line in found]
 
 
 def _summary(compared: Sequence[Work]) -> Cell:

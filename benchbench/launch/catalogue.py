@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from benchbench.launch.user_files import (
     described_workloads,
     shown,
 )
+from benchbench.model import own
 from benchbench.model.case import Scalar
 from benchbench.reading import read_file
 from benchbench.registry import WORKLOADS
@@ -57,8 +58,8 @@ class UserCatalogue:
 
     def workload(self, name: str) -> UserWorkload | None:
         """The workload of that name. Only files are imported whose names it begins with."""
-        own = [each for stem in self._stems(name) for each in self._read(stem)[0] if each.name == name]
-        return own[-1] if own else None
+        found = [each for stem in self._stems(name) for each in self._read(stem)[0] if each.name == name]
+        return found[-1] if found else None
 
     def mistake(self, name: str) -> FileMistake | None:
         """Why there is no workload of that name, if a file that should define it has a mistake."""
@@ -92,10 +93,10 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
         return model
     if shipped := registry.find_class(WORKLOADS, name, Workload):  # type: ignore[type-abstract]
         return shipped
-    own = user_catalogue(code)
-    if workload := own.workload(name):
+    found = user_catalogue(code)
+    if workload := found.workload(name):
         return workload
-    if mistake := own.mistake(name):
+    if mistake := found.mistake(name):
         raise UsageError(mistake.text, MORE)
     raise UsageError(f"No workload named {name!r}.", unknown("workloads", name, workload_names()))
 
@@ -106,6 +107,11 @@ def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
     _models.update(models)
     with project.with_models({name: model.spec for name, model in models.items()}):
         yield
+
+
+def models_in(names: Iterable[str]) -> dict[str, str]:
+    """Those of the names that are a user's models → as they were asked for."""
+    return {name: own.relative(_models[name].spec) for name in names if name in _models}
 
 
 def work_version(name: str, params: Mapping[str, Scalar]) -> int | str:

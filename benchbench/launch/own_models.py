@@ -7,17 +7,23 @@ worker describes them, within the time of any job.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from benchbench import paths
 from benchbench.errors import UsageError
 from benchbench.format import quantity, visible
 from benchbench.launch.transport import Answer, Message
+from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.own import ModelSpec
@@ -148,6 +154,25 @@ class OwnModel:
             other_bytes=graph.other_bytes,
             work_version=f"own:{graph.digest}",
         )
+
+
+def remember(spec: ModelSpec) -> None:
+    """Keep that the user has asked for this model, so far as there is a cache to keep it in."""
+    with suppress(OSError):
+        mark = _mark(spec)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def is_known(spec: ModelSpec) -> bool:
+    """Whether the user has ever asked for this model here: what a stored run names may be somebody else's."""
+    return os.path.lexists(_mark(spec))
+
+
+def _mark(spec: ModelSpec) -> Path:
+    where = str(paths.resolved(spec.file)) if spec.file else f"{paths.resolved(spec.folder)}\0{spec.module}"
+    name = sha256(f"{where}\0{spec.attribute}".encode(errors="replace")).hexdigest()[:24]
+    return cache_folder("known-models") / name
 
 
 def describe(specs: Sequence[ModelSpec], taken: Sequence[str], ask: Ask) -> dict[str, OwnModel]:

@@ -51,6 +51,27 @@ class ModelSpec:
         return f"{name}:{self.attribute}" if self.attribute else name
 
 
+def relative(spec: ModelSpec) -> str:
+    """As it is asked for in its folder; of a file elsewhere its name, which says nothing of this machine."""
+    if not spec.file:
+        return spec.text
+    file, folder = PurePath(spec.file), PurePath(spec.folder)
+    path = file.relative_to(folder) if file.is_relative_to(folder) else PurePath(file.name)
+    return f"{path.as_posix()}:{spec.attribute}" if spec.attribute else path.as_posix()
+
+
+def folder_of(spec: ModelSpec) -> str:
+    """The folder that its code is in."""
+    return str(PurePath(spec.file).parent) if spec.file else spec.folder
+
+
+def moved(spec: ModelSpec, folder: str) -> ModelSpec:
+    """The same model in another folder, such as a checkout of another revision."""
+    if spec.file:
+        return dataclasses.replace(spec, folder=folder, file=str(PurePath(folder) / PurePath(spec.file).name))
+    return dataclasses.replace(spec, folder=folder)
+
+
 def looks_like_model(text: str) -> bool:
     """Whether what was typed names a model, and no suite."""
     path, _, _ = text.partition(":")

@@ -87,6 +87,7 @@ class RunInfo:
     resumed: tuple[Resumption, ...] = ()  # its parts after the first, in order
     machine_id: str = ""  # which of its type; empty: not known
     variables: dict[str, str] | None = None  # of the shell, for frameworks; None: not known
+    models: dict[str, str] = field(default_factory=dict)  # the user's, by name: as they are asked for
     name_hashes: tuple[str, ...] = ()  # of its host and user, by which a shared copy leaves their names out
 
     @property

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchbench import paths
 from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
 from benchbench.launch.project import UserCode
+from benchbench.model import own
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.store import naming
 
@@ -67,8 +68,10 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
     Raises UsageError where no folder of workloads lies in a repository, that has no such revision, a
     submodule lacks its commit, or git fails.
     """
-    roots = {each: _root(each) for each in (*code.workloads, *code.python_path, *code.sources)}
-    if not any(roots[each] for each in code.workloads):
+    models = own.from_text(code.models)
+    folders = [own.folder_of(spec) for spec in models.values()]
+    roots = {each: _root(each) for each in (*code.workloads, *code.python_path, *code.sources, *folders)}
+    if not any(roots[each] for each in (*code.workloads, *folders)):
         raise UsageError(
             f"rev:{revision} needs workloads in a git repository.",
             "Name their folder in accelbench.toml: [code], workloads = […]; or in ACCELBENCH_WORKLOADS.",
@@ -82,8 +85,12 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
             each: str(trees[root] / paths.resolved(each).relative_to(root)) if root else each
             for each, root in roots.items()
         }
+        there = (code.workloads, code.python_path, code.sources)
         yield UserCode(
-            *(tuple(moved[each] for each in own) for own in (code.workloads, code.python_path, code.sources))
+            *(tuple(moved[each] for each in folders) for folders in there),
+            models=own.as_text(
+                {name: own.moved(spec, moved[own.folder_of(spec)]) for name, spec in models.items()}
+            ),
         )
 
 

@@ -22,7 +22,7 @@ from benchbench.plan.devices import Obstacle, check_devices, devices_asked
 from benchbench.plan.doubling import sequence
 from benchbench.plan.rerun import Variant, altered, targets_of_variants, why_not
 from benchbench.plan.revision import checked_out
-from benchbench.running.measure import Bench, Team, measuring, targets_of
+from benchbench.running.measure import Bench, Team, measuring, models_described, targets_of
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import run_head
 from benchbench.running.request import Request, Terms, request, with_project
@@ -40,8 +40,19 @@ def measure_sides(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
+    with models_described(options, observer) as models:
+        return _measured(sides, options, models, results, observer)
+
+
+def _measured(
+    sides: Sequence[Variant],
+    options: MeasureOptions,
+    models: Sequence[str],
+    results: Path,
+    observer: RunObserver,
+) -> tuple[Run, Run]:
     options = with_project(options)
-    asked, pythons = request(options), absolute_interpreters(options.pythons)
+    asked, pythons = request(options, models), absolute_interpreters(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
     of_sides = targets_of_variants(sides, chosen, pythons)
     with _measuring(sides, of_sides, asked, results, observer) as (own, bench):

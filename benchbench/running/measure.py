@@ -203,6 +203,8 @@ def models_described(options: MeasureOptions, observer: RunObserver) -> Iterator
         yield ()
         return
     specs = [parse_spec(text, paths.working_folder()) for text in options.model]
+    for spec in specs:
+        own_models.remember(spec)
     able = request.targets_of_models(options)
     with WorkerPool(able, request.settings(options), sys.executable) as pool:
         observer.stage(f"importing {', '.join(spec.text for spec in specs)}")

@@ -22,6 +22,7 @@ from typing import Any
 from benchbench import __version__
 from benchbench.analyse.metrics import steps_s
 from benchbench.errors import NothingToMeasure, UnreadableInput
+from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import machine, machine_id, name_hashes, tuning_variables
@@ -160,6 +161,7 @@ def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
         left_out=chosen.left_out,
         tags={**commit_tag(), **terms.tags},
         machine_id=machine_id(),
+        models=catalogue.models_in(dict.fromkeys(case.workload for case in chosen.cases)),
         name_hashes=name_hashes(),
         variables=tuning_variables(os.environ),
     )

@@ -9,19 +9,21 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchbench import __version__
+from benchbench import __version__, paths
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.launch import catalogue
+from benchbench.format import visible
+from benchbench.launch import catalogue, own_models
 from benchbench.machine.environment import machine, same_hardware, tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
+from benchbench.model.own import parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Resumption, Run
 from benchbench.plan.rerun import replan, why_not_resumed
 from benchbench.plan.revision import commit_tag
-from benchbench.running.measure import Team, measuring, targets_of
+from benchbench.running.measure import Team, measuring, models_described, targets_of
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
 from benchbench.store.naming import COMMIT, short
@@ -54,7 +56,10 @@ def resume_run(
         run = runs.read_run(folder)  # as it is now that nobody else adds to it
         _check(run, options, of_fleet=of_fleet)
         team = Team(targets=targets_of(run.info.plan, options.pythons), settings=run.info.settings)
-        with measuring([team], options.wait_s, results, observer) as bench:
+        with (
+            models_described(with_models(options, run), observer),
+            measuring([team], options.wait_s, results, observer) as bench,
+        ):
             (probes,) = bench.probe()
             if found := differences(run, probes):
                 message = f"The run {name} cannot be resumed here: {'; '.join(found)}."
@@ -66,6 +71,24 @@ def resume_run(
             runs.rewrite_head(folder, run.info)
             bench.record_rest(run, writer, profile=profile)
     return runs.read_run(folder)
+
+
+def with_models(options: MeasureOptions, run: Run) -> MeasureOptions:
+    """The options with the models that the run measures, if they are known to be the user's own.
+
+    A run may come from anybody, and a model is code: none is executed that was not asked for here. Raises
+    UsageError.
+    """
+    targets = tuple(dict.fromkeys(case.target for case in run.info.plan))
+    if options.model or not run.info.models:
+        return dataclasses.replace(options, backends=targets)
+    for text in run.info.models.values():
+        if not own_models.is_known(parse_spec(text, paths.working_folder())):
+            raise UsageError(
+                f"The run {run.info.id} measures {visible(text)}, which was never measured from this folder.",
+                f"--model {visible(text)} says that it may be executed.",
+            )
+    return dataclasses.replace(options, backends=targets, model=tuple(run.info.models.values()))
 
 
 def _newest_interrupted(results: Path) -> str:

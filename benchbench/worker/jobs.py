@@ -26,7 +26,7 @@ from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import own_module, random_cache, verify
 from benchbench.worker.case import Implausible, measure_case
 from benchbench.worker.causes import one_line
-from benchbench.worker.own_workload import OwnInference
+from benchbench.worker.own_workload import OwnInference, own_model
 from benchbench.worker.program import (
     Message,
     Runner,
@@ -76,9 +76,24 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
         return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
         traceback.print_exc()
+        if reason := refused_by_engine(error, job):
+            return failed(Status.UNSUPPORTED, reason)
         status = Status.OUT_OF_MEMORY if backend.out_of_memory(error) else Status.FAILED
         log = "".join(traceback.format_exception(error))[-LONGEST_LOG:]  # without local variables
         return failure_reply(Failure(status=status, message=one_line(error), log=log))
+
+
+def refused_by_engine(error: Exception, job: Message) -> str | None:
+    """Why an engine cannot take a user's model, if that is what the error says."""
+    case = job.get("case") or {}
+    model = own_model(case["workload"], case["params"]) if case else None
+    if model is None:
+        return None
+    from benchbench.worker.own_faults import refusal
+
+    with suppress(Exception):  # another error while this one is explained: it is told as it is
+        return refusal(error, model)
+    return None
 
 
 def failed(status: Status, message: str, relative_error: float | None = None) -> Message:

@@ -24,21 +24,34 @@ from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
 DRAWS = 2  # they agree within some per cent
-MOST_HIDDEN = 0.1  # of the weights' rows, beyond which a result that agrees says too little
+MOST_FAINT = (
+    0.1  # of the weights' rows that tell too little, beyond which a result that agrees says too little
+)
+MOST_HIDDEN = 0.9  # of all rows: with ReLUs half of them rest on the inputs of one sample
 FLOAT64_OF_FLOAT32 = 2.0**-29  # float64's unit roundoff over float32's
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How many rows of the weights decide something, and how many of them the verification cannot see."""
+    """How many rows the weights have, and how many of them the verification cannot see.
+
+    `faint`: change the outputs by less than is tolerated; `resting`: do not change them with these inputs, as
+    behind a ReLU.
+    """
 
     rows: int
-    hidden: int
+    faint: int
+    resting: int
 
     @property
     def share(self) -> float:
         """The share that it cannot see."""
-        return self.hidden / self.rows if self.rows else 0.0
+        return (self.faint + self.resting) / self.rows if self.rows else 0.0
+
+    @property
+    def faint_share(self) -> float:
+        """Of the rows that change an output, those that change it by less than is tolerated."""
+        return self.faint / (self.rows - self.resting) if self.rows > self.resting else 0.0
 
 
 class CannotVerify(Exception):
@@ -61,7 +74,7 @@ def own_reference(workload: OwnInference, dtype: Dtype) -> Reference:
         reason = ""
         if all(workload.is_integer(name) for name in kept):
             reason = "its outputs are integers, which most mistakes leave as they are"
-        if seen.share > MOST_HIDDEN:
+        if seen.faint_share > MOST_FAINT or seen.share > MOST_HIDDEN:
             reason = f"{seen.share:.0%} of the rows of its weights could be zero, and no output would tell"
     except CannotVerify as why:
         return Reference(expected={}, tolerance={}, others={}, unverified=str(why))
@@ -189,11 +202,12 @@ def seen_weights(workload: OwnInference, tolerance: Mapping[str, float]) -> Seen
     """How many rows of the weights could be zero without any output leaving its tolerance.
 
     One way back tells, from a random projection of each output: its derivative along a row, which is that of
-    N(0, ‖change of the output‖²), beside the tolerated change. Rows that no input looks up are not counted.
+    N(0, ‖change of the output‖²), beside the tolerated change. Rows of a table that no input looks up are not
+    counted.
     """
     small = workload.tiny()
     found = cached_result(f"seen of {small!r}", lambda: _counted(small, tolerance))
-    return Seen(found["rows"], found["hidden"])
+    return Seen(found["rows"], found["faint"], found["resting"])
 
 
 def _counted(workload: OwnInference, tolerance: Mapping[str, float]) -> dict[str, int]:
@@ -221,20 +235,20 @@ def _counted(workload: OwnInference, tolerance: Mapping[str, float]) -> dict[str
                 if tolerance.get(name) and each.requires_grad and float(each.detach().norm())
             )
             if not isinstance(total, torch.Tensor):
-                return {"rows": 0, "hidden": 0}
+                return {"rows": 0, "faint": 0, "resting": 0}
             gradients = torch.autograd.grad(total, weights, allow_unused=True)
     except RuntimeError:  # an operator without a derivative: nothing can be counted
-        return {"rows": 0, "hidden": 0}
-    rows = hidden = 0
+        return {"rows": 0, "faint": 0, "resting": 0}
+    rows = faint = resting = 0
     for weight, gradient in zip(weights, gradients, strict=True):
         if gradient is None:  # it takes no part: nobody can forget it
             continue
-        along = (gradient * weight.detach()).reshape(_row_count(weight), -1)
-        changes = along.sum(dim=1).abs()
-        used = gradient.reshape(len(along), -1).abs().sum(dim=1) > 0
-        counted = changes[used] if id(weight) in looked_up else changes
-        rows, hidden = rows + len(counted), hidden + int((counted < 1).sum())
-    return {"rows": rows, "hidden": hidden}
+        changes = (gradient * weight.detach()).reshape(_row_count(weight), -1).sum(dim=1).abs()
+        acts = gradient.reshape(_row_count(weight), -1).abs().sum(dim=1) > 0
+        faint += int((changes[acts] < 1).sum())
+        rows += int(acts.sum()) if id(weight) in looked_up else len(changes)
+        resting += 0 if id(weight) in looked_up else int((~acts).sum())
+    return {"rows": rows, "faint": faint, "resting": resting}
 
 
 def _row_count(weight: Any) -> int:
