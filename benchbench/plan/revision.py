@@ -85,9 +85,10 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
             each: str(trees[root] / paths.resolved(each).relative_to(root)) if root else each
             for each, root in roots.items()
         }
-        there = (code.workloads, code.python_path, code.sources)
         yield UserCode(
-            *(tuple(moved[each] for each in folders) for folders in there),
+            workloads=tuple(moved[each] for each in code.workloads),
+            python_path=tuple(moved[each] for each in code.python_path),
+            sources=tuple(moved[each] for each in code.sources),
             models=own.as_text(
                 {name: own.moved(spec, moved[own.folder_of(spec)]) for name, spec in models.items()}
             ),

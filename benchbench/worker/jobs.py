@@ -76,8 +76,8 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
         return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
         traceback.print_exc()
-        if reason := refused_by_engine(error, job):
-            return failed(Status.UNSUPPORTED, reason)
+        if refused := refused_by_engine(error, job):
+            return failed(Status.UNSUPPORTED, refused)
         status = Status.OUT_OF_MEMORY if backend.out_of_memory(error) else Status.FAILED
         log = "".join(traceback.format_exception(error))[-LONGEST_LOG:]  # without local variables
         return failure_reply(Failure(status=status, message=one_line(error), log=log))

@@ -33,7 +33,7 @@ THREE_LINES = (
     "def inputs(batch=1):\n"
     "    return torch.randn(batch, 3, 224, 224)"
 )
-FROM_CONFIG = {"batch": 1, "length": 128}  # sizes of the inputs of a transformers model
+FROM_CONFIG: Mapping[str, Scalar] = {"batch": 1, "length": 128}  # sizes of the inputs of a transformers model
 CONFIG_IMAGES = "num_channels"  # what the configuration of a model of images has
 
 
@@ -71,7 +71,8 @@ def load(spec: ModelSpec) -> Loaded:
             raise ModelMistake(f"{spec.text} has no {name}.", f"It defines {_listed(_modules_in(module))}.")
         own = getattr(module, "inputs", None)
         make, sizes = _factory(found, name)
-        inputs, sizes_of_inputs = (own, _sizes(own, "inputs")) if callable(own) else (None, {})
+        inputs: Callable[..., Any] | None = own if callable(own) else None
+        sizes_of_inputs: Mapping[str, Scalar] = _sizes(own, "inputs") if callable(own) else {}
         if inputs is None and (given := getattr(found, "example_inputs", None)) is not None:
             inputs, sizes_of_inputs = _example(given)
         if inputs is None and _is_transformers(found):

@@ -83,7 +83,8 @@ def own_reference(workload: OwnInference, dtype: Dtype) -> Reference:
 
 def own_expected(workload: OwnInference, dtype: Dtype, reference: Reference) -> Reference:
     """The reference with its elements: of both inputs, all of them."""
-    first, second = (_kept(workload, dtype, number) for number in (0, 1))
+    first: dict[str, Any] = _kept(workload, dtype, 0)
+    second: dict[str, Any] = _kept(workload, dtype, 1)
     return replace(
         reference,
         expected={name: first[name] for name in reference.tolerance},

@@ -65,7 +65,8 @@ def cached_arrays(name: str, compute: Callable[[], dict[str, AnyArray]]) -> dict
     with suppress(OSError, ValueError, EOFError), np.load(path) as stored:
         return {each.removeprefix(NAMED): stored[each] for each in stored.files}
     arrays = compute()
-    _keep(path, lambda file: np.savez(file, **{f"{NAMED}{each}": array for each, array in arrays.items()}))
+    named: dict[str, Any] = {f"{NAMED}{each}": array for each, array in arrays.items()}
+    _keep(path, lambda file: np.savez(file, **named))
     return arrays
 
 

@@ -1,0 +1,181 @@
+"""`accelbench run FILE.py`: described by a worker, verified by itself, and never executed unasked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchbench.analyse import rows as analysed
+from benchbench.documents.plan import failing
+from benchbench.errors import UsageError
+from benchbench.launch import own_models
+from benchbench.model import own
+from benchbench.model.note import NoteKind, note
+from benchbench.model.own import ModelSpec, looks_like_model, parse_spec
+from benchbench.model.status import Status
+from tests.factories import a_case, a_measurement, a_record, a_run
+from tests.program import accelbench, rows
+
+OWN = Path(__file__).parent / "own"
+ONCE = ("--quick", "--rounds", "1", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model in it, measured on two engines; the file notes whenever it is executed."""
+    folder = tmp_path_factory.mktemp("own")
+    source = (OWN / "bert_tiny.py").read_text()
+    (folder / "bert_tiny.py").write_text(source + 'open("executed", "a").write("once\\n")\n')
+    engines = ("-b", "torch,onnxruntime", "--mode", "eager,graph")
+    done = accelbench("run", "bert_tiny.py", *engines, *ONCE, cwd=folder)
+    assert (
+        "bert_tiny: model(width=32, depth=2), inputs(batch=4, length=16); 0.0317 M parameters" in done.stderr
+    )
+    assert "verified against its own float64; 8 constant tensors are drawn anew" in done.stderr
+    return folder
+
+
+@pytest.mark.real
+def test_a_file_without_a_word_of_accelbench_is_a_verified_table(place: Path) -> None:
+    assert "benchbench" not in (OWN / "bert_tiny.py").read_text()
+    found = rows(place)
+    assert {(row["backend"], row["mode"], row["status"]) for row in found} == {
+        ("torch", "eager", "ok"),
+        ("onnxruntime", "graph", "ok"),
+        ("torch", "graph", "unsupported"),
+        ("onnxruntime", "eager", "unsupported"),
+    }
+    found = [row for row in found if row["status"] == "ok"]
+    assert all(0 < row["error_of_allowed"] < 0.8 for row in found)
+    assert all(row["items_per_s"] == pytest.approx(4 / row["latency_s"]) for row in found)
+    assert found[0]["case"].startswith("bert_tiny(batch=4,length=16,width=32,depth=2)/float32/")
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_without_a_word_about_engines_every_one_that_takes_torch_is_tried(tmp_path: Path) -> None:
+    accelbench("run", str(OWN / "convolutions.py"), *ONCE, cwd=tmp_path)
+    ok = {(row["backend"], row["mode"]) for row in rows(tmp_path) if row["status"] == "ok"}
+    assert ok >= {("torch", "eager"), ("torch", "compile"), ("onnxruntime", "graph")}
+    assert not {row["backend"] for row in rows(tmp_path)} & {"jax", "tensorflow", "fake"}
+
+
+@pytest.mark.real
+def test_what_is_stored_is_shown_and_merged_without_executing_it(place: Path, tmp_path: Path) -> None:
+    executed = (place / "executed").read_text()
+    shown = accelbench("report", "latest", cwd=place).stdout
+    assert "error/allowed" in shown
+    accelbench("merge", str(place / "results"), "--results", str(tmp_path / "merged"), cwd=place)
+    assert accelbench("report", "latest", "--results", str(tmp_path / "merged"), cwd=place).stdout
+    assert (place / "executed").read_text() == executed
+
+
+@pytest.mark.real
+def test_an_interrupted_run_goes_on_with_the_model_that_was_asked_for_here_and_no_other(
+    place: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "resumed"
+    shutil.copytree(place, folder, ignore=shutil.ignore_patterns("results"))
+    mine: dict[str, Any] = {"ACCELBENCH_CACHE": str(tmp_path / "cache")}
+    accelbench("run", "bert_tiny.py", "-b", "torch", "--mode", "eager", *ONCE, cwd=folder, **mine)
+    (run,) = (folder / "results" / "runs").iterdir()
+    (run / "end.json").unlink()
+    records = (run / "records.jsonl").read_text()
+    (run / "records.jsonl").write_text("")
+    executed = (folder / "executed").read_text()
+    refused = accelbench(
+        "run", "--resume", cwd=folder, code=2, ACCELBENCH_CACHE=str(tmp_path / "another user")
+    )
+    assert "bert_tiny.py, which was never measured from this folder" in refused.stderr
+    assert (folder / "executed").read_text() == executed
+    (run / "records.jsonl").write_text(records)
+    source = (folder / "bert_tiny.py").read_text()
+    (folder / "bert_tiny.py").write_text(
+        source.replace("nn.Embedding(100, width)", "nn.Embedding(101, width)")
+    )
+    changed = accelbench("run", "--resume", cwd=folder, code=2, **mine)
+    assert "cannot be resumed here" in changed.stderr
+    (folder / "bert_tiny.py").write_text(source)
+    (run / "records.jsonl").write_text("")
+    accelbench("run", "--resume", cwd=folder, **mine)
+    assert json.loads((run / "end.json").read_text())["records"] == 1
+
+
+@pytest.mark.real
+def test_a_model_that_is_right_in_float64_alone_is_wrong_in_each_other_dtype(tmp_path: Path) -> None:
+    """In bfloat16, too, where rounding would hide more: it is verified in float32 as well."""
+    options = ("-b", "torch", "--mode", "eager", "--dtype", "float32,bfloat16", *ONCE)
+    accelbench("run", str(OWN / "cheating.py"), *options, cwd=tmp_path, code=4)
+    messages = {row["dtype"]: (row["status"], row["message"]) for row in rows(tmp_path)}
+    assert {status for status, _ in messages.values()} == {"wrong_result"}
+    assert "in float32 against float64" in messages["bfloat16"][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("my_model.py", ModelSpec(folder="/here", file="/here/my_model.py")),
+        ("lib/my-model.py:Net", ModelSpec(folder="/here", file="/here/lib/my-model.py", attribute="Net")),
+        ("/there/m.py", ModelSpec(folder="/here", file="/there/m.py")),
+        ("pkg.models:tiny", ModelSpec(folder="/here", module="pkg.models", attribute="tiny")),
+        ("bert.json", ModelSpec(folder="/here", file="/here/bert.json")),
+    ],
+)
+def test_a_spec_names_a_file_or_a_module(text: str, spec: ModelSpec) -> None:
+    assert looks_like_model(text)
+    assert parse_spec(text, "/here") == spec
+    assert own.from_text(own.as_text({"x": spec})) == {"x": spec}
+
+
+def test_what_is_no_model_is_refused_with_the_ways_to_write_one() -> None:
+    assert not looks_like_model("quick")
+    for text in ("a b:c", "m.py:x y", "pkg:", "1:2"):
+        with pytest.raises(UsageError, match="names no model"):
+            parse_spec(text, "/here")
+
+
+@pytest.mark.parametrize(
+    ("file", "stem", "shown"),
+    [("/here/lib/My-Net.py", "my_net", "lib/My-Net.py"), ("/else/3d.py", "model_3d", "3d.py")],
+)
+def test_names_are_words_and_no_path_of_this_machine_is_stored(file: str, stem: str, shown: str) -> None:
+    spec = ModelSpec(folder="/here", file=file)
+    assert (spec.stem, own.relative(spec)) == (stem, shown)
+
+
+def test_a_model_of_another_revision_is_in_the_checkout() -> None:
+    spec = parse_spec("lib/m.py:Net", "/here")
+    assert own.folder_of(spec) == "/here/lib"
+    assert own.moved(spec, "/tree/lib").file == "/tree/lib/m.py"
+
+
+def test_only_a_model_that_was_asked_for_here_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
+    mine, other = parse_spec("mine.py", "/here"), parse_spec("mine.py", "/there")
+    own_models.remember(mine)
+    assert own_models.is_known(mine)
+    assert not own_models.is_known(other)
+    assert not own_models.is_known(parse_spec("mine.py:Net", "/here"))
+
+
+def unverified(reason: str = "its outputs are integers") -> Any:
+    return a_measurement(relative_error=None, notes=(note(NoteKind.UNVERIFIED, reason=reason),))
+
+
+def test_what_nothing_verifies_is_shown_unranked_and_fails_the_command() -> None:
+    cases = [a_case(backend=name, target=name) for name in ("torch", "onnxruntime")]
+    records = [a_record(case=cases[0], outcome=unverified()), a_record(case=cases[1])]
+    rows_ = analysed.rows(a_run(records))
+    assert [row.status for row in rows_] == [Status.UNVERIFIED, Status.OK]
+    assert rows_[0].ok
+    assert rows_[0].unranked
+    assert failing(records)
+    assert not failing(records, allow_unverified=True)
