@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,11 +15,14 @@ pytest.importorskip("torch")
 from benchbench.analyse import rows as analysed
 from benchbench.documents.plan import failing
 from benchbench.errors import UsageError
+from benchbench.judging.comparison import compare_runs
 from benchbench.launch import own_models
 from benchbench.model import own
 from benchbench.model.note import NoteKind, note
 from benchbench.model.own import ModelSpec, looks_like_model, parse_spec
-from benchbench.model.status import Status
+from benchbench.model.run import Run
+from benchbench.model.status import Status, Verdict
+from benchbench.store import codec
 from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.program import accelbench, rows
 
@@ -164,6 +168,20 @@ def test_only_a_model_that_was_asked_for_here_is_known(
     assert own_models.is_known(mine)
     assert not own_models.is_known(other)
     assert not own_models.is_known(parse_spec("mine.py:Net", "/here"))
+
+
+def of_version(version: str) -> Run:
+    """A run whose work is of that version."""
+    rounds = [a_record(a_measurement(workload_version=version), round=number) for number in range(3)]
+    return a_run(rounds)
+
+
+def test_a_changed_graph_is_other_work_and_the_same_graph_is_compared() -> None:
+    same = compare_runs(of_version("own:12345678"), of_version("own:12345678"))
+    changed = compare_runs(of_version("own:12345678"), of_version("own:9abcdef0"))
+    assert same.verdicts[0].verdict is not Verdict.INCOMPARABLE
+    assert changed.verdicts[0].verdict is Verdict.INCOMPARABLE
+    assert codec.outcome_of(dataclasses.asdict(of_version("own:1").records[0].outcome)) is not None
 
 
 def unverified(reason: str = "its outputs are integers") -> Any:

@@ -1,0 +1,201 @@
+"""What is wrong with a user's file, and which engine cannot take a model: which operator, and where."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.backends.torch import Torch
+from benchbench.model.case import Dtype
+from benchbench.model.own import parse_spec
+from benchbench.worker import own_module
+from benchbench.worker.own_describe import described
+from benchbench.worker.own_faults import refusal
+from benchbench.worker.own_workload import OwnInference
+from benchbench.workloads.base import Draw
+from tests.program import accelbench
+
+OWN = Path(__file__).parent / "own"
+pytestmark = [pytest.mark.real]
+BODY = """
+import torch
+from torch import nn
+"""
+MODULE = """
+class {name}(nn.Module):
+    def __init__(self{more}):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+INPUTS = """
+def inputs(batch=2):
+    return torch.randn(batch, 4)
+"""
+
+
+def of_text(tmp_path: Path, text: str, attribute: str = "") -> dict[str, Any]:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    return described(parse_spec(f"mine.py{attribute and ':' + attribute}", str(tmp_path)), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake", "hint"),
+    [
+        (BODY + INPUTS, "mine.py defines no torch module", "Name one"),
+        (BODY + MODULE.format(name="Net", more=""), "mine.py has no inputs", "def inputs(batch=1):"),
+        (
+            BODY + MODULE.format(name="One", more="") + MODULE.format(name="Two", more="") + INPUTS,
+            "mine.py defines One, Two",
+            "mine.py:One",
+        ),
+        (BODY + MODULE.format(name="Net", more=", width") + INPUTS, "Net needs 'width'", "Give it a default"),
+        (
+            BODY + "model = lambda: 3\n" + INPUTS,
+            "mine.py gives no torch module, but int",
+            "Return an nn.Module",
+        ),
+    ],
+)
+def test_what_a_file_lacks_is_said_with_what_to_add(
+    tmp_path: Path, text: str, mistake: str, hint: str
+) -> None:
+    found = of_text(tmp_path, text)
+    assert mistake in found["mistake"]
+    assert hint in found["hint"]
+
+
+def test_an_error_has_its_line_and_what_caused_it(tmp_path: Path) -> None:
+    text = "try:\n    import no_such_package\nexcept ImportError as error:\n    raise RuntimeError('x')"
+    found = of_text(tmp_path, f"{text} from error\n")
+    assert found["mistake"] == (
+        "RuntimeError: x; caused by ModuleNotFoundError: No module named 'no_such_package'"
+    )
+    assert found["line"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (
+            MODULE.format(name="Net", more=", width=4, bias=True") + INPUTS,
+            {"batch": 2, "width": 4, "bias": True},
+        ),
+        ("model = nn.Linear(4, 4)\n" + INPUTS, {"batch": 2}),
+        (
+            "def Model(depth=1):\n    return nn.Sequential(*(nn.Linear(4, 4) for _ in range(depth)))\n"
+            + INPUTS,
+            {"batch": 2, "depth": 1},
+        ),
+    ],
+)
+def test_a_class_a_function_and_an_object_are_models_and_their_parameters_sizes(
+    tmp_path: Path, text: str, sizes: dict[str, Any]
+) -> None:
+    found = of_text(tmp_path, BODY + text)
+    assert found["sizes"] == sizes
+    assert found["is_default"]
+    assert found["graph"]["parameters"] == 20
+
+
+def test_a_file_that_starts_threads_is_not_imported_where_processes_are_forked(tmp_path: Path) -> None:
+    threads = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    assert of_text(tmp_path, BODY + MODULE.format(name="Net", more="") + INPUTS)["can_be_preloaded"]
+    forget()
+    text = BODY + threads + MODULE.format(name="Net", more="") + INPUTS
+    assert not of_text(tmp_path, text)["can_be_preloaded"]
+
+
+@pytest.fixture(autouse=True)
+def anew() -> None:
+    """Each test imports its own file of the same name."""
+    forget()
+
+
+def forget() -> None:
+    own_module.load.cache_clear()
+    for name in [each for each in sys.modules if each.startswith("accelbench_own_mine")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "y = y * 2 if y.sum() > 1e9 else y",
+            "torch.export: what it does next depends on a value, mine.py, line",
+        ),
+        (
+            "y = y @ torch.linalg.matrix_exp(y.T @ y * 0.1)",
+            "torch.onnx: it cannot do aten.linalg_matrix_exp, mine.py, line",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_an_engine_that_cannot_take_a_model_says_which_operator_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, told: str
+) -> None:
+    pytest.importorskip("onnxruntime")
+    text = MODULE.format(name="Net", more="").replace(
+        "return self.layer(x)", f"y = self.layer(x)\n        {line}\n        return y"
+    )
+    file = tmp_path / "mine.py"
+    file.write_text(BODY + text + INPUTS)
+    number = file.read_text().splitlines().index(f"        {line}") + 1
+    spec = parse_spec("mine.py", str(tmp_path))
+    model = OwnInference(spec, own_module.load(spec).sizes)
+    monkeypatch.chdir(tmp_path)
+    backend = OnnxRuntime()
+    session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
+    program = backend.program(session, model, model.arrays(Draw(Dtype.FLOAT32)))
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - torch's own kinds
+        session.compile(program.step, 0)(*program.inputs)
+    assert refusal(caught.value, model) == f"{told} {number}"
+
+
+def test_an_error_of_the_model_itself_is_no_refusal(tmp_path: Path) -> None:
+    spec = parse_spec("bert_tiny.py", str(OWN))
+    model = OwnInference(spec, own_module.load(spec).sizes)
+    assert refusal(ValueError("its own"), model) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_line_of_code_that_uses_an_engine_runs_and_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model, inputs = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU()).eval(), (torch.randn(2, 4),)
+    expected = model(*inputs).detach()
+    for code in (Torch.own_code["eager"], OnnxRuntime.own_code["graph"]):
+        names: dict[str, Any] = {"torch": torch, "onnxruntime": onnxruntime, "model": model, "inputs": inputs}
+        exec(code, names)
+        if session := names.get("session"):
+            (found,) = session.run(None, {session.get_inputs()[0].name: inputs[0].numpy()})
+            assert torch.allclose(torch.from_numpy(found), expected, atol=1e-6)
+        else:
+            assert torch.equal(names["model"](*inputs).detach(), expected)
+    for mode in set(Torch.own_modes) - {"eager"}:
+        assert mode in Torch.own_code
+
+
+def test_a_file_that_ends_its_process_or_never_returns_is_a_mistake_that_is_told(tmp_path: Path) -> None:
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit(3)\n")
+    (tmp_path / "sleeps.py").write_text("import time\ntime.sleep(600)\n")
+    ended = accelbench("run", "exits.py", "-b", "torch", cwd=tmp_path, code=2).stderr
+    assert "exits.py: the process that imported it" in ended
+    late = accelbench("run", "sleeps.py", "-b", "torch", "--timeout", "3", cwd=tmp_path, code=2).stderr
+    assert "sleeps.py: the process that imported it: no answer after" in late
+    assert "--timeout gives it longer" in late
