@@ -187,8 +187,13 @@ def test_the_line_of_code_that_uses_an_engine_runs_and_gives_the_same(
             assert torch.allclose(torch.from_numpy(found), expected, atol=1e-6)
         else:
             assert torch.equal(names["model"](*inputs).detach(), expected)
-    for mode in set(Torch.own_modes) - {"eager"}:
-        assert mode in Torch.own_code
+    assert set(Torch.own_modes) <= set(Torch.own_code)
+
+
+def test_only_a_user_s_model_has_the_mode_channels_last(tmp_path: Path) -> None:
+    options = ("-b", "torch", "-w", "relu", "--mode", "channels_last", "--dry-run", "--format", "json")
+    shown = accelbench("run", *options, cwd=tmp_path, code=3).stdout
+    assert "channels_last is a mode of your own models only" in shown
 
 
 def test_a_file_that_ends_its_process_or_never_returns_is_a_mistake_that_is_told(tmp_path: Path) -> None:

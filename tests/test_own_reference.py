@@ -18,6 +18,7 @@ from torch import nn
 
 from benchbench import registry
 from benchbench.backends.torch import Torch
+from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
 from benchbench.worker import own_module
@@ -164,6 +165,22 @@ def test_right_engines_are_well_within_and_every_wrong_one_is_beyond() -> None:
     }
     assert max(right.values()) < 0.8, right
     assert min(wrong.values()) > 2, wrong
+
+
+def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> None:
+    for name in ("convolutions", "bert_tiny"):
+        model, session = the_model(name), Torch().open("cpu", Dtype.FLOAT32, "channels_last", 1)
+        arrays = model.arrays(Draw(Dtype.FLOAT32))
+        if name == "bert_tiny":
+            with pytest.raises(Unsupported, match="it takes no images"):
+                model.build_torch(session, arrays)
+            continue
+        program = model.build_torch(session, arrays)
+        assert program.inputs[0].is_contiguous(memory_format=torch.channels_last)
+        assert program.layout == "NHWC"
+        found, reference = program.step(*program.inputs), the_reference(model)
+        elements = output_elements(model, program, found, session)
+        assert output_deviation(model, elements, reference.expected, reference.tolerance).ratio < 0.8
 
 
 @pytest.mark.parametrize("name", MODELS)

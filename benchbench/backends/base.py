@@ -137,6 +137,7 @@ class Session(ABC):
     compute: Any = None  # of what is multiplied, under mixed precision only
     world: World = ALONE
     channels_last: bool = True  # how images lie in memory; only torch has a choice (`_torch_layouts.py`)
+    rearranges: bool = False  # whether a user's module and its images are to lie channels last
     notes: tuple[Note, ...] = ()  # what a reader of this session's numbers must know
     spins: bool = False  # whether it can `spin`
     clock: Callable[[], float] = staticmethod(perf_counter)  # by which the host times it
@@ -291,7 +292,8 @@ class Backend(ABC):
 
     summary: ClassVar[str]
     modes: ClassVar[tuple[str, ...]]  # the first is what its users usually run
-    own_modes: ClassVar[tuple[str, ...]] = ()  # that a user's own model is tried in; (): the first of `modes`
+    # That a user's own model is tried in, some of which only such a model has; (): the first of `modes`.
+    own_modes: ClassVar[tuple[str, ...]] = ()
     # Mode → the line of code that has it run a user's `model`, a torch module, on `inputs`, a tuple.
     own_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
@@ -363,7 +365,7 @@ class Backend(ABC):
         """Why it offers no such case, else "". Called in the parent: imports nothing."""
         if mode in self.refused_modes:
             return self.refused_modes[mode]
-        if mode not in self.modes:
+        if mode not in (*self.modes, *self.own_modes):
             return f"it has the modes {', '.join(self.modes)}"
         if phase not in self.phases:
             return f"it has no {phase} step"

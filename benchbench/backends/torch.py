@@ -38,6 +38,7 @@ COMPILED = {
     "max-autotune-no-cudagraphs": "max-autotune-no-cudagraphs",
     "reduce-overhead": "reduce-overhead",
 }
+CHANNELS_LAST = "channels_last"  # eager, a user's module and its images rearranged; our networks are already
 DEFAULT_CXX = "clang++" if sys.platform == "darwin" else "g++"  # as inductor's; asking it imports all of it
 OF_CUDA = ("reduce-overhead", "cudagraph")
 
@@ -51,10 +52,11 @@ class Torch(Backend):
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
     framework = "torch"
     modes = ("eager", *COMPILED, "cudagraph")
-    own_modes = ("eager", "compile")
+    own_modes = ("eager", CHANNELS_LAST, "compile")
     own_code = MappingProxyType(
         {
             "eager": "model = model.eval()",
+            CHANNELS_LAST: "model = model.eval().to(memory_format=torch.channels_last)",
             "compile": "model = torch.compile(model.eval())",
             "reduce-overhead": 'model = torch.compile(model.eval(), mode="reduce-overhead")',
             "max-autotune-no-cudagraphs": "model = torch.compile(model.eval(), "
@@ -203,6 +205,7 @@ class CpuSession(TorchSession):
         """`device` is a name such as `cpu`, `cuda:0`."""
         super().__init__(device, dtype)
         self._mode = mode
+        self.rearranges = mode == CHANNELS_LAST
 
     def is_finite(self, output: Any) -> bool:
         """Found out where the tensor is."""

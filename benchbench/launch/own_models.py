@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from benchbench import paths
+from benchbench.backends.base import Backend
 from benchbench.errors import UsageError
 from benchbench.format import quantity, visible
 from benchbench.launch.transport import Answer, Message
@@ -47,6 +48,7 @@ class _Graph(msgspec.Struct):
     constants: int
     floats: int
     other_bytes: int
+    takes_images: bool
 
 
 class _Described(msgspec.Struct):
@@ -124,6 +126,11 @@ class OwnModel:
         drawn = self._graph.constants
         also = f"; {drawn} constant tensors are drawn anew, so that nothing forgotten hides" if drawn else ""
         return [f"{self.name}: {self.summary}; {counted}", f"verified against its own float64{also}"]
+
+    def modes(self, backend: type[Backend]) -> list[str]:
+        """The modes that it is tried in if nobody names one: only images can lie channels last."""
+        usual = backend.own_modes or backend.modes[:1]
+        return [mode for mode in usual if mode in backend.modes or self._graph.takes_images]
 
     def fields(self) -> dict[str, Scalar]:
         """Parameter → default."""

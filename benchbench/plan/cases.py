@@ -125,7 +125,10 @@ def too_large(case: Case, memory_bytes: int) -> Obstacle | None:
 
 def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
     known = [
-        mode for probe in probes for mode in (*backend_of(probe).modes, *backend_of(probe).refused_modes)
+        mode
+        for probe in probes
+        for backend in [backend_of(probe)]
+        for mode in (*backend.modes, *backend.own_modes, *backend.refused_modes)
     ]
     for mode in modes:
         if mode not in known:
@@ -161,8 +164,8 @@ def _cases_on(
     """The cases on one device, each with the reason why it cannot run; `placed`: the worlds it is part of."""
     workload, (device, absent) = entry_workload(entry), place
     backend = backend_of(probe)
-    usual = backend.own_modes if isinstance(workload, OwnModel) else backend.modes[:1]
-    modes = entry.mode or usual or backend.modes[:1]
+    usual = workload.modes(backend) if isinstance(workload, OwnModel) else backend.modes[:1]
+    modes = entry.mode or usual
     axes = (entry.dtype or [], modes, entry.cache, selection.environments, placed)
     for point, (dtype, mode, cache, environment, placement) in itertools.product(
         _sized(entry, device), itertools.product(*axes)
@@ -233,6 +236,9 @@ def unsupported(
     if not (backend.virtual or backend.computes(workload.frameworks())):
         unwritten = f"{case.workload} has no build_{backend.framework}"
         return Obstacle(Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten))
+    is_of_models = case.mode in backend.own_modes and case.mode not in backend.modes
+    if is_of_models and not isinstance(workload, OwnModel):
+        return Obstacle(Status.UNSUPPORTED, f"{case.mode} is a mode of your own models only")
     if reason_undivided := undivided(case, workload, probe, device, launched=launched):
         return reason_undivided
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):

@@ -44,7 +44,8 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
     }
 
 
-KEPT = ("digest", "flops", "parameters", "constants", "floats", "other_bytes")  # of the graph's facts
+# Of the graph's facts.
+KEPT = ("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images")
 
 
 def _thread_count() -> int:

@@ -69,6 +69,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "floats": sum(size for size, dtype in moved if dtype.is_floating_point),
         "other_bytes": sum(size * dtype.itemsize for size, dtype in moved if not dtype.is_floating_point),
         "outputs": {name: list(each.shape) for name, each in outputs.items()},
+        "takes_images": any(array.ndim == 4 and array.dtype.kind == "f" for array in arrays.values()),
         "integers": [name for name, each in outputs.items() if not each.is_floating_point()],
         "places": own_module.places_of_outputs(output),
     }

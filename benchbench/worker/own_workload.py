@@ -26,6 +26,7 @@ INPUT, WEIGHT = "input:", "weight:"  # what the names of its arrays begin with
 SMALL_BATCH = 2  # where rounding is drawn, and where it is verified in float32
 CALIBRATED_BATCH = 8  # of what batch norms take their statistics of
 SPREAD = 0.02  # of what is added to parameters that are all one number: as initial weights usually are
+IMAGE_AXES = 4  # of a batch of them, NCHW
 BATCH = "batch"  # the parameter that is the number of samples, if there is one
 
 
@@ -148,8 +149,19 @@ class OwnInference(Operation):
         arguments, places = self.arguments(module), list(self.graph["places"].values())
         names = [name.removeprefix(INPUT) for name in arrays if self.is_input(name)]
 
+        images = [name for name, array in arrays.items() if self.is_input(name) and array.ndim == IMAGE_AXES]
+        if context.rearranges:
+            if not images:
+                raise Unsupported("it takes no images, which alone can lie channels last")
+            module = module.to(memory_format=torch.channels_last)
+
+        def put(name: str, array: Array) -> Any:
+            tensor = context.put(array)
+            as_image = context.rearranges and name in images
+            return tensor.to(memory_format=torch.channels_last) if as_image else tensor
+
         def given(arrays: Arrays) -> tuple[Any, ...]:
-            return tuple(context.put(array) for name, array in arrays.items() if self.is_input(name))
+            return tuple(put(name, array) for name, array in arrays.items() if self.is_input(name))
 
         def step(*inputs: Any) -> Any:
             own, named = arguments(dict(zip(names, inputs, strict=True)))
@@ -158,7 +170,8 @@ class OwnInference(Operation):
             found = tuple(own_module.at(output, place) for place in places)
             return found if len(found) > 1 else found[0]
 
-        return Program(step, given(arrays), inputs_of=given)
+        layout = ("NHWC" if context.rearranges else "NCHW") if images else ""
+        return Program(step, given(arrays), inputs_of=given, layout=layout)
 
 
 def load_weights(module: Any, arrays: Arrays) -> None:
