@@ -46,6 +46,7 @@ LATER = (
     "communication_share",
     "idle_share",
     "layout",
+    "error_of_allowed",
 )  # columns that reports of before do not have
 SCALAR = {"type": ["number", "string", "boolean"]}
 CHECKSUM = {

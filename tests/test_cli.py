@@ -388,7 +388,7 @@ def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_p
 def test_help_shows_the_defaults_that_are_told_in_words(tmp_path: Path) -> None:
     shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="200").stdout
     assert "A suite's name or TOML file. [default: quick]" in shown
-    assert "With --resume: the run to finish. [default: the newest interrupted]" in shown
+    assert "[default: the suite quick; the newest interrupted run]" in " ".join(shown.split())
 
 
 def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from benchbench.judging.comparison import compare_runs
 from benchbench.launch import own_models
 from benchbench.model import own
 from benchbench.model.note import NoteKind, note
+from benchbench.model.options import from_keywords
 from benchbench.model.own import ModelSpec, looks_like_model, parse_spec
 from benchbench.model.run import Run
 from benchbench.model.status import Status, Verdict
@@ -168,6 +169,12 @@ def test_only_a_model_that_was_asked_for_here_is_known(
     assert own_models.is_known(mine)
     assert not own_models.is_known(other)
     assert not own_models.is_known(parse_spec("mine.py:Net", "/here"))
+
+
+def test_a_model_takes_the_place_of_the_usual_suite() -> None:
+    assert from_keywords("quick", {"model": "m.py"}, "f").suites == ()
+    assert from_keywords("conv", {"model": "m.py"}, "f").suites == ("conv",)
+    assert from_keywords("quick", {}, "f").suites == ("quick",)
 
 
 def of_version(version: str) -> Run:

@@ -437,7 +437,7 @@ def test_a_column_that_is_none_is_an_error_with_a_hint() -> None:
 
 
 def test_every_number_has_its_unit() -> None:
-    assert set(NUMBERS) - set(UNITS) == {"rounds", "samples", "relative_error"}
+    assert set(NUMBERS) - set(UNITS) == {"rounds", "samples", "relative_error", "error_of_allowed"}
 
 
 def test_an_axis_stands_side_by_side() -> None:

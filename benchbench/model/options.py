@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str]  # one or several
 Preset = Literal["quick", "default", "rigorous"]
 Size = int | float | bool | str  # of a workload's parameter
+USUAL_SUITE = "quick"
 TIE = "="  # of parameters that have one value
 BARE_TAG = "tag"  # the name of a value that was given none
 TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
@@ -358,6 +359,8 @@ def asked_of(
 def from_keywords(suite: Names, given: MeasureKeywords, command: str) -> MeasureOptions:
     """The options that a function was given as keywords. Raises TypeError for an unknown keyword."""
     plain = MeasureOptions()
+    if given.get("model") and suite == USUAL_SUITE:  # a model takes the place of what is measured unasked
+        suite = ()
     values = {
         name: _normal(value, getattr(plain, name, None)) for name, value in {"suites": suite, **given}.items()
     }
