@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import AnyArray, Array, Floats, Indices
+from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model import own
 from benchbench.model.case import Dtype, Scalar
@@ -150,14 +151,15 @@ class OwnInference(Operation):
         names = [name.removeprefix(INPUT) for name in arrays if self.is_input(name)]
 
         images = [name for name, array in arrays.items() if self.is_input(name) and array.ndim == IMAGE_AXES]
-        if context.rearranges:
+        rearranges = isinstance(context, Session) and context.rearranges
+        if rearranges:
             if not images:
                 raise Unsupported("it takes no images, which alone can lie channels last")
             module = module.to(memory_format=torch.channels_last)
 
         def put(name: str, array: Array) -> Any:
             tensor = context.put(array)
-            as_image = context.rearranges and name in images
+            as_image = rearranges and name in images
             return tensor.to(memory_format=torch.channels_last) if as_image else tensor
 
         def given(arrays: Arrays) -> tuple[Any, ...]:
@@ -170,7 +172,7 @@ class OwnInference(Operation):
             found = tuple(own_module.at(output, place) for place in places)
             return found if len(found) > 1 else found[0]
 
-        layout = ("NHWC" if context.rearranges else "NCHW") if images else ""
+        layout = ("NHWC" if rearranges else "NCHW") if images else ""
         return Program(step, given(arrays), inputs_of=given, layout=layout)
 
 

@@ -23,7 +23,6 @@ class DeviceContext(Protocol):
     compute: Any  # and of what is multiplied under mixed precision; else None
     world: World  # the processes and devices that compute a step together
     channels_last: bool  # how images lie in memory; torch's builders ask
-    rearranges: bool  # whether a user's module and its images are to lie channels last
 
     def put(self, array: Array) -> Any:
         """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
