@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from benchbench.backends._onnx import ExportedSession, ExportingBackend, require_exporter
@@ -39,6 +40,12 @@ class OpenVino(ExportingBackend):
     distributions = ("openvino",)
     requirements = ("torch", "openvino", "onnx", "onnxscript", "numpy")
     extra = "openvino"
+    own_code = MappingProxyType(
+        {
+            "graph": 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
+            'compiled = openvino.Core().compile_model("model.onnx", "CPU")',
+        }
+    )
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def load(self) -> str:
@@ -130,10 +137,12 @@ class OpenVinoSession(ExportedSession):
         self._bound_inputs = [tensor.contiguous() for tensor in inputs]
         for index, tensor in enumerate(self._bound_inputs):
             request.set_input_tensor(index, _shared(tensor))
-        port = compiled.output(0)
-        shape, dtype = list(port.get_shape()), port.get_element_type()
-        output = torch.empty(shape, dtype=_torch_dtype(dtype))
-        request.set_output_tensor(0, _shared(output))
+        outputs = []
+        for index, port in enumerate(compiled.outputs):
+            shape, dtype = list(port.get_shape()), port.get_element_type()
+            outputs.append(torch.empty(shape, dtype=_torch_dtype(dtype)))
+            request.set_output_tensor(index, _shared(outputs[-1]))
+        output = tuple(outputs) if len(outputs) > 1 else outputs[0]
 
         def run() -> Any:
             request.infer(share_inputs=True, share_outputs=True)
