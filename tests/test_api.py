@@ -52,7 +52,8 @@ def test_the_documentation_tells_every_parameter() -> None:
         signatures = re.findall(rf"`benchbench\.{name}\(([^`]*)\)`", text)
         (told,) = (ast.parse(f"def f({each}): ...").body[0] for each in signatures)
         assert isinstance(told, ast.FunctionDef)
-        given = [each.arg for each in (*told.args.args, *told.args.kwonlyargs)]
+        several = [told.args.vararg] if told.args.vararg else []
+        given = [each.arg for each in (*told.args.args, *several, *told.args.kwonlyargs)]
         assert given == list(inspect.signature(getattr(benchbench, name)).parameters), name
 
 

@@ -17,6 +17,7 @@ INSPECT, EXCHANGE = "Inspect", "Other tools"
 VERBS = {  # in the order of use → the file in this folder that defines it
     "run": "run",
     "fleet": "fleet",
+    "time": "time",
     "report": "report",
     "compare": "compare",
     "check": "check",

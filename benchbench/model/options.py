@@ -389,7 +389,8 @@ def takes_keywords(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         parameters = signature.parameters.values()
-        before = [each for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        before = [each for each in parameters if each.kind in positional]
         after = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
         shown = signature.replace(parameters=[*before, *keywords, *after])
         function.__signature__ = shown  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from benchbench.machine.kernel import read_text
 from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since, watch_neighbours
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
+from benchbench.model.function import Call
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
@@ -58,11 +59,15 @@ MARK = ".measuring"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """What the workers of one pool have in common; `code`: where the user's own is, by default as ever."""
+    """What the workers of one pool have in common; `code`: where the user's own is, by default as ever.
+
+    `calls`: of cases that call a function, by workload.
+    """
 
     targets: Sequence[Target]
     settings: Settings
     code: UserCode | None = None
+    calls: Mapping[str, Call] = field(default_factory=dict)
 
 
 class Bench:
@@ -150,7 +155,9 @@ def staffed(
     """A pool for each team; the observer is told of the system's limits and mistakes in the user's files."""
     with ExitStack() as stack:
         pools = [
-            stack.enter_context(WorkerPool(team.targets, team.settings, sys.executable, team.code, transport))
+            stack.enter_context(
+                WorkerPool(team.targets, team.settings, sys.executable, team.code, transport, team.calls)
+            )
             for team in teams
         ]
         tell_system(observer, sys.platform)

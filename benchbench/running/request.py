@@ -51,11 +51,19 @@ def request(options: MeasureOptions) -> Request:
     """The suites named, narrowed; the first one's preset unless one is given. Raises UsageError."""
     named = [suites.load_suite(name) for name in options.suites or ("quick",)]
     narrowed = selection(options)
+    how = terms(options, named[0].policy)
     return Request(
         entries=tuple(select(named, narrowed)),
         selection=narrowed,
         suites=tuple(named),
-        policy=_policy(options, named[0].policy),
+        **{each.name: getattr(how, each.name) for each in dataclasses.fields(how)},
+    )
+
+
+def terms(options: MeasureOptions, usual: str) -> Terms:
+    """How to measure, whatever is selected; `usual`: the preset, unless one is given. Raises UsageError."""
+    return Terms(
+        policy=_policy(options, usual),
         settings=settings(options),
         seed=options.seed,
         command=options.command,

@@ -22,6 +22,7 @@ from benchbench.timing import spin
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
+from benchbench.worker.call import called_case, look_at, time_unwaited
 from benchbench.worker.case import Implausible, measure_case
 from benchbench.worker.program import (
     Message,
@@ -302,4 +303,7 @@ ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job →
     "read": read_trace,
     "spin": spin.measure_spin,
     "measure": measured_case,
+    "call": called_case,
+    "look": look_at,
+    "call unwaited": time_unwaited,
 }
