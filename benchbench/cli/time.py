@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,11 @@ from benchbench.cli.options import ResultsOption, argument, measure_options, opt
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
+
+if TYPE_CHECKING:
+    from benchbench.documents.document import Document
+    from benchbench.judging.claims import Claim
+    from benchbench.model.run import Run
 
 FIELDS = ("preset", "rounds", "timeout_s", "wait_s", "threads", "allocator", "isolation", "seed", "tags")
 
@@ -66,19 +71,58 @@ def time_(
     from benchbench.documents.plan import failing
     from benchbench.store.selectors import results_option
 
-    where = results_option(results)
-    how = {"setup": setup, "backend": backend, "device": device, "results": results, "options": options}
     with signals():
         if other:
-            compared = api.measure_ab(function, other, observer=Lines(), **how)
-            print_document(comparison_document(compared, compared.verdicts), format)
+            compared = api.measure_ab(
+                function,
+                other,
+                setup=setup,
+                backend=backend,
+                device=device,
+                results=results,
+                observer=Lines(),
+                options=options,
+            )
+            document: Document = comparison_document(compared, compared.verdicts)
             made = [*compared.ref.records, *compared.new.records]
-        elif claims:
-            run, claim = api.measure_claim(function, claims, observer=Lines(), **how)
-            print_document(time_document(run, claim, where), format)
-            made = list(run.records)
         else:
-            run = api.measure(function, observer=Lines(), **how)
-            print_document(time_document(run, where=where), format)
+            run, claim = _measured(function, claims, setup, backend, device, results, options)
+            document = time_document(run, claim, results_option(results))
             made = list(run.records)
+    print_document(document, format)
     raise typer.Exit(4 if failing(made) else 0)
+
+
+def _measured(
+    function: str,
+    claims: str | None,
+    setup: str | None,
+    backend: str | None,
+    device: str | None,
+    results: Path,
+    options: MeasureOptions,
+) -> tuple[Run, Claim | None]:
+    from benchbench import api
+    from benchbench.cli.live import Lines
+
+    if claims:
+        return api.measure_claim(
+            function,
+            claims,
+            setup=setup,
+            backend=backend,
+            device=device,
+            results=results,
+            observer=Lines(),
+            options=options,
+        )
+    run = api.measure(
+        function,
+        setup=setup,
+        backend=backend,
+        device=device,
+        results=results,
+        observer=Lines(),
+        options=options,
+    )
+    return run, None

@@ -68,7 +68,8 @@ def why_not_resumed(info: RunInfo) -> str:
         return "it is one side of a comparison, whose sides are measured together"
     if fleet := fleet_of(info.tags):
         return f"it is part of a fleet, which accelbench fleet --resume {fleet} finishes"
-    calls = any(case.is_call for case in info.plan)
+    known = registry.entry_names("benchbench.backends")
+    calls = any(case.is_call or case.backend not in known for case in info.plan)
     return "it called functions, which are not stored" if calls else ""
 
 
