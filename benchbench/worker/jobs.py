@@ -35,6 +35,7 @@ from benchbench.worker.program import (
     workload_of,
 )
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
+from benchbench.worker.verify import NotAnOutput
 from benchbench.workloads.base import Operation, Workload
 
 DEEPEST = 5  # errors, each caused by the next
@@ -72,6 +73,8 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
         return failed(Status.UNSUPPORTED, str(reason))
     except Implausible as reason:
         return failed(Status.IMPLAUSIBLE, str(reason))
+    except NotAnOutput as reason:
+        return failed(Status.FAILED, str(reason))
     except WrongResult as wrong:
         return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
