@@ -106,7 +106,7 @@ def measure_claim(
     nothing was measured. Keywords are as of `measure`. Raises UsageError, CannotWrite.
     """
     how = terms(asked_of(measure_claim, (), given, options), USUAL)
-    seconds = claimed_seconds(claimed) if isinstance(claimed, str) else claimed
+    seconds = claimed_seconds(claimed)
     asked = Asked(call=_call(function, args, setup), backend=backend, device=device)
     return functions.measure_claimed(asked, seconds, how, results_folder(results), observer or RunObserver())
 

@@ -11,6 +11,12 @@ from benchbench.judging.claims import Claim
 from benchbench.model.run import Run
 
 COLUMNS = ("latency", "p90", "p99", "memory", "cold")
+NAMES = {  # of a claim's checks
+    "returned_s": "until it returned",
+    "first_call_s": "first call",
+    "before_warm_s": "before it was warm",
+    "fastest_s": "fastest block",
+}
 UNEXPLAINED = "no check explains the factor: other hardware, other inputs or another version may"
 
 
@@ -20,7 +26,7 @@ def time_document(run: Run, claim: Claim | None = None, where: str = "") -> Docu
     if claim is None:
         return found
     data: dict[str, Any] = {**found.data, "claim": {**asdict(claim), "factor": claim.factor}}
-    return replace(found, conclusions=(*found.conclusions, claim_cell(claim)), data=data)
+    return replace(found, conclusions=(*found.conclusions, claim_cell(claim), checks_cell(claim)), data=data)
 
 
 def claim_cell(claim: Claim) -> Cell:
@@ -30,3 +36,9 @@ def claim_cell(claim: Claim) -> Cell:
         return Cell((*claimed, "measured: they agree"))
     times = Number(claim.factor, "×")
     return Cell((*claimed, "measured, which is", times, "as long:", claim.explanation or UNEXPLAINED))
+
+
+def checks_cell(claim: Claim) -> Cell:
+    """`times of a call that the claim was held against: until it returned 80.0 µs, first call 1.11 s, …`."""
+    times = [f"{NAMES[name]} {Number(seconds, 's')}" for name, seconds in claim.checks.items()]
+    return Cell((f"times of a call that the claim was held against: {', '.join(times)}",))

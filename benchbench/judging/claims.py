@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.metrics import metric_named, steps_s
+from benchbench.analyse.metrics import Value, metric_named, steps_s
 from benchbench.errors import UsageError
 from benchbench.model.measurement import Measurement
 from benchbench.stats import median
@@ -44,13 +44,15 @@ class Claim:
         return self.measured_s / self.claimed_s
 
 
-def claimed_seconds(text: str) -> float:
-    """`1.2ms`, `3 µs`, `0.5` → seconds. Raises UsageError."""
+def claimed_seconds(given: str | float) -> float:
+    """`1.2ms`, `3 µs`, `0.5`, or seconds → seconds. Raises UsageError."""
+    text = str(given)
     found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?(?:e-?[0-9]+)?) ?(ns|us|µs|ms|s|)", text.strip(), re.ASCII)
     found = found or re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) ?(µs|μs)", text.strip())
-    if not found or not float(found[1]):
+    seconds = float(found[1]) * UNITS.get(found[2], 1e-6) if found else 0.0
+    if not 0 < seconds < math.inf:
         raise UsageError(f"{text!r} is not a time of a call.", "Write it as 1.2ms, 350us or 80ns.")
-    return float(found[1]) * UNITS.get(found[2], 1e-6)
+    return seconds
 
 
 def judge_claim(
@@ -60,7 +62,7 @@ def judge_claim(
 
     `returned_s`: until a call returned, whatever it left to be waited for.
     """
-    found = metric_named("latency_s").of(measured, planned)
+    found = metric_named("latency_s").of(measured, planned) if measured else Value(None)
     if found.value is None:
         return None
     low, high = found.low or found.value, found.high or found.value
