@@ -194,7 +194,9 @@ class MeasureOptions:
     suites: tuple[str, ...] = _names(
         "--suite", "-s", text="A suite's name or TOML file. [default: quick]", of_baseline=False
     )
-    workloads: tuple[str, ...] = _names("--workload", "-w", text="Only these workloads.")
+    workloads: tuple[str, ...] = _names(
+        "--workload", "-w", text="Only these workloads: gemm,conv2d, or 'gpt2*'."
+    )
     backends: tuple[str, ...] = _names(
         "--backend", "-b", text="Only these backends. [default: all that are installed]"
     )

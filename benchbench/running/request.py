@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
+from benchbench.launch import catalogue
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
@@ -99,7 +100,7 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
 def selection(options: MeasureOptions) -> Selection:
     """What narrows or overrides the suites. Raises UsageError."""
     return Selection(
-        workloads=options.workloads,
+        workloads=catalogue.matching(options.workloads),
         devices=options.devices,
         dtypes=tuple(member(Dtype, name) for name in options.dtypes),
         modes=options.modes,
