@@ -267,6 +267,10 @@ def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
         benchbench.check(baseline="main", rounds=2)
     with pytest.raises(UsageError, match="workloads cannot be chosen"):
         benchbench.check(baseline="main", workloads="gemm")
+    with pytest.raises(UsageError, match="preset cannot be chosen") as refused:
+        benchbench.check(baseline="main", preset="quick")
+    assert "--quick/--rigorous" in refused.value.hint
+    assert "--rounds 3" in refused.value.hint
 
 
 def test_what_can_be_called_is_listed() -> None:

@@ -20,7 +20,7 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
-from benchbench.model.options import OPTIONS, MeasureOptions, Variance
+from benchbench.model.options import OPTIONS, MeasureOptions, Variance, flag_of
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.plan import config, rerun, suite
@@ -128,9 +128,11 @@ class _Stages:
 
     def against_sessions(self, name: str, policy: GatePolicy) -> CheckedRun:
         if others := [name for name in sorted(self.asked.measure.given) if OPTIONS[name].of_baseline]:
+            flags = ", ".join(map(flag_of, others))
+            shorter = " --rounds 3 makes it short." if "preset" in others else ""
             raise UsageError(
                 f"The baseline says what is measured and how: {', '.join(others)} cannot be chosen.",
-                "These options are for --ab without --baseline.",
+                f"Leave out {flags}, for --ab without --baseline.{shorter}",
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
         stored, run = self._run(name, sides)

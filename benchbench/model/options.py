@@ -7,6 +7,7 @@ typed text becomes its value, and whether a resumed run or a baseline has that v
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -103,7 +104,8 @@ def _size(text: str) -> Size:
         return text.lower() == "true"
     for kind in (int, float):
         with suppress(ValueError):
-            return kind(text)
+            number = kind(text)
+            return number if math.isfinite(number) else text  # `nan` may be a word, and no size
     return text
 
 

@@ -298,6 +298,9 @@ def disturbances(measuring: list[int], pause: Pause) -> list[str]:
     """What else goes on here, a clause each: other runs, other programs, other guests of the host."""
     limit = tolerated_cores(usable_threads())
     found = [f"another run is measuring (process {process})" for process in measuring]
+    if len(measuring) > 1:
+        processes = ", ".join(map(str, measuring))
+        found = [f"{len(measuring)} other runs are measuring (processes {processes})"]
     if (pause.cores or 0.0) > limit:
         found.append(pause.text)
     if (pause.stolen or 0.0) > limit:
