@@ -389,6 +389,8 @@ def test_a_claim_stands_beside_what_was_measured(folder: Path) -> None:
     claim = json.loads(told)["claim"]
     assert claim["factor"] == pytest.approx(4, rel=0.02)
     assert claim["explanation"] == ""
+    assert claim["checks"] == pytest.approx(dict.fromkeys(claim["checks"], 2e-3), rel=0.02)
+    assert "returned_s" in claim["checks"]
 
 
 @pytest.mark.real
