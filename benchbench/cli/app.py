@@ -23,6 +23,7 @@ VERBS = {  # in the order of use → the file in this folder that defines it
     "check": "check",
     "baseline": "baseline",
     "history": "history",
+    "bisect": "bisect",
     "site": "site",
     "hardware": "hardware",
     "profile": "profile",

@@ -162,6 +162,8 @@ def _interrupted(results: Path) -> list[str]:
 def _to_finish(info: RunInfo) -> str:
     if fleet := naming.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
+    if bisection := naming.bisect_of(info.tags):
+        return f"to finish the bisection {bisection}: the command that began it, with --resume {bisection}"
     return "" if why_not_resumed(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
 
 

@@ -354,6 +354,8 @@ def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
         doubts.append(f"its checkout had uncommitted changes ({commit})")
     if run.info.partner:
         doubts.append(f"it is the side {run.info.partner.label!r} of a comparison")
+    if bisection := naming.bisect_of(run.info.tags):
+        doubts.append(f"it is a version of the bisection {bisection}")
     if failing := _failing(results, name, folder, run):
         more = f" and {len(failing) - 1} more" if len(failing) > 1 else ""
         doubts.append(f"it fails its check against {name}: {failing[0]}{more}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
@@ -67,11 +67,21 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Versions `first` to `last`: the step came with one of them. `probability`: that it did."""
+
+    first: int
+    last: int
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
 class Next:
-    """The pair to measure next."""
+    """The pair to measure next. `span`: where the step is so far, at the confidence asked for."""
 
     version: int
     beside: int
+    span: Span | None = field(default=None, compare=False)
 
 
 class SearchEnd(StrEnum):
@@ -82,15 +92,6 @@ class SearchEnd(StrEnum):
     NO_DIFFERENCE = "no difference"  # between the ends, of the threshold or more
     UNTOLD = "untold"  # the ends differ too little for their noise
     UNMEASURED = "unmeasured"  # an end cannot be measured
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Versions `first` to `last`: the step came with one of them. `probability`: that it did."""
-
-    first: int
-    last: int
-    probability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,14 @@ class Found:
     span: Span | None = None
     step: Estimate | None = None
     second: Span | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0: answered; 4: a version that matters cannot be measured; 12: not told (docs/cli.md)."""
+        if self.end in (SearchEnd.RANGE, SearchEnd.UNTOLD):
+            return 12
+        several = self.span is not None and self.span.first < self.span.last
+        return 4 if several or self.end is SearchEnd.UNMEASURED else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +152,9 @@ def next_or_found(
     is_likely = span.probability >= rules.confidence
     is_named = is_likely and confirmed(beside, found, rules.confidence)
     if not is_named and len(pairs) < rules.most:
-        wanted = None if is_likely else halving(found.larger, skipped)
-        return Next(wanted, 0) if wanted else Next(span.last, span.first - 1)
+        version = None if is_likely else halving(found.larger, skipped)
+        known = narrowest(found.larger, rules.confidence)
+        return Next(version, 0, known) if version else Next(span.last, span.first - 1, known)
     return Found(
         end=SearchEnd.NAMED if is_named else SearchEnd.RANGE,
         pairs=len(pairs),
@@ -356,17 +366,17 @@ def _running_sums(values: Sequence[float]) -> Iterator[float]:
 
 def narrowest(chances: Sequence[float], confidence: float) -> Span:
     """The fewest neighbouring versions that hold the step with that probability; of equals the likelier."""
-    sums = [0.0, *_running_sums(chances)]
-    count = len(chances)
-    for length in range(1, count):
-        spans = [
-            Span(first, first + length - 1, min(sums[first + length] - sums[first], 1.0))
-            for first in range(1, count - length + 1)
-        ]
-        best = max(spans, key=lambda span: span.probability)
-        if best.probability >= confidence:
-            return best
-    return Span(1, count - 1, 1.0)
+    sums = list(_running_sums(chances))
+    best, last = Span(1, len(chances) - 1, 1.0), 1
+    for first in range(1, len(chances)):
+        while last < len(chances) - 1 and sums[last] - sums[first - 1] < confidence:
+            last += 1
+        held = sums[last] - sums[first - 1]
+        if held < confidence:
+            break
+        if (last - first, -held) < (best.last - best.first, -best.probability):
+            best = Span(first, last, min(held, 1.0))
+    return best
 
 
 def confirmed(changes: Sequence[float], found: Belief, confidence: float) -> bool:

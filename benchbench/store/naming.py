@@ -16,6 +16,7 @@ ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
 COMMIT = "commit"  # filled in by itself where a run is made in a git checkout
 DIRTY = "-dirty"  # after a commit: files of it were changed
 FLEET, MACHINE, INSTEAD_OF = "fleet", "machine", "instead-of"  # of the runs of a fleet, filled in as well
+BISECT, VERSION = "bisect", "version"  # of the runs of a bisection, likewise
 HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # SHA-1 or SHA-256
 
 
@@ -58,6 +59,11 @@ def _number(ulid: str) -> int:
 def fleet_of(tags: Mapping[str, str]) -> str:
     """The fleet that a run with these tags belongs to; empty for a run of its own."""
     return tags[FLEET] if MACHINE in tags and ULID.fullmatch(tags.get(FLEET, "")) else ""
+
+
+def bisect_of(tags: Mapping[str, str]) -> str:
+    """The bisection that a run with these tags belongs to; empty for a run of its own."""
+    return tags[BISECT] if VERSION in tags and ULID.fullmatch(tags.get(BISECT, "")) else ""
 
 
 def commit_name(name: str, *, dirty: bool) -> str:
