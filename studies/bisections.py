@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchbench.judging.bisection import Found, Next, SearchEnd, SearchRules, search
+from benchbench.judging.bisection import Next, SearchEnd, SearchResult, SearchRules, search
 from benchbench.stats import mean, median, quantile
 
 DISTURBED, DISTURBANCE = 0.05, 0.3  # processes that meet a neighbour, and by how much
@@ -64,12 +64,12 @@ def scenes(versions: int, steps: tuple[float, ...], deviation: float, seeds: int
     return made
 
 
-def searched(scene: Scene, seed: int, **rules: float) -> Found:
+def searched(scene: Scene, seed: int, **rules: float) -> SearchResult:
     chosen = SearchRules(versions=scene.versions, **rules)  # type: ignore[arg-type]
     return search(scene.measure(np.random.default_rng([scene.versions, 1, seed])), chosen)[0]
 
 
-def is_right(found: Found, scene: Scene) -> bool:
+def is_right(found: SearchResult, scene: Scene) -> bool:
     """Whether one version is named, and it brought the largest step."""
     largest = max(scene.steps, key=lambda at: scene.steps[at])
     return found.span is not None and (found.span.first, found.span.last) == (largest, largest)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from benchbench.judging.bisection import (
     CONFIRMING,
     LOOKS,
-    Found,
     Next,
     SearchEnd,
+    SearchResult,
     SearchRules,
     VersionPair,
     belief,
@@ -121,14 +121,14 @@ def test_two_versions_are_told_apart_by_the_pairs_of_the_ends_alone() -> None:
 def test_an_end_that_cannot_be_measured_ends_the_search() -> None:
     for end in (0, 4):
         found = next_or_found([], SearchRules(versions=5), {end})
-        assert isinstance(found, Found)
+        assert isinstance(found, SearchResult)
         assert found.end is SearchEnd.UNMEASURED
 
 
 def test_pairs_that_are_used_up_give_the_smallest_range() -> None:
     rules = SearchRules(versions=64, most=9)
     found = next_or_found([*ends(rules), pair(32, 0.05)], rules)
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     assert found.end is SearchEnd.RANGE
     assert found.span is not None
     assert found.span.last <= 32

@@ -65,9 +65,9 @@ class BisectLines(BisectObserver):
 
 
 def pair_line(made: MadePair) -> str:
-    """`pair 9    2.11 beside 2.9   1.052×  before: in 2.10 … 2.12`."""
+    """`pair 9   2.11 beside 2.9  1.052×  before: 2.10 … 2.12`; of the ends the case, which may be of many."""
     change = "no value" if made.change is None else f"{significant(made.change)}×"
-    known = ""
+    known = f"  {visible(made.case)}"
     if made.span:
         first, last = made.span
         known = f"  before: {first}" if first == last else f"  before: {first} … {last}"

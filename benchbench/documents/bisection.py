@@ -55,10 +55,11 @@ def answer(found: Bisection) -> str:
         certain = f"{end.span.probability:.0%}"
         return f"not named within {count}: {_span(found, end.span)} ({certain}); {QUIETER}"
     assert end.step
-    step, before = _change(found, end.step), found.versions[end.span.first - 1].label
+    before = found.versions[end.span.first - 1].label
+    step = f"is {_word(found, end.step)} than {before}: {_ratio(end.step)}"
     if end.span.first < end.span.last:
-        return f"{_span(found, end.span)} is {step} than {before}: those between cannot be measured"
-    return f"{_called(found.versions[end.span.last])} is {step} than {before}, confirmed beside it"
+        return f"{_span(found, end.span)} {step}; those between cannot be measured"
+    return f"{_called(found.versions[end.span.last])} {step}, confirmed beside it"
 
 
 def _tone(found: Bisection) -> Tone:
@@ -81,14 +82,12 @@ def _ratio(found: Estimate) -> str:
     return str(Number(math.exp(found.mid), "×", math.exp(found.low), math.exp(found.high)))
 
 
-def _change(found: Bisection, step: Estimate) -> str:
-    """`slower, 1.051× [1.043, 1.060],`: of what is no time, larger or smaller."""
+def _word(found: Bisection, step: Estimate) -> str:
+    """`slower`; of what is no time `larger`."""
     rises = step.mid > 0
     if found.metric.unit == "s":
-        word = "slower" if rises else "faster"
-    else:
-        word = f"{'larger' if rises else 'smaller'} in {found.metric.name}"
-    return f"{word}, {_ratio(step)},"
+        return "slower" if rises else "faster"
+    return f"{'larger' if rises else 'smaller'} in {found.metric.name}"
 
 
 def _rows(found: Bisection) -> Iterator[dict[str, Content]]:
@@ -145,10 +144,9 @@ def _notes(found: Bisection, where: str) -> Iterator[str]:
         yield f"{each.case} between the ends: {what}{size}"
     if found.disturbed:
         yield f"beside {found.disturbed} of {count_of(end.pairs, 'pair')} other programs computed"
-    if end.end is SearchEnd.NAMED and end.span:
+    if found.profiled and end.span:
         runs = [found.runs[place][-1] for place in (end.span.first - 1, end.span.last)]
-        if found.profiled:
-            yield f"next: accelbench profile {runs[0]} {runs[1]}{where} shows the operators behind the step"
+        yield f"next: accelbench profile {runs[0]} {runs[1]}{where} shows the operators behind the step"
 
 
 def _data(found: Bisection) -> dict[str, Any]:
@@ -190,7 +188,7 @@ def _estimate_fields(found: Estimate | None) -> dict[str, float] | None:
 
 def bisect_plan_document(planned: BisectPlan) -> Document:
     """The versions with what each takes to download, and how many pairs a step would take."""
-    versions = [
+    versions: list[dict[str, Content]] = [
         {
             "version": each.version.label,
             "is": each.version.about,
@@ -200,10 +198,10 @@ def bisect_plan_document(planned: BisectPlan) -> Document:
         }
         for each in planned.versions
     ]
-    pairs = [
+    pairs: list[dict[str, Content]] = [
         {
             "step": number(each.step, "%"),
-            "σ of a pair": number(each.deviation, "%"),
+            "noise of a pair": number(each.deviation, "%"),
             "pairs, half of the searches": each.middle,
             "nine of ten": each.most,
         }

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from benchbench.arrays import Floats
+from benchbench.arrays import Floats, Indices
 from benchbench.stats import median, t_quantile
 
 DEGREES = 4.0  # of Student's t: one process that met a neighbour decides little (Lange, Little & Taylor 1989)
 LEAST = 1e-4  # of a scale, as in stats.paired: equal values must not make every difference significant
-LOOKS = (8, 12, 18, 27)  # pairs of the two ends after which they are judged
+LOOKS = (8, 12, 18, 27, 40)  # pairs of the two ends after which they are judged
 CONFIRMING = 3  # pairs of a version and its predecessor, at least
 ONE_STEP = 0.9  # probability before any pair that there is one step, not two
 SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)  # of the first of two steps in the whole difference
@@ -95,7 +95,7 @@ class SearchEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """The answer: `whole` is the change between the ends, `step` that between `span` and its predecessor.
 
     `second`: where a further, smaller step is, if there are two.
@@ -135,17 +135,17 @@ class Belief:
 
 def next_or_found(
     pairs: Sequence[VersionPair], rules: SearchRules, skipped: Set[int] = frozenset()
-) -> Next | Found:
+) -> Next | SearchResult:
     """The pair to measure next, or the answer. `skipped`: versions that cannot be measured."""
     if skipped & {0, rules.last}:
-        return Found(end=SearchEnd.UNMEASURED, pairs=len(pairs))
+        return SearchResult(end=SearchEnd.UNMEASURED, pairs=len(pairs))
     ends = [pair.change for pair in pairs if (pair.version, pair.beside) == (rules.last, 0)]
     judged = judge_ends(ends, rules)
     if judged is None and len(pairs) < rules.most:
         return Next(rules.last, 0)
     whole = estimate(ends, rules.confidence) if len(ends) > 1 else None
     if judged is not SearchEnd.NAMED:
-        return Found(end=judged or SearchEnd.UNTOLD, pairs=len(pairs), whole=whole)
+        return SearchResult(end=judged or SearchEnd.UNTOLD, pairs=len(pairs), whole=whole)
     found = belief(pairs, rules)
     span = likeliest(found.larger, skipped)
     beside = [p.change for p in pairs if (p.version, p.beside) == (span.last, span.first - 1)]
@@ -155,7 +155,7 @@ def next_or_found(
         version = None if is_likely else halving(found.larger, skipped)
         known = narrowest(found.larger, rules.confidence)
         return Next(version, 0, known) if version else Next(span.last, span.first - 1, known)
-    return Found(
+    return SearchResult(
         end=SearchEnd.NAMED if is_named else SearchEnd.RANGE,
         pairs=len(pairs),
         whole=whole,
@@ -165,7 +165,9 @@ def next_or_found(
     )
 
 
-def search(measure: Callable[[Next], float | None], rules: SearchRules) -> tuple[Found, list[VersionPair]]:
+def search(
+    measure: Callable[[Next], float | None], rules: SearchRules
+) -> tuple[SearchResult, list[VersionPair]]:
     """The answer, and the pairs made. `measure`: a pair's change, or None where it cannot be measured."""
     pairs: list[VersionPair] = []
     skipped: set[int] = set()
@@ -262,7 +264,7 @@ def belief(pairs: Sequence[VersionPair], rules: SearchRules) -> Belief:
     sizes = np.diff(measured)
     first, second = np.triu_indices(len(sizes))  # the gaps of the two steps; of one step both are the same
     shares = np.array(SHARES)[:, None, None]
-    parts = np.array([[0 * shares, 1 - shares], [shares, 1 + 0 * shares]])  # of the steps that a pair spans
+    parts = np.array([[0 * shares, 1 - shares], [shares, 1 + 0 * shares]])  # of the whole that a pair spans
     expected = parts * steps[:, None]
     logs = np.log(_prior(sizes, first, second))[:, None, None, None] + np.zeros(
         (1, *expected.shape[2:4], GRID)
@@ -270,14 +272,15 @@ def belief(pairs: Sequence[VersionPair], rules: SearchRules) -> Belief:
     for (version, beside), changes in _grouped(pairs):
         spans = np.zeros(len(sizes), dtype=int)
         spans[place[beside] : place[version]] = 1
-        table = sum(_log_density(change - expected, scales) for change in changes)
+        residuals = np.reshape(changes, (-1, *[1] * expected.ndim)) - expected
+        table = _log_density(residuals, scales).sum(axis=0)  # by whether it spans the one step, and the other
         logs += table[spans[first], spans[second]]
     chances = np.exp(logs - logs.max())
     chances /= chances.sum()
     return _summary(chances, (first, second), sizes, steps, scales)
 
 
-def _prior(sizes: Floats, first: Floats, second: Floats) -> Floats:
+def _prior(sizes: Indices, first: Indices, second: Indices) -> Floats:
     """Of each pair of gaps, and within it equal for each of SHARES. Two steps in one gap look like one."""
     import numpy as np
 
@@ -303,7 +306,7 @@ def _log_density(residuals: Floats, scales: Floats) -> Floats:
 
 
 def _summary(
-    chances: Floats, gaps: tuple[Floats, Floats], sizes: Floats, steps: Floats, scales: Floats
+    chances: Floats, gaps: tuple[Indices, Indices], sizes: Indices, steps: Floats, scales: Floats
 ) -> Belief:
     """`chances`: by pair of gaps, share of the first step, whole step and scale."""
     import numpy as np
@@ -319,9 +322,11 @@ def _summary(
     if two > 0.5:
         leads = np.full_like(shares, float(mean_share >= 0.5))
     to_first, to_second = (by_share * leads).sum(axis=1), (by_share * (1 - leads)).sum(axis=1)
-    larger = np.bincount(first, to_first, len(sizes)) + np.bincount(second, to_second, len(sizes))
-    smaller = np.bincount(first[is_two], to_second[is_two], len(sizes))
-    smaller += np.bincount(second[is_two], to_first[is_two], len(sizes))
+    larger, smaller = np.zeros((2, len(sizes)))
+    np.add.at(larger, first, to_first)
+    np.add.at(larger, second, to_second)
+    np.add.at(smaller, first[is_two], to_second[is_two])
+    np.add.at(smaller, second[is_two], to_first[is_two])
     own = np.maximum(mean_share, 1 - mean_share)
     return Belief(
         larger=_by_version(larger, sizes),
@@ -333,11 +338,11 @@ def _summary(
     )
 
 
-def _by_version(gaps: Floats, sizes: Floats) -> tuple[float, ...]:
+def _by_version(gaps: Floats, sizes: Indices) -> tuple[float, ...]:
     """A gap's probability, spread over the versions that its step may have come with; 0 for the first."""
     import numpy as np
 
-    return (0.0, *np.repeat(gaps / sizes, sizes.astype(int)).tolist())
+    return (0.0, *np.repeat(gaps / sizes, sizes).tolist())
 
 
 def likeliest(chances: Sequence[float], skipped: Set[int]) -> Span:

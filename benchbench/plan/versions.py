@@ -36,8 +36,9 @@ def releases(
 ) -> list[Version]:
     """The row that is typed: `2.9..2.13`, `2.9,2.9.1,2.10`, names of targets among them; `good` before it.
 
-    A range stands for the releases that its last number counts, and for every version in between that has an
-    interpreter. `pythons`: name → interpreter, those given by hand. Raises UsageError.
+    A range stands for the releases that its last number counts; where its ends differ in another number, for
+    the versions in between that have an interpreter. `pythons`: name → interpreter, as given by hand.
+    Raises UsageError.
     """
     interpreters.split_name(backend)
     there = [name for name in (*pythons, *interpreters.environment_names()) if name.startswith(f"{backend}@")]
@@ -54,7 +55,8 @@ def releases(
 def _named(backend: str, part: str, there: Sequence[str]) -> list[str]:
     """The targets that a part of the row stands for."""
     if RANGE in part:
-        return [f"{backend}@{label}" for label in _between(*part.split(RANGE, 1), there)]
+        low, _, high = part.partition(RANGE)
+        return [f"{backend}@{label}" for label in _between(low, high, there)]
     name = part if part.partition("@")[0] == backend else f"{backend}@{part}"
     interpreters.split_name(name)
     return [name]
@@ -68,13 +70,12 @@ def _between(low: str, high: str, there: Iterable[str]) -> list[str]:
     first, last = _numbers(low), _numbers(high)
     if first >= last:
         raise UsageError(f"{low}{RANGE}{high} is not in order.", "The good version comes first.")
+    if first[:-1] == last[:-1]:  # a label such as 2.12.1 may be what 2.12 is, so it is not among them
+        if last[-1] - first[-1] > MOST_RELEASES:
+            raise UsageError(f"{low}{RANGE}{high} are more than {MOST_RELEASES} versions.", LIST_THEM)
+        return [".".join(map(str, (*first[:-1], number))) for number in range(first[-1], last[-1] + 1)]
     found = {label for label in there if RELEASE.fullmatch(label) and first < _numbers(label) < last}
-    if first[:-1] == last[:-1]:
-        count = last[-1] - first[-1]
-        if count > MOST_RELEASES:
-            raise UsageError(f"{low}{RANGE}{high} are {count} versions.", LIST_THEM)
-        found |= {".".join(map(str, (*first[:-1], n))) for n in range(first[-1] + 1, last[-1])}
-    elif not found:
+    if not found:
         raise UsageError(f"Nothing says which versions lie between {low} and {high}.", LIST_THEM)
     return [low, *sorted(found, key=_numbers), high]
 

@@ -23,9 +23,9 @@ from benchbench.environments.targets import absolute_interpreters, targets
 from benchbench.errors import CannotBuild, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.format import count_of, size
 from benchbench.judging.bisection import (
-    Found,
     Next,
     SearchEnd,
+    SearchResult,
     SearchRules,
     VersionPair,
     estimate,
@@ -114,7 +114,7 @@ class Bisection:
     rules: SearchRules
     ends: tuple[EndsOfCase, ...]
     case: str
-    found: Found
+    found: SearchResult
     pairs: tuple[VersionPair, ...]
     runs: Mapping[int, tuple[str, ...]]
     skipped: Mapping[int, str]
@@ -168,8 +168,12 @@ class _Side:
         self._is_fresh = False
 
     def start_ahead(self, case: Case) -> None:
+        """Start these workers beside those of the other side of a pair: both import at once."""
         if not self._is_fresh:
             self.pool.start_ahead([self.cases[case.id]], 1)
+
+    def await_ahead(self, case: Case) -> None:
+        self.pool.await_ahead([self.cases[case.id]])
 
     def rest(self) -> None:
         """End the workers: another version is measured now, and needs the memory."""
@@ -426,6 +430,8 @@ class _Search:
         for side in sides.values():
             side.start_ahead(case)
         for side in sides.values():
+            side.await_ahead(case)
+        for side in sides.values():
             side.start(case)
         made: dict[int, Record] = {}
         for each in sorted(both, reverse=number % 2 == 1):
@@ -434,15 +440,14 @@ class _Search:
             made[each] = sides[each].record(case, number)
             self._observer.record(made[each], each)
         change = self._keep(wanted, case, made, skips=skips)
-        versions = self._asked.versions
-        span = wanted.span and (versions[wanted.span.first].label, versions[wanted.span.last].label)
+        versions, known = self._asked.versions, wanted.span
         told = MadePair(
             number=number,
             case=case.id,
             version=versions[wanted.version].label,
             beside=versions[wanted.beside].label,
             change=None if change is None else math.exp(change),
-            span=span,
+            span=(versions[known.first].label, versions[known.last].label) if known else None,
         )
         self._observer.pair(told)
         return change
@@ -464,9 +469,9 @@ class _Search:
         self._skipped[number] = reason
         self._observer.note(f"{self._asked.versions[number].label} cannot be measured: {reason}")
 
-    def _profile(self, found: Found | Next, case: Case) -> bool:
+    def _profile(self, found: SearchResult | Next, case: Case) -> bool:
         """Profile the version that is named and its predecessor; whether both have a profile to compare."""
-        if not isinstance(found, Found) or found.end is not SearchEnd.NAMED or found.span is None:
+        if not isinstance(found, SearchResult) or found.end is not SearchEnd.NAMED or found.span is None:
             return False
         if self._asked.metric.name not in SETTLED:
             return False
@@ -533,7 +538,8 @@ def _most_telling(ends: Sequence[EndsOfCase]) -> str:
 
 def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | None, tuple[str, str]]:
     """log(version / beside) of the metric, and why either has no value, if so."""
-    values, reasons = [], []
+    values: list[float | None] = []
+    reasons: list[str] = []
     for record in (version, beside):
         if isinstance(record.outcome, Failure):
             values.append(None)
