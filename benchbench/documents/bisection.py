@@ -16,7 +16,7 @@ from benchbench.running.bisect_plan import BisectPlan
 from benchbench.running.bisecting import Bisection
 
 SCHEMA = 1  # of the JSON. 1: first
-QUIETER = "more pairs (--most) or a quieter machine (accelbench doctor) would tell"
+QUIETER = "a quieter machine (accelbench doctor) would tell"
 
 
 def bisection_document(found: Bisection, where: str = "") -> Document:
@@ -47,13 +47,14 @@ def answer(found: Bisection) -> str:
         least = fmt.limit(found.rules.threshold)
         return f"no difference of {least} or more between {ends[0]} and {ends[1]}: {whole} in {count}"
     if end.end is SearchEnd.UNTOLD:
-        return f"{ends[0]} and {ends[1]} cannot be told apart: {whole} in {count}; {QUIETER}"
+        untold = f"{ends[0]} and {ends[1]} cannot be told apart: {whole} in {count}"
+        return f"{untold}; {QUIETER}, or a larger --threshold"
     if end.span is None:
         place = 0 if 0 in found.skipped else len(found.versions) - 1
         return f"{found.versions[place].label} cannot be measured: {found.skipped.get(place, '')}"
     if end.end is SearchEnd.RANGE:
         certain = f"{end.span.probability:.0%}"
-        return f"not named within {count}: {_span(found, end.span)} ({certain}); {QUIETER}"
+        return f"not named within {count}: {_span(found, end.span)} ({certain}); more (--most) or {QUIETER}"
     assert end.step
     before = found.versions[end.span.first - 1].label
     step = f"is {_word(found, end.step)} than {before}: {_ratio(end.step)}"

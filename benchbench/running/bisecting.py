@@ -323,7 +323,7 @@ class _Search:
         self._changes: dict[str, list[VersionPair]] = {}  # by the case's id of the good version
         self._skipped: dict[int, str] = {}
         self._number = 0
-        self._disturbed = 0
+        self._disturbed: dict[str, int] = {}  # by the same: pairs
         self._earlier = _earlier_runs(row) if row.asked.resume else []
         self._cases: list[Case] = []
         self.rules = SearchRules(versions=len(self._asked.versions))
@@ -378,7 +378,7 @@ class _Search:
             runs=self._runs(),
             skipped=self._skipped,
             frameworks=self._row.frameworks,
-            disturbed=self._disturbed,
+            disturbed=self._disturbed.get(case.id, 0),
             profiled=profiled,
         )
 
@@ -462,7 +462,8 @@ class _Search:
             self._changes[case.id].append(
                 VersionPair(version=wanted.version, beside=wanted.beside, change=change)
             )
-            self._disturbed += any(_is_disturbed(record) for record in made.values())
+            disturbed = any(_is_disturbed(record) for record in made.values())
+            self._disturbed[case.id] = self._disturbed.get(case.id, 0) + disturbed
         return change
 
     def _skip(self, number: int, reason: str) -> None:

@@ -189,6 +189,32 @@ def document(path: Path, kind: type[T], hint: str) -> T:
         raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
 
 
+def part_of_document(path: Path, part: type[T], whole: type[Any], hint: str) -> T:
+    """The fields of `part` alone, of a JSON object that `document` reads as `whole`; a tenth of its time.
+
+    A file without a checksum is read whole first: nothing else tells whether it is as it was written. Raises
+    UnreadableInput.
+    """
+    text = read_file(path, LIMIT, hint)
+    try:
+        if SEAL.search(text) is None:
+            _document_of(text, whole)
+        else:
+            unsealed(text, required=True)
+        schema = msgspec.json.decode(text, type=_Schema).schema
+        if schema > SCHEMA:
+            raise UnreadableInput("written by a newer accelbench", "Update accelbench, then read it again.")
+        return msgspec.json.decode(text, type=part)
+    except UnreadableInput as error:
+        raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UnreadableInput(f"{path}: {str(error)[:200]}", hint) from error
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
 def _document_of(text: bytes, kind: type[T]) -> T:
     raw = _parsed(text)
     unsealed(text, required="checksums" in raw)

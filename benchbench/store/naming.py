@@ -7,8 +7,8 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
-from benchbench.model.run import RunInfo
 from benchbench.reading import unix_time
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -43,7 +43,23 @@ class IdSource:
 new_id = IdSource()
 
 
-def begun(info: RunInfo) -> float:
+class Dated(Protocol):
+    """What tells when a run began, and what it is filed under."""
+
+    @property
+    def id(self) -> str:
+        """The run's id, a ULID unless it was renamed."""
+
+    @property
+    def started(self) -> str:
+        """The time in ISO 8601, UTC."""
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """Name → value."""
+
+
+def begun(info: Dated) -> float:
     """When a run began, for its place among others: Unix seconds, by its id if that tells; 0: unknown."""
     if ULID.fullmatch(info.id):
         return (_number(info.id) >> 80) / 1000
