@@ -60,6 +60,7 @@ class _PlannedSuite:
 class _ListedHead:
     """What a list of runs needs of run.json."""
 
+    schema: int
     id: str
     started: str
     command: tuple[str, ...]
@@ -257,7 +258,7 @@ def read_listed(path: Path) -> ListedRun:
         started=stored.started,
         command=stored.command,
         cases=len(stored.plan),
-        suites=tuple(dict.fromkeys(each.suite for each in stored.plan)),
+        suites=tuple(dict.fromkeys([each.suite for each in stored.plan])),
         tags=stored.tags,
         progress=_progress(path, stored.tags, checksums=stored.checksums),
     )
