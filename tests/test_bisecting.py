@@ -338,6 +338,45 @@ def test_a_bisection_that_was_interrupted_goes_on_from_its_pairs(
         benchbench.bisect(**asked, preset="quick", resume="01M89B7FBS5HV1KG5HM8JK7JMW")
 
 
+class Collecting(BisectObserver):
+    def __init__(self) -> None:
+        self.made: list[MadePair] = []
+
+    def pair(self, made: MadePair) -> None:
+        self.made.append(made)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_real_framework_is_imported_anew_for_each_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What differs between two interpreters that are one is whatever the machine makes of it."""
+    for name, value in environment(ACCELBENCH_WORKLOADS="").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    seen = Collecting()
+    found = benchbench.bisect(
+        "torch",
+        good="torch@same",
+        bad="torch",
+        pythons={"torch@same": sys.executable},
+        workloads="gemm",
+        params={"m=n=k": 64},
+        devices="cpu",
+        dtypes="float32",
+        modes="eager",
+        preset="quick",
+        most=11,
+        observer=seen,
+    )
+    assert found.found.end is not SearchEnd.UNMEASURED
+    assert len(found.pairs) == len(seen.made) >= 8
+    assert all(made.change for made in seen.made)
+    processes = [record for run in stored(tmp_path) for record in run.records]
+    assert {record.outcome.status for record in processes} == {"ok"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
