@@ -31,6 +31,8 @@ class AccelbenchError(Exception):
         super().__init__(message)
         self.hint = hint
         self.log = tuple(log)
+        if hint:
+            self.add_note(f"hint: {hint}")  # in the traceback that a script or a notebook shows
 
 
 class UsageError(AccelbenchError):

@@ -197,7 +197,9 @@ def visible(text: str) -> str:
     So is the first of what a CI service would take for a command: `\x3a:add-mask::`. All text from files and
     other programs passes here before it is shown.
     """
-    shown = "".join(_escaped(c) if unicodedata.category(c) in HIDDEN else c for c in text)
+    shown = text
+    if not text.isprintable():  # what is printable has no character of these categories
+        shown = "".join(_escaped(c) if unicodedata.category(c) in HIDDEN else c for c in text)
     return COMMAND.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", shown)
 
 

@@ -32,6 +32,7 @@ FOLDERS = (
     f"{WORKLOADS}.collectives",
     "benchbench.exporters.ci",
 )
+UNLISTED = ("benchbench.backends.python",)  # found by its name; no list offers it, since it runs no workload
 WORKLOAD_PATH = "ACCELBENCH_WORKLOADS"  # folders with further workload files, separated as in PATH
 
 
@@ -43,7 +44,7 @@ def entry_names(package: str) -> list[str]:
     """
     modules = _modules(package, import_module(package).__path__)
     if package != WORKLOADS:
-        return sorted(map(_stem, modules))
+        return sorted(_stem(module) for module in modules if module not in UNLISTED)
     return sorted(name for module in modules for name in _names_in(module))
 
 

@@ -52,7 +52,8 @@ def test_the_documentation_tells_every_parameter() -> None:
         signatures = re.findall(rf"`benchbench\.{name}\(([^`]*)\)`", text)
         (told,) = (ast.parse(f"def f({each}): ...").body[0] for each in signatures)
         assert isinstance(told, ast.FunctionDef)
-        given = [each.arg for each in (*told.args.args, *told.args.kwonlyargs)]
+        several = [told.args.vararg] if told.args.vararg else []
+        given = [each.arg for each in (*told.args.args, *several, *told.args.kwonlyargs)]
         assert given == list(inspect.signature(getattr(benchbench, name)).parameters), name
 
 
@@ -266,6 +267,10 @@ def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
         benchbench.check(baseline="main", rounds=2)
     with pytest.raises(UsageError, match="workloads cannot be chosen"):
         benchbench.check(baseline="main", workloads="gemm")
+    with pytest.raises(UsageError, match="preset cannot be chosen") as refused:
+        benchbench.check(baseline="main", preset="quick")
+    assert "--quick/--rigorous" in refused.value.hint
+    assert "--rounds 3" in refused.value.hint
 
 
 def test_what_can_be_called_is_listed() -> None:

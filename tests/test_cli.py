@@ -138,6 +138,14 @@ def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_me
     assert "2 ok" in done.stderr
 
 
+def test_a_run_without_any_speed_has_a_table_and_no_empty_picture(tmp_path: Path) -> None:
+    accelbench(*ONCE, "-w", "zeros", "--allow-failed", cwd=tmp_path)
+    shown = accelbench("report", cwd=tmp_path)
+    assert "wrong_result" in shown.stdout
+    assert "wrote" not in shown.stderr
+    assert not [*tmp_path.rglob("*.png")]
+
+
 def test_failed_cases_may_be_allowed(tmp_path: Path) -> None:
     accelbench(*ONCE, "-w", "zeros", "--allow-failed", cwd=tmp_path)
 
@@ -395,7 +403,7 @@ def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
     shown = accelbench("--help", cwd=tmp_path).stdout
     verbs = [line.split()[1] for line in shown.splitlines() if re.match(r"│ [a-z]+  ", line)]
     assert " ".join(verbs) == snapshot(
-        "run fleet report compare check baseline history site hardware profile"
+        "run fleet time report compare check baseline history bisect site hardware profile"
         " doctor list devices env runs merge validate export import"
     )
     table = (Path(__file__).parent.parent / "docs/cli.md").read_text()

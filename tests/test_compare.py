@@ -249,6 +249,20 @@ def test_cases_in_one_run_only_are_new_or_gone() -> None:
     )
 
 
+def test_runs_without_a_common_case_say_so_first_and_where_they_were_made() -> None:
+    here, there = a_run(some_rounds(*STEADY)), a_run(some_rounds(*STEADY, case=a_case(params={"m": 128})))
+    elsewhere = replace(there, info=replace(there.info, machine=replace(there.info.machine, cpu="other")))
+    said = []
+    for other in (there, elsewhere, here):
+        found = compare_runs(here, other)
+        said.append(comparison.comparison_document(found, found.verdicts).facts[0])
+    assert said[:2] == [
+        "The runs have no case in common: nothing is compared.",
+        "The runs have no case in common, and were made on different hardware: nothing is compared.",
+    ]
+    assert said[2].startswith("ref: ")
+
+
 def test_a_case_left_out_of_both_runs_is_not_mentioned() -> None:
     run = a_run(left_out=(a_left_out(),))
     assert [each.case for each in compare_runs(run, run).verdicts] == [a_case().id]

@@ -240,5 +240,5 @@ def test_a_result_that_is_not_finite_is_infinitely_wrong() -> None:
             return np.full(1, math.nan)
 
     expected = reference(work, Dtype.FLOAT32)
-    elements = verify.output_elements(work, Program(lambda: None), None, Reader())
+    elements = verify.output_elements(work, Program(lambda: None), object(), Reader())
     assert verify.worst(elements, expected.expected, expected.tolerance).error == math.inf

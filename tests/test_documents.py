@@ -24,6 +24,7 @@ from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise
 from benchbench.diagnosis.selftest import Result
+from benchbench.documents.bisection import bisect_plan_document, bisection_document
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.doctor import (
     ceilings_document,
@@ -42,6 +43,7 @@ from benchbench.documents.document import (
     paragraph,
     table,
 )
+from benchbench.documents.function import time_document
 from benchbench.documents.gate import Gate, baseline_document, baselines_document, check_document
 from benchbench.documents.hardware import hardware_document
 from benchbench.documents.history import history_document
@@ -61,13 +63,18 @@ from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter, Format
 from benchbench.exporters.markdown import escaped
 from benchbench.exporters.terminal import Terminal
+from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
 from benchbench.judging.check import decide
+from benchbench.judging.claims import Claim
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
 from benchbench.judging.session_cases import GatePolicy
+from benchbench.plan.versions import Version
 from benchbench.profiling.differences import difference
 from benchbench.profiling.tables import operator_table
 from benchbench.registry import entry_names, load_class
+from benchbench.running.bisect_plan import BisectPlan, ExpectedPairs, PlannedVersion
+from benchbench.running.bisecting import Bisection, EndsOfCase
 from benchbench.store import runs
 from tests.factories import (
     a_case,
@@ -97,6 +104,19 @@ def the_report(name: str, _: Path) -> Document:
 def the_comparison(name: str, _: Path) -> Document:
     found = compare_runs(a_run(some_rounds(1e-3, 1e-3, 1e-3)), a_hostile_run(name))
     return comparison_document(found, found.verdicts)
+
+
+def the_time(name: str, _: Path) -> Document:
+    claim = Claim(
+        claimed_s=1e-6,
+        measured_s=1e-3,
+        low_s=0.9e-3,
+        high_s=1.1e-3,
+        agrees=False,
+        explanation=name,
+        checks={"returned_s": 1e-6},
+    )
+    return time_document(a_hostile_run(name), claim)
 
 
 def the_check(name: str, _: Path) -> Document:
@@ -183,6 +203,35 @@ def the_history(name: str, _: Path) -> Document:
     return history_document(trends(stored, LATENCY))
 
 
+def the_bisection(name: str, _: Path) -> Document:
+    ends = (EndsOfCase(case=name, changes=(0.05, 0.05), end=SearchEnd.NAMED),)
+    whole = Estimate(0.05, 0.04, 0.06)
+    found = SearchResult(end=SearchEnd.NAMED, pairs=2, whole=whole, span=Span(1, 2, 0.96), step=whole)
+    return bisection_document(
+        Bisection(
+            id=name,
+            versions=tuple(Version(label=f"{name}{number}", about=name) for number in range(3)),
+            metric=LATENCY,
+            rules=SearchRules(versions=3),
+            ends=ends,
+            case=f"{name}!",
+            found=found,
+            pairs=(VersionPair(version=2, beside=0, change=0.05),),
+            runs={0: (name,), 2: (name,)},
+            skipped={1: name},
+            profiled=True,
+        )
+    )
+
+
+def the_bisect_plan(name: str, _: Path) -> Document:
+    versions = (Version(label=name, about=name), Version(label="x"))
+    planned = tuple(PlannedVersion(version=version, reason=name) for version in versions)
+    pairs = (ExpectedPairs(step=0.05, deviation=0.02, middle=20, most=30),)
+    rules = SearchRules(versions=2)
+    return bisect_plan_document(BisectPlan(versions=planned, rules=rules, deviation=None, pairs=pairs))
+
+
 def the_hardware(name: str, _: Path) -> Document:
     stored = [
         a_run(
@@ -240,6 +289,7 @@ def the_baseline(name: str, _: Path) -> Document:
 
 DOCUMENTS: dict[str, Make] = {
     "report": the_report,
+    "time": the_time,
     "compare": the_comparison,
     "check": the_check,
     "profile": the_profile,
@@ -249,6 +299,8 @@ DOCUMENTS: dict[str, Make] = {
     "doctor --selftest": the_selftest,
     "doctor --aa": the_noise,
     "history": the_history,
+    "bisect": the_bisection,
+    "bisect --dry-run": the_bisect_plan,
     "hardware": the_hardware,
     "list workloads": lambda _name, _results: a_list("workloads"),
     "list backends": lambda _name, _results: a_list("backends"),

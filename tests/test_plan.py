@@ -153,6 +153,7 @@ def test_the_same_case_in_two_suites_is_planned_once() -> None:
 def test_parameters_are_read_as_numbers_truth_values_and_words() -> None:
     assert parse_params(["batch=32,64", "causal=true"]) == {"batch": [32, 64], "causal": [True]}
     assert parse_params(["m=n=512,1024"]) == {"m=n": [512, 1024]}
+    assert parse_params(["optimizer=nan,inf"]) == {"optimizer": ["nan", "inf"]}, "no size is either"
 
 
 def test_sizes_that_are_tied_change_together() -> None:

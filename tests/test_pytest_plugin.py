@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchbench.analyse.rows import flatten, rows
+from benchbench.machine import kernel
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs, selectors
 from benchbench.store.codec import sealed
@@ -26,9 +27,9 @@ def test_sum(accelbench):
 SUM = "test_it.py::test_sum@python:cpu"
 VIRTUAL = """
 import os
-from benchbench.pytest_plugin import function
+from benchbench.worker import call
 
-class Virtual(function.HostTimer):
+class Virtual(call.HostTimer):
     clock = 0.0
 
     def now(self):
@@ -39,7 +40,7 @@ class Virtual(function.HostTimer):
         self.clock += block * count
         return [block] * count
 
-function.HostTimer = Virtual
+call.HostTimer = Virtual
 """
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
 
@@ -120,6 +121,26 @@ def test_a_function_that_raises_fails_its_test_and_is_a_row(virtual: Path) -> No
     said = pytest_in(virtual, step=1e-3, code=1)
     assert "1 failed, 1 passed" in said
     assert [row["status"] for row in stored(virtual)] == ["ok", "out_of_memory"]
+
+
+NOTED = "contended: other processes used "
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="who uses the CPUs is known on Linux only")
+def test_a_busy_neighbour_is_noted_as_in_a_run(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in kernel.allowed_cpus()]
+    try:
+        said = pytest_in(tmp_path)
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+    (row,) = stored(tmp_path)
+    assert row["status"] == "ok"
+    assert [note for note in row["notes"] if note.startswith(NOTED)]
+    assert NOTED in said
 
 
 ASYNC = """

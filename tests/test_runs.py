@@ -1,10 +1,14 @@
-"""Stored runs removed: those named and no other."""
+"""Stored runs listed and removed: those that are named or chosen, and no other."""
 
+import json
 from contextlib import closing
 from pathlib import Path
 
-from benchbench.store import runs, selectors
-from tests.factories import a_run, a_run_info, some_rounds
+import pytest
+
+from benchbench.errors import UnreadableInput
+from benchbench.store import codec, runs, selectors
+from tests.factories import a_case, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench
 
 
@@ -66,3 +70,73 @@ def test_a_link_in_place_of_a_run_is_removed_and_not_followed(tmp_path: Path) ->
     (tmp_path / "results/runs/linked").symlink_to(victim)
     accelbench("runs", "rm", "linked", cwd=tmp_path)
     assert runs.read_run(victim)
+
+
+def chosen(folder: Path, *arguments: str) -> list[str]:
+    listed = json.loads(accelbench("list", "runs", *arguments, "--format", "json", cwd=folder).stdout)
+    return [each["run"] for each in listed]
+
+
+def test_runs_are_listed_by_tag_suite_date_and_number(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for number, (suite, branch) in enumerate([("conv", "main"), ("gemm", "main"), ("gemm", "next")]):
+        case = a_case(suite=suite)
+        tags = {"branch": branch, "n": str(number)}
+        began = f"2026-01-0{number + 1}T00:00:00+00:00"
+        runs.keep(
+            results, a_run([a_record(case=case)], id=f"run{number}", plan=(case,), started=began, tags=tags)
+        )
+    (results / "runs/run1/records.jsonl").unlink()  # what is listed is the head's
+    assert chosen(tmp_path) == ["run0", "run1", "run2"]
+    assert chosen(tmp_path, "--limit", "2") == ["run1", "run2"]
+    assert chosen(tmp_path, "--tag", "branch=main") == ["run0", "run1"]
+    assert chosen(tmp_path, "--tag", "branch=main", "--tag", "n=1") == ["run1"]
+    assert chosen(tmp_path, "--suite", "conv") == ["run0"]
+    assert chosen(tmp_path, "--suite", "conv,gemm", "--limit", "1") == ["run2"]
+    assert chosen(tmp_path, "--since", "2026-01-02") == ["run1", "run2"]
+    assert chosen(tmp_path, "--suite", "nothing") == []
+    refused = accelbench("list", "suites", "--limit", "1", cwd=tmp_path, code=2)
+    assert "choose runs" in refused.stderr
+    assert "is no date" in accelbench("list", "runs", "--since", "soon", cwd=tmp_path, code=2).stderr
+
+
+def test_what_a_list_shows_of_a_run_is_what_its_head_says(tmp_path: Path) -> None:
+    cases = (a_case(suite="conv"), a_case(suite="gemm", mode="compile"), a_case(suite="gemm"))
+    folder = runs.keep(tmp_path, a_run([], plan=cases, tags={"branch": "main"}))
+    listed, head = runs.read_listed(folder), runs.read_head(folder)
+    for name in ("id", "started", "command", "tags"):
+        assert getattr(listed, name) == getattr(head, name)
+    assert (listed.cases, listed.suites, listed.progress) == (3, ("conv", "gemm"), runs.progress(folder))
+    (folder / runs.END).unlink()
+    assert runs.read_listed(folder).progress is runs.Progress.INTERRUPTED is runs.progress(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"schema": 2', b'"schema": 9'),
+        (b'"id"', b'"no"'),
+        (b'"plan": [', b'"plan": {'),
+        (b'"started": "', b'"started": 1"'),
+        (b'"id": "2', b'"id": "../2'),
+    ],
+)
+@pytest.mark.parametrize("resealed", [True, False])
+def test_a_head_that_cannot_be_read_is_not_listed_as_if_it_could(
+    tmp_path: Path, old: bytes, new: bytes, resealed: bool
+) -> None:
+    folder = runs.keep(tmp_path, a_run())
+    head = folder / runs.HEAD
+    text = head.read_bytes()
+    assert old in text
+    changed = text.replace(old, new, 1)
+    if resealed:
+        changed = codec.sealed(changed[: changed.rindex(b',"crc32"')] + b"}\n")
+    head.write_bytes(changed)
+    for read in (runs.read_listed, runs.read_head):
+        with pytest.raises(UnreadableInput):
+            read(folder)
+    if not resealed:
+        head.write_bytes(changed[: changed.rindex(b',"crc32"')] + b"}\n")  # as if there had been no checksum
+        with pytest.raises(UnreadableInput):
+            runs.read_listed(folder)

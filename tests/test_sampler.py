@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 
 from benchbench.machine import kernel, nvml
-from benchbench.machine.sampler import MOST_SAMPLES, OF_ONE, Sample, Sampler, Sources, Watch, take, telemetry
+from benchbench.machine.sampler import (
+    MOST_SAMPLES,
+    OF_ONE,
+    EndSampler,
+    Sample,
+    Sampler,
+    Sources,
+    Watch,
+    take,
+    telemetry,
+)
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
@@ -192,6 +202,21 @@ def test_samples_are_taken_while_a_case_runs_and_not_after_it(tmp_path: Path) ->
     assert found.telemetry.energy_j == tuple(float(number) for number in range(taken))
     assert found.telemetry.at_s == tuple(sorted(found.telemetry.at_s))
     assert asked() == taken
+
+
+def test_a_process_that_times_itself_takes_a_sample_at_both_ends_and_starts_no_thread(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    sampler = EndSampler(some_sources(tmp_path))
+    with sampler.mark("warm-up"):
+        pass
+    began = time.monotonic()
+    with sampler.mark("timed"):
+        assert threading.active_count() == threads
+    window = Window(began_s=began, ended_s=time.monotonic(), cpu_s=0.5)
+    seen = sampler.seen_in(a_measurement(window=window)).telemetry
+    assert seen is not None
+    assert len(seen.at_s) == 2
+    assert seen.own_s == (0.0, 0.0), "what this process computed is the window's"
 
 
 def test_a_failure_and_a_worker_that_tells_no_window_have_no_telemetry(tmp_path: Path) -> None:

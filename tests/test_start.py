@@ -14,7 +14,13 @@ from inline_snapshot import snapshot
 from benchbench.errors import CannotWrite
 from benchbench.machine.kernel import CpuTimes
 from benchbench.machine.sampler import Pause, _others, beginning, pause_since, watch_neighbours
-from benchbench.running.measure import Presence, check_space, tell_disturbances, wait_for_idle
+from benchbench.running.measure import (
+    Presence,
+    check_space,
+    disturbances,
+    tell_disturbances,
+    wait_for_idle,
+)
 from benchbench.store import disk
 from tests.program import ABSENT, accelbench, records, wait_for
 
@@ -135,6 +141,11 @@ def test_three_quiet_looks_in_a_row_are_waited_for(presence: Presence) -> None:
     assert machine.told == snapshot(
         ["others use 1.50 of 2 CPUs (spin 1.50): waiting for up to 10 min 00 s", "idle after 12 s"]
     )
+
+
+def test_several_other_runs_are_one_clause() -> None:
+    assert disturbances([4, 7, 9], QUIET) == ["3 other runs are measuring (processes 4, 7, 9)"]
+    assert disturbances([4], QUIET) == ["another run is measuring (process 4)"]
 
 
 def test_who_has_waited_long_enough_measures_all_the_same(presence: Presence) -> None:

@@ -26,6 +26,7 @@ from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note, plain
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
+from benchbench.reading import LARGEST, parse_json
 from benchbench.store import codec, disk, naming, runs, selectors
 from benchbench.store.codec import sealed
 from tests.factories import (
@@ -490,6 +491,31 @@ HOSTILE = {
     "telemetry with a hole": measured(telemetry={"cpus": 2, "at_s": [0.0, 1.0], "load": [1.0]}),
     "unknown stop reason": measured(stop_reason="bored"),
 }
+
+
+NUMBERS = st.one_of(
+    st.floats(), st.floats(0, 1e31), st.integers(-2, 10**31), st.sampled_from([10**30, 1e30, -0.0])
+)
+
+
+@given(st.lists(NUMBERS, max_size=6))
+def test_numbers_are_refused_where_one_of_them_is_negative_too_large_or_none(numbers: list[float]) -> None:
+    if all(0 <= number <= LARGEST for number in numbers):
+        codec._check_numbers(numbers)
+    else:
+        with pytest.raises(UnreadableInput, match="negative or beyond"):
+            codec._check_numbers(numbers)
+
+
+@given(st.integers(10**28, 10**33), st.sampled_from(["", "0.", "-", "1e"]))
+def test_an_integer_beyond_the_largest_is_refused_wherever_it_stands(value: int, before: str) -> None:
+    text = f'{{"a": [{before}{value}]}}'.encode()
+    is_integer = before in ("", "-")
+    if is_integer and value > LARGEST:
+        with pytest.raises(UnreadableInput, match="30 digits"):
+            parse_json(text)
+    elif before != "1e":
+        assert parse_json(text) == json.loads(text)
 
 
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE.keys())

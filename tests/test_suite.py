@@ -11,13 +11,16 @@ from benchbench.backends.base import Backend
 from benchbench.documents.lists import about, suites_document
 from benchbench.errors import SuiteError, UsageError
 from benchbench.exporters.terminal import Terminal
+from benchbench.launch import catalogue
 from benchbench.machine.environment import machine
 from benchbench.model.case import Dtype
+from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Policy
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
 from benchbench.plan.estimates import device_classes, run_estimate
 from benchbench.plan.suite import Selection, select
+from benchbench.running import request
 from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_probe, a_record, a_run
@@ -220,3 +223,35 @@ def test_a_file_that_is_no_toml_is_an_error_with_its_path(tmp_path: Path, conten
 def test_a_name_never_reaches_outside_the_suites(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No suite named"):
         suite.load_suite("../suites/quick")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("resnet50", "Did you mean 'resnet50_infer' or 'resnet50_train'?"),
+        ("gem", "Did you mean 'gemm'?"),
+        ("nosuch", "Known workloads: "),
+    ],
+)
+def test_an_unknown_workload_suggests_all_that_contain_it(typed: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        catalogue.workload_named(typed)
+    assert said in refused.value.hint
+
+
+def test_what_contains_a_text_comes_after_what_begins_with_it() -> None:
+    known = ["a_cnn", "cnn_train", "gemm", "mnist_cnn_train"]
+    assert catalogue.suggested("cnn", known) == "Did you mean 'cnn_train', 'a_cnn' or 'mnist_cnn_train'?"
+
+
+def test_a_pattern_selects_every_workload_that_it_matches_once() -> None:
+    named = request.selection(MeasureOptions(workloads=("gemm", "gpt2*", "gpt2_train"))).workloads
+    gpt2 = [name for name in catalogue.workload_names() if name.startswith("gpt2")]
+    assert len(gpt2) > 1
+    assert named == ("gemm", *gpt2)
+
+
+def test_a_pattern_that_matches_nothing_is_refused_with_what_is_near() -> None:
+    with pytest.raises(UsageError, match="No workload matches 'resnet50x\\*'") as refused:
+        catalogue.matching(["resnet50x*"])
+    assert "Did you mean 'resnet50_" in refused.value.hint

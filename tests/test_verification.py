@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from benchbench.running.verification import (
     reference_jobs,
     verify_job,
 )
+from benchbench.worker import verify
+from benchbench.worker.program import Runner
+from benchbench.workloads.base import Program
 from tests.factories import a_case
 from tests.program import accelbench, records, rows
 
@@ -135,3 +139,40 @@ def test_one_reference_serves_all_backends_and_each_is_verified_when_it_is_there
     told = list(job.done(Answer({"reference": {"expected": {}}})))
     assert [each.case for each in told] == cases[:2]  # the third computes nothing
     assert found == {computed(case): {"expected": {}}}
+
+
+@pytest.mark.parametrize(
+    ("names", "output", "said"),
+    [
+        (["output"], {"y": 1.0}, "returned a dict of 1: return the output alone"),
+        (["output"], (1.0, 2.0), "returned a tuple of 2: return the output alone"),
+        (["output"], None, "returned nothing: return the output alone"),
+        (
+            ["values", "indices"],
+            {"values": 1.0, "indices": 2},
+            "in the order of output_shapes: values, indices",
+        ),
+        (["values", "indices"], (1.0,), "returned 1 outputs: return a tuple"),
+        (["values", "indices"], (1.0, None), "returned nothing: return the indices alone"),
+    ],
+)
+def test_a_step_that_returns_no_output_says_what_to_return(names: list[str], output: Any, said: str) -> None:
+    with pytest.raises(verify.NotAnOutput) as refused:
+        verify.outputs_by_name(names, output)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("result", [None, {"state": 1.0, "loss": 2.0}, (1.0,), 3.0])
+def test_a_training_step_that_returns_no_state_says_what_to_return(result: Any) -> None:
+    runner = Runner(Program(lambda state: result, state=(0.0,)), lambda state: result, (0.0,), repeat(()))
+    with pytest.raises(verify.NotAnOutput, match="return its next state, 1 values, and then the output"):
+        runner.step()
+
+
+def test_it_is_a_row_with_that_message(tmp_path: Path) -> None:
+    names = "odd_dict,odd_tuple,odd_nothing"
+    accelbench("run", "-b", "fake", "-d", "cpu", "--rounds", "1", "-w", names, cwd=tmp_path, code=4)
+    found = {row["workload"]: row["message"] for row in rows(tmp_path)}
+    told = {"odd_dict": "a dict of 1", "odd_tuple": "a tuple of 2", "odd_nothing": "nothing"}
+    wanted = "return the output alone, an array of the framework"
+    assert found == {name: f"the step returned {what}: {wanted}" for name, what in told.items()}

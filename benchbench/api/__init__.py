@@ -10,15 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api.comparisons import *  # noqa: F403 - as all below: one list of the functions, here
+    from benchbench.api.bisecting import *  # noqa: F403 - as all below: one list of the functions, here
+    from benchbench.api.comparisons import *  # noqa: F403
     from benchbench.api.environments import *  # noqa: F403
+    from benchbench.api.functions import *  # noqa: F403
     from benchbench.api.machines import *  # noqa: F403
     from benchbench.api.measuring import *  # noqa: F403
     from benchbench.api.stored import *  # noqa: F403
 
 MODULES = {  # of this package → its functions
+    "bisecting": ("bisect", "plan_bisect"),
     "comparisons": ("compare", "compare_profiles", "hardware", "history"),
     "environments": ("create_environment", "list_environments", "plan_environment", "remove_environments"),
+    "functions": ("measure", "measure_ab", "measure_claim"),
     "machines": ("fleet",),
     "measuring": (
         *("check", "compare_ab", "devices", "doctor", "dry_run"),

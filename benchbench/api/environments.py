@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchbench.environments import build, installer, interpreters
+from benchbench.environments import build, interpreters
 from benchbench.environments.build import BuildPlan
 from benchbench.environments.interpreters import Found
 from benchbench.environments.targets import interpreter
@@ -32,19 +32,8 @@ def create_environment(
 
     Raises UsageError, CannotBuild, CannotWrite.
     """
-    tell = on_stage or _untold
     request = _request(name, requirements, base, variant)
-    with interpreters.locked(name) as lock:
-        if found := build.existing_environment(request, variant):
-            return found
-        with build.site(request, lock) as site:
-            plan = build.plan_build(site, request, tell)
-            if on_plan:
-                on_plan(plan)
-            installer.check_room(plan.download)
-            installer.install(site, request.requirements, request.torch_build, plan.download, tell)
-            build.finish(site, request, tell)
-    return interpreters.find_environment(name)
+    return build.build_environment(request, variant, on_stage or _untold, on_plan or _untold)
 
 
 def plan_environment(
@@ -55,13 +44,7 @@ def plan_environment(
     Raises UsageError, CannotBuild, CannotWrite.
     """
     request = _request(name, requirements, base, variant)
-    with interpreters.locked(name) as lock:
-        if found := build.existing_environment(request, variant):
-            return found
-        with build.site(request, lock, dry_run=True) as site:
-            plan = build.plan_build(site, request, on_stage or _untold)
-            installer.check_room(plan.download)
-            return plan
+    return build.planned_environment(request, variant, on_stage or _untold)
 
 
 def list_environments(*, check: bool = False, on_stage: Stage | None = None) -> list[Found]:
@@ -97,5 +80,5 @@ def _removed(name: str) -> int:
     return freed
 
 
-def _untold(_text: str) -> None:
+def _untold(_what: object) -> None:
     """For those who need not know what is under way."""

@@ -129,6 +129,21 @@ def host_cache_bytes() -> int:
 Mark = Callable[[str], AbstractContextManager[object]]  # a named range in the profiler's trace
 
 
+class Attached(Protocol):
+    """The part of a session that measuring a user's function needs."""
+
+    clock: Callable[[], float]
+
+    def wait(self, output: Any) -> None:
+        """Return when everything `output` depends on has been computed."""
+
+    def reset_peak(self) -> None:
+        """Forget the device's memory peak so far."""
+
+    def peak_device(self) -> Memory:
+        """Peak bytes on the device since `reset_peak`."""
+
+
 class Session(ABC):
     """One device, opened in one dtype for one case."""
 
@@ -399,7 +414,7 @@ class Backend(ABC):
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Fix threads and precision, then give the device. Raises Unsupported."""
 
-    def attach(self, device: str | None) -> tuple[Device, Session]:
+    def attach(self, device: str | None) -> tuple[Device, Attached]:
         """The device as this process already uses it, to wait on and to read; None: the one in use.
 
         Sets nothing, so `put`, `compile` and `precision` of the session mean nothing. Raises Unsupported.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench import __version__
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.backends.base import CLEARING, Backend, Session, Timer
+from benchbench.backends.base import CLEARING, Attached, Backend, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Device, DeviceClass
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 UNSPENT_S = 1e-3  # what a step lasts that spends no virtual time
 CACHE_BYTES = 32 * 2**20
 FLOPS, MEMORY_BYTES_S = 1e12, 1e12  # per second
+WAIT_S = 1e-6  # for a user's function
 LAUNCH_S = 20e-9  # of the host, for a step on an accelerator
 ACCELERATORS = 4
 OWN_BYTES = 2**20  # of code and results that a step finds in the cache, unless that was cleared
@@ -87,6 +88,15 @@ class Fake(Backend):
         if dtype is Dtype.TF32 and device == "cpu":
             raise Unsupported("TF32 needs NVIDIA tensor cores of Ampere or later; cpu has none")
         return FakeSession(device, dtype)
+
+    def attach(self, device: str | None) -> tuple[Device, Attached]:
+        """In virtual time, of which the user's function takes as much as it asks `sleep` for."""
+        known = {found.name: found for found in self.devices()[0]}
+        if (name := device or "cpu") not in known:
+            raise Unsupported(f"the fake backend has no device {device!r}, only {', '.join(known)}")
+        session = AttachedFake(name, Dtype.FLOAT32)
+        _attached.append(session)
+        return known[name], session
 
 
 class FakeSession(Session):
@@ -204,6 +214,27 @@ class FakeSession(Session):
             communication=found.communication,
             traces=("trace.json",),
         )
+
+
+class AttachedFake(FakeSession):
+    """The clock of a user's function."""
+
+    def __init__(self, device: str, dtype: Dtype) -> None:
+        super().__init__(device, dtype)
+        self.clock = lambda: self.clock_s
+
+    def wait(self, output: Any) -> None:
+        """Takes a microsecond, so that what takes no time does not last forever."""
+        self.clock_s += WAIT_S
+
+
+_attached: list[AttachedFake] = []  # of this process
+
+
+def sleep(seconds: float) -> None:
+    """Take so much virtual time: what a user's function calls in place of `time.sleep` on this backend."""
+    for session in _attached:
+        session.clock_s += seconds
 
 
 class VirtualTimer:

@@ -17,11 +17,13 @@ INSPECT, EXCHANGE = "Inspect", "Other tools"
 VERBS = {  # in the order of use → the file in this folder that defines it
     "run": "run",
     "fleet": "fleet",
+    "time": "time",
     "report": "report",
     "compare": "compare",
     "check": "check",
     "baseline": "baseline",
     "history": "history",
+    "bisect": "bisect",
     "site": "site",
     "hardware": "hardware",
     "profile": "profile",

@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.options import ResultsOption, measure_options
+from benchbench.cli.options import Names, ResultsOption, measure_options, option
 from benchbench.cli.program import signals
 from benchbench.cli.screen import tell
-from benchbench.model.options import MeasureOptions
+from benchbench.errors import UsageError
+from benchbench.model.options import MeasureOptions, parse_tags, split_names
 
 
 class Listing(StrEnum):
@@ -30,16 +32,31 @@ class Listing(StrEnum):
 @app.command("list", rich_help_panel=INSPECT)
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")],
+    tag: Annotated[Names, option("--tag", text="Runs: NAME=VALUE that they are filed under.")] = None,
+    suite: Annotated[
+        Names, option("--suite", text="Runs: of these suites.", autocompletion=completion.suites)
+    ] = None,
+    since: Annotated[str, option("--since", text="Runs: that began then or later: 2026-01-31.")] = "",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Runs: only the newest.")] = None,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
     """List what can be run, and what has been run.
 
-    Examples: accelbench list workloads; accelbench list runs --format json
+    Examples: accelbench list workloads; accelbench list runs --limit 10 --tag branch=main
     """
-    from benchbench.documents.lists import list_document
+    from benchbench.documents.lists import RunChoice, list_document, runs_document
     from benchbench.launch import catalogue
+    from benchbench.store.selectors import RunFilter
 
+    wanted = RunFilter(tags=parse_tags(tag or ()), since=since)
+    chosen = RunChoice(wanted=wanted, suites=split_names(suite), limit=limit)
+    if what is Listing.RUNS:
+        print_document(runs_document(results, chosen), format)
+        return
+    if chosen != RunChoice():
+        hint = f"accelbench list {what} lists all."
+        raise UsageError("--tag, --suite, --since and --limit choose runs.", hint)
     print_document(list_document(what, results), format)
     if what is Listing.WORKLOADS:
         tell(*catalogue.user_file_warnings())

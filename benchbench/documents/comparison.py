@@ -29,7 +29,8 @@ from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.judging.comparison import ALPHA, CaseComparison, CommonFactor, Comparison
 from benchbench.judging.significance import TestResult
-from benchbench.model.run import RunInfo
+from benchbench.machine.environment import same_hardware
+from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
 
 SCHEMA = 1  # of the JSON. 1: first
@@ -179,12 +180,21 @@ def _facts(found: Comparison) -> list[str]:
         f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(found.threshold)}",
     ]
+    if found.verdicts and not found.interleaved and _planned(found.ref).isdisjoint(_planned(found.new)):
+        alike = same_hardware(found.ref.info.machine, found.new.info.machine)
+        elsewhere = "" if alike else ", and were made on different hardware"
+        lines.insert(0, f"The runs have no case in common{elsewhere}: nothing is compared.")
     lines += ["ref and new are one run"] if found.ref.info.id == found.new.info.id else []
     lines += ["interleaved: each round has a process of each side"] if found.interleaved else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"{side} {each.note.text}; intervals allow for it" for side, each in found.drifts.items()]
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return lines
+
+
+def _planned(run: Run) -> set[str]:
+    """The ids of the cases that were asked for."""
+    return {each.id for each in (*run.info.plan, *(out.case for out in run.info.left_out))}
 
 
 def _summary(found: Comparison) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from benchbench.plan.rerun import why_not_resumed
 from benchbench.plan.suite import Selection, select
 from benchbench.store import naming, selectors
 from benchbench.store import runs as store
+from benchbench.store.runs import ListedRun
 from benchbench.timing.policy import POLICIES
 from benchbench.workloads._image_sets import SYNTHETIC, read_set
 
@@ -52,7 +53,7 @@ SUITE_COLUMNS = (
 def list_document(what: str, results: Path) -> Document:
     """What `accelbench list WHAT` answers; of runs, those kept in `results`."""
     if what == "runs":
-        return _document(what, "Runs", _runs(results), _interrupted(results))
+        return runs_document(results)
     if what == "suites":
         return suites_document(results)
     return _document(what, what.capitalize(), LISTS[what]())
@@ -119,19 +120,44 @@ def _backends() -> Rows:
     return rows
 
 
-def _runs(results: Path) -> Rows:
-    """Every stored run, oldest first."""
-    rows = []
-    for name in selectors.run_ids(results):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChoice:
+    """Which runs are listed: those that `wanted` takes, of one of `suites`; of these the newest `limit`."""
+
+    wanted: selectors.RunFilter = field(default_factory=selectors.RunFilter)
+    suites: tuple[str, ...] = ()
+    limit: int | None = None
+
+    def takes(self, run: ListedRun) -> bool:
+        """Whether the run is one of them, however many there are."""
+        return self.wanted.takes(run) and (not self.suites or bool({*self.suites} & {*run.suites}))
+
+
+def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
+    """A row for each stored run, oldest first, and what finishes those that were interrupted.
+
+    One that cannot be read is listed with the reason, unless runs are chosen by what it does not tell.
+    """
+    chosen = choice or RunChoice()
+    rows: Rows = []
+    interrupted: list[Path] = []
+    for name in reversed(selectors.run_ids(results)):  # the newest first, so that a limit spares reading
+        if chosen.limit is not None and len(rows) >= chosen.limit:
+            break
         try:
-            info = store.read_head(results / store.RUNS / name)
-            progress = store.progress(results / store.RUNS / name)
+            run = store.read_listed(results / store.RUNS / name)
         except UnreadableInput as error:
-            rows.append(_listed(name, command=f"unreadable: {error}"))
+            if chosen == RunChoice(limit=chosen.limit):
+                rows.append(_listed(name, command=f"unreadable: {error}"))
             continue
-        command, found = " ".join(info.command), naming.tags_text(info.tags)
-        rows.append(_listed(name, info.started, progress, str(len(info.plan)), found, command))
-    return rows
+        if not chosen.takes(run):
+            continue
+        command, found = " ".join(run.command), naming.tags_text(run.tags)
+        rows.append(_listed(name, run.started, run.progress, str(run.cases), found, command))
+        if run.progress is store.Progress.INTERRUPTED:
+            interrupted.append(results / store.RUNS / name)
+    lines = _to_type(reversed(interrupted), selectors.results_option(results))
+    return _document("runs", "Runs", rows[::-1], lines)
 
 
 def _listed(
@@ -147,21 +173,20 @@ def _listed(
     }
 
 
-def _interrupted(results: Path) -> list[str]:
+def _to_type(interrupted: Iterable[Path], where: str) -> list[str]:
     """The command that finishes each interrupted run."""
     lines = []
-    for name in selectors.run_ids(results):
-        folder = results / store.RUNS / name
+    for folder in interrupted:
         with suppress(UnreadableInput):
-            if store.progress(folder) is store.Progress.INTERRUPTED:
-                lines.append(_to_finish(store.read_head(folder)))
-    where = selectors.results_option(results)
+            lines.append(_to_finish(store.read_head(folder)))
     return [line + where for line in dict.fromkeys(lines) if line]
 
 
 def _to_finish(info: RunInfo) -> str:
     if fleet := naming.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
+    if bisection := naming.bisect_of(info.tags):
+        return f"to finish the bisection {bisection}: the command that began it, with --resume {bisection}"
     return "" if why_not_resumed(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
 
 

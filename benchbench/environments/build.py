@@ -25,6 +25,8 @@ from benchbench.environments.installer import (
     Tell,
     check_build,
     check_resolved,
+    check_room,
+    install,
     installed,
     resolve,
     running_build,
@@ -165,6 +167,44 @@ def _of_version(name: str, kind: type[Backend], own: Sequence[str], label: str) 
 def _distribution(requirement: str) -> str:
     found = DISTRIBUTION.match(requirement)
     return found[0] if found else ""
+
+
+def build_environment(
+    request: BuildRequest,
+    variant: str = "",
+    tell: Tell = lambda _: None,
+    on_plan: Callable[[BuildPlan], None] = lambda _: None,
+) -> Found:
+    """The environment, built or finished now unless it is ready; `on_plan` gets what it takes, before.
+
+    `variant`: the build, if one was asked for. Raises UsageError, CannotBuild, CannotWrite.
+    """
+    with interpreters.locked(request.name) as lock:
+        if found := existing_environment(request, variant):
+            return found
+        with site(request, lock) as place:
+            plan = plan_build(place, request, tell)
+            on_plan(plan)
+            check_room(plan.download)
+            install(place, request.requirements, request.torch_build, plan.download, tell)
+            finish(place, request, tell)
+    return interpreters.find_environment(request.name)
+
+
+def planned_environment(
+    request: BuildRequest, variant: str = "", tell: Tell = lambda _: None
+) -> BuildPlan | Found:
+    """What building it would download, or the environment that is ready; nothing is kept.
+
+    Raises UsageError, CannotBuild, CannotWrite.
+    """
+    with interpreters.locked(request.name) as lock:
+        if found := existing_environment(request, variant):
+            return found
+        with site(request, lock, dry_run=True) as place:
+            plan = plan_build(place, request, tell)
+            check_room(plan.download)
+            return plan
 
 
 def existing_environment(request: BuildRequest, variant: str = "") -> Found | None:

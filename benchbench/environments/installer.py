@@ -338,5 +338,5 @@ def check_resolved(build: str, requirements: Sequence[str], download: Download) 
             takes = f"only torch {package.version}, {size(download.remote_bytes)} to download in all"
             raise CannotBuild(
                 f"pip finds no build for {build} of {requirements[0]}, {takes}.",
-                f"--variant {other} takes that; PIP_EXTRA_INDEX_URL names an index with others.",
+                f"PIP_EXTRA_INDEX_URL names an index with {build} builds; --variant {other} takes that one.",
             )

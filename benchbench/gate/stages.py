@@ -20,7 +20,7 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
-from benchbench.model.options import OPTIONS, MeasureOptions, Variance
+from benchbench.model.options import OPTIONS, MeasureOptions, Variance, flag_of
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.plan import config, rerun, suite
@@ -34,6 +34,7 @@ from benchbench.running.request import Terms
 from benchbench.store import naming, runs, selectors
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
+UNKNOWN = "not measured again, since a stored run has no functions: one stage decided"
 HERE = "here"  # the side that is checked, beside the baseline's code
 
 
@@ -127,9 +128,11 @@ class _Stages:
 
     def against_sessions(self, name: str, policy: GatePolicy) -> CheckedRun:
         if others := [name for name in sorted(self.asked.measure.given) if OPTIONS[name].of_baseline]:
+            flags = ", ".join(map(flag_of, others))
+            shorter = " --rounds 3 makes it short." if "preset" in others else ""
             raise UsageError(
                 f"The baseline says what is measured and how: {', '.join(others)} cannot be chosen.",
-                "These options are for --ab without --baseline.",
+                f"Leave out {flags}, for --ab without --baseline.{shorter}",
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
         stored, run = self._run(name, sides)
@@ -141,7 +144,8 @@ class _Stages:
             again = self._measured_again(result, sides)
             if again is None:
                 policy = replace(policy, confirm=False, interleaved=False)
-                note = "; ".join(filter(None, (note, ELSEWHERE)))
+                calls = any(case.is_call for case in run.info.plan)
+                note = "; ".join(filter(None, (note, UNKNOWN if calls else ELSEWHERE)))
             result = decide(sessions, new, policy, again)
         return CheckedRun(baseline=name, result=result, run=run, note=note)
 
@@ -165,6 +169,11 @@ class _Stages:
             return self._sessions(name, run.info.machine), run
         sessions = self._sessions(name, machine())
         cases = planned(sessions)
+        if any(case.is_call for case in cases):
+            raise UsageError(
+                f"Baseline {name!r} has functions of yours, which it cannot call.",
+                f"Measure them, then check that run: accelbench check latest --baseline {name}",
+            )
         _only_code(sides, cases)
         terms = self._terms(sessions[-1], asked.measure.rounds or sessions[-1].policy.rounds)
         return sessions, measure_cases(cases, terms, asked.measure.pythons, asked.results, self.observer)
@@ -206,11 +215,14 @@ class _Stages:
     def _measured_again(
         self, first: GateResult, sides: tuple[Variant, Variant] | None
     ) -> Confirmation | None:
-        """Flagged cases measured again, with `sides` interleaved; None for a run of another machine."""
+        """Flagged cases measured again, with `sides` interleaved.
+
+        None for a run of another machine, and for functions of the user's.
+        """
         new = first.new
-        if not same_hardware(machine(), new.machine):
-            return None
         cases = [case for name in first.flagged if (case := new.cases[name].case)]
+        if not same_hardware(machine(), new.machine) or any(case.is_call for case in cases):
+            return None
         names = ", ".join(case.id for case in cases)
         self.observer.note(f"{len(cases)} flagged, measuring again: {names}")
         terms = self._terms(new, max(new.policy.rounds, LEAST_PROCESSES))
@@ -342,6 +354,8 @@ def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
         doubts.append(f"its checkout had uncommitted changes ({commit})")
     if run.info.partner:
         doubts.append(f"it is the side {run.info.partner.label!r} of a comparison")
+    if bisection := naming.bisect_of(run.info.tags):
+        doubts.append(f"it is a version of the bisection {bisection}")
     if failing := _failing(results, name, folder, run):
         more = f" and {len(failing) - 1} more" if len(failing) > 1 else ""
         doubts.append(f"it fails its check against {name}: {failing[0]}{more}")

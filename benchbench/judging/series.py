@@ -17,7 +17,7 @@ from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.stats import median
-from benchbench.store.naming import begun
+from benchbench.store.naming import begun, bisect_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def series(
     Ordered by when they began, also where a clock was set back; those that cannot be compared with the ones
     before (other hardware, settings, work or precision) come after them. With `by`, runs of one value of that
     tag that can be compared are a point, from the processes of all of them, ordered by when their value was
-    first seen. Interleaved runs are left out: one of them may be of code long gone.
+    first seen. Interleaved runs are left out, and those of a bisection: they may be of code long gone.
 
     Raises UsageError where no run has the tag, or none has a case that one of `patterns` names.
     """
@@ -107,7 +107,7 @@ def _seen_runs(
     planned: dict[str, Case] = {}
     for run in runs:
         planned.update((case.id, case) for case in run.info.plan)
-        if run.info.partner is None:
+        if run.info.partner is None and not bisect_of(run.info.tags):
             kept.append(_seen(run, metric, patterns, by))
     return kept, planned
 

@@ -7,9 +7,11 @@ process of its own: what exits, hangs or crashes there costs only that file, and
 from __future__ import annotations
 
 import ast
+import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import iter_modules
@@ -34,6 +36,8 @@ from benchbench.reading import read_file
 from benchbench.registry import WORKLOADS
 from benchbench.workloads.base import Workload
 
+PATTERN = frozenset("*?[]")
+MISSPELT = 0.85  # of `get_close_matches`: one letter of four is missing
 MOST_SOURCE = 2**20  # bytes of a file whose names are read
 WorkloadKind = type[Workload] | UserWorkload | OwnModel  # before parameters are chosen
 SizedWorkload = Workload | UserWorkloadSize | OwnModelSize  # at given ones
@@ -98,7 +102,34 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
         return workload
     if mistake := found.mistake(name):
         raise UsageError(mistake.text, MORE)
-    raise UsageError(f"No workload named {name!r}.", unknown("workloads", name, workload_names()))
+    raise UsageError(f"No workload named {name!r}.", suggested(name, workload_names()))
+
+
+def suggested(name: str, known: Sequence[str]) -> str:
+    """A hint for an unknown name: all that begin with it, then all that contain it; else the nearest.
+
+    A name that a letter makes right is only misspelt.
+    """
+    near = sorted((each for each in known if name in each), key=lambda each: not each.startswith(name))
+    if not (name and near) or get_close_matches(name, known, n=1, cutoff=MISSPELT):
+        return unknown("workloads", name, list(known))
+    *others, last = map(repr, near)
+    return f"Did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
+
+
+def matching(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, a pattern such as `gpt2*` replaced by the workloads that it matches. Raises UsageError."""
+    found: dict[str, None] = {}
+    for name in names:
+        if not PATTERN.intersection(name):
+            found[name] = None
+            continue
+        matched = fnmatch.filter(workload_names(), name)
+        if not matched:
+            plain = "".join(each for each in name if each not in PATTERN)
+            raise UsageError(f"No workload matches {name!r}.", suggested(plain, workload_names()))
+        found |= dict.fromkeys(matched)
+    return tuple(found)
 
 
 @contextmanager

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -30,6 +30,7 @@ from benchbench.launch.workers import REFERENCE, RunWorkers, Template, template_
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
+from benchbench.model.function import PYTHON, Call
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
@@ -49,11 +50,14 @@ class WorkerPool:
         python: str,
         code: UserCode | None = None,
         transport: Callable[[Settings, UserCode | None], Transport] = LocalTransport,
+        calls: Mapping[str, Call] = MappingProxyType({}),
     ) -> None:
         """`python`: the interpreter that computes references.
 
-        `code`: where the user's own is; by default what accelbench.toml and the environment say.
+        `code`: where the user's own is; by default what accelbench.toml and the environment say. `calls`:
+        the workload of a case that calls a function → how it is called.
         """
+        self._calls = calls
         self._settings = settings
         self._code = code
         self._open = transport
@@ -95,7 +99,8 @@ class WorkerPool:
         begin = time.perf_counter()
         kinds: dict[Template, set[tuple[str, str]]] = {}
         for case in cases:
-            kinds.setdefault(template_of(case), set()).add((str(case.phase), case.mode))
+            if not case.is_call:
+                kinds.setdefault(template_of(case), set()).add((str(case.phase), case.mode))
         self._workers.preload(kinds)
         self._charge("import", begin)
 
@@ -144,15 +149,24 @@ class WorkerPool:
         answer, isolation = self._asked(case, job)
         return self._lost.recorded(case, answer), isolation
 
+    def look_at(self, call: Call, backend: str | None, device: str | None) -> Answer:
+        """What waits for a function, told by its first call in a process without a framework of ours."""
+        worker = self._workers.usable(Template(PYTHON))
+        job = {"kind": "look", "call": message_of_call(call), "backend": backend, "device": device}
+        return worker.ask(job, self._settings.timeout_s, call.files, fork=True)
+
     def _asked(self, case: Case, job: Message) -> tuple[Answer, str]:
-        wanted = self._settings.isolation
+        wanted, files = self._settings.isolation, None
+        if case.is_call:
+            call = self._calls[case.workload]
+            job, files = {**job, "call": message_of_call(call)}, call.files
         if wanted is Isolation.SPAWN:
-            return self._spawned(case, job), "spawn"
+            return self._spawned(case, job, files), "spawn"
         worker = self._workers.usable(template_of(case))
         fork = wanted is Isolation.FORK or case.placement.devices > 1  # a process's devices are fixed once
-        answer = worker.ask(self._job_of(case, job), self._settings.timeout_s, fork=fork)
+        answer = worker.ask(self._job_of(case, job), self._settings.timeout_s, files, fork=fork)
         if fork and answer.end is JobEnd.HUNG:
-            return self._spawned(case, job), "spawn (its fork hung)"
+            return self._spawned(case, job, files), "spawn (its fork hung)"
         return answer, wanted
 
     def read(self, job: Message, files: Files) -> Answer:
@@ -180,9 +194,9 @@ class WorkerPool:
                 begin = self._charge("reference", begin)
         self._charge("verify_training", begin)
 
-    def _spawned(self, case: Case, job: Message) -> Answer:
+    def _spawned(self, case: Case, job: Message, files: Files | None = None) -> Answer:
         environment = dict(template_of(case).environment)
-        return self._ask_fresh(self._targets[case.target], environment, self._job_of(case, job))
+        return self._ask_fresh(self._targets[case.target], environment, self._job_of(case, job), files)
 
     def _ask_fresh(
         self, target: Target, environment: dict[str, str], job: Message, files: Files | None = None
@@ -244,6 +258,17 @@ class WorkerPool:
         now = time.perf_counter()
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + now - begin
         return now
+
+
+def message_of_call(call: Call) -> Message:
+    """What a worker is told of a call; the files travel beside it."""
+    return {
+        "function": dataclasses.asdict(call.function),
+        "setup": dataclasses.asdict(call.setup) if call.setup else None,
+        "arguments": call.arguments,
+        "search_path": list(call.search_path),
+        "folder": call.folder,
+    }
 
 
 class _Devices(msgspec.Struct):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -124,6 +124,38 @@ class Sampler:
             return outcome
         found = telemetry(replace(self._sources, notes=self._notes), self._samples, outcome.window)
         return replace(outcome, telemetry=found)
+
+
+class EndSampler:
+    """Takes samples where what this very process times begins and ends.
+
+    Without a thread: it would compute beside the function that is timed, and no process with several threads
+    forks without a warning.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._samples: list[Sample] = []
+
+    @contextmanager
+    def mark(self, part: str) -> Iterator[None]:
+        """Around the warm-up, and around what is timed: of these samples, `seen_in` keeps the last two."""
+        self._take()
+        try:
+            yield
+        finally:
+            self._take()
+
+    def _take(self) -> None:
+        with suppress(Exception):  # a driver's fault costs telemetry, not the measurement
+            # the window's CPU seconds are of this process, and so would be the sample's
+            self._samples.append(replace(take(self._sources), own_s=0.0))
+
+    def seen_in(self, outcome: Measurement) -> Measurement:
+        """The outcome with what was seen while its blocks were timed."""
+        if outcome.window is None:
+            return outcome
+        return replace(outcome, telemetry=telemetry(self._sources, self._samples, outcome.window))
 
 
 def telemetry(sources: Sources, samples: Sequence[Sample], window: Window) -> Telemetry:

@@ -123,6 +123,11 @@ class Case:
         return self.dtype
 
     @property
+    def is_call(self) -> bool:
+        """Whether it calls somebody's function, and is no computation of a workload."""
+        return self.dtype is None
+
+    @property
     def hardware_count(self) -> int:
         """How many pieces of hardware compute it: the accelerators, or the hosts whose CPUs do."""
         return self.placement.hosts if self.device.startswith("cpu") else self.placement.devices

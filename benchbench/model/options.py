@@ -7,6 +7,7 @@ typed text becomes its value, and whether a resumed run or a baseline has that v
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -104,7 +105,8 @@ def _size(text: str) -> Size:
         return text.lower() == "true"
     for kind in (int, float):
         with suppress(ValueError):
-            return kind(text)
+            number = kind(text)
+            return number if math.isfinite(number) else text  # `nan` may be a word, and no size
     return text
 
 
@@ -201,7 +203,9 @@ class MeasureOptions:
         kept=False,
         of_baseline=False,
     )
-    workloads: tuple[str, ...] = _names("--workload", "-w", text="Only these workloads.")
+    workloads: tuple[str, ...] = _names(
+        "--workload", "-w", text="Only these workloads: gemm,conv2d, or 'gpt2*'."
+    )
     backends: tuple[str, ...] = _names(
         "--backend", "-b", text="Only these backends. [default: all that are installed]"
     )
@@ -399,7 +403,8 @@ def takes_keywords(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         parameters = signature.parameters.values()
-        before = [each for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        before = [each for each in parameters if each.kind in positional]
         after = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
         shown = signature.replace(parameters=[*before, *keywords, *after])
         function.__signature__ = shown  # type: ignore[attr-defined]

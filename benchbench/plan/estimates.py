@@ -83,6 +83,8 @@ def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = Fal
     """Seconds that one process of the case takes; `first`: the run's first one, which compiles."""
     if _backend(case).virtual:
         return FORK_S
+    if case.is_call:  # nobody knows how long a call takes: as long as most do that are measured at all
+        return FORK_S + policy.warmup_min_s + policy.max_s
     device_class = _class_of(case, classes)
     step = _step_s(case, device_class)
     if device_class is DeviceClass.ACCELERATOR:

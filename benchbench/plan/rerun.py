@@ -24,7 +24,7 @@ from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, unsupported
 from benchbench.plan.devices import Obstacle, devices_named
 from benchbench.plan.suite import check_params
-from benchbench.store.naming import fleet_of
+from benchbench.store.naming import bisect_of, fleet_of
 
 T = TypeVar("T", bound=StrEnum)
 REVISION = "rev:"
@@ -68,8 +68,11 @@ def why_not_resumed(info: RunInfo) -> str:
         return "it is one side of a comparison, whose sides are measured together"
     if fleet := fleet_of(info.tags):
         return f"it is part of a fleet, which accelbench fleet --resume {fleet} finishes"
+    if bisection := bisect_of(info.tags):
+        return f"it is part of a bisection, which the same command with --resume {bisection} finishes"
     known = registry.entry_names("benchbench.backends")
-    return "" if all(case.backend in known for case in info.plan) else "only its tests can measure it"
+    calls = any(case.is_call or case.backend not in known for case in info.plan)
+    return "it called functions, which are not stored" if calls else ""
 
 
 def why_not(case: Case, probe: Probe, code: UserCode | None = None) -> Obstacle | None:

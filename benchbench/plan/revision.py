@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -93,6 +94,38 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
                 {name: own.moved(spec, moved[own.folder_of(spec)]) for name, spec in models.items()}
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit and the first line of its message."""
+
+    name: str
+    subject: str
+
+
+def first_parents(good: str, bad: str, code: UserCode) -> list[Commit]:
+    """`good`, and every commit from there to `bad` along first parents: a merge is one step of its branch.
+
+    Of the repository that all of the user's code lies in. Raises UsageError, also where `good` is not among
+    the ancestors of `bad`.
+    """
+    folders = (*code.workloads, *code.python_path, *code.sources)
+    roots = {root for root in map(_root, folders) if root}
+    if len(roots) != 1:
+        found = f"It lies in {len(roots)}: {', '.join(sorted(roots))}." if roots else "It lies in none."
+        raise UsageError("A row of revisions needs code of one git repository.", found)
+    (root,) = roots
+    ends = {name: _commit(root, name) for name in (good, bad)}
+    if ends[good] == ends[bad]:
+        raise UsageError(f"{good} and {bad} are one commit.", f"git log --oneline {good} shows others.")
+    if _git(root, "merge-base", "--is-ancestor", ends[good], ends[bad]).returncode:
+        swapped = not _git(root, "merge-base", "--is-ancestor", ends[bad], ends[good]).returncode
+        hint = f"{bad}..{good} is in order." if swapped else f"git merge-base {good} {bad} names one that is."
+        raise UsageError(f"{good} is no ancestor of {bad}.", hint)
+    row = ("log", "--first-parent", "--reverse", "--format=%H %s", f"{ends[good]}..{ends[bad]}")
+    lines = [_answer(root, "log", "-1", "--format=%H %s", ends[good]), *_answer(root, *row).splitlines()]
+    return [Commit(*line.partition(" ")[::2]) for line in lines]
 
 
 def content_at(revision: str, path: Path) -> bytes | None:

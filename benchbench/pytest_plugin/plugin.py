@@ -107,19 +107,31 @@ def _bench(
     request: pytest.FixtureRequest, function: Callable[[], Any], backend: str | None, device: str | None
 ) -> Any:
     __tracebackhide__ = True
+    from benchbench.backends.python import host
     from benchbench.errors import Unsupported, UsageError
-    from benchbench.pytest_plugin import function as calls
+    from benchbench.model.note import NoteKind, note
+    from benchbench.pytest_plugin import session as testruns
+    from benchbench.worker import call
 
     now, test = state(request.config), request.node.nodeid
+    waits = call.backend_named(backend)
+    sampler = testruns.sampler(backend, device)
     try:
-        call = calls.measure_call(function, backend, device, now.run.info.policy)
+        made = call.measure_call(
+            function,
+            waits,
+            device,
+            now.run.info.policy,
+            notes=[note(NoteKind.SHARED_PROCESS)],
+            mark=sampler.mark,
+        )
     except (UsageError, Unsupported):
         raise
     except Exception as error:
-        record_test(now, test, backend, calls.unknown_device(device), calls.failure(error, backend))
+        record_test(now, test, backend, host(device), testruns.failure(error, backend))
         raise
-    judge_test(now, record_test(now, test, backend, call.device, call.measurement))
-    return call.output
+    judge_test(now, record_test(now, test, backend, made.device, sampler.seen_in(made.measurement)))
+    return made.output
 
 
 def state(config: pytest.Config) -> State:
@@ -234,12 +246,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if now is None or not now.records:
         return
     from benchbench.format import visible
+    from benchbench.pytest_plugin.session import surroundings
     from benchbench.running.observer import line
     from benchbench.store import selectors
 
     terminalreporter.write_sep("=", "accelbench")
     for record in now.records:
         terminalreporter.write_line(visible(line(record)))
+        for text in surroundings(record):
+            terminalreporter.write_line(visible(f"  {text}"))
     for text in now.undecided:
         terminalreporter.write_line(visible(f"not judged against {now.baseline}: {text}"))
     name = now.run.info.id

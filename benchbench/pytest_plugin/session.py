@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path, PurePath
+from platform import python_version
 
 from benchbench import __version__
 from benchbench.analyse.digest import digest
@@ -19,6 +21,7 @@ from benchbench.gate import baselines
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.session_cases import GatePolicy
+from benchbench.machine.conditions import contended
 from benchbench.machine.environment import (
     machine,
     machine_id,
@@ -27,16 +30,18 @@ from benchbench.machine.environment import (
     tuning_variables,
     usable_threads,
 )
+from benchbench.machine.sampler import EndSampler, Watch
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
+from benchbench.model.function import PYTHON
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo, Settings
-from benchbench.model.status import Verdict
+from benchbench.model.status import Status, Verdict
 from benchbench.plan.revision import commit_tag
-from benchbench.pytest_plugin.function import PYTHON, version
 from benchbench.store import codec, runs, selectors
+from benchbench.worker.call import backend_named
 
 SUITE = "pytest"
 
@@ -77,19 +82,8 @@ def record(
     test: str, backend: str | None, device: Device, outcome: Measurement | Failure, place: tuple[int, int]
 ) -> Record:
     """`test`: its node id; `place`: round, and position in it. What could not be read again is a failure."""
-    target = backend or PYTHON
     made = Record(
-        case=Case(
-            suite=SUITE,
-            workload=test,
-            params={},
-            dtype=None,
-            mode="",
-            phase=None,
-            target=target,
-            backend=target,
-            device=device.name,
-        ),
+        case=_case(test, backend, device.name),
         round=place[0],
         order=place[1],
         started=time.time(),
@@ -99,6 +93,53 @@ def record(
         isolation=Isolation.SHARED,
     )
     return codec.storable(made)[0]
+
+
+def _case(test: str, backend: str | None, device: str) -> Case:
+    target = backend or PYTHON
+    return Case(
+        suite=SUITE,
+        workload=test,
+        params={},
+        dtype=None,
+        mode="",
+        phase=None,
+        target=target,
+        backend=target,
+        device=device,
+    )
+
+
+def sampler(backend: str | None, device: str | None) -> EndSampler:
+    """What sees who else computes while a test's function is timed: as for a case of a run on that device."""
+    virtual = backend_named(backend).virtual
+    return EndSampler(Watch(usable_threads()).sources(_case("", backend, device or "cpu"), virtual=virtual))
+
+
+def surroundings(record: Record) -> list[str]:
+    """What others took of the machine while the function was timed, where it was enough to show."""
+    outcome = record.outcome
+    return [each.text for each in contended([outcome])] if isinstance(outcome, Measurement) else []
+
+
+def failure(error: Exception, backend: str | None) -> Failure:
+    """What the function raised, as a result."""
+    full = backend_named(backend).out_of_memory(error)
+    lines = str(error).strip().splitlines()
+    message = f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+    return Failure(status=Status.OUT_OF_MEMORY if full else Status.FAILED, message=message)
+
+
+def version(backend: str | None) -> str | None:
+    """The version of the backend's framework, which is not imported; of Python where there is none."""
+    if backend is None:
+        return python_version()
+    for distribution in backend_named(backend).distributions:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def earlier(results: Path, name: str) -> Run | None:

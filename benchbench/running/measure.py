@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from benchbench.machine.kernel import read_text
 from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since, watch_neighbours
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
+from benchbench.model.function import Call
 from benchbench.model.options import MeasureOptions
 from benchbench.model.own import parse_spec
 from benchbench.model.record import Record
@@ -59,11 +60,15 @@ MARK = ".measuring"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """What the workers of one pool have in common; `code`: where the user's own is, by default as ever."""
+    """What the workers of one pool have in common; `code`: where the user's own is, by default as ever.
+
+    `calls`: of cases that call a function, by workload.
+    """
 
     targets: Sequence[Target]
     settings: Settings
     code: UserCode | None = None
+    calls: Mapping[str, Call] = field(default_factory=dict)
 
 
 class Bench:
@@ -151,7 +156,9 @@ def staffed(
     """A pool for each team; the observer is told of the system's limits and mistakes in the user's files."""
     with ExitStack() as stack:
         pools = [
-            stack.enter_context(WorkerPool(team.targets, team.settings, sys.executable, team.code, transport))
+            stack.enter_context(
+                WorkerPool(team.targets, team.settings, sys.executable, team.code, transport, team.calls)
+            )
             for team in teams
         ]
         tell_system(observer, sys.platform)
@@ -324,6 +331,9 @@ def disturbances(measuring: list[int], pause: Pause) -> list[str]:
     """What else goes on here, a clause each: other runs, other programs, other guests of the host."""
     limit = tolerated_cores(usable_threads())
     found = [f"another run is measuring (process {process})" for process in measuring]
+    if len(measuring) > 1:
+        processes = ", ".join(map(str, measuring))
+        found = [f"{len(measuring)} other runs are measuring (processes {processes})"]
     if (pause.cores or 0.0) > limit:
         found.append(pause.text)
     if (pause.stolen or 0.0) > limit:

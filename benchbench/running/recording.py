@@ -290,8 +290,9 @@ class Recorder:
         self._models = {
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
         }
-        firsts = [case for case in info.plan if self._smallest[case.id] is case]
-        self._precomputed = Precomputed(pool, announce, info.plan, firsts)
+        computed = [case for case in info.plan if not case.is_call]
+        firsts = [case for case in computed if self._smallest[case.id] is case]
+        self._precomputed = Precomputed(pool, announce, computed, firsts)
         self._clock = clock
         self._order = order
         self._part = len(info.resumed)
@@ -324,6 +325,8 @@ class Recorder:
         return storable(made)[0]
 
     def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
+        if case.is_call:
+            return self._called(case)
         first = self._smallest[case.id]
         reference = self._precomputed.reference(first if case.phase is Phase.TRAIN else case)
         if isinstance(reference, Failure):
@@ -335,6 +338,15 @@ class Recorder:
         stages: dict[str, float] = {}
         job: dict[str, Any] = {"kind": "measure", "reference": reference, "verified": error}
         job |= {"warm": case.id in self._compiled, "policy": dataclasses.asdict(self._policy)}
+        self._compiled.add(case.id)
+        with self._pool.watch(case) as observer:
+            answer, isolation = self._pool.ask(case, job)
+        return observer.seen_in(decoded(answer, stages)), isolation, stages
+
+    def _called(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
+        """A function of the user's: nothing is known of it that it could be verified by."""
+        stages: dict[str, float] = {}
+        job = {"kind": "call", "policy": dataclasses.asdict(self._policy), "warm": case.id in self._compiled}
         self._compiled.add(case.id)
         with self._pool.watch(case) as observer:
             answer, isolation = self._pool.ask(case, job)

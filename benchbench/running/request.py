@@ -12,6 +12,7 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
+from benchbench.launch import catalogue
 from benchbench.launch.own_models import FRAMEWORK
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype
@@ -58,11 +59,19 @@ def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
     named = [suites.own_suite(models)] if models else []
     named += [suites.load_suite(name) for name in options.suites or (() if models else ("quick",))]
     narrowed = selection(options)
+    how = terms(options, named[0].policy)
     return Request(
         entries=tuple(select(named, narrowed)),
         selection=narrowed,
         suites=tuple(named),
-        policy=_policy(options, named[0].policy),
+        **{each.name: getattr(how, each.name) for each in dataclasses.fields(how)},
+    )
+
+
+def terms(options: MeasureOptions, usual: str) -> Terms:
+    """How to measure, whatever is selected; `usual`: the preset, unless one is given. Raises UsageError."""
+    return Terms(
+        policy=_policy(options, usual),
         settings=settings(options),
         seed=options.seed,
         command=options.command,
@@ -113,7 +122,7 @@ def own_engines() -> tuple[str, ...]:
 def selection(options: MeasureOptions) -> Selection:
     """What narrows or overrides the suites. Raises UsageError."""
     return Selection(
-        workloads=options.workloads,
+        workloads=catalogue.matching(options.workloads),
         devices=options.devices,
         dtypes=tuple(member(Dtype, name) for name in options.dtypes),
         modes=options.modes,

@@ -37,6 +37,7 @@ LIMIT = 64 * 2**20  # bytes
 MOST_VALUES = 2**22
 LATEST = 253_402_300_799  # Unix seconds: the end of the year 9999
 SEAL = re.compile(rb',"crc32":"([0-9a-f]{8})"}(\n?)$')
+SEAL_BYTES = 32  # at the end of a text, that hold all of it: an expression that has to search takes long
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,31 @@ def document(path: Path, kind: type[T], hint: str) -> T:
         raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
 
 
+def part_of_document(path: Path, part: type[T], whole: type[Any], hint: str) -> T:
+    """The fields of `part` alone, of a JSON object that `document` reads as `whole`; a tenth of its time.
+
+    A file without a checksum is read whole first: nothing else tells whether it is as it was written. Raises
+    UnreadableInput.
+    """
+    text = read_file(path, LIMIT, hint)
+    try:
+        unsealed(text, required=False)
+        if _seal_in(text) is None:
+            _document_of(text, whole)
+        try:
+            found = msgspec.json.decode(text, type=part)
+        except msgspec.ValidationError:
+            _document_of(text, whole)  # which tells of a newer version, too
+            raise
+        if getattr(found, "schema", SCHEMA) != SCHEMA:
+            _document_of(text, whole)
+        return found
+    except UnreadableInput as error:
+        raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UnreadableInput(f"{path}: {str(error)[:200]}", hint) from error
+
+
 def _document_of(text: bytes, kind: type[T]) -> T:
     raw = _parsed(text)
     unsealed(text, required="checksums" in raw)
@@ -239,7 +265,8 @@ def _check_error(outcome: Measurement | Failure) -> None:
 
 
 def _check_numbers(numbers: list[float]) -> None:
-    if not all(0 <= number <= LARGEST for number in numbers):  # NaN fails this too
+    # a sum with NaN is NaN; three passes in C take a sixth of one in Python
+    if numbers and not (min(numbers) >= 0 and max(numbers) <= LARGEST and not math.isnan(sum(numbers))):
         raise UnreadableInput(f"outcome: a number is negative or beyond {LARGEST:.0e}")
 
 
@@ -259,7 +286,7 @@ def sealed(text: bytes) -> bytes:
 
 def unsealed(text: bytes, *, required: bool) -> bytes:
     """`text`, its checksum compared. Raises UnreadableInput where it differs, or is required and absent."""
-    seal = SEAL.search(text)
+    seal = _seal_in(text)
     if seal is None:
         if required:
             raise UnreadableInput("it has no checksum: it was changed or cut off")
@@ -267,6 +294,11 @@ def unsealed(text: bytes, *, required: bool) -> bytes:
     if int(seal[1], 16) != _checksum(text[: seal.start()] + b"}"):
         raise UnreadableInput("it does not match its checksum: it was changed after it was written")
     return text
+
+
+def _seal_in(text: bytes) -> re.Match[bytes] | None:
+    """Its checksum, where it has one: at its end."""
+    return SEAL.search(text, max(len(text) - SEAL_BYTES, 0))
 
 
 def _checksum(body: bytes) -> int:

@@ -7,8 +7,8 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
-from benchbench.model.run import RunInfo
 from benchbench.reading import unix_time
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -16,6 +16,7 @@ ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
 COMMIT = "commit"  # filled in by itself where a run is made in a git checkout
 DIRTY = "-dirty"  # after a commit: files of it were changed
 FLEET, MACHINE, INSTEAD_OF = "fleet", "machine", "instead-of"  # of the runs of a fleet, filled in as well
+BISECT, VERSION = "bisect", "version"  # of the runs of a bisection, likewise
 HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # SHA-1 or SHA-256
 
 
@@ -42,7 +43,23 @@ class IdSource:
 new_id = IdSource()
 
 
-def begun(info: RunInfo) -> float:
+class Dated(Protocol):
+    """What tells when a run began, and what it is filed under."""
+
+    @property
+    def id(self) -> str:
+        """The run's id, a ULID unless it was renamed."""
+
+    @property
+    def started(self) -> str:
+        """The time in ISO 8601, UTC."""
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """Name → value."""
+
+
+def begun(info: Dated) -> float:
     """When a run began, for its place among others: Unix seconds, by its id if that tells; 0: unknown."""
     if ULID.fullmatch(info.id):
         return (_number(info.id) >> 80) / 1000
@@ -58,6 +75,11 @@ def _number(ulid: str) -> int:
 def fleet_of(tags: Mapping[str, str]) -> str:
     """The fleet that a run with these tags belongs to; empty for a run of its own."""
     return tags[FLEET] if MACHINE in tags and ULID.fullmatch(tags.get(FLEET, "")) else ""
+
+
+def bisect_of(tags: Mapping[str, str]) -> str:
+    """The bisection that a run with these tags belongs to; empty for a run of its own."""
+    return tags[BISECT] if VERSION in tags and ULID.fullmatch(tags.get(BISECT, "")) else ""
 
 
 def commit_name(name: str, *, dirty: bool) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from errno import ELOOP, ENOENT
 from pathlib import Path
@@ -49,6 +49,37 @@ class _Head(RunInfo):
     """What run.json holds. `checksums`: whether every line has one, and an ended run its end.json."""
 
     checksums: bool = False  # as in runs of before there were any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlannedSuite:
+    suite: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ListedHead:
+    """What a list of runs needs of run.json."""
+
+    schema: int
+    id: str
+    started: str
+    command: tuple[str, ...]
+    plan: tuple[_PlannedSuite, ...]
+    tags: dict[str, str] = field(default_factory=dict)
+    checksums: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """What a list of runs shows of one: `cases` are counted, `suites` those that they are of."""
+
+    id: str
+    started: str
+    command: tuple[str, ...]
+    cases: int
+    suites: tuple[str, ...]
+    tags: dict[str, str]
+    progress: Progress
 
 
 class RunWriter:
@@ -213,6 +244,26 @@ def _head(path: Path) -> tuple[RunInfo, bool]:
     return info, stored.checksums
 
 
+def read_listed(path: Path) -> ListedRun:
+    """What a list shows of the run in the folder `path`, without reading all of its head.
+
+    Raises UnreadableInput.
+    """
+    hint = f"The records in {path / RECORDS} need it: restore it from a copy."
+    stored = codec.part_of_document(path / HEAD, _ListedHead, _Head, hint)
+    if not NAME.fullmatch(stored.id):
+        raise UnreadableInput(f"{path / HEAD}: {visible(stored.id[:100])!r} is not the id of a run", hint)
+    return ListedRun(
+        id=stored.id,
+        started=stored.started,
+        command=stored.command,
+        cases=len(stored.plan),
+        suites=tuple(dict.fromkeys([each.suite for each in stored.plan])),
+        tags=stored.tags,
+        progress=_progress(path, stored.tags, checksums=stored.checksums),
+    )
+
+
 def read_run(path: Path) -> Run:
     """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
 
@@ -279,9 +330,13 @@ def progress(path: Path) -> Progress:
     if os.path.exists(path / END):
         return Progress.ENDED
     info, checksums = _head(path)
-    if not checksums:
+    return _progress(path, info.tags, checksums=checksums)
+
+
+def _progress(path: Path, tags: Mapping[str, str], *, checksums: bool) -> Progress:
+    if not checksums or os.path.exists(path / END):
         return Progress.ENDED
-    fleet = fleet_of(info.tags)
+    fleet = fleet_of(tags)
     is_measured = is_locked(path) or bool(fleet and is_locked(path.parent.parent / FLEETS / f"{fleet}.json"))
     return Progress.MEASURING if is_measured else Progress.INTERRUPTED
 

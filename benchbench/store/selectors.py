@@ -15,11 +15,11 @@ from pathlib import Path
 from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import count_of
-from benchbench.model.run import Run, RunInfo
+from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.store import disk
 from benchbench.store.disk import reserved
-from benchbench.store.naming import ULID, begun, new_id
+from benchbench.store.naming import ULID, Dated, begun, new_id
 from benchbench.store.runs import HEAD, NAME, RUNS, read_run
 
 VARIABLE = "ACCELBENCH_RESULTS"
@@ -129,7 +129,7 @@ class RunFilter:
         if self.since:
             _moment(self.since)
 
-    def takes(self, info: RunInfo) -> bool:
+    def takes(self, info: Dated) -> bool:
         """Whether the run is one of them."""
         recent = not self.since or begun(info) >= _moment(self.since)
         return recent and all(info.tags.get(name) == value for name, value in self.tags.items())

@@ -24,6 +24,7 @@ from benchbench.timing import spin
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import own_module, random_cache, verify
+from benchbench.worker.call import called_case, look_at, time_unwaited
 from benchbench.worker.case import Implausible, measure_case
 from benchbench.worker.causes import one_line
 from benchbench.worker.own_workload import OwnInference, own_model
@@ -39,6 +40,7 @@ from benchbench.worker.program import (
     workload_of,
 )
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
+from benchbench.worker.verify import NotAnOutput
 from benchbench.workloads.base import Operation, Workload
 
 LONGEST_LOG = 4096  # characters, its end
@@ -72,6 +74,8 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
         return failed(Status.UNSUPPORTED, str(reason))
     except Implausible as reason:
         return failed(Status.IMPLAUSIBLE, str(reason))
+    except NotAnOutput as reason:
+        return failed(Status.FAILED, str(reason))
     except WrongResult as wrong:
         return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
@@ -320,4 +324,7 @@ ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job →
     "read": read_trace,
     "spin": spin.measure_spin,
     "measure": measured_case,
+    "call": called_case,
+    "look": look_at,
+    "call unwaited": time_unwaited,
 }

@@ -57,6 +57,11 @@ class Runner:
         result = self.compiled(*self.state, *inputs)
         if not self.state:
             return result
+        if not isinstance(result, tuple | list) or len(result) != len(self.state) + 1:
+            raise verify.NotAnOutput(
+                f"the step returned {verify.kind_of(result)}: "
+                f"return its next state, {len(self.state)} values, and then the output, as one tuple"
+            )
         *state, output = result
         self.state = tuple(state)
         return output
@@ -170,9 +175,10 @@ def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
 def loss_of(output: Any, session: Session) -> float:
     """The loss that a training step returned; of several ranks, the mean over their equal parts of the batch.
 
-    A rank whose output is empty has no loss: in a pipeline only the last rank has one.
+    A rank whose output is empty has no loss: in a pipeline only the last rank has one. Raises NotAnOutput.
     """
-    own = [float(value) for value in session.fetch(output).reshape(-1)[:1]]
+    loss = verify.require_array(output, "the loss, after the next state,")
+    own = [float(value) for value in session.fetch(loss).reshape(-1)[:1]]
     of_ranks = session.world.gather([value if math.isfinite(value) else None for value in own])
     losses = [value for rank in of_ranks for value in rank]
     return math.nan if None in losses else mean(losses)

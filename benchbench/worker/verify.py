@@ -7,6 +7,7 @@ small size. The reference and drawn tolerances come from worker/reference.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
@@ -16,7 +17,7 @@ from benchbench.model.case import Dtype
 from benchbench.workloads.base import OUTPUT, SEED, Operation, Program, Training, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     Tensors = Mapping[str, Floats]
     from benchbench.workloads.base import Workload
@@ -189,9 +190,39 @@ def _whole_outputs(workload: Operation, output: Any, reader: Reader) -> Tensors:
     return found
 
 
+class NotAnOutput(Exception):
+    """A step returned something else than arrays; the message says what to return."""
+
+
 def outputs_by_name(names: Collection[str], output: Any) -> dict[str, Any]:
-    """What a step gave, by name: several outputs come as a tuple, in the order of their names."""
-    return dict(zip(names, output if len(names) > 1 else (output,), strict=True))
+    """What a step gave, by name: several outputs come as a tuple, in the order of their names.
+
+    Raises NotAnOutput.
+    """
+    if len(names) == 1:
+        return dict(zip(names, (require_array(output, "the output"),), strict=True))
+    wanted = f"a tuple of its outputs, in the order of output_shapes: {', '.join(names)}"
+    if not isinstance(output, tuple | list):
+        raise NotAnOutput(f"the step returned {kind_of(output)}: return {wanted}")
+    if len(output) != len(names):
+        raise NotAnOutput(f"the step returned {len(output)} outputs: return {wanted}")
+    return {name: require_array(each, f"the {name}") for name, each in zip(names, output, strict=True)}
+
+
+def require_array(output: Any, what: str) -> Any:
+    """The output, if it can be an array. `what`: it should be. Raises NotAnOutput."""
+    if output is None or isinstance(output, Mapping | tuple | list | set | str):
+        wanted = f"return {what} alone, an array of the framework"
+        raise NotAnOutput(f"the step returned {kind_of(output)}: {wanted}")
+    return output
+
+
+def kind_of(output: Any) -> str:
+    """`nothing`, `a dict of 2`."""
+    if output is None:
+        return "nothing"
+    count = f" of {len(output)}" if isinstance(output, Mapping | tuple | list | set) else ""
+    return f"a {type(output).__name__}{count}"
 
 
 def sample_elements(

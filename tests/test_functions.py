@@ -1,0 +1,461 @@
+"""A user's function: sent to processes of its own, waited for, measured, compared, held against a claim."""
+
+import functools
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import benchbench
+from benchbench.analyse.rows import rows as rows_of
+from benchbench.backends import fake
+from benchbench.errors import UsageError
+from benchbench.launch.functions import call_named, call_of
+from benchbench.launch.pool import message_of_call
+from benchbench.model.function import Call
+from benchbench.model.measurement import Measurement
+from benchbench.model.run import Run
+from benchbench.model.status import Verdict
+from benchbench.running.observer import RunObserver
+from benchbench.worker.call import backend_of
+from benchbench.worker.function import bound_function
+from tests.program import accelbench, environment, rows
+
+BENCH = """
+import asyncio
+
+from benchbench.backends import fake
+
+def fast():
+    fake.sleep(1e-3)
+
+def slow():
+    fake.sleep(2e-3)
+
+def make():
+    return 3e-3, "unused"
+
+def given(seconds, other):
+    assert other == "unused"
+    fake.sleep(seconds)
+
+def named():
+    return {"other": "unused", "seconds": 4e-3}
+
+def broken():
+    raise ZeroDivisionError("nothing to divide by")
+
+def lazy():
+    yield 1
+
+loops = set()
+
+async def coroutine():
+    loops.add(asyncio.get_running_loop())
+    assert len(loops) == 1
+    fake.sleep(5e-3)
+"""
+FAKE = ("-b", "fake", "--rounds", "1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bench.py").write_text(BENCH)
+    return tmp_path
+
+
+def latency_s(run: Run) -> float | None:
+    (row,) = rows_of(run)
+    return row.value("latency_s")
+
+
+class Notes(RunObserver):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+class Napping:
+    """An instance that a method must not lose."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def nap(self) -> None:
+        fake.sleep(self.seconds)
+
+    def __call__(self) -> None:
+        self.nap()
+
+
+def sent(function: Callable[..., Any], *arguments: Any, **more: Any) -> tuple[Call, Callable[[], Any]]:
+    """How it is found, and what this process finds there."""
+    call = call_of(function, arguments, **more)
+    return call, found_from(call)
+
+
+def found_from(call: Call) -> Callable[[], Any]:
+    import tempfile
+
+    path = list(sys.path)
+    with tempfile.TemporaryDirectory() as place:
+        for name, content in call.files.items():
+            Path(place, name).write_bytes(content)
+        try:
+            return bound_function(message_of_call(call), Path(place))
+        finally:
+            sys.path[:] = path
+
+
+def here() -> str:
+    return "by its name"
+
+
+def test_what_its_name_finds_is_found_by_name(folder: Path) -> None:
+    for function, name in ((math.sin, "math:sin"), (here, f"{__name__}:here")):
+        call, found = sent(function)
+        assert found is function
+        assert call.function.name == name
+        assert not call.files
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda: 7, "<lambda>"),
+        (functools.partial(max, 7, 3), "builtins:max (partial)"),
+        (functools.partial(here), f"{__name__}:here (partial)"),
+    ],
+)
+def test_what_has_no_name_is_sent_by_value(folder: Path, function: Callable[[], Any], name: str) -> None:
+    call, found = sent(function)
+    assert found() == function()
+    assert call.function.name.endswith(name)
+    assert call.files
+
+
+def test_a_bound_method_keeps_its_instance(folder: Path) -> None:
+    for value in (Napping(0.25).nap, Napping(0.25)):
+        call, found = sent(value)
+        assert call.function.pickled
+        own: Any = getattr(found, "__self__", found)
+        assert own.seconds == 0.25
+
+
+def test_arguments_come_first_and_then_what_setup_returns(folder: Path) -> None:
+    assert sent(lambda *given: given, 1, 2)[1]() == (1, 2)
+    assert sent(lambda *given: given, 1, setup=lambda: 2)[1]() == (1, 2)
+    assert sent(lambda *given: given, 1, setup=lambda: (2, 3))[1]() == (1, 2, 3)
+    assert sent(lambda one, two: (one, two), 1, setup=lambda: {"two": 2})[1]() == (1, 2)
+    assert sent(lambda *given: given, setup=lambda: None)[1]() == ()
+
+
+def with_generator() -> Callable[[], Any]:
+    numbers = (number for number in range(3))
+    return lambda: next(numbers)
+
+
+def with_lock() -> Callable[[], Any]:
+    guard = threading.Lock()
+    return lambda: guard.acquire(blocking=False)
+
+
+def with_large_data() -> Callable[[], Any]:
+    small, data = b"1", bytes(5000)
+    return lambda: (small, data)
+
+
+def within_another() -> Callable[[], Any]:
+    inner = with_lock()
+    return lambda: (inner(),)
+
+
+def on_an_instance() -> Callable[[], Any]:
+    napping = Napping(0.1)
+    napping.guard = threading.Lock()  # type: ignore[attr-defined]
+    return napping.nap
+
+
+def on_a_gpu() -> Callable[[], Any]:
+    kind = type("Tensor", (), {"__module__": "torch", "is_cuda": True})
+    weights = {"layer": [kind()]}
+    return lambda: weights
+
+
+@pytest.mark.parametrize(
+    ("make", "culprit", "said"),
+    [
+        (with_generator, "numbers", "generator"),
+        (with_lock, "guard", "lock"),
+        (within_another, "guard", "lock"),
+        (on_an_instance, "guard", "lock"),
+        (with_large_data, "data", "larger than"),
+        (on_a_gpu, "weights", "CUDA"),
+    ],
+)
+def test_what_cannot_be_sent_is_named_with_what_to_do(make: Any, culprit: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"'{culprit}' in ") as refused:
+        call_of(make(), most=4000)
+    assert said in str(refused.value)
+    assert "setup=make" in refused.value.hint
+
+
+def test_an_argument_that_cannot_be_sent_is_counted() -> None:
+    with pytest.raises(UsageError, match="'argument 2' in the arguments"):
+        call_of(max, (1, threading.Lock()))
+
+
+def test_without_cloudpickle_a_function_with_a_name_is_measured_and_others_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    assert not call_of(math.sin).files
+    with pytest.raises(UsageError, match="takes cloudpickle") as refused:
+        call_of(lambda: 7)
+    assert "accelbench[notebook]" in refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["bench.py", "bench", "nosuch.py:f", ":f", "bench.py:"])
+def test_a_name_that_says_no_function_is_refused_with_its_form(folder: Path, text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        call_named(text)
+    assert "file.py:function" in refused.value.hint
+
+
+def test_a_file_is_named_from_the_root_of_its_repository(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / ".git").mkdir()
+    (folder / "benchmarks").mkdir()
+    (folder / "benchmarks/own.py").touch()
+    monkeypatch.chdir(folder / "benchmarks")
+    assert call_named("own.py:f", "make").function.name == "benchmarks/own.py:f"
+    assert call_named("own.py:f", "make").setup == call_named("own.py:make").function.__class__(
+        name="make", path=str(folder / "benchmarks/own.py"), qualname="make"
+    )
+
+
+def of_module(name: str) -> Any:
+    return type("Array", (), {"__module__": name})()
+
+
+@pytest.mark.parametrize(
+    ("result", "backend"),
+    [
+        (of_module("torch"), "torch"),
+        (of_module("jaxlib._jax"), "jax"),
+        (of_module("tensorflow.python.framework.ops"), "tensorflow"),
+        ({"loss": [1.0, (of_module("torch"),)]}, "torch"),
+        (functools.partial(print), ""),
+        ([1, "torch", None, {"torch": 2}], ""),
+    ],
+)
+def test_what_waits_is_told_by_what_the_result_holds(result: Any, backend: str) -> None:
+    assert backend_of(result) == backend
+
+
+def test_a_result_that_holds_itself_is_searched_once() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    assert backend_of(circle) == ""
+
+
+def test_a_nap_of_fifty_milliseconds_takes_fifty_milliseconds(folder: Path) -> None:
+    run = benchbench.measure(lambda: fake.sleep(0.05), backend="fake", rounds=2)
+    assert latency_s(run) == pytest.approx(0.05, rel=0.02)
+    assert run == benchbench.load("latest")
+    assert [record.isolation for record in run.records] == ["fork", "fork"]
+
+
+def test_each_instance_is_measured_as_it_is(folder: Path) -> None:
+    found = [
+        latency_s(benchbench.measure(Napping(each).nap, backend="fake", rounds=1)) for each in (1e-3, 3e-3)
+    ]
+    assert found == pytest.approx([1e-3, 3e-3], rel=0.02)
+
+
+@pytest.mark.real
+def test_a_function_of_no_framework_is_timed_until_it_returns_and_that_is_told(folder: Path) -> None:
+    notes = Notes()
+    run = benchbench.measure(lambda: time.sleep(0.05), rounds=1, observer=notes, name="nap")
+    assert any("nothing of a framework" in text for text in notes.texts)
+    assert [case.id for case in run.info.plan] == ["nap@python:cpu"]
+    (record,) = run.records
+    assert isinstance(record.outcome, Measurement)
+    assert record.outcome.telemetry is not None
+    assert (latency_s(run) or 0.0) >= 0.05
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+def test_a_frameworks_result_is_waited_for_by_that_framework(folder: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    source = {
+        "torch": "import torch\ndef f():\n    return {'x': [torch.ones(4)]}\n",
+        "jax": "import jax.numpy as jnp\ndef f():\n    return {'x': [jnp.ones(4)]}\n",
+        "tensorflow": "import tensorflow as tf\ndef f():\n    return {'x': [tf.ones(4)]}\n",
+    }
+    (folder / "own.py").write_text(source[backend])
+    notes = Notes()
+    run = benchbench.measure("own.py:f", rounds=1, observer=notes)
+    assert [case.id for case in run.info.plan] == [f"own.py:f@{backend}:cpu"]
+    assert any(f"what is {backend}'s" in text for text in notes.texts)
+    assert (latency_s(run) or 0.0) > 0
+
+
+def test_a_function_is_measured_by_the_command_line_and_its_run_is_like_any_other(folder: Path) -> None:
+    shown = accelbench("time", "bench.py:fast", *FAKE, cwd=folder).stdout
+    assert "bench.py:fast" in shown
+    (row,) = rows(folder)
+    assert row["latency_s"] == pytest.approx(1e-3, rel=0.02)
+    assert row["item"] == "call"
+    accelbench("time", "bench.py:fast", *FAKE, cwd=folder)
+    for arguments in (["compare", "latest~1", "latest"], ["history"], ["list", "runs"]):
+        accelbench(*arguments, cwd=folder)
+    accelbench("time", "bench:fast", *FAKE, "--isolation", "spawn", cwd=folder)
+    assert rows(folder)[0]["case"] == "bench:fast@fake:cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [
+        (("bench.py:given", "-s", "make"), 3e-3),
+        (("bench.py:given", "-s", "bench.py:named"), 4e-3),
+        (("bench.py:coroutine",), 5e-3),
+    ],
+)
+def test_setup_gives_arguments_and_coroutines_are_awaited(
+    folder: Path, arguments: tuple[str, ...], seconds: float
+) -> None:
+    accelbench("time", *arguments, *FAKE, cwd=folder)
+    assert rows(folder)[0]["latency_s"] == pytest.approx(seconds, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("bench.py:fst",), "Did you mean 'fast'?"),
+        (("bench.py:loops",), "is no function but of type set"),
+        (("nosuch:f",), "There is no module 'nosuch'"),
+        (("bench.py:lazy",), "list(...)"),
+        (("bench.py:fast", "-s", "nosuch"), "has no 'nosuch'"),
+        (("bench.py:fast", "-b", "troch"), "Did you mean 'torch'?"),
+        (("bench.py:fast", "-b", "fake", "-d", "cuda:9"), "no device 'cuda:9'"),
+        (("bench.py:fast", "bench.py:slow", "--claims", "1ms"), "--claims is of one function"),
+        (("bench.py:fast", "--claims", "soon"), "Write it as 1.2ms"),
+    ],
+)
+def test_what_cannot_be_measured_says_why_before_anything_is_stored(
+    folder: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in accelbench("time", *arguments, cwd=folder, code=2).stderr
+    assert not (folder / "results").exists()
+
+
+def test_a_function_that_raises_is_a_record_with_its_status(folder: Path) -> None:
+    accelbench("time", "bench.py:broken", "--rounds", "1", cwd=folder, code=4)
+    (row,) = rows(folder)
+    assert row["status"] == "failed"
+    assert "nothing to divide by" in row["message"]
+
+
+def test_two_functions_are_measured_interleaved_and_end_with_a_verdict(folder: Path) -> None:
+    shown = accelbench("time", "bench.py:fast", "bench.py:slow", "-b", "fake", cwd=folder).stdout
+    assert "interleaved: each round has a process of each side" in shown
+    assert "bench.py:fast@fake:cpu → bench.py:slow@fake:cpu" in shown
+    assert "1 slower" in shown
+    found = benchbench.measure_ab("bench.py:slow", "bench.py:slow", backend="fake")
+    assert [each.verdict for each in found.verdicts] == [Verdict.SAME]
+
+
+def test_a_claim_stands_beside_what_was_measured(folder: Path) -> None:
+    shown = accelbench("time", "bench.py:fast", *FAKE, "--claims", "1ms", cwd=folder).stdout
+    assert "they agree" in shown
+    told = accelbench(
+        "time", "bench.py:slow", *FAKE, "--claims", "0.5ms", "--format", "json", cwd=folder
+    ).stdout
+    claim = json.loads(told)["claim"]
+    assert claim["factor"] == pytest.approx(4, rel=0.02)
+    assert claim["explanation"] == ""
+    assert claim["checks"] == pytest.approx(dict.fromkeys(claim["checks"], 2e-3), rel=0.02)
+    assert "returned_s" in claim["checks"]
+
+
+@pytest.mark.real
+def test_a_claim_that_did_not_wait_is_told_so(folder: Path) -> None:
+    pytest.importorskip("jax")
+    (folder / "own.py").write_text(
+        "import jax, jax.numpy as jnp\n"
+        "f = jax.jit(lambda x: jax.lax.fori_loop(0, 400, lambda _, y: jnp.tanh(y @ x), x))\n"
+        "def make():\n    return jnp.ones((256, 256))\n"
+    )
+    run, claim = benchbench.measure_claim("own.py:f", 1.0, setup="make", rounds=1)
+    assert claim is not None
+    returned = claim.checks["returned_s"]
+    assert returned < claim.measured_s / 3, "dispatch returns long before the loop is over"
+    assert run.info.plan[0].target == "jax"
+
+
+def test_what_is_stored_is_never_called(folder: Path) -> None:
+    accelbench("time", "bench.py:fast", *FAKE, cwd=folder)
+    (folder / "bench.py").write_text("open('called', 'w')\ndef fast(): pass\n")
+    other = folder / "other"
+    other.mkdir()
+    for arguments in (["report"], ["list", "runs"], ["validate"]):
+        accelbench(*arguments, cwd=folder)
+    accelbench("merge", str(folder / "results"), cwd=other)
+    (ended,) = (folder / "results").rglob("end.json")
+    ended.unlink()
+    refused = accelbench("run", "--resume", "latest", cwd=folder, code=2).stderr
+    assert "it called functions, which are not stored" in refused
+    assert not [*folder.rglob("called")]
+
+
+def test_a_check_decides_on_a_run_of_functions_and_measures_none_of_them(folder: Path) -> None:
+    accelbench("time", "bench.py:fast", "-b", "fake", cwd=folder)
+    accelbench("baseline", "set", "main", "--accept", cwd=folder)
+    refused = accelbench("check", "--baseline", "main", cwd=folder, code=2).stderr
+    assert "has functions of yours" in refused
+    text = (folder / "bench.py").read_text().replace("1e-3", "2e-3")
+    (folder / "bench.py").write_text(text)
+    accelbench("time", "bench.py:fast", "-b", "fake", cwd=folder)
+    shown = accelbench("check", "latest", "--baseline", "main", cwd=folder, code=12)
+    assert "a stored run has no functions" in shown.stdout + shown.stderr
+
+
+SCRIPT = """
+import benchbench
+from benchbench.backends import fake
+
+def nap():
+    fake.sleep(2e-3)
+
+{guard}print(len(benchbench.measure(nap, backend="fake", rounds=1).records))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("guard", "said"), [("if __name__ == '__main__':\n    ", "1"), ("", "if __name__ == '__main__':")]
+)
+def test_a_scripts_own_function_is_found_in_its_file(folder: Path, guard: str, said: str) -> None:
+    (folder / "script.py").write_text(SCRIPT.format(guard=guard))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert (done.returncode == 0) == bool(guard)
+    assert said in done.stdout + done.stderr
+    if guard:
+        assert rows(folder)[0]["case"] == "script.py:nap@fake:cpu"
