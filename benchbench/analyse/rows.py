@@ -258,7 +258,7 @@ def _measured(context: _Context, row: Row, measured: Sequence[Measurement], roun
     metrics = {metric.name: metric.of(measured, context.info.policy.planned) for metric in METRICS}
     latency_s = metrics["latency_s"].value
     where = _position(context, row, measured[0].cost, latency_s)
-    device, _ = device_of(context.info, row.case.device, row.device_name)
+    device, _ = device_of(context.info, row.case, row.device_name)
     shares = {name: share_of(measured, share) for name, share in SHARES.items()}
     return replace(
         row,

@@ -96,7 +96,7 @@ def best(info: RunInfo, records: Iterable[Record]) -> list[Ceiling]:
     for record, rate in sorted(
         _rates(records), key=lambda each: each[0].case.id
     ):  # of equals always the same
-        device, threads = device_of(info, record.case.device, record.device_model)
+        device, threads = device_of(info, record.case, record.device_model)
         quantity = MEMORY if record.case.workload == "copy" else str(record.case.dtype)
         key = device, threads, quantity
         if key not in found or rate > found[key].rate:

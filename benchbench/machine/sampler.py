@@ -244,6 +244,16 @@ class Watch:
 
     def sources(self, case: Case, *, virtual: bool = False) -> Sources:
         """What tells about the case's device, or the reason why nothing does."""
+        return self._on_cpus_of(case, self._of_device(case, virtual=virtual))
+
+    def _on_cpus_of(self, case: Case, found: Sources) -> Sources:
+        """`found` on the CPUs that the case has threads for."""
+        if not case.threads:
+            return found
+        cpus = kernel.allowed_cpus()[: case.threads]
+        return replace(found, cpus=cpus, clocks=cpus if found.clocks else ())
+
+    def _of_device(self, case: Case, *, virtual: bool) -> Sources:
         if virtual:
             return replace(self._sources, no_energy=f"the {case.backend} backend uses none")
         kind = case.device.partition(":")[0]

@@ -24,7 +24,7 @@ from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unk
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.model.case import Cache, Case, Dtype, Scalar
-from benchbench.model.options import TIE, tied
+from benchbench.model.options import TIE, number_of_threads, tied
 from benchbench.model.placement import NAMES, VARIABLE, Strategy
 from benchbench.plan.revision import content_at
 from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
@@ -46,6 +46,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: list[Cache] = msgspec.field(default_factory=lambda: [Cache.HOT])
     world: list[int | str] | None = None  # how many compute a step together, or which; None: as needed
     strategy: list[Strategy] | None = None  # how they divide it; None: every way that there is
+    threads: list[int] | None = None  # CPU threads, a case with each; None: as many as `--threads` says
     double: str = ""  # a parameter: doubled from each size on, until memory is full or nothing is gained
     cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
     accelerator: list[Axes] = msgspec.field(default_factory=lambda: [{}])
@@ -100,6 +101,7 @@ class Selection:
     environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned in every one
     worlds: tuple[str, ...] = ()  # numbers of devices, or names of them
     strategies: tuple[Strategy, ...] = ()
+    threads: tuple[int, ...] = ()  # several make cases; one is a setting, but of what compares several
     launched: bool = False  # by a launcher: each rank sees the devices that it was given, the first not all
     hosts: int = 1  # on which the devices of a world of several lie
 
@@ -184,6 +186,8 @@ def _check(entry: Entry, where: str) -> None:
         _check_doubled(workload, entry.double)
         for world in entry.world or []:
             parse_world(world)
+        for threads in entry.threads or []:
+            number_of_threads(str(threads))
     except UsageError as error:
         raise SuiteError(f"{where}: {error}", error.hint) from error
 
@@ -327,9 +331,15 @@ def _override(entry: Entry, selection: Selection) -> Entry:
         cache=list(selection.caches) or entry.cache,
         world=list(selection.worlds) or entry.world,
         strategy=list(selection.strategies) or entry.strategy,
+        threads=chosen_threads(entry.threads, selection.threads),
         cpu=[overridden(axes, own) for axes in entry.cpu],
         accelerator=[overridden(axes, own) for axes in entry.accelerator],
     )
+
+
+def chosen_threads(own: list[int] | None, asked: tuple[int, ...]) -> list[int] | None:
+    """The numbers of threads that make cases of their own; a single one is the setting of the whole run."""
+    return list(asked) if len(asked) > 1 or (asked and own) else own
 
 
 def sizes_left_behind(
