@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.machine import environment
+from benchbench.machine import environment, variables
 from benchbench.model.device import Machine
 from benchbench.model.options import Allocator
 from benchbench.model.run import Settings
@@ -304,7 +304,7 @@ def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
         *("USER", "LOGNAME", "HOSTNAME", "HTTPS_PROXY", "DATABASE_URL", "PYTHONPATH", "PYTHONSTARTUP"),
     ]
     secret = dict.fromkeys(names, "canary")
-    assert "canary" not in environment.worker_environment(STEADY, {}, secret).values()
+    assert "canary" not in variables.worker_environment(STEADY, {}, secret).values()
 
 
 @pytest.mark.parametrize(
@@ -316,34 +316,33 @@ def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
     ],
 )
 def test_what_frameworks_need_is_inherited(name: str) -> None:
-    assert environment.worker_environment(STEADY, {}, {name: "kept"})[name] == "kept"
+    assert variables.worker_environment(STEADY, {}, {name: "kept"})[name] == "kept"
 
 
 def test_variables_that_change_how_frameworks_compute_are_told_and_no_others() -> None:
     parent = {"XLA_FLAGS": "--x", "CC": "gcc-13", "PATH": "/bin", "HOME": "/root", "GITHUB_TOKEN": "canary"}
-    assert environment.tuning_variables(parent) == {"CC": "gcc-13", "XLA_FLAGS": "--x"}
+    assert variables.tuning_variables(parent) == {"CC": "gcc-13", "XLA_FLAGS": "--x"}
     assert (
-        environment.tuning_variables(parent).items()
-        <= environment.worker_environment(STEADY, {}, parent).items()
+        variables.tuning_variables(parent).items() <= variables.worker_environment(STEADY, {}, parent).items()
     )
 
 
 def test_threads_are_what_was_asked_for_whatever_the_shell_says() -> None:
-    made = environment.worker_environment(STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"})
+    made = variables.worker_environment(STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"})
     assert made["OMP_NUM_THREADS"] == made["MKL_NUM_THREADS"] == made["OPENBLAS_NUM_THREADS"] == "3"
     assert made["OMP_PROC_BIND"] == "close"
 
 
 def test_what_the_backend_asks_for_wins() -> None:
     extra = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "NEW": "yes"}
-    assert environment.worker_environment(STEADY, extra, {}).items() >= extra.items()
+    assert variables.worker_environment(STEADY, extra, {}).items() >= extra.items()
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TOP_PAD_"])
 def test_only_the_system_allocator_is_the_shells(name: str) -> None:
-    assert name not in environment.worker_environment(STEADY, {}, {name: "shell"})
-    assert environment.worker_environment(SYSTEM, {}, {name: "shell"})[name] == "shell"
-    assert not any(each.startswith("MALLOC_") for each in environment.worker_environment(SYSTEM, {}, {}))
+    assert name not in variables.worker_environment(STEADY, {}, {name: "shell"})
+    assert variables.worker_environment(SYSTEM, {}, {name: "shell"})[name] == "shell"
+    assert not any(each.startswith("MALLOC_") for each in variables.worker_environment(SYSTEM, {}, {}))
 
 
 FAULTS = """
@@ -368,7 +367,7 @@ def test_steady_memory_is_reused_without_page_faults_in_every_thread() -> None:
     pages = 80 * 2**20 // resource.getpagesize()
     for settings, fewest, most in ((STEADY, 0, pages // 100), (SYSTEM, 1, 2 * pages)):
         parent = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        made = environment.worker_environment(settings, {}, parent)
+        made = variables.worker_environment(settings, {}, parent)
         command = [sys.executable, "-c", FAULTS]
         answer = subprocess.run(command, env=made, capture_output=True, text=True, check=True, timeout=60)
         faults = [int(line) for line in answer.stdout.split()]

@@ -41,16 +41,22 @@ POLICY = Policy(
 )  # fmt: skip
 
 
-def entries(dtypes: Sequence[Dtype]) -> tuple[tuple[str, Entry], ...]:
-    """The smallest product in each dtype, on accelerators some oblong ones, and copies."""
+def entries(dtypes: Sequence[Dtype], threads: list[int] | None = None) -> tuple[tuple[str, Entry], ...]:
+    """The smallest product in each dtype, on accelerators some oblong ones, and copies.
+
+    `threads`: several numbers, each of which has ceilings of its own.
+    """
     oblong: list[Axes] = [dict(zip("mnk", shape, strict=True)) for shape in OBLONG]
     gemm = Entry(
         workload="gemm",
         dtype=list(dtypes),
+        threads=threads,
         cpu=[_square(CPU_SIDES[0])],
         accelerator=[_square(ACCELERATOR_SIDES[0]), *oblong],
     )
-    copy = Entry(workload="copy", dtype=[Dtype.FLOAT32], accelerator=[{"n": ACCELERATOR_COPY}])
+    copy = Entry(
+        workload="copy", dtype=[Dtype.FLOAT32], threads=threads, accelerator=[{"n": ACCELERATOR_COPY}]
+    )
     return ("ceilings", gemm), ("ceilings", copy)
 
 
@@ -61,12 +67,13 @@ def _square(side: int) -> Axes:
 def larger(records: Iterable[Record]) -> list[Case]:
     """The products to measure next: a size more, where the size before was worth it and is no burden.
 
-    Of each device and dtype: the backends that are close to the best.
+    Of each device, dtype and number of threads: the backends that are close to the best.
     """
-    groups: dict[tuple[str, Dtype], list[tuple[Case, float]]] = {}
+    groups: dict[tuple[str, Dtype, int], list[tuple[Case, float]]] = {}
     for record, rate in sorted(_rates(records), key=lambda found: found[1]):  # of a case's rounds the best
         if record.case.workload == "gemm" and len(set(record.case.params.values())) == 1:
-            groups.setdefault((record.case.device, record.case.computes_in), []).append((record.case, rate))
+            place = record.case.device, record.case.computes_in, record.case.threads
+            groups.setdefault(place, []).append((record.case, rate))
     return [case for found in groups.values() for case in _larger(found)]
 
 

@@ -20,8 +20,9 @@ from benchbench.backends.base import Backend
 from benchbench.launch.process import LocalWorker
 from benchbench.launch.project import UserCode, tell_code_runs, user_code, user_data
 from benchbench.launch.transport import NotStarted, Worker
-from benchbench.machine.environment import available_bytes, oom_kills, worker_environment
+from benchbench.machine.environment import available_bytes, oom_kills
 from benchbench.machine.sampler import Sampler, Watch
+from benchbench.machine.variables import worker_environment
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchbench.backends.base import Backend
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Greeting, Transport, Worker
-from benchbench.machine.environment import THREADS
+from benchbench.machine.variables import THREADS
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.registry import load_class

@@ -15,6 +15,7 @@ from benchbench.environments.targets import read_interpreters, targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.project import UserCode
+from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import Allocator, Isolation, number_of_threads
@@ -185,6 +186,7 @@ def _with_variable(found: Variant, name: str, equals: str, value: str) -> Varian
     if not equals or not VARIABLE.fullmatch(name):
         hint = f"Write {ENVIRONMENT}NAME=value, or {ENVIRONMENT}NAME= to leave it as it is."
         raise UsageError(f"Cannot read {ENVIRONMENT}{name}.", hint)
+    check_variable(name)
     return replace(found, environment={**found.environment, name: value})
 
 

@@ -23,9 +23,10 @@ from benchbench import registry
 from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
+from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Scalar
 from benchbench.model.options import TIE, number_of_threads, tied
-from benchbench.model.placement import NAMES, VARIABLE, Strategy
+from benchbench.model.placement import NAMES, Strategy
 from benchbench.plan.revision import content_at
 from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES
@@ -373,10 +374,7 @@ def _changed(entry: Entry, **changes: object) -> Entry:
 def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], ...]:
     """Every combination of the values; a variable with the value "" is left as it is. Raises UsageError."""
     for name in chosen:
-        if not VARIABLE.fullmatch(name):
-            raise UsageError(
-                f"{name!r} is not the name of an environment variable.", "Write --env NAME=value."
-            )
+        check_variable(name)
     check_count(math.prod(map(len, chosen.values())))
     combinations = itertools.product(*chosen.values())
     return tuple(

@@ -12,7 +12,8 @@ from pathlib import Path
 from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch import catalogue
-from benchbench.machine.environment import machine, same_hardware, tuning_variables
+from benchbench.machine.environment import machine, same_hardware
+from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
 from benchbench.model.measurement import Measurement
