@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.machine import environment, variables
+from benchbench.machine import environment, kernel, variables
+from benchbench.machine.kernel import CPUS
 from benchbench.model.device import Machine
 from benchbench.model.options import Allocator
 from benchbench.model.run import Settings
@@ -114,10 +115,55 @@ def test_affinity_limits_the_threads(tmp_path: Path) -> None:
     assert answer.stdout == "1\n"
 
 
-def test_part_of_a_cpu_counts_as_a_whole_one(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}
-    wanted = min(2, len(os.sched_getaffinity(0)))
-    assert environment.usable_threads(tree(tmp_path, files)) == wanted
+@pytest.mark.parametrize(("quota", "threads"), [(50_000, 1), (110_000, 1), (150_000, 1), (200_000, 2)])
+def test_a_quota_is_rounded_down_to_threads_and_at_least_one(
+    tmp_path: Path, quota: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "allowed_cpus", lambda: tuple(range(4)))
+    v2 = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
+    v1 = {
+        "proc/self/cgroup": "3:cpu:/\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": f"{quota}\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    }
+    for name, files in (("v1", v1), ("v2", v2)):
+        (tmp_path / name).mkdir()
+        root = tree(tmp_path / name, files)
+        assert environment.usable_threads(root) == environment.default_threads(root) == threads
+        assert environment.machine(root, search_path=str(tmp_path)).cpu_quota == quota / 100_000
+
+
+def test_a_quota_is_a_fact_of_the_machine_only_where_it_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "allowed_cpus", lambda: (0, 1))
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}
+    assert environment.cpu_quota(tree(tmp_path, files)) is None
+    limited = replace(a_machine(), cpu_quota=1.5)
+    assert environment.fingerprint(limited) != environment.fingerprint(a_machine())
+    assert not environment.same_hardware(limited, replace(a_machine(), cpu_quota=1.1))
+
+
+@pytest.mark.parametrize("siblings", ["{even}-{odd}", "{even},{odd}"])
+def test_a_case_has_a_thread_on_each_core_unless_told_otherwise(
+    tmp_path: Path, siblings: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (environment, kernel):
+        monkeypatch.setattr(module, "allowed_cpus", lambda: (0, 1, 2, 3))
+    lists = {cpu: siblings.format(even=cpu - cpu % 2, odd=cpu - cpu % 2 + 1) for cpu in range(4)}
+    root = tree(
+        tmp_path, {f"{CPUS}/cpu{n}/topology/thread_siblings_list": f"{s}\n" for n, s in lists.items()}
+    )
+    assert (environment.usable_threads(root), environment.default_threads(root)) == (4, 2)
+    assert [kernel.cpus_for(threads, root) for threads in (1, 2, 3, 9)] == [
+        (0,),
+        (0, 2),
+        (0, 1, 2),
+        (0, 1, 2, 3),
+    ]
+    assert kernel.sharing_cores((2,), root) == (2, 3)
+    assert kernel.sharing_cores((0,), tmp_path / "nothing") == (0,)
+    assert environment.default_threads(tmp_path / "nothing") == 4
 
 
 def test_a_system_without_affinity_counts_its_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

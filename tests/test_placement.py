@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.metrics import steps_s
 from benchbench.errors import UsageError
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Transport, Worker
 from benchbench.launch.workers import Template, template_of
+from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement

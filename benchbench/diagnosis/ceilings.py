@@ -14,7 +14,7 @@ import msgspec
 
 from benchbench.analyse.roofline import MEMORY, Ceiling, device_of, implausible
 from benchbench.errors import UnreadableInput
-from benchbench.machine.conditions import condition_notes
+from benchbench.machine.conditions import condition_notes, step_s
 from benchbench.machine.environment import cache_folder, fingerprint
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Machine
@@ -23,7 +23,6 @@ from benchbench.model.note import Note
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.plan.suite import Axes, Entry
-from benchbench.stats import median
 
 SCHEMA = 1  # of the file. 1: first
 DTYPES = (Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16)
@@ -130,8 +129,7 @@ def _rates(records: Iterable[Record]) -> Iterable[tuple[Record, float]]:
     for record in records:
         outcome = record.outcome
         if isinstance(outcome, Measurement) and not implausible(record.case, record.device_model, [outcome]):
-            step = median(outcome.block_s) / outcome.iterations
-            yield record, (outcome.cost.flops or outcome.cost.bytes) / step
+            yield record, (outcome.cost.flops or outcome.cost.bytes) / step_s(outcome)
 
 
 def read_ceilings(machine: Machine) -> tuple[Ceiling, ...]:

@@ -25,7 +25,15 @@ from pathlib import Path
 
 from benchbench import paths
 from benchbench.errors import UnsupportedSystem, UsageError
-from benchbench.machine.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, read_text
+from benchbench.machine.kernel import (
+    CPUS,
+    allowed_cpus,
+    core_count,
+    memory_bytes,
+    memory_limits,
+    quotas,
+    read_text,
+)
 from benchbench.model.device import Machine
 
 CACHE = "ACCELBENCH_CACHE"  # the folder that is used instead of the user's cache
@@ -46,6 +54,7 @@ def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
         cpu=_cpu(cpuinfo),
         cores=_cores(root, cpuinfo),
         threads=usable_threads(root),
+        cpu_quota=cpu_quota(root),
         memory_bytes=min([_physical_bytes(root), *(limit for limit, _ in memory_limits(root))]),
         architecture=platform.machine(),
         os=os_name(platform.system(), platform.release()),
@@ -58,6 +67,7 @@ def fingerprint(found: Machine) -> str:
     """12 hex digits that change with the hardware, not with the system or Python; memory to the GiB."""
     memory = round(found.memory_bytes / 2**30)
     hardware = [found.cpu, found.cores, found.threads, memory, found.architecture, found.accelerators]
+    hardware += [] if found.cpu_quota is None else [found.cpu_quota]
     return hashlib.sha256(json.dumps(hardware).encode()).hexdigest()[:12]
 
 
@@ -88,8 +98,25 @@ def cache_folder(name: str) -> Path:
 
 
 def usable_threads(root: Path = Path("/")) -> int:
-    """CPUs this process may use: its affinity and, rounded up, every cgroup quota above it; at least 1."""
-    return max(min([len(allowed_cpus()), *(math.ceil(quota) for quota in quotas(root))]), 1)
+    """CPUs this process may use: its affinity and, rounded down, every cgroup quota above it; at least 1.
+
+    Threads beyond a quota use it up before its period ends, and then all of them are stopped.
+    """
+    return max(min([len(allowed_cpus()), *(math.floor(quota) for quota in quotas(root))]), 1)
+
+
+def default_threads(root: Path = Path("/")) -> int:
+    """How many threads a case has unless somebody says so: `usable_threads`, but one for each core.
+
+    Two threads of a core share its units for dense arithmetic, so frameworks take as many as there are cores.
+    """
+    return min(usable_threads(root), core_count(allowed_cpus(), root))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """The CPUs that the least of all quotas allows; None where that is no fewer than there are."""
+    least = min(quotas(root), default=math.inf)
+    return least if least < len(allowed_cpus()) else None
 
 
 def accelerators(search_path: str | None = None) -> tuple[str, ...]:

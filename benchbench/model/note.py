@@ -38,12 +38,14 @@ class NoteKind(StrEnum):
     IMPRECISE = "imprecise"
     LAUNCH_BOUND = "launch_bound"
     TIMER_COST = "timer_cost"
+    MEAN_APART = "mean_apart"
     INTERRUPTED_BLOCKS = "interrupted_blocks"
     ABOVE_CEILING = "above_ceiling"
     THROTTLED = "throttled"
     POWER_CAP = "power_cap"
     OTHER_PROCESSES = "other_processes"
     STOLEN_TIME = "stolen_time"
+    QUOTA = "quota"
     SHARED_GPU = "shared_gpu"
     SHORT_OF_MEMORY = "short_of_memory"
     DRIFTED = "drifted"
@@ -53,7 +55,7 @@ class NoteKind(StrEnum):
     STAGES_IDLE = "stages_idle"
 
 
-CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.SHARED_GPU)
+CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.QUOTA, NoteKind.SHARED_GPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ CLAUSES = {
     NoteKind.LAUNCH_BOUND: "launching took the host {share} of the device's time, "
     "in {count} of {rounds} rounds",
     NoteKind.TIMER_COST: "timing takes {share} of a block, more than {limit}",
+    NoteKind.MEAN_APART: "the mean step took {times} the median, which latency and rates go by",
     NoteKind.INTERRUPTED_BLOCKS: "a few blocks were interrupted for long, in {count} of {rounds} rounds",
     NoteKind.ABOVE_CEILING: "{times} the FLOP/s of the best GEMM measured here: its algorithm saves "
     "multiplications, or the ceilings are out of date ({command})",
@@ -142,6 +145,7 @@ CLAUSES = {
     "are: compare only with the same limit",
     NoteKind.OTHER_PROCESSES: "other processes used {cores}",
     NoteKind.STOLEN_TIME: "the hypervisor withheld {cores}",
+    NoteKind.QUOTA: "the CPU quota stopped it {share} of the time, so its times are means of all steps",
     NoteKind.SHARED_GPU: "up to {processes} processes computed on the GPU at once",
     NoteKind.SHORT_OF_MEMORY: "tasks waited {share} of the time",
     NoteKind.DRIFTED: "steps became {share} {what} from the first round to the last, "

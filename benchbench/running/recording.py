@@ -20,10 +20,10 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from benchbench import __version__
-from benchbench.analyse.metrics import steps_s
 from benchbench.errors import NothingToMeasure, UnreadableInput
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
+from benchbench.machine.conditions import steps_s
 from benchbench.machine.environment import machine, machine_id, name_hashes
 from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case, Phase

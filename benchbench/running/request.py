@@ -11,7 +11,7 @@ from typing import TypeVar
 from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
-from benchbench.machine.environment import usable_threads
+from benchbench.machine.environment import default_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation, MeasureOptions, check_tags, number_of_threads
@@ -134,7 +134,7 @@ def settings(options: MeasureOptions) -> Settings:
     """How the workers are run; of several numbers of threads each is its cases' own. Raises UsageError."""
     threads = {number_of_threads(str(each)) for each in options.threads}
     return Settings(
-        threads=threads.pop() if len(threads) == 1 else usable_threads(),
+        threads=threads.pop() if len(threads) == 1 else default_threads(),
         allocator=member(Allocator, options.allocator),
         isolation=member(Isolation, options.isolation),
         timeout_s=_within("seconds for a process", options.timeout_s, MOST_S),

@@ -30,7 +30,7 @@ from benchbench.store.redaction import own_redaction
 from benchbench.store.runs import Progress, RunWriter
 
 LIST = "accelbench list runs shows which runs were interrupted."
-HARDWARE = ("cpu", "cores", "threads", "memory_bytes", "architecture", "accelerators")
+HARDWARE = ("cpu", "cores", "threads", "cpu_quota", "memory_bytes", "architecture", "accelerators")
 
 
 def resume_run(
