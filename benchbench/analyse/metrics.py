@@ -344,7 +344,7 @@ METRICS = (
         label="peak host memory",
         unit="B",
         better="lower",
-        meaning="most memory held by the process",
+        meaning="most memory that the process holds while a step runs",
         pooled_by="maximum",
         source=Sampled(process=_peak(lambda measured: measured.peak_host), pool=largest),
         series="peak_host_bytes",

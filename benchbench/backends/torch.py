@@ -51,6 +51,7 @@ class Torch(Backend):
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
     framework = "torch"
     modes = ("eager", *COMPILED, "cudagraph")
+    runs_unused = frozenset(modes)  # torch.compile, too: autograd runs between its graphs
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
     distributions = ("torch",)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.metrics import steps_s
 from benchbench.analyse.rows import NUMBERS, CaseKey, Row, case_key, number_of, params_text, unit_of
 from benchbench.analyse.view import RunView
 from benchbench.documents.document import (
@@ -37,6 +36,7 @@ from benchbench.judging.ranking import (
     rivals_of,
     work_key,
 )
+from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Cache, Case, Scalar
 from benchbench.model.placement import ONE_DEVICE, suffix
 from benchbench.plan.command import command_of

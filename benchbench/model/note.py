@@ -23,6 +23,7 @@ class NoteKind(StrEnum):
     OVERSUBSCRIBED = "oversubscribed"
     BATCH_STATISTICS = "batch_statistics"
     PIPELINE = "pipeline"
+    EXECUTED = "executed"
     RECOMPILED = "recompiled"
     EXPORT_IN_COLD_START = "export_in_cold_start"
     CLEARING_IN_PEAKS = "clearing_in_peaks"
@@ -120,6 +121,7 @@ CLAUSES = {
     "as its reference does",
     NoteKind.PIPELINE: "{micro_batches} micro-batches pass through {stages} stages: stages that take equally "
     "long wait {share} of a step",
+    NoteKind.EXECUTED: "executes {times} the FLOPs that are counted: {what}",
     NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory include the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks include {bytes} that clear the caches",
