@@ -53,6 +53,6 @@ def test_a_peak_is_what_the_step_holds_under_either_allocator() -> None:
 
 def test_without_glibc_the_steps_are_taken_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr("benchbench.worker.memory.ctypes.CDLL", lambda name: object())
     memory.step_peak(lambda: len(calls), calls.append)
     assert calls == list(range(1 + memory.STEPS))  # the first one does not count
