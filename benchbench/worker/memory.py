@@ -7,6 +7,7 @@ long-running process, but what is resident then is what all steps have held in t
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -59,5 +60,6 @@ def _set(values: dict[int, int]) -> None:
 
 
 def _trim() -> None:
+    gc.collect()  # a cycle may hold an array of the first call, which is freed while steps run
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
