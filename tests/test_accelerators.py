@@ -36,7 +36,7 @@ class Line:
     def __init__(self) -> None:
         self.diary: list[tuple[str, str]] = []
 
-    def start(self, target: Target, environment: Mapping[str, str]) -> Any:
+    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
         def post(job: Mapping[str, Any], fork: bool, files: Any = None) -> None:
             self.diary.append(("begin", f"{target.name} {job['case']['device']}"))
 

@@ -30,7 +30,7 @@ class Diary:
         self.entries: list[str] = []
         self.workers: list[Any] = []
 
-    def start(self, target: Target, environment: Mapping[str, str]) -> Any:
+    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
         def greet(timeout_s: float) -> Greeting:
             self.entries.append(f"greet {target.name}")
             return Greeting(status="ready")

@@ -125,11 +125,40 @@ def test_a_clock_below_three_quarters_of_the_usual_is_marked() -> None:
     assert not any(conditions.throttled_samples(telemetry))
 
 
-def test_a_sample_is_marked_when_a_quota_has_stopped_the_group_since_the_one_before() -> None:
-    telemetry = a_telemetry(throttled_s=(0.0, 0.0, 0.05) + (0.05,) * (SAMPLES - 3))
-    marks = conditions.throttled_samples(telemetry)
-    assert [bool(each) for each in marks] == [number == 2 for number in range(SAMPLES)]
-    assert marks[2] == {"CPU quota"}
+@pytest.mark.parametrize(
+    ("stopped_s", "contended"), [(0.0, False), (0.019, False), (0.021, True), (1.0, True)]
+)
+def test_a_case_that_a_quota_stopped_for_a_hundredth_of_its_time_is_contended(
+    stopped_s: float, contended: bool
+) -> None:
+    """Of two CPUs, in a second between the first sample and the last."""
+    found = conditions.contended([throttled(stopped_s)])
+    assert [each.kind for each in found] == [NoteKind.QUOTA] * contended
+    if stopped_s == 1.0:
+        assert found[0].text.startswith("contended: the CPU quota stopped it 50.0 % of the time")
+
+
+def throttled(stopped_s: float, **over: Any) -> Measurement:
+    column = tuple(stopped_s * number / (SAMPLES - 1) for number in range(SAMPLES))
+    return a_watched(a_telemetry(throttled_s=column), **over)
+
+
+def test_the_time_of_a_step_that_a_quota_stopped_is_of_all_the_time_that_passed() -> None:
+    blocks = (0.001,) * 49 + (0.051,)  # half a CPU: fifty milliseconds in a hundred
+    alone, stopped = (throttled(each, block_s=blocks, iterations=1) for each in (0.0, 1.0))
+    assert conditions.step_s(alone) == 0.001
+    assert conditions.step_s(stopped) == pytest.approx(0.002)
+    assert conditions.step_s(stopped) * 50 == pytest.approx(sum(blocks))
+
+
+@pytest.mark.parametrize(("last", "told"), [(1.24, False), (1.26, True), (0.7, True)])
+def test_a_mean_a_few_per_cent_from_the_median_is_told(last: float, told: bool) -> None:
+    found = conditions.mean_notes([a_watched(block_s=(1.0, 1.0, 1.0, 1.0, last), iterations=1)] * 2)
+    assert bool(found) is told
+    if last > 1.25:
+        assert found[0].text == "the mean step took 1.05× the median, which latency and rates go by"
+    even = a_watched(block_s=(1.0,) * 5, iterations=1)
+    assert conditions.mean_notes([a_watched(block_s=(1.0, 1.0, 1.0, 1.0, last), iterations=1), even]) == []
 
 
 def marked(count: int) -> Measurement:

@@ -12,7 +12,6 @@ from benchbench.backends.jax import Jax
 from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
-from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Draw, Workload
 from tests.tiny import WORKS, tiny
 
@@ -93,10 +92,8 @@ def torch_flops(work: Workload) -> int:
 
 
 def forward_again(work: Workload) -> int:
-    """The forward pass where no gradient depends on it: torch's eager mode computes it all the same."""
-    if isinstance(work, Backward) and not work.needs_forward:
-        return int(work.cost(Dtype.FLOAT32).flops or 0) // 2
-    return 0
+    """The forward pass where no gradient depends on it: torch computes it all the same, and a note tells."""
+    return int(work.forward_unused * work.cost(Dtype.FLOAT32).flops)
 
 
 @pytest.mark.real

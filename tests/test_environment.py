@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.machine import environment
+from benchbench.machine import environment, kernel, variables
+from benchbench.machine.kernel import CPUS
 from benchbench.model.device import Machine
 from benchbench.model.options import Allocator
 from benchbench.model.run import Settings
@@ -114,10 +115,55 @@ def test_affinity_limits_the_threads(tmp_path: Path) -> None:
     assert answer.stdout == "1\n"
 
 
-def test_part_of_a_cpu_counts_as_a_whole_one(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}
-    wanted = min(2, len(os.sched_getaffinity(0)))
-    assert environment.usable_threads(tree(tmp_path, files)) == wanted
+@pytest.mark.parametrize(("quota", "threads"), [(50_000, 1), (110_000, 1), (150_000, 1), (200_000, 2)])
+def test_a_quota_is_rounded_down_to_threads_and_at_least_one(
+    tmp_path: Path, quota: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "allowed_cpus", lambda: tuple(range(4)))
+    v2 = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
+    v1 = {
+        "proc/self/cgroup": "3:cpu:/\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": f"{quota}\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    }
+    for name, files in (("v1", v1), ("v2", v2)):
+        (tmp_path / name).mkdir()
+        root = tree(tmp_path / name, files)
+        assert environment.usable_threads(root) == environment.default_threads(root) == threads
+        assert environment.machine(root, search_path=str(tmp_path)).cpu_quota == quota / 100_000
+
+
+def test_a_quota_is_a_fact_of_the_machine_only_where_it_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "allowed_cpus", lambda: (0, 1))
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}
+    assert environment.cpu_quota(tree(tmp_path, files)) is None
+    limited = replace(a_machine(), cpu_quota=1.5)
+    assert environment.fingerprint(limited) != environment.fingerprint(a_machine())
+    assert not environment.same_hardware(limited, replace(a_machine(), cpu_quota=1.1))
+
+
+@pytest.mark.parametrize("siblings", ["{even}-{odd}", "{even},{odd}"])
+def test_a_case_has_a_thread_on_each_core_unless_told_otherwise(
+    tmp_path: Path, siblings: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (environment, kernel):
+        monkeypatch.setattr(module, "allowed_cpus", lambda: (0, 1, 2, 3))
+    lists = {cpu: siblings.format(even=cpu - cpu % 2, odd=cpu - cpu % 2 + 1) for cpu in range(4)}
+    root = tree(
+        tmp_path, {f"{CPUS}/cpu{n}/topology/thread_siblings_list": f"{s}\n" for n, s in lists.items()}
+    )
+    assert (environment.usable_threads(root), environment.default_threads(root)) == (4, 2)
+    assert [kernel.cpus_for(threads, root) for threads in (1, 2, 3, 9)] == [
+        (0,),
+        (0, 2),
+        (0, 1, 2),
+        (0, 1, 2, 3),
+    ]
+    assert kernel.sharing_cores((2,), root) == (2, 3)
+    assert kernel.sharing_cores((0,), tmp_path / "nothing") == (0,)
+    assert environment.default_threads(tmp_path / "nothing") == 4
 
 
 def test_a_system_without_affinity_counts_its_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +350,7 @@ def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
         *("USER", "LOGNAME", "HOSTNAME", "HTTPS_PROXY", "DATABASE_URL", "PYTHONPATH", "PYTHONSTARTUP"),
     ]
     secret = dict.fromkeys(names, "canary")
-    assert "canary" not in environment.worker_environment(STEADY, {}, secret).values()
+    assert "canary" not in variables.worker_environment(STEADY, {}, secret).values()
 
 
 @pytest.mark.parametrize(
@@ -316,34 +362,33 @@ def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
     ],
 )
 def test_what_frameworks_need_is_inherited(name: str) -> None:
-    assert environment.worker_environment(STEADY, {}, {name: "kept"})[name] == "kept"
+    assert variables.worker_environment(STEADY, {}, {name: "kept"})[name] == "kept"
 
 
 def test_variables_that_change_how_frameworks_compute_are_told_and_no_others() -> None:
     parent = {"XLA_FLAGS": "--x", "CC": "gcc-13", "PATH": "/bin", "HOME": "/root", "GITHUB_TOKEN": "canary"}
-    assert environment.tuning_variables(parent) == {"CC": "gcc-13", "XLA_FLAGS": "--x"}
+    assert variables.tuning_variables(parent) == {"CC": "gcc-13", "XLA_FLAGS": "--x"}
     assert (
-        environment.tuning_variables(parent).items()
-        <= environment.worker_environment(STEADY, {}, parent).items()
+        variables.tuning_variables(parent).items() <= variables.worker_environment(STEADY, {}, parent).items()
     )
 
 
 def test_threads_are_what_was_asked_for_whatever_the_shell_says() -> None:
-    made = environment.worker_environment(STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"})
+    made = variables.worker_environment(STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"})
     assert made["OMP_NUM_THREADS"] == made["MKL_NUM_THREADS"] == made["OPENBLAS_NUM_THREADS"] == "3"
     assert made["OMP_PROC_BIND"] == "close"
 
 
 def test_what_the_backend_asks_for_wins() -> None:
     extra = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "NEW": "yes"}
-    assert environment.worker_environment(STEADY, extra, {}).items() >= extra.items()
+    assert variables.worker_environment(STEADY, extra, {}).items() >= extra.items()
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TOP_PAD_"])
 def test_only_the_system_allocator_is_the_shells(name: str) -> None:
-    assert name not in environment.worker_environment(STEADY, {}, {name: "shell"})
-    assert environment.worker_environment(SYSTEM, {}, {name: "shell"})[name] == "shell"
-    assert not any(each.startswith("MALLOC_") for each in environment.worker_environment(SYSTEM, {}, {}))
+    assert name not in variables.worker_environment(STEADY, {}, {name: "shell"})
+    assert variables.worker_environment(SYSTEM, {}, {name: "shell"})[name] == "shell"
+    assert not any(each.startswith("MALLOC_") for each in variables.worker_environment(SYSTEM, {}, {}))
 
 
 FAULTS = """
@@ -368,7 +413,7 @@ def test_steady_memory_is_reused_without_page_faults_in_every_thread() -> None:
     pages = 80 * 2**20 // resource.getpagesize()
     for settings, fewest, most in ((STEADY, 0, pages // 100), (SYSTEM, 1, 2 * pages)):
         parent = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        made = environment.worker_environment(settings, {}, parent)
+        made = variables.worker_environment(settings, {}, parent)
         command = [sys.executable, "-c", FAULTS]
         answer = subprocess.run(command, env=made, capture_output=True, text=True, check=True, timeout=60)
         faults = [int(line) for line in answer.stdout.split()]

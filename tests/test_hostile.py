@@ -165,7 +165,7 @@ def test_x9_a_record_without_a_checksum_is_as_strict(before: bytes, after: bytes
         MeasureOptions(timeout_s=float("nan")),
         MeasureOptions(budget_s=1e300),
         MeasureOptions(rounds=10**400),
-        MeasureOptions(threads=10**30),
+        MeasureOptions(threads=(10**30,)),
         MeasureOptions(workloads=("gemm",), params={"m": 10**310}),
         MeasureOptions(workloads=("gemm",), params={"m": float("inf")}),
     ],

@@ -76,7 +76,7 @@ class Timing:
     clock: Clock
     diary: list[tuple[float, str]] = field(default_factory=list)
 
-    def start(self, target: Target, environment: Mapping[str, str]) -> Timed:
+    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Timed:
         return Timed(target.name, self.clock, self.diary)
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ def test_each_round_has_fresh_workers_and_those_of_virtual_time_stay_while_they_
     diary: list[tuple[str, str]] = []
     workers: list[Any] = []
 
-    def start(target: Target, environment: Mapping[str, str]) -> Any:
+    def start(target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
         diary.append(("start", target.name))
         ready = SimpleNamespace(status="ready", reason="")
         own = SimpleNamespace(

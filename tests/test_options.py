@@ -125,7 +125,9 @@ def test_one_name_is_as_good_as_several(names: list[str]) -> None:
 
 
 def test_names_are_checked_when_a_request_is_made() -> None:
-    asked = request.request(MeasureOptions(dtypes=("float64",), caches=("cold",), params={"m": 3}, threads=1))
+    asked = request.request(
+        MeasureOptions(dtypes=("float64",), caches=("cold",), params={"m": 3}, threads=(1,))
+    )
     assert asked.selection.dtypes == (Dtype.FLOAT64,)
     assert asked.selection.caches == (Cache.COLD,)
     assert asked.selection.params == {"m": [3]}

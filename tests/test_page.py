@@ -242,6 +242,10 @@ def test_the_command_of_a_row_plans_that_case_alone(case: Case, tmp_path: Path) 
         assert f"{name}={value}" in planned
 
 
+def test_a_case_of_several_numbers_of_threads_is_measured_with_its_own() -> None:
+    assert command_of(a_case(threads=3)).endswith("--threads 3")
+
+
 def test_a_case_that_no_command_can_measure_has_none() -> None:
     assert command_of(a_case(environment={"A": "1,2"})) == ""
     assert command_of(a_case(dtype=None)) == ""

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.metrics import steps_s
 from benchbench.errors import UsageError
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Transport, Worker
 from benchbench.launch.workers import Template, template_of
+from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
@@ -53,20 +53,20 @@ values = st.binary(max_size=20).map(lambda raw: raw.replace(b"\0", b"").decode(e
 variables = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), values, max_size=3)
 
 
-@given(st.just(ONE_DEVICE) | several | named, variables)
+@given(st.just(ONE_DEVICE) | several | named, variables, st.integers(0, 4096))
 def test_an_id_says_where_its_case_runs_and_is_read_back(
-    placement: Placement, environment: dict[str, str]
+    placement: Placement, environment: dict[str, str], threads: int
 ) -> None:
     plain = a_case()
-    case = replace(plain, placement=placement, environment=environment)
-    assert split_suffix(case.id) == (plain.id, placement, environment)
+    case = replace(plain, placement=placement, environment=environment, threads=threads)
+    assert split_suffix(case.id) == (plain.id, placement, environment, threads)
     assert (case.id == plain.id) == (case == plain)
 
 
 @given(st.text())
 def test_an_id_without_a_suffix_is_on_one_device(text: str) -> None:
     base = f"{text}@torch:cuda:0"
-    assert split_suffix(base) == (base, ONE_DEVICE, {})
+    assert split_suffix(base) == (base, ONE_DEVICE, {}, 0)
 
 
 def test_suffixes_are_as_documented() -> None:
@@ -134,10 +134,10 @@ def test_a_case_finds_the_variables_of_its_environment(monkeypatch: pytest.Monke
 
 def counting(started: Counter[Template]) -> Callable[[Settings, UserCode | None], Transport]:
     class Counting(LocalTransport):
-        def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
+        def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
             if target == FAKE:
-                started[Template(target.name, tuple(sorted(environment.items())))] += 1
-            return super().start(target, environment)
+                started[Template(target.name, tuple(sorted(environment.items())), threads)] += 1
+            return super().start(target, environment, threads)
 
     return Counting
 

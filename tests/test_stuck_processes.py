@@ -112,7 +112,7 @@ def pool() -> Iterator[tuple[WorkerPool, Asked]]:
     """Of two backends. What is asked of cuda:0 hangs in its driver; all else is answered."""
     asked: Asked = []
 
-    def start(target: Target, environment: Mapping[str, str]) -> Any:
+    def start(target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
         def post(job: dict[str, Any], files: Any = None, *, fork: bool) -> None:
             asked.append((job["kind"], job["case_id"]))
 

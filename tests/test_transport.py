@@ -77,7 +77,7 @@ class Remote:
         self.watched: list[str] = []
         self.closed = False
 
-    def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
+    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
         folder = self._folder / str(len(self.started))
         folder.mkdir()
         self.started.append(RemoteWorker(folder, environment))

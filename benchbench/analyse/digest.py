@@ -246,6 +246,7 @@ def _hardware(machine: Machine) -> dict[str, object]:
         "GiB of memory": round(machine.memory_bytes / 2**30),
         "architecture": machine.architecture,
         "accelerators": machine.accelerators,
+        "CPU quota": "none" if machine.cpu_quota is None else f"{machine.cpu_quota:g}",
     }
 
 

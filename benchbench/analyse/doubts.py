@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.metrics import steps_s
-from benchbench.machine.conditions import other_cores, stolen_cores, tolerated_cores
+from benchbench.machine.conditions import other_cores, step_s, steps_s, stolen_cores, tolerated_cores
 from benchbench.model.measurement import Measurement
 from benchbench.stats import mean, median
 
@@ -46,7 +45,7 @@ class Timed:
 
 def timed(measured: Measurement) -> Timed:
     """What a process measured, and what speaks against it."""
-    return Timed(math.log(median(steps_s(measured))), doubt(measured))
+    return Timed(math.log(step_s(measured)), doubt(measured))
 
 
 def doubt(measured: Measurement) -> Doubt:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from benchbench.errors import UsageError, unknown
 from benchbench.format import listed_seconds
-from benchbench.machine.conditions import energy_j
+from benchbench.machine.conditions import energy_j, step_s
 from benchbench.model.measurement import Cost, Measurement, Memory
 from benchbench.stats import headline, median
 
@@ -139,11 +139,6 @@ def finite(value: float | None, reason: str = "") -> Value:
     return Value(value) if isfinite(value) else Value(None, reason=str(value))
 
 
-def steps_s(measurement: Measurement) -> list[float]:
-    """Seconds per step: one value per block."""
-    return [block / measurement.iterations for block in measurement.block_s]
-
-
 def disagreement(seconds: Sequence[float]) -> str:
     """`processes disagree: 3.55, 216, 213 ms` where they are more than `FARTHEST_APART`, else empty.
 
@@ -176,7 +171,7 @@ def largest(values: Sequence[float], _planned: int | None = None, /) -> Value:
 
 
 def _latency(measured: Measurement) -> Value:
-    return Value(median(steps_s(measured)))
+    return Value(step_s(measured))
 
 
 def _cold_start(measured: Measurement) -> Value:
@@ -349,7 +344,7 @@ METRICS = (
         label="peak host memory",
         unit="B",
         better="lower",
-        meaning="most memory held by the process",
+        meaning="most memory that the process holds while a step runs",
         pooled_by="maximum",
         source=Sampled(process=_peak(lambda measured: measured.peak_host), pool=largest),
         series="peak_host_bytes",

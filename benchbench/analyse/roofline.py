@@ -46,10 +46,10 @@ class Ceiling:
     measured: str  # ISO 8601, UTC
 
 
-def device_of(info: RunInfo, device: str, model: str | None) -> tuple[str, int | None]:
-    """The model of a run's device, and the threads used where it is a CPU: frameworks do not name those."""
-    if device.partition(":")[0] == "cpu":
-        return model or info.machine.cpu, info.settings.threads
+def device_of(info: RunInfo, case: Case, model: str | None) -> tuple[str, int | None]:
+    """The model of a case's device, and the threads used where it is a CPU: frameworks do not name those."""
+    if case.device.partition(":")[0] == "cpu":
+        return model or info.machine.cpu, case.threads or info.settings.threads
     return model or "", None
 
 
@@ -82,7 +82,7 @@ def case_roofs(
 
 def measured_roofs(info: RunInfo, case: Case, device_name: str | None, ceilings: Iterable[Ceiling]) -> Roofs:
     """The roofs of one of the case's devices, by the ceilings."""
-    model, threads = device_of(info, case.device, device_name)
+    model, threads = device_of(info, case, device_name)
     here = [ceiling for ceiling in ceilings if ceiling.device == model]
     rates = {ceiling.quantity: ceiling.rate for ceiling in here if ceiling.threads == threads}
     wanted = str(case.computes_in.compute)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchbench.analyse import pricing, roofline
-from benchbench.analyse.metrics import FOREIGN, LATENCY, METRICS, Rate, Value, finite, steps_s
+from benchbench.analyse.metrics import FOREIGN, LATENCY, METRICS, Rate, Value, finite
 from benchbench.analyse.pricing import CasePrice, Prices, priced
 from benchbench.analyse.roofline import (
     Ceiling,
@@ -26,7 +26,7 @@ from benchbench.analyse.roofline import (
     interruption_notes,
     position,
 )
-from benchbench.machine.conditions import condition_notes, usual_mhz
+from benchbench.machine.conditions import condition_notes, mean_notes, step_s, steps_s, usual_mhz
 from benchbench.model.case import Case, LeftOut, Scalar
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
@@ -278,7 +278,7 @@ def _measured(context: _Context, row: Row, measured: Sequence[Measurement], roun
     metrics = {metric.name: metric.of(measured, context.info.policy.planned) for metric in METRICS}
     latency_s = metrics["latency_s"].value
     where = _position(context, row, measured[0].cost, latency_s)
-    device, _ = device_of(context.info, row.case.device, row.device_name)
+    device, _ = device_of(context.info, row.case, row.device_name)
     shares = {name: share_of(measured, share) for name, share in SHARES.items()}
     return replace(
         row,
@@ -292,6 +292,7 @@ def _measured(context: _Context, row: Row, measured: Sequence[Measurement], roun
             *side_by_side_notes(shares),
             *launch_notes(measured),
             *interruption_notes(measured),
+            *mean_notes(measured),
             *ceiling_notes(where),
             *condition_notes(measured, context.usual_mhz.get(row.case.device)),
         ),
@@ -325,7 +326,7 @@ def _with_shared_intervals(
 
 def _logs(records: Sequence[Record]) -> list[float]:
     outcomes = [record.outcome for record in sorted(records, key=lambda record: record.round)]
-    return [math.log(median(steps_s(each))) for each in outcomes if isinstance(each, Measurement)]
+    return [math.log(step_s(each)) for each in outcomes if isinstance(each, Measurement)]
 
 
 def _with_half_width(row: Row, half: float | None) -> Row:
@@ -364,7 +365,7 @@ def _part_notes(records: Sequence[Record]) -> list[Note]:
     parts: dict[int, list[float]] = {}
     for record in records:
         if isinstance(record.outcome, Measurement):
-            parts.setdefault(record.part, []).append(median(steps_s(record.outcome)))
+            parts.setdefault(record.part, []).append(step_s(record.outcome))
     if len(parts) < 2:
         return []
     medians = [median(values) for values in parts.values()]
@@ -398,7 +399,7 @@ def waiting(step: float, _source: float, consumer: float) -> float:
 def share_of(measured: Sequence[Measurement], share: Share) -> Value:
     """The median of the processes; without a value, and a reason, where a step has no such parts."""
     known = [
-        share(median(steps_s(each)), median(each.parts_s[SOURCE]), median(each.parts_s[CONSUMER]))
+        share(step_s(each), median(each.parts_s[SOURCE]), median(each.parts_s[CONSUMER]))
         for each in measured
         if each.parts_s.get(SOURCE) and each.parts_s.get(CONSUMER)
     ]

@@ -10,13 +10,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.metrics import Value, steps_s
+from benchbench.analyse.metrics import Value
 from benchbench.analyse.rows import Row, case_key
 from benchbench.analyse.view import RunView
+from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import ONE_DEVICE, Strategy
-from benchbench.stats import median, paired
+from benchbench.stats import paired
 
 BATCH = "batch"
 SCHEDULE = "schedule"  # of a pipeline, which one device has not
@@ -75,7 +76,7 @@ def _scaling(view: RunView, row: Row, alone: Row, *, weak: bool) -> Scaling:
 def _rates(view: RunView, row: Row) -> dict[int, float]:
     """Items per second by round."""
     return {
-        record.round: record.outcome.cost.items / median(steps_s(record.outcome))
+        record.round: record.outcome.cost.items / step_s(record.outcome)
         for record in view.recorded.get(case_key(row.case), ())
         if isinstance(record.outcome, Measurement)
     }

@@ -156,8 +156,8 @@ def frame(
 
 
 def _blocks(run: Run) -> list[dict[str, Any]]:
-    from benchbench.analyse.metrics import steps_s
     from benchbench.analyse.rows import case_key, flatten, rows
+    from benchbench.machine.conditions import steps_s
 
     cells = {case_key(row.case): flatten(row) for row in rows(run)}
     facts = {key: {name: row[name] for name in BLOCK_FACTS} for key, row in cells.items()}

@@ -317,6 +317,7 @@ class Backend(ABC):
     caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
     preloads_ahead: bool = True  # what `preload` imports is needed in later rounds, too
     exports: bool = False  # its processes load a model, which a job before them exports (`Session.export`)
+    runs_unused: ClassVar[frozenset[str]] = frozenset()  # modes that execute what no result depends on
     keeps_compiled: bool = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs

@@ -46,6 +46,7 @@ class TensorFlow(Backend):
     summary = "TensorFlow: tf.function, XLA, eager, or converted by TensorRT"
     framework = "tensorflow"
     modes = ("function", "xla", "eager", "tensorrt")
+    runs_unused = frozenset({"eager"})
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")

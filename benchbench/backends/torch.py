@@ -63,6 +63,7 @@ class Torch(Backend):
             'mode="max-autotune-no-cudagraphs")',
         }
     )
+    runs_unused = frozenset(modes)  # torch.compile, too: autograd runs between its graphs
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
     distributions = ("torch",)

@@ -95,7 +95,7 @@ class CaseSession:
     @property
     def configuration(self) -> str:
         """What computes it: `torch compile`, `torch eager [devices=2,strategy=data-parallel]`."""
-        where = suffix(self.case.placement, self.case.environment)
+        where = suffix(self.case.placement, self.case.environment, self.case.threads)
         return " ".join(filter(None, (self.case.target, self.case.mode, where)))
 
 
@@ -182,7 +182,7 @@ def _session(
 
 
 def _hardware(info: RunInfo, row: Row) -> Hardware:
-    model, threads = device_of(info, row.case.device, row.device_name)
+    model, threads = device_of(info, row.case, row.device_name)
     return Hardware(model or row.case.device, threads or 0)
 
 

@@ -113,6 +113,7 @@ def hardware_differences(machines: Sequence[FleetMachine]) -> list[str]:
     known: dict[str, Callable[[FleetMachine], str]] = {
         "CPU": lambda each: each.has.machine.cpu,
         "threads": lambda each: str(each.has.machine.threads),
+        "CPU quota": lambda each: f"{each.has.machine.cpu_quota or 'none'}",
         "memory": lambda each: size(each.has.machine.memory_bytes),
         "accelerators": lambda each: ", ".join(each.has.machine.accelerators),
     }

@@ -14,7 +14,7 @@ import msgspec
 
 from benchbench.analyse.roofline import MEMORY, Ceiling, device_of, implausible
 from benchbench.errors import UnreadableInput
-from benchbench.machine.conditions import condition_notes
+from benchbench.machine.conditions import condition_notes, step_s
 from benchbench.machine.environment import cache_folder, fingerprint
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Machine
@@ -23,7 +23,6 @@ from benchbench.model.note import Note
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.plan.suite import Axes, Entry
-from benchbench.stats import median
 
 SCHEMA = 1  # of the file. 1: first
 DTYPES = (Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16)
@@ -41,16 +40,22 @@ POLICY = Policy(
 )  # fmt: skip
 
 
-def entries(dtypes: Sequence[Dtype]) -> tuple[tuple[str, Entry], ...]:
-    """The smallest product in each dtype, on accelerators some oblong ones, and copies."""
+def entries(dtypes: Sequence[Dtype], threads: list[int] | None = None) -> tuple[tuple[str, Entry], ...]:
+    """The smallest product in each dtype, on accelerators some oblong ones, and copies.
+
+    `threads`: several numbers, each of which has ceilings of its own.
+    """
     oblong: list[Axes] = [dict(zip("mnk", shape, strict=True)) for shape in OBLONG]
     gemm = Entry(
         workload="gemm",
         dtype=list(dtypes),
+        threads=threads,
         cpu=[_square(CPU_SIDES[0])],
         accelerator=[_square(ACCELERATOR_SIDES[0]), *oblong],
     )
-    copy = Entry(workload="copy", dtype=[Dtype.FLOAT32], accelerator=[{"n": ACCELERATOR_COPY}])
+    copy = Entry(
+        workload="copy", dtype=[Dtype.FLOAT32], threads=threads, accelerator=[{"n": ACCELERATOR_COPY}]
+    )
     return ("ceilings", gemm), ("ceilings", copy)
 
 
@@ -61,12 +66,13 @@ def _square(side: int) -> Axes:
 def larger(records: Iterable[Record]) -> list[Case]:
     """The products to measure next: a size more, where the size before was worth it and is no burden.
 
-    Of each device and dtype: the backends that are close to the best.
+    Of each device, dtype and number of threads: the backends that are close to the best.
     """
-    groups: dict[tuple[str, Dtype], list[tuple[Case, float]]] = {}
+    groups: dict[tuple[str, Dtype, int], list[tuple[Case, float]]] = {}
     for record, rate in sorted(_rates(records), key=lambda found: found[1]):  # of a case's rounds the best
         if record.case.workload == "gemm" and len(set(record.case.params.values())) == 1:
-            groups.setdefault((record.case.device, record.case.computes_in), []).append((record.case, rate))
+            place = record.case.device, record.case.computes_in, record.case.threads
+            groups.setdefault(place, []).append((record.case, rate))
     return [case for found in groups.values() for case in _larger(found)]
 
 
@@ -96,7 +102,7 @@ def best(info: RunInfo, records: Iterable[Record]) -> list[Ceiling]:
     for record, rate in sorted(
         _rates(records), key=lambda each: each[0].case.id
     ):  # of equals always the same
-        device, threads = device_of(info, record.case.device, record.device_model)
+        device, threads = device_of(info, record.case, record.device_model)
         quantity = MEMORY if record.case.workload == "copy" else str(record.case.dtype)
         key = device, threads, quantity
         if key not in found or rate > found[key].rate:
@@ -123,8 +129,7 @@ def _rates(records: Iterable[Record]) -> Iterable[tuple[Record, float]]:
     for record in records:
         outcome = record.outcome
         if isinstance(outcome, Measurement) and not implausible(record.case, record.device_model, [outcome]):
-            step = median(outcome.block_s) / outcome.iterations
-            yield record, (outcome.cost.flops or outcome.cost.bytes) / step
+            yield record, (outcome.cost.flops or outcome.cost.bytes) / step_s(outcome)
 
 
 def read_ceilings(machine: Machine) -> tuple[Ceiling, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchbench.diagnosis.checks.base import Host, Level
 from benchbench.diagnosis.checks.clocks import wall_clock
 from benchbench.diagnosis.checks.table import CHECKS
-from benchbench.machine.environment import usable_threads
+from benchbench.machine.environment import default_threads
 from benchbench.machine.kernel import allowed_cpus
 from benchbench.machine.nvml import Nvml
 from benchbench.machine.sampler import watch_neighbours
@@ -63,7 +63,7 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
     return Host(
         root=root,
         cpus=allowed_cpus(),
-        threads=usable_threads(root),
+        threads=default_threads(root),
         pause_s=pause.seconds,
         before=pause.before,
         after=pause.after,

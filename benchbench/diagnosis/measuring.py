@@ -9,10 +9,11 @@ from pathlib import Path
 from benchbench.analyse.roofline import Ceiling
 from benchbench.diagnosis import ceilings, noise, selftest
 from benchbench.diagnosis.findings import Finding, examine, this_host
-from benchbench.errors import NothingToMeasure
+from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.launch.project import no_code
 from benchbench.machine import nvml
 from benchbench.model.options import MeasureOptions
+from benchbench.plan.suite import chosen_threads
 from benchbench.running import request
 from benchbench.running.measure import Team, measuring
 from benchbench.running.observer import RunObserver
@@ -73,7 +74,9 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
     """
     selection = request.selection(options)
     asked = Request(
-        entries=ceilings.entries(selection.dtypes or ceilings.DTYPES),
+        entries=ceilings.entries(
+            selection.dtypes or ceilings.DTYPES, chosen_threads(None, selection.threads)
+        ),
         selection=selection,
         policy=ceilings.POLICY,
         settings=request.settings(options),
@@ -102,6 +105,8 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
 
     Raises UsageError.
     """
+    if len(options.threads) > 1:
+        raise UsageError("The self-test spins with one number of threads.", "Give --threads one number.")
     named = bool(options.backends or options.pythons)
     devices = replace(options, backends=options.backends or ("torch",)) if named or _has_gpu() else None
     targets = request.requested_targets(devices) if devices else []

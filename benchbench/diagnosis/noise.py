@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.metrics import steps_s
 from benchbench.judging.comparison import THRESHOLD, CaseComparison, compare_runs
+from benchbench.machine.conditions import step_s
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo
 from benchbench.model.status import Verdict
-from benchbench.stats import deviation, median
+from benchbench.stats import deviation
 from benchbench.timing.policy import of_rounds
 
 ORDER = (0, 1, 1, 0)  # sides of four rounds: what drifts steadily falls on both alike
@@ -67,7 +67,7 @@ def against_itself(info: RunInfo, records: Sequence[Record]) -> list[Noise]:
 def _noise(verdict: CaseComparison, significant: float | None, records: Sequence[Record]) -> Noise:
     """`significant`: the smallest change that is, four times in five, however small it may be."""
     outcomes = [record.outcome for record in records if record.case.id == verdict.case]
-    medians = [median(steps_s(each)) for each in outcomes if isinstance(each, Measurement)]
+    medians = [step_s(each) for each in outcomes if isinstance(each, Measurement)]
     logs = [math.log(each) for each in medians if each > 0]
     # of log-normal medians (Aitchison & Brown 1957): the CV follows from the spread of the logarithms
     cv = math.sqrt(math.expm1(deviation(logs) ** 2)) if verdict.mde is not None else None

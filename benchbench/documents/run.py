@@ -23,6 +23,7 @@ from benchbench.documents.run_table import (
     UNSURE,
     Work,
     axis,
+    by_threads,
     chosen_columns,
     judged,
     side_by_side,
@@ -31,7 +32,7 @@ from benchbench.documents.run_table import (
     works,
 )
 from benchbench.format import count_of
-from benchbench.judging.ranking import ALIKE, Rival, Standing
+from benchbench.judging.ranking import ALIKE, THREADS, Rival, Standing, WorkVerdict
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
@@ -109,7 +110,7 @@ def report_document(
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
-        answer=tuple(fastest_lines(found, run)),
+        answer=tuple(_answer(found, view)),
         cautions=tuple(_cautions(view, where)),
         overview=overview(found, made),
         facts=tuple(_facts(view, where)),
@@ -233,9 +234,10 @@ def _targets(made: Iterable[Row]) -> list[str]:
 
 
 def _threads(info: RunInfo) -> str:
-    """`2 threads`; where the workers had others, `1 of 2 threads`."""
-    used, usable = info.settings.threads, info.machine.threads
-    return count_of(usable, "thread") if used == usable else f"{used} of {usable} threads"
+    """`2 threads`; where the workers had others, `1 of 2 threads`; and the quota, where there is one."""
+    used, usable, quota = info.settings.threads, info.machine.threads, info.machine.cpu_quota
+    threads = count_of(usable, "thread") if used == usable else f"{used} of {usable} threads"
+    return threads if quota is None else f"{threads} under a quota of {quota:g} CPUs"
 
 
 def _variables(info: RunInfo) -> list[str]:
@@ -262,7 +264,41 @@ def answer(run: Run) -> list[str]:
     """The lines that a report of the run begins with."""
     view = RunView(run)
     measured = [row for row in view.rows if row.ok]
-    return list(map(str, fastest_lines(judged(works(measured), view), run)))
+    return list(map(str, _answer(judged(works(measured), view), view)))
+
+
+def _answer(shown: Sequence[Work], view: RunView) -> list[Cell]:
+    """Who is fastest, and with how many threads; where nothing else is compared, the latter alone."""
+    only_threads = any(work.verdict.kind == THREADS for work in shown)
+    return [*([] if only_threads else fastest_lines(shown, view.run)), *thread_lines(shown, view)]
+
+
+def thread_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
+    """`gemm m=64, torch eager: 2 threads, 1.83× as fast as 1 thread (1.75× to 1.91×)`, for each work.
+
+    Nothing where one number of threads was measured.
+    """
+    compared = by_threads(shown, view)
+    lines = [_threads_line(name, verdict) for name, verdict in compared[:SHOWN] if verdict.others]
+    more = len(compared) - SHOWN
+    return [*lines, *([Cell((f"and {count_of(more, 'work')} more: --by threads",))] if more > 0 else [])]
+
+
+def _threads_line(name: str, verdict: WorkVerdict) -> Cell:
+    assert verdict.fastest
+    best, nearest = verdict.name(verdict.fastest), verdict.others[0]
+    other, ends = verdict.name(nearest.contender), nearest.interval
+    interval = (
+        f"({Number(ends[0], '×')} to {Number(ends[1], '×')})" if ends and ends[1] < WIDEST * ends[0] else ""
+    )
+    if verdict.standing is Standing.WON:
+        said = f"{name}: {best}, {Number(nearest.ratio, '×')} as fast as {other}"
+    elif verdict.standing is Standing.TIED:
+        alike = f"as fast as each other within {ALIKE:.0%}"
+        said = f"{name}: {best} or {other}, {alike}: {Number(nearest.ratio, '×')}"
+    else:
+        said = f"{name}: cannot tell {best} from {other}: {Number(nearest.ratio, '×')}"
+    return Cell((f"{said} {interval}".strip(),))
 
 
 def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from benchbench.analyse.metrics import steps_s
 from benchbench.analyse.rows import Row, params_text
 from benchbench.analyse.view import RunView
 from benchbench.documents.document import (
@@ -22,6 +21,7 @@ from benchbench.documents.document import (
     paged,
 )
 from benchbench.documents.run_table import Work
+from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Cache, Case, Phase, Scalar
 from benchbench.model.run import Run
 

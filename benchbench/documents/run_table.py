@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.metrics import steps_s
 from benchbench.analyse.rows import NUMBERS, CaseKey, Row, case_key, number_of, params_text, unit_of
 from benchbench.analyse.view import RunView
 from benchbench.documents.document import (
@@ -26,7 +25,9 @@ from benchbench.documents.document import (
 )
 from benchbench.documents.short_names import Telling, telling, telling_params
 from benchbench.errors import UsageError, unknown
+from benchbench.format import count_of
 from benchbench.judging.ranking import (
+    THREADS,
     Contender,
     Standing,
     WorkVerdict,
@@ -35,6 +36,7 @@ from benchbench.judging.ranking import (
     rivals_of,
     work_key,
 )
+from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Cache, Case, Scalar
 from benchbench.model.placement import ONE_DEVICE, suffix
 from benchbench.plan.command import command_of
@@ -52,7 +54,7 @@ ALIASES = {  # as typed → the number of a row
 }
 CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
 NO_VERDICT = WorkVerdict(fastest=None, rivals=(), kind="")
-AXES = ("dtype", "mode", "target", "device", "cache", "phase")  # and every parameter
+AXES = ("dtype", "mode", "target", "device", "cache", "phase", THREADS)  # and every parameter
 
 
 def work_tables(shown: Sequence[Work], columns: Sequence[ReportColumn], view: RunView) -> tuple[Table, ...]:
@@ -413,6 +415,24 @@ def judged(found: Sequence[Work], view: RunView) -> list[Work]:
     return [replace(work, verdict=verdict) for work, verdict in zip(found, verdicts, strict=True)]
 
 
+def by_threads(found: Sequence[Work], view: RunView) -> list[tuple[str, WorkVerdict]]:
+    """Who computes which work with several numbers of threads, and how these compare."""
+    contend = _contenders(view)
+    groups: dict[str, dict[str, Contender]] = {}
+    for work in found:
+        for row, name in zip(work.rows, _names_without_threads(work), strict=True):
+            if row.case.threads and (made := contend(row)):
+                groups.setdefault(f"{work.short_title}, {name}", {})[row.case.id] = made
+    several = {name: list(own.values()) for name, own in groups.items() if len(own) > 1}
+    return list(zip(several, judge_works(list(several.values()), view.run.info.policy), strict=True))
+
+
+def _names_without_threads(work: Work) -> list[str]:
+    """Who computes each row of the work, whatever the number of threads."""
+    same_device = len({row.case.device for row in work.rows}) == 1
+    return [_name(row.case, THREADS, same_device, False) for row in work.rows]
+
+
 def besides(groups: Sequence[tuple[Row, Sequence[Row]]], view: RunView) -> list[dict[CaseKey, Beside]]:
     """The rows beside each group's base, by `case_key`; none where the base cannot be compared."""
     contend = _contenders(view)
@@ -462,6 +482,8 @@ def value_of(case: Case, by: str) -> str:
     """The value on an axis; empty where the case has none. A target is told with its mode."""
     if by == "target":
         return f"{case.target} {case.mode}".strip()
+    if by == THREADS:
+        return count_of(case.threads, "thread") if case.threads else "threads as set"
     value = getattr(case, by) if by in AXES else case.params.get(by)
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -513,5 +535,5 @@ def _name(case: Case, by: str, same_device: bool, one_mode: bool) -> str:
         ("", "") if by == "target" else (case.target, "" if by == "mode" or one_mode else case.mode)
     )
     device = "" if same_device or by == "device" else case.device
-    where = suffix(case.placement, case.environment)
+    where = suffix(case.placement, case.environment, 0 if by == THREADS else case.threads)
     return " ".join(filter(None, (target, mode, device, where)))

@@ -86,7 +86,12 @@ def targets(
 
 def is_virtual(backend: str) -> bool:
     """Whether a backend simulates its time, which no neighbour disturbs."""
-    return registry.load_class("benchbench.backends", backend, Backend).virtual  # type: ignore[type-abstract]
+    return backend_class(backend).virtual
+
+
+def backend_class(backend: str) -> type[Backend]:
+    """The class of that name."""
+    return registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
 
 
 def _target(name: str, given: Mapping[str, str], running: str) -> Target:

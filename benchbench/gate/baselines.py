@@ -125,9 +125,12 @@ def remove_baseline(root: Path, name: str) -> int:
 
 
 def hardware(machine: Machine) -> str:
-    """`Example CPU, 2 threads, 8 GiB, Example GPU`."""
+    """`Example CPU, 2 threads, 8 GiB, Example GPU`; with the quota, where there is one."""
     memory = f"{round(machine.memory_bytes / 2**30)} GiB"
-    return ", ".join([machine.cpu, count_of(machine.threads, "thread"), memory, *machine.accelerators])
+    quota = [] if machine.cpu_quota is None else [f"a quota of {machine.cpu_quota:g} CPUs"]
+    return ", ".join(
+        [machine.cpu, count_of(machine.threads, "thread"), *quota, memory, *machine.accelerators]
+    )
 
 
 def _folder_of(root: Path, name: str, machine: Machine) -> Path:

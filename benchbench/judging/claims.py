@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.metrics import Value, metric_named, steps_s
+from benchbench.analyse.metrics import Value, metric_named
 from benchbench.errors import UsageError
+from benchbench.machine.conditions import steps_s
 from benchbench.model.measurement import Measurement
 from benchbench.stats import median
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from benchbench.analyse.doubts import FairPairs, Timed, fair_pairs, timed
 from benchbench.analyse.rows import by_case
+from benchbench.format import count_of
 from benchbench.judging.variance import in_modes
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
@@ -39,7 +40,8 @@ LATER_LOOKS = 0.4  # of the error, times planned over most rounds, at each furth
 SHARED_SIDE = 0.25  # ρ² of the variances of two pairs that have the reference in common: of ρ = 1/2
 MOST_ROUNDS = 200  # that would tell two cases apart: nobody waits for more
 LARGEST = 700.0  # beyond it a logarithm has no float
-KINDS = ("target", "mode", "device")  # the first of which a run has several of is what it compares
+THREADS = "threads"
+KINDS = ("target", "mode", "device", THREADS)  # the first of which a run has several of is what it compares
 
 
 class Standing(StrEnum):
@@ -202,8 +204,8 @@ class WorkVerdict:
 
     def name(self, contender: Contender) -> str:
         """What is compared of a case, such as its target."""
-        value: str = getattr(contender.case, self.kind)
-        return value
+        value: str | int = getattr(contender.case, self.kind)
+        return count_of(value, "thread") if isinstance(value, int) else value
 
 
 def share_of(policy: Policy, rounds: int) -> float:

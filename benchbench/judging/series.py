@@ -146,7 +146,7 @@ def _point(run: Digest, case: CaseDigest, metric: Metric, tag: str | None) -> Po
         hardware=f"{fingerprint(run.machine)}/{case.device_model}",
         device=case.device_model or run.machine.cpu,
         backend=case.case.backend if case.case else "",
-        threads=run.settings.threads,
+        threads=(case.case.threads if case.case else 0) or run.settings.threads,
         processes=processes,
         runs=(run.id,),
         tag=tag,

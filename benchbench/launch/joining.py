@@ -185,7 +185,8 @@ class _Workers:
         target = msgspec.convert(message["target"], Target)
         if message["same_python"]:
             target = dataclasses.replace(target, python=sys.executable)
-        self._workers[message["worker"]] = self._transport.start(target, message["environment"])
+        worker = self._transport.start(target, message["environment"], message["threads"])
+        self._workers[message["worker"]] = worker
 
     def _ready(self, message: Message) -> Message:
         return dataclasses.asdict(self._workers[message["worker"]].ready(message["timeout_s"]))

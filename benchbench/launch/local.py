@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from benchbench.backends.base import Backend
 from benchbench.launch.process import LocalWorker
 from benchbench.launch.project import UserCode, tell_code_runs, user_code, user_data
 from benchbench.launch.transport import NotStarted, Worker
-from benchbench.machine.environment import available_bytes, oom_kills, worker_environment
+from benchbench.machine.environment import available_bytes, oom_kills
 from benchbench.machine.sampler import Sampler, Watch
+from benchbench.machine.variables import worker_environment
 from benchbench.model import own
 from benchbench.model.case import Case
 from benchbench.model.device import Target
@@ -47,15 +49,16 @@ class LocalTransport:
         self._count_oom_kills = count_oom_kills
         self._started: list[Worker] = []  # all of them, so that none is left
 
-    def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
+    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
         """A template process of the target's interpreter; one that is dead already if it cannot start."""
+        settings = replace(self._settings, threads=threads) if threads else self._settings
         try:
             folder = self.scratch.worker_folder()  # first: the run's own may have to be made again
             worker = LocalWorker(
                 [target.python, "-P", "-m", "benchbench.worker", target.backend],
-                self.scratch.environment(target, self._settings, environment),
+                self.scratch.environment(target, settings, environment),
                 folder,
-                self._settings.threads,
+                settings.threads,
                 self._count_oom_kills,
             )
         except OSError as error:  # no such program, no more processes or descriptors, a full disk
@@ -122,7 +125,8 @@ class RunScratch:
     ) -> dict[str, str]:
         """What a worker of `target` is started with; `chosen`: a case's own variables, but none of ours."""
         backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        extra = {**backend.environment(settings, str(self._cache(target, chosen or {}))), **(chosen or {})}
+        cache = str(self._cache(target, settings, chosen or {}))
+        extra = {**backend.environment(settings, cache), **(chosen or {})}
         code = self._code or user_code()
         if code.sources or code.workloads:
             tell_code_runs()
@@ -136,9 +140,12 @@ class RunScratch:
         extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 
-    def _cache(self, target: Target, chosen: Mapping[str, str]) -> Path:
-        """The compile cache of one version and environment: another must not find its programs compiled."""
-        part = sha256(json.dumps(sorted(chosen.items())).encode()).hexdigest()[:12] if chosen else ""
+    def _cache(self, target: Target, settings: Settings, chosen: Mapping[str, str]) -> Path:
+        """The compile cache of one version, environment and number of threads.
+
+        Another of these must not find its programs compiled.
+        """
+        part = sha256(json.dumps([settings.threads, sorted(chosen.items())]).encode()).hexdigest()[:12]
         return self.path / "cache" / target.name / part
 
     def close(self) -> None:

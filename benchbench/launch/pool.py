@@ -173,7 +173,7 @@ class WorkerPool:
         """The answer of a process that can read XPlane traces: JAX's or TensorFlow's, of our interpreter."""
         for backend in TRACE_READERS:
             reader = Target(name="reader", backend=backend, python=self._python)
-            answer = self._ask_fresh(reader, {}, job, files)
+            answer = self._ask_fresh(reader, Template(reader.name), job, files)
             if answer.reply is not None:
                 break
         return answer
@@ -195,14 +195,13 @@ class WorkerPool:
         self._charge("verify_training", begin)
 
     def _spawned(self, case: Case, job: Message, files: Files | None = None) -> Answer:
-        environment = dict(template_of(case).environment)
-        return self._ask_fresh(self._targets[case.target], environment, self._job_of(case, job), files)
+        return self._ask_fresh(self._targets[case.target], template_of(case), self._job_of(case, job), files)
 
     def _ask_fresh(
-        self, target: Target, environment: dict[str, str], job: Message, files: Files | None = None
+        self, target: Target, template: Template, job: Message, files: Files | None = None
     ) -> Answer:
         """The answer of a worker that is started for this job alone."""
-        worker = self._transport.start(target, environment)
+        worker = self._transport.start(target, dict(template.environment), template.threads)
         try:
             greeting = worker.ready()
             if greeting.status != "ready":

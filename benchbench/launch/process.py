@@ -23,7 +23,7 @@ import msgspec
 
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.environment import oom_kills
-from benchbench.machine.kernel import is_group_alive
+from benchbench.machine.kernel import cpus_for, is_group_alive
 from benchbench.wire import MOST_BYTES, LineBuffer, message_of, next_line
 
 GRACE_S = 5.0  # between asking a job to end and ending it, where its own time was not shorter
@@ -188,8 +188,9 @@ class LocalWorker(Worker):
         """The CPUs a job may use, when fewer threads were asked for than there are CPUs."""
         if not hasattr(os, "sched_getaffinity"):
             return None
-        usable = sorted(os.sched_getaffinity(0))
-        return usable[: self._threads] if self._threads < len(usable) else None
+        if self._threads >= len(os.sched_getaffinity(0)):
+            return None
+        return list(cpus_for(self._threads, Path("/")))
 
     def _job_of(self, message: Message) -> int:
         """The id of the job's process. Raises ValueError."""

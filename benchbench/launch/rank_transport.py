@@ -61,9 +61,9 @@ class RankTransport:
         self._local = LocalTransport(settings, code)
         self._numbers = count()
 
-    def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
+    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
         """A worker in every process, or where the framework drives all devices from one, here alone."""
-        own = self._local.start(target, environment)
+        own = self._local.start(target, environment, threads)
         backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
         if backend.spread is not Spread.PROCESSES:
             return own
@@ -75,6 +75,7 @@ class RankTransport:
                     "worker": number,
                     "target": dataclasses.asdict(target),
                     "environment": dict(environment),
+                    "threads": threads,
                     "settings": dataclasses.asdict(self._settings),
                     "same_python": target.python == sys.executable,
                 }

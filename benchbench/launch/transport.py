@@ -149,8 +149,11 @@ class Observer(Protocol):
 class Transport(Protocol):
     """Starts workers on one machine, and watches it while they measure."""
 
-    def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
-        """A worker that begins to import its framework, with a case's variables in its environment."""
+    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
+        """A worker that begins to import its framework, with a case's variables in its environment.
+
+        `threads`: a case's own number; 0: that of the settings.
+        """
 
     def spare_workers(self) -> int:
         """How many more workers, which only wait while cases are measured, its machine has memory for."""

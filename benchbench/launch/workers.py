@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchbench.backends.base import Backend
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Greeting, Transport, Worker
-from benchbench.machine.environment import THREADS
+from benchbench.machine.variables import THREADS
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.registry import load_class
@@ -96,7 +96,8 @@ class RunWorkers:
         return load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
 
     def _started(self, template: Template) -> Worker:
-        return self._transport.start(self._targets[template.target], dict(template.environment))
+        target, environment = self._targets[template.target], dict(template.environment)
+        return self._transport.start(target, environment, template.threads)
 
 
 class Template(NamedTuple):
@@ -104,6 +105,7 @@ class Template(NamedTuple):
 
     target: str
     environment: tuple[tuple[str, str], ...] = ()
+    threads: int = 0  # 0: as many as the settings say
 
 
 # Without a framework. A reference's products are small, and threads that wait for the next one burn its time.
@@ -112,7 +114,7 @@ REFERENCE = Template("reference", tuple(dict.fromkeys(THREADS, "1").items()))
 
 def template_of(case: Case) -> Template:
     """The worker that the case needs."""
-    return Template(case.target, tuple(sorted(case.environment.items())))
+    return Template(case.target, tuple(sorted(case.environment.items())), case.threads)
 
 
 LATE_S = 0.5  # for a message that came in while another worker was waited for

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from benchbench.machine.nvml import POWER_CAP, THROTTLED
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.record import Record
-from benchbench.stats import median
+from benchbench.stats import mean, median
 
 LEAST_SPAN_S = 0.5  # to tell how busy CPUs were: fifty ticks of /proc/stat
 LEAST_ENERGY_S = 2.0  # NVML's counter moves every 20 to 100 ms: at most 5 % of this
 SLOW_CLOCK = 0.75  # of the run's median; below it nvbench calls a clock throttled
 MOST_THROTTLED = 0.1  # of the samples
+MOST_STOPPED = 0.01  # of the time: above it, being stopped by a quota shows
+MEAN_APART = 0.05  # of the median: beyond what blocks of steady steps differ by (docs/measuring.md)
 MOST_WAITING = 0.01  # of the time: above it, what waited for memory shows
 
 
@@ -80,17 +81,12 @@ def _seen(measured: Iterable[Measurement]) -> list[_Seen]:
 
 
 def throttled_samples(telemetry: Telemetry, usual: float | None = None) -> list[frozenset[str]]:
-    """What held the machine back at each sample; empty where nothing did.
-
-    A quota counts at the sample after which it was seen to have stopped the group.
-    """
+    """What held the GPU back at each sample; empty where nothing did."""
     samples: list[set[str]] = [set() for _ in telemetry.at_s]
     for marks, reasons in zip(samples, telemetry.reasons, strict=False):
         marks.update(name for bit, name in THROTTLED.items() if reasons & bit)
     for marks, clock in zip(samples, telemetry.sm_mhz, strict=False):
         marks.update(["low SM clock"] if usual and clock < SLOW_CLOCK * usual else [])
-    for marks, (before, after) in zip(samples[1:], pairwise(telemetry.throttled_s), strict=False):
-        marks.update(["CPU quota"] if after > before else [])
     return [frozenset(marks) for marks in samples]
 
 
@@ -127,6 +123,16 @@ def memory_waiting(measured: Iterable[Measurement]) -> float | None:
     return _rate([(each.telemetry.waited_s[-1], each.span_s) for each in known])
 
 
+def stopped_by_quota(measured: Iterable[Measurement]) -> float | None:
+    """The share of its time in which a cgroup's quota stopped the case; None where that was not seen.
+
+    The kernel adds up what each CPU was stopped, so of several it is their mean.
+    """
+    known = [each for each in _seen(measured) if len(each.telemetry.throttled_s) > 1]
+    span = sum(each.span_s * each.telemetry.cpus for each in known)
+    return min(sum(each.telemetry.throttled_s[-1] for each in known) / span, 1.0) if span > 0 else None
+
+
 def _rate(amounts: Sequence[tuple[float, float]]) -> float | None:
     """All amounts over all seconds, not below 0."""
     span = sum(seconds for _, seconds in amounts)
@@ -134,7 +140,7 @@ def _rate(amounts: Sequence[tuple[float, float]]) -> float | None:
 
 
 def contended(measured: Sequence[Measurement]) -> list[Note]:
-    """What others took of the CPUs or the GPU meanwhile, where it was enough to show in a step."""
+    """What others or a quota took of the CPUs or the GPU meanwhile, where it was enough to show in a step."""
     telemetry = [each.telemetry for each in _seen(measured)]
     limit = tolerated_cores(max((each.cpus for each in telemetry), default=1))
     found = []
@@ -142,9 +148,40 @@ def contended(measured: Sequence[Measurement]) -> list[Note]:
         found.append(note(NoteKind.OTHER_PROCESSES, cores=others))
     if (stolen := stolen_cores(measured) or 0.0) > limit:
         found.append(note(NoteKind.STOLEN_TIME, cores=stolen))
+    if (stopped := stopped_by_quota(measured) or 0.0) > MOST_STOPPED:
+        found.append(note(NoteKind.QUOTA, share=stopped))
     if (most := max((count for each in telemetry for count in each.gpu_processes), default=0)) > 1:
         found.append(note(NoteKind.SHARED_GPU, processes=most))
     return found
+
+
+def steps_s(measured: Measurement) -> list[float]:
+    """Seconds per step: one value per block."""
+    return [block / measured.iterations for block in measured.block_s]
+
+
+def mean_step_s(measured: Measurement) -> float:
+    """Seconds per step over all blocks: times their steps it is the time that passed in them."""
+    return sum(measured.block_s) / (measured.iterations * len(measured.block_s))
+
+
+def step_s(measured: Measurement) -> float:
+    """The time of a step in one process: the median, which a few interrupted blocks do not move.
+
+    Where a CPU quota stopped the process it is the mean: a step without the stops is one that nobody gets.
+    """
+    if (stopped_by_quota([measured]) or 0.0) > MOST_STOPPED:
+        return mean_step_s(measured)
+    return median(steps_s(measured))
+
+
+def mean_notes(measured: Sequence[Measurement]) -> list[Note]:
+    """A note where the headline's medians hide time that passed, over all rounds together."""
+    known = [mean_step_s(each) / step for each in measured if (step := step_s(each)) > 0]
+    times = mean(known) if known else 1.0
+    if 1 / (1 + MEAN_APART) <= times <= 1 + MEAN_APART:
+        return []
+    return [note(NoteKind.MEAN_APART, times=times)]
 
 
 def energy_j(measured: Measurement) -> float | str:

@@ -1,4 +1,4 @@
-"""The machine of a run, how accelbench is installed there, and the environment that its workers start with.
+"""The machine of a run, and how accelbench is installed there.
 
 Stable facts only: no host or user name but as a hash, no frequency, no load.
 """
@@ -18,74 +18,27 @@ import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from benchbench import paths
 from benchbench.errors import UnsupportedSystem, UsageError
-from benchbench.machine.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, read_text
+from benchbench.machine.kernel import (
+    CPUS,
+    allowed_cpus,
+    core_count,
+    memory_bytes,
+    memory_limits,
+    quotas,
+    read_text,
+)
 from benchbench.model.device import Machine
-from benchbench.model.options import Allocator
-from benchbench.model.run import Settings
 
 CACHE = "ACCELBENCH_CACHE"  # the folder that is used instead of the user's cache
 MEMORY_TOLERANCE = 1 / 16  # the next smaller module is a quarter less
 QUERY_TIMEOUT_S = 10.0
-SYSTEM = frozenset({
-    *("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
-    *("XDG_CACHE_HOME", "SYSTEMROOT", "SYSTEMDRIVE", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "LOCALAPPDATA"),
-    *("LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_MONETARY"),
-    # this program's own
-    *("ACCELBENCH_WORKLOADS", "ACCELBENCH_CACHE", "ACCELBENCH_DATA", "ACCELBENCH_DRAWN"),
-})  # fmt: skip
-TUNING = frozenset({  # what changes how frameworks compute, and is recorded
-    # compilers that frameworks start
-    *("CC", "CXX", "CUDACXX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"),
-    # CUDA and its libraries
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_MODULE_LOADING"),
-    *("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_CACHE_DISABLE", "CUDA_CACHE_MAXSIZE"),
-    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUBLAS_WORKSPACE_CONFIG"),
-    *("CUDNN_PATH", "CUDNN_HOME", "NVTX_INJECTION64_PATH", "NVIDIA_VISIBLE_DEVICES"),
-    "NVIDIA_DRIVER_CAPABILITIES",
-    # ROCm
-    *("ROCM_PATH", "HIP_PATH", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION"),
-    # TPU
-    *("PJRT_DEVICE", "TPU_LIBRARY_PATH", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS"),
-    *("TPU_PROCESS_BOUNDS", "TPU_NAME", "TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID"),
-    *("TPU_WORKER_HOSTNAMES", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS", "LIBTPU_INIT_ARGS"),
-    # JAX and XLA
-    *("XLA_FLAGS", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
-    *("XLA_PYTHON_CLIENT_ALLOCATOR", "JAX_PLATFORMS", "JAX_ENABLE_X64"),
-    *("JAX_DEFAULT_MATMUL_PRECISION", "JAX_DISABLE_JIT", "JAX_NUM_CPU_DEVICES", "JAX_DEBUG_NANS"),
-    # TensorFlow and Keras
-    *("TF_XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS"),
-    *("TF_NUM_INTEROP_THREADS", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_THREAD_MODE"),
-    *("TF_CUDNN_DETERMINISTIC", "TF_DETERMINISTIC_OPS", "TF_CUDNN_USE_AUTOTUNE", "KERAS_BACKEND"),
-    # PyTorch and Triton
-    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_LOGS"),
-    *("TORCH_BLAS_PREFER_CUBLASLT", "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", "TORCH_COMPILE_DISABLE"),
-    *("TORCH_CUDA_ARCH_LIST", "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_FREEZING"),
-    *("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING", "TORCHINDUCTOR_CPP_WRAPPER", "TRITON_INTERPRET"),
-    # threads and CPU kernels
-    *("OMP_PROC_BIND", "OMP_PLACES", "OMP_SCHEDULE", "OMP_WAIT_POLICY", "OMP_DYNAMIC", "GOMP_CPU_AFFINITY"),
-    *("GOMP_SPINCOUNT", "KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_HW_SUBSET", "KMP_SETTINGS"),
-    *("MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "MKL_CBWR", "MKL_DYNAMIC", "OPENBLAS_CORETYPE"),
-    *("OPENBLAS_L2_SIZE", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),
-    "DNNL_MAX_CPU_ISA",
-})  # fmt: skip
-INHERITED = SYSTEM | TUNING
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-ALLOCATOR_NAMES = ("LD_PRELOAD", "GLIBC_TUNABLES")
-ALLOCATOR_PREFIX = "MALLOC_"
-STEADY = {
-    # Not the mmap threshold: older glibc ignore one above 32 MiB, and larger arrays would fault each time.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**46),
-    # A thread's own arena has room for 64 MiB; one for all also reuses what another thread freed.
-    "MALLOC_ARENA_MAX": "1",
-}
 GENERIC = ("", "localhost", "root")  # names that say nothing of anybody
 NAME_DIGITS = 4
 PURPOSE = "accelbench"  # other programs that hash the same key get other ids: systemd, machine-id(5)
@@ -101,6 +54,7 @@ def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
         cpu=_cpu(cpuinfo),
         cores=_cores(root, cpuinfo),
         threads=usable_threads(root),
+        cpu_quota=cpu_quota(root),
         memory_bytes=min([_physical_bytes(root), *(limit for limit, _ in memory_limits(root))]),
         architecture=platform.machine(),
         os=os_name(platform.system(), platform.release()),
@@ -113,6 +67,7 @@ def fingerprint(found: Machine) -> str:
     """12 hex digits that change with the hardware, not with the system or Python; memory to the GiB."""
     memory = round(found.memory_bytes / 2**30)
     hardware = [found.cpu, found.cores, found.threads, memory, found.architecture, found.accelerators]
+    hardware += [] if found.cpu_quota is None else [found.cpu_quota]
     return hashlib.sha256(json.dumps(hardware).encode()).hexdigest()[:12]
 
 
@@ -143,8 +98,25 @@ def cache_folder(name: str) -> Path:
 
 
 def usable_threads(root: Path = Path("/")) -> int:
-    """CPUs this process may use: its affinity and, rounded up, every cgroup quota above it; at least 1."""
-    return max(min([len(allowed_cpus()), *(math.ceil(quota) for quota in quotas(root))]), 1)
+    """CPUs this process may use: its affinity and, rounded down, every cgroup quota above it; at least 1.
+
+    Threads beyond a quota use it up before its period ends, and then all of them are stopped.
+    """
+    return max(min([len(allowed_cpus()), *(math.floor(quota) for quota in quotas(root))]), 1)
+
+
+def default_threads(root: Path = Path("/")) -> int:
+    """How many threads a case has unless somebody says so: `usable_threads`, but one for each core.
+
+    Two threads of a core share its units for dense arithmetic, so frameworks take as many as there are cores.
+    """
+    return min(usable_threads(root), core_count(allowed_cpus(), root))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """The CPUs that the least of all quotas allows; None where that is no fewer than there are."""
+    least = min(quotas(root), default=math.inf)
+    return least if least < len(allowed_cpus()) else None
 
 
 def accelerators(search_path: str | None = None) -> tuple[str, ...]:
@@ -159,32 +131,6 @@ def accelerators(search_path: str | None = None) -> tuple[str, ...]:
         return ()
     lines = answer.stdout.decode(errors="replace").splitlines()
     return tuple(line.strip() for line in lines if line.strip())
-
-
-def worker_environment(
-    settings: Settings, extra: Mapping[str, str], parent: Mapping[str, str]
-) -> dict[str, str]:
-    """What a worker is started with: what is allowed of `parent`, threads and allocator, then `extra`.
-
-    An allow-list of names: a token in the shell must not reach a framework's log, and a prefix would let it
-    (`TF_` is TensorFlow's, and Terraform's `TF_VAR_password`). What changes a precision behind its setting,
-    such as NVIDIA_TF32_OVERRIDE or XLA_USE_BF16, is not on it. With the allocator `system` the
-    shell's choice of allocator is kept, with `steady` freed memory is reused, as in a long-running process.
-    """
-    chosen = {name: value for name, value in parent.items() if name.upper() in INHERITED}
-    threads = dict.fromkeys(THREADS, str(settings.threads))
-    shell = {
-        name: value
-        for name, value in parent.items()
-        if name in ALLOCATOR_NAMES or name.startswith(ALLOCATOR_PREFIX)
-    }
-    allocator = STEADY if settings.allocator is Allocator.STEADY else shell
-    return chosen | threads | allocator | dict(extra)
-
-
-def tuning_variables(parent: Mapping[str, str]) -> dict[str, str]:
-    """Variables of `parent` that workers inherit and that may change what is measured, sorted by name."""
-    return {name: parent[name] for name in sorted(parent) if name.upper() in TUNING}
 
 
 def _cpu(cpuinfo: str) -> str:

@@ -73,6 +73,37 @@ def allowed_cpus() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+def cpus_for(threads: int, root: Path) -> tuple[int, ...]:
+    """The CPUs that so many threads of a case run on: one of each core first, then their siblings.
+
+    The first numbers need not be of different cores: many virtual machines number siblings one after another.
+    """
+    taken: dict[str, int] = {}
+    turns = []
+    for cpu in allowed_cpus():
+        core = _siblings(root, cpu) or str(cpu)
+        turns.append((taken.get(core, 0), cpu))
+        taken[core] = taken.get(core, 0) + 1
+    return tuple(sorted(cpu for _, cpu in sorted(turns)[:threads]))
+
+
+def sharing_cores(cpus: Sequence[int], root: Path) -> tuple[int, ...]:
+    """The CPUs and their siblings: what computes on one slows the others of its core."""
+    spans = [each.partition("-") for cpu in cpus for each in _siblings(root, cpu).split(",") if each]
+    siblings = {cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)}
+    return tuple(sorted(siblings | set(cpus)))
+
+
+def core_count(cpus: Sequence[int], root: Path) -> int:
+    """How many cores these CPUs are of; as many as CPUs where the kernel does not show it."""
+    return len({_siblings(root, cpu) or str(cpu) for cpu in cpus})
+
+
+def _siblings(root: Path, cpu: int) -> str:
+    """The CPUs of its core as the kernel lists them: `0,4` or `0-1`."""
+    return read_text(root / CPUS / f"cpu{cpu}/topology/thread_siblings_list").strip()
+
+
 def cpu_flags(root: Path) -> frozenset[str]:
     """The instruction sets that every x86 CPU has; empty elsewhere (proc(5), cpuinfo)."""
     found = re.findall(r"^flags[ \t]*:(.*)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)

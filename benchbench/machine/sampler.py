@@ -42,7 +42,8 @@ LEAST_CORES = 0.05  # cores one must have used for it
 class Sources:
     """What a case's samples are read from; what tells nothing here is not asked.
 
-    `clocks`: the CPUs that tell their clock. `gpu`: its index at NVML's.
+    `cpus`: those that the case runs on, and their siblings. `clocks`: the CPUs that tell their clock.
+    `gpu`: its index at NVML's.
     """
 
     root: Path
@@ -226,11 +227,11 @@ class Watch:
         environment: Mapping[str, str] = os.environ,
         connect: Callable[[], Nvml | str] = connect,
     ) -> None:
-        """`threads`: that a case may use; they are the first CPUs of this process's (launch.py)."""
-        cpus = kernel.allowed_cpus()[:threads]
+        """`threads`: that a case may use."""
+        cpus = kernel.cpus_for(threads, root)
         self._sources = Sources(
             root=root,
-            cpus=cpus,
+            cpus=kernel.sharing_cores(cpus, root),
             clocks=cpus if kernel.clocks_mhz(root, cpus) else (),
             throttling=kernel.throttling_files(root) if any(kernel.quotas(root)) else (),
         )
@@ -244,6 +245,17 @@ class Watch:
 
     def sources(self, case: Case, *, virtual: bool = False) -> Sources:
         """What tells about the case's device, or the reason why nothing does."""
+        return self._on_cpus_of(case, self._of_device(case, virtual=virtual))
+
+    def _on_cpus_of(self, case: Case, found: Sources) -> Sources:
+        """`found` on the CPUs that the case has threads for."""
+        if not case.threads:
+            return found
+        cpus = kernel.cpus_for(case.threads, found.root)
+        watched = kernel.sharing_cores(cpus, found.root)
+        return replace(found, cpus=watched, clocks=cpus if found.clocks else ())
+
+    def _of_device(self, case: Case, *, virtual: bool) -> Sources:
         if virtual:
             return replace(self._sources, no_energy=f"the {case.backend} backend uses none")
         kind = case.device.partition(":")[0]

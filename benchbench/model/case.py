@@ -107,11 +107,14 @@ class Case:
     cache: Cache = Cache.HOT
     placement: Placement = ONE_DEVICE
     environment: dict[str, str] = field(default_factory=dict)  # variables that its process has besides
+    threads: int = 0  # of its process, where the run compares several numbers; 0: as many as the settings say
     doubles: str = ""  # the parameter that is doubled from one case of a sequence to the next
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot be an environment variable, or be doubled."""
         check_environment(self.environment)
+        if self.threads < 0:
+            raise ValueError(f"{self.threads} threads compute nothing")
         if self.doubles and not isinstance(self.params.get(self.doubles), int):
             raise ValueError(f"doubles: {self.doubles!r} is no parameter with a size")
 
@@ -145,7 +148,7 @@ class Case:
         """Stable and readable; `device` may hold a colon, `target` an @. The grammar: model/placement.py."""
         cache = "" if self.cache is Cache.HOT else self.cache
         how = "/".join(filter(None, (self.work, self.mode, cache)))
-        return f"{how}@{self.target}:{self.device}{suffix(self.placement, self.environment)}"
+        return f"{how}@{self.target}:{self.device}{suffix(self.placement, self.environment, self.threads)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,9 +63,10 @@ class Machine:
 
     cpu: str
     cores: int  # physical; 0: not known
-    threads: int  # usable by this process: affinity and cgroup quota respected
+    threads: int  # usable by this process: affinity and cgroup quota respected, siblings of a core counted
     memory_bytes: int  # 0: not known
     architecture: str
     os: str
     python: str
     accelerators: tuple[str, ...] = ()
+    cpu_quota: float | None = None  # CPUs that a cgroup allows, where these are fewer than there are

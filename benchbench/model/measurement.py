@@ -59,7 +59,7 @@ class Telemetry:
     Counters begin at 0 with the first sample. GPU columns are of the case's own GPU, energy is of its device.
     """
 
-    cpus: int  # that the case could use; `busy_s` and `steal_s` are of these
+    cpus: int  # that the case could use, and their siblings; `busy_s` and `steal_s` are of these
     at_s: tuple[float, ...] = ()  # since the window began
     busy_s: tuple[float, ...] = ()  # computing, by every process
     own_s: tuple[float, ...] = ()  # computing, by the parent, the sampler included

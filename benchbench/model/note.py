@@ -23,6 +23,7 @@ class NoteKind(StrEnum):
     OVERSUBSCRIBED = "oversubscribed"
     BATCH_STATISTICS = "batch_statistics"
     PIPELINE = "pipeline"
+    EXECUTED = "executed"
     RECOMPILED = "recompiled"
     EXPORT_IN_COLD_START = "export_in_cold_start"
     CLEARING_IN_PEAKS = "clearing_in_peaks"
@@ -38,12 +39,14 @@ class NoteKind(StrEnum):
     IMPRECISE = "imprecise"
     LAUNCH_BOUND = "launch_bound"
     TIMER_COST = "timer_cost"
+    MEAN_APART = "mean_apart"
     INTERRUPTED_BLOCKS = "interrupted_blocks"
     ABOVE_CEILING = "above_ceiling"
     THROTTLED = "throttled"
     POWER_CAP = "power_cap"
     OTHER_PROCESSES = "other_processes"
     STOLEN_TIME = "stolen_time"
+    QUOTA = "quota"
     SHARED_GPU = "shared_gpu"
     SHORT_OF_MEMORY = "short_of_memory"
     DRIFTED = "drifted"
@@ -57,7 +60,7 @@ class NoteKind(StrEnum):
 
 # A speed that says nothing beside others'.
 UNRANKED = (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED, NoteKind.UNVERIFIED)
-CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.SHARED_GPU)
+CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.QUOTA, NoteKind.SHARED_GPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ CLAUSES = {
     "as its reference does",
     NoteKind.PIPELINE: "{micro_batches} micro-batches pass through {stages} stages: stages that take equally "
     "long wait {share} of a step",
+    NoteKind.EXECUTED: "executes {times} the FLOPs that are counted: {what}",
     NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory include the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks include {bytes} that clear the caches",
@@ -139,6 +143,7 @@ CLAUSES = {
     NoteKind.LAUNCH_BOUND: "launching took the host {share} of the device's time, "
     "in {count} of {rounds} rounds",
     NoteKind.TIMER_COST: "timing takes {share} of a block, more than {limit}",
+    NoteKind.MEAN_APART: "the mean step took {times} the median, which latency and rates go by",
     NoteKind.INTERRUPTED_BLOCKS: "a few blocks were interrupted for long, in {count} of {rounds} rounds",
     NoteKind.ABOVE_CEILING: "{times} the FLOP/s of the best GEMM measured here: its algorithm saves "
     "multiplications, or the ceilings are out of date ({command})",
@@ -147,6 +152,7 @@ CLAUSES = {
     "are: compare only with the same limit",
     NoteKind.OTHER_PROCESSES: "other processes used {cores}",
     NoteKind.STOLEN_TIME: "the hypervisor withheld {cores}",
+    NoteKind.QUOTA: "the CPU quota stopped it {share} of the time, so its times are means of all steps",
     NoteKind.SHARED_GPU: "up to {processes} processes computed on the GPU at once",
     NoteKind.SHORT_OF_MEMORY: "tasks waited {share} of the time",
     NoteKind.DRIFTED: "steps became {share} {what} from the first round to the last, "

@@ -24,6 +24,7 @@ Preset = Literal["quick", "default", "rigorous"]
 Size = int | float | bool | str  # of a workload's parameter
 USUAL_SUITE = "quick"
 TIE = "="  # of parameters that have one value
+MOST_THREADS = 4096
 BARE_TAG = "tag"  # the name of a value that was given none
 TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
 TAG_HINT = "Write --tag branch=main, or --tag VALUE."
@@ -119,6 +120,21 @@ def parse_environment(texts: Sequence[str]) -> dict[str, list[str]]:
             raise UsageError(f"Cannot read --env {text!r}.", "Write it as NAME=value or NAME=value,value.")
         found.setdefault(name, []).extend(values.split(","))
     return found
+
+
+def parse_threads(texts: Sequence[str]) -> tuple[int, ...]:
+    """`["1,2", "4"]` → (1, 2, 4). Raises UsageError."""
+    return tuple(number_of_threads(text) for text in split_names(texts))
+
+
+def number_of_threads(text: str) -> int:
+    """Raises UsageError for anything but a number of threads that a process can have."""
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_THREADS):
+        raise UsageError(
+            f"{text[:20]!r} is not a number of threads.",
+            f"Write threads=2: 1 to {MOST_THREADS} can be asked for.",
+        )
+    return int(text)
 
 
 def parse_interpreters(texts: Sequence[str]) -> dict[str, str]:
@@ -271,8 +287,12 @@ class MeasureOptions:
         kept=False,
         of_baseline=False,
     )
-    threads: int | None = _option(
-        "--threads", text="CPU threads. [default: all usable]", kind=int | None, least=1
+    threads: tuple[int, ...] = _option(
+        "--threads",
+        text="CPU threads. 1,2,4: a case with each. [default: the cores that are usable]",
+        kind=list[str] | None,
+        default=(),
+        read=parse_threads,
     )
     allocator: str = _option(
         "--allocator",
@@ -342,7 +362,7 @@ class MeasureKeywords(TypedDict, total=False):
     budget_s: float | None
     timeout_s: float
     wait_s: float | None
-    threads: int | None
+    threads: int | Sequence[int] | None
     allocator: Allocator | str
     isolation: Isolation | str
     seed: int | None
@@ -366,15 +386,18 @@ def from_keywords(suite: Names, given: MeasureKeywords, command: str) -> Measure
     if given.get("model") and suite == USUAL_SUITE:  # a model takes the place of what is measured unasked
         suite = ()
     values = {
-        name: _normal(value, getattr(plain, name, None)) for name, value in {"suites": suite, **given}.items()
+        name: _normal(name, value, getattr(plain, name, None))
+        for name, value in {"suites": suite, **given}.items()
     }
     return MeasureOptions(**values, command=(command,))
 
 
-def _normal(value: Any, default: Any) -> Any:
+def _normal(name: str, value: Any, default: Any) -> Any:
     """The value of a keyword as a field has it: one name as a tuple, None as the default."""
     if value is None:
         return default
+    if name == "threads":
+        return tuple(number_of_threads(str(each)) for each in ([value] if isinstance(value, int) else value))
     if isinstance(default, tuple):
         return several(str(value) if isinstance(value, int) else [str(each) for each in several(value)])
     if isinstance(default, dict):

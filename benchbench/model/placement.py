@@ -3,11 +3,12 @@
     id     = base [ suffix ]
     base   = work [ "/" mode ] [ "/" cache ] "@" target ":" device        (Case.id)
     suffix = "[" item { "," item } "]"
-    item   = "hosts=" n | "devices=" n | "on=" names | "strategy=" name | "env:" NAME "=" value
+    item   = "hosts=" n | "devices=" n | "on=" names | "strategy=" name | "threads=" n | "env:" NAME "=" value
     names  = name "+" name { "+" name }
 
 What is at its default is left out, so the suffix of a case on one device, in the usual environment, is
-empty. Values are percent-encoded as in a URL. Items come in this order, variables sorted by name.
+empty. Values are percent-encoded as in a URL. Items come in this order, variables sorted by name. `threads`
+is there where a run compares several numbers of threads.
 Standard library only: workers under foreign interpreters import this too.
 """
 
@@ -74,30 +75,31 @@ def check_environment(environment: Mapping[str, str]) -> None:
             raise ValueError(f"{name!r} cannot be an environment variable of that value")
 
 
-def suffix(placement: Placement, environment: Mapping[str, str]) -> str:
+def suffix(placement: Placement, environment: Mapping[str, str], threads: int = 0) -> str:
     """The end of an id; empty at the defaults."""
-    if placement == ONE_DEVICE and not environment:
+    if placement == ONE_DEVICE and not environment and not threads:
         return ""
     items = {
         "hosts": str(placement.hosts) if placement.hosts > 1 else "",
         "devices": str(placement.devices) if placement.devices > 1 else "",
         "on": _quoted(NAMES.join(placement.names)),
         "strategy": "" if placement.strategy is Strategy.SINGLE else placement.strategy.value,
+        "threads": str(threads) if threads else "",
     }
     texts = [f"{name}={value}" for name, value in items.items() if value]
     texts += [f"{ENVIRONMENT}{name}={_quoted(environment[name])}" for name in sorted(environment)]
     return f"[{','.join(texts)}]" if texts else ""
 
 
-def split_suffix(case_id: str) -> tuple[str, Placement, dict[str, str]]:
+def split_suffix(case_id: str) -> tuple[str, Placement, dict[str, str], int]:
     """An id without its suffix, and what the suffix says. Raises ValueError for one that means nothing."""
     written = SUFFIX.search(case_id)
     if written is None:
-        return case_id, ONE_DEVICE, {}
+        return case_id, ONE_DEVICE, {}, 0
     items = dict(_item(text) for text in written[1].split(","))
     environment = {name.removeprefix(ENVIRONMENT): items.pop(name) for name in list(items) if ":" in name}
     check_environment(environment)
-    if unknown := set(items) - {"hosts", "devices", "on", "strategy"}:
+    if unknown := set(items) - {"hosts", "devices", "on", "strategy", "threads"}:
         raise ValueError(f"{case_id} ends in {', '.join(sorted(unknown))}, which is not known")
     placement = Placement(
         hosts=int(items.get("hosts", 1)),
@@ -105,7 +107,7 @@ def split_suffix(case_id: str) -> tuple[str, Placement, dict[str, str]]:
         names=tuple(items["on"].split(NAMES)) if "on" in items else (),
         strategy=Strategy(items.get("strategy", Strategy.SINGLE)),
     )
-    return case_id[: written.start()], placement, environment
+    return case_id[: written.start()], placement, environment, int(items.get("threads", 0))
 
 
 def _item(text: str) -> tuple[str, str]:

@@ -84,6 +84,7 @@ def _check_count(
         * len(entry.cache)
         * len(entry.world or [1])
         * len(entry.strategy or [1])
+        * len(entry.threads or [1])
         * sum(map(point_count, _tables(entry, device)))
         * (DOUBLINGS + 1 if entry.double else 1)
         for device in devices
@@ -166,8 +167,8 @@ def _cases_on(
     backend = backend_of(probe)
     usual = workload.modes(backend) if isinstance(workload, OwnModel) else backend.modes[:1]
     modes = entry.mode or usual
-    axes = (entry.dtype or [], modes, entry.cache, selection.environments, placed)
-    for point, (dtype, mode, cache, environment, placement) in itertools.product(
+    axes = (entry.dtype or [], modes, entry.cache, selection.environments, entry.threads or [0], placed)
+    for point, (dtype, mode, cache, environment, threads, placement) in itertools.product(
         _sized(entry, device), itertools.product(*axes)
     ):
         case = Case(
@@ -183,6 +184,7 @@ def _cases_on(
             cache=cache,
             placement=placement,
             environment=dict(environment),
+            threads=threads,
             doubles=entry.double,
         )
         yield case, absent or unsupported(case, workload, probe, device, launched=selection.launched)
@@ -214,6 +216,8 @@ def entry_plans(entry: Entry, case: Case) -> bool:
     if case.cache not in entry.cache or (entry.mode and case.mode not in entry.mode):
         return False
     if entry.backend and case.backend not in entry.backend:
+        return False
+    if entry.threads and case.threads not in entry.threads:
         return False
     if not any(is_of(parse_world(world), case) for world in entry.world or entry_workload(entry).worlds):
         return False

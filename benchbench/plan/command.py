@@ -25,6 +25,8 @@ def command_of(case: Case) -> str:
         words += ["--cache", case.cache]
     for name, text in case.environment.items():
         words += ["--env", f"{name}={text}"]
+    if case.threads:
+        words += ["--threads", str(case.threads)]
     return shlex.join(words)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case, Scalar
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.record import Record
 from benchbench.model.status import Status
-from benchbench.stats import median
 
 DOUBLINGS = 20  # of a parameter, at most: a million times its first value
 RISE = 1.05  # of the items a second: less is no rise
@@ -97,5 +97,5 @@ def _plateau(name: str, smaller: Sequence[Record]) -> str:
 
 
 def items_per_s(measured: Measurement) -> float:
-    """The rate of one process, by the median of its blocks."""
-    return measured.cost.items * measured.iterations / median(measured.block_s)
+    """The rate of one process."""
+    return measured.cost.items / step_s(measured)

@@ -138,7 +138,9 @@ def _step_s(case: Case, device_class: DeviceClass) -> float:
 
 def _import_s(cases: Iterable[Case], rounds: int) -> float:
     """Seconds to import the frameworks in all rounds: side by side, as far as there are cores."""
-    templates = {(case.target, *sorted(case.environment.items())): start_up(case) for case in cases}
+    templates = {
+        (case.target, case.threads, *sorted(case.environment.items())): start_up(case) for case in cases
+    }
     alone = [each.import_s for each in templates.values()]
     return max([rounds * sum(alone) / CORES, *alone])
 

@@ -15,9 +15,10 @@ from benchbench.environments.targets import read_interpreters, targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.project import UserCode
+from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, LeftOut
 from benchbench.model.device import Probe, Target
-from benchbench.model.options import Allocator, Isolation
+from benchbench.model.options import Allocator, Isolation, number_of_threads
 from benchbench.model.placement import ENVIRONMENT, VARIABLE
 from benchbench.model.run import RunInfo, Settings
 from benchbench.model.status import Status
@@ -108,6 +109,7 @@ def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
         mode=variant.mode or _mode(case, probe.target),
         dtype=variant.dtype or case.dtype,
         cache=variant.cache or case.cache,
+        threads=0 if "threads" in variant.settings else case.threads,
         environment={
             name: value for name, value in {**case.environment, **variant.environment}.items() if value
         },
@@ -184,13 +186,8 @@ def _with_variable(found: Variant, name: str, equals: str, value: str) -> Varian
     if not equals or not VARIABLE.fullmatch(name):
         hint = f"Write {ENVIRONMENT}NAME=value, or {ENVIRONMENT}NAME= to leave it as it is."
         raise UsageError(f"Cannot read {ENVIRONMENT}{name}.", hint)
+    check_variable(name)
     return replace(found, environment={**found.environment, name: value})
-
-
-def _threads(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{text!r} is not a number of threads.", "Write threads=2.")
-    return int(text)
 
 
 def _setting(name: str, read: Callable[[str], object]) -> Callable[[Variant, str], Variant]:
@@ -202,7 +199,7 @@ OPTIONS: Mapping[str, Callable[[Variant, str], Variant]] = {
     "dtype": lambda found, text: replace(found, dtype=member(Dtype, text)),
     "device": lambda found, text: replace(found, device=text),
     "cache": lambda found, text: replace(found, cache=member(Cache, text)),
-    "threads": _setting("threads", _threads),
+    "threads": _setting("threads", number_of_threads),
     "allocator": _setting("allocator", lambda text: member(Allocator, text)),
     "isolation": _setting("isolation", lambda text: member(Isolation, text)),
 }

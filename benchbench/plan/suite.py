@@ -23,9 +23,10 @@ from benchbench import registry
 from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
+from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Scalar
-from benchbench.model.options import TIE, tied
-from benchbench.model.placement import NAMES, VARIABLE, Strategy
+from benchbench.model.options import TIE, number_of_threads, tied
+from benchbench.model.placement import NAMES, Strategy
 from benchbench.plan.revision import content_at
 from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES
@@ -46,6 +47,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: list[Cache] = msgspec.field(default_factory=lambda: [Cache.HOT])
     world: list[int | str] | None = None  # how many compute a step together, or which; None: as needed
     strategy: list[Strategy] | None = None  # how they divide it; None: every way that there is
+    threads: list[int] | None = None  # CPU threads, a case with each; None: as many as `--threads` says
     double: str = ""  # a parameter: doubled from each size on, until memory is full or nothing is gained
     cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
     accelerator: list[Axes] = msgspec.field(default_factory=lambda: [{}])
@@ -100,6 +102,7 @@ class Selection:
     environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned in every one
     worlds: tuple[str, ...] = ()  # numbers of devices, or names of them
     strategies: tuple[Strategy, ...] = ()
+    threads: tuple[int, ...] = ()  # several make cases; one is a setting, but of what compares several
     launched: bool = False  # by a launcher: each rank sees the devices that it was given, the first not all
     hosts: int = 1  # on which the devices of a world of several lie
 
@@ -194,6 +197,8 @@ def _check(entry: Entry, where: str) -> None:
         _check_doubled(workload, entry.double)
         for world in entry.world or []:
             parse_world(world)
+        for threads in entry.threads or []:
+            number_of_threads(str(threads))
     except UsageError as error:
         raise SuiteError(f"{where}: {error}", error.hint) from error
 
@@ -337,9 +342,15 @@ def _override(entry: Entry, selection: Selection) -> Entry:
         cache=list(selection.caches) or entry.cache,
         world=list(selection.worlds) or entry.world,
         strategy=list(selection.strategies) or entry.strategy,
+        threads=chosen_threads(entry.threads, selection.threads),
         cpu=[overridden(axes, own) for axes in entry.cpu],
         accelerator=[overridden(axes, own) for axes in entry.accelerator],
     )
+
+
+def chosen_threads(own: list[int] | None, asked: tuple[int, ...]) -> list[int] | None:
+    """The numbers of threads that make cases of their own; a single one is the setting of the whole run."""
+    return list(asked) if len(asked) > 1 or (asked and own) else own
 
 
 def sizes_left_behind(
@@ -373,10 +384,7 @@ def _changed(entry: Entry, **changes: object) -> Entry:
 def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], ...]:
     """Every combination of the values; a variable with the value "" is left as it is. Raises UsageError."""
     for name in chosen:
-        if not VARIABLE.fullmatch(name):
-            raise UsageError(
-                f"{name!r} is not the name of an environment variable.", "Write --env NAME=value."
-            )
+        check_variable(name)
     check_count(math.prod(map(len, chosen.values())))
     combinations = itertools.product(*chosen.values())
     return tuple(

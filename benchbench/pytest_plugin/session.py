@@ -27,10 +27,10 @@ from benchbench.machine.environment import (
     machine_id,
     name_hashes,
     same_hardware,
-    tuning_variables,
     usable_threads,
 )
 from benchbench.machine.sampler import EndSampler, Watch
+from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.function import PYTHON

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchbench import paths
 from benchbench.environments import targets as interpreters
-from benchbench.environments.targets import is_virtual
+from benchbench.environments.targets import backend_class, is_virtual
 from benchbench.errors import CannotWrite
 from benchbench.format import size
 from benchbench.launch import catalogue, own_models
@@ -33,6 +33,7 @@ from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.environment import cache_folder, limits, usable_threads
 from benchbench.machine.kernel import read_text
 from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since, watch_neighbours
+from benchbench.machine.variables import unused_variables, worker_environment
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import Call
@@ -162,6 +163,7 @@ def staffed(
             for team in teams
         ]
         tell_system(observer, sys.platform)
+        tell_variables(observer, teams, os.environ)
         if any(team.code != no_code() for team in teams):
             for line in catalogue.user_file_warnings():  # what is measured may not need these files
                 observer.note(line)
@@ -172,6 +174,20 @@ def tell_system(observer: RunObserver, platform: str) -> None:
     """Tell what is missing where this is not Linux."""
     if missing := limits(platform):
         observer.note(missing)
+
+
+def tell_variables(observer: RunObserver, teams: Sequence[Team], shell: Mapping[str, str]) -> None:
+    """Tell which well-known variables of the shell do not reach the workers as they are."""
+    started = [
+        worker_environment(
+            team.settings, backend_class(target.backend)().environment(team.settings, ""), shell
+        )
+        for team in teams
+        for target in team.targets
+        if not is_virtual(target.backend)
+    ]
+    if unused := unused_variables(shell, started):
+        observer.note(unused)
 
 
 def measure_suite(

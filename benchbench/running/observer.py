@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench.format import seconds, visible
+from benchbench.machine.conditions import step_s
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
-from benchbench.stats import median
 
 SHOWN = 3  # operators in a profile's line
 
@@ -113,9 +113,8 @@ def line(record: Record) -> str:
     outcome = record.outcome
     if isinstance(outcome, Failure):
         return f"{outcome.status:<14} {name}  {visible(outcome.message)}"
-    step = median(outcome.block_s) / outcome.iterations
     unsteady = "" if outcome.steady else "  (still warming up)"
-    return f"{outcome.ending:<14} {name}  {seconds(step)}, round {record.round + 1}{unsteady}"
+    return f"{outcome.ending:<14} {name}  {seconds(step_s(outcome))}, round {record.round + 1}{unsteady}"
 
 
 def profile_line(found: Profiled) -> str:

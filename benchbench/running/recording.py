@@ -20,12 +20,13 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from benchbench import __version__
-from benchbench.analyse.metrics import steps_s
 from benchbench.errors import NothingToMeasure, UnreadableInput
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
-from benchbench.machine.environment import machine, machine_id, name_hashes, tuning_variables
+from benchbench.machine.conditions import steps_s
+from benchbench.machine.environment import machine, machine_id, name_hashes
+from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case, Phase
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure, Measurement

@@ -14,10 +14,10 @@ from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.own_models import FRAMEWORK
-from benchbench.machine.environment import usable_threads
+from benchbench.machine.environment import default_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
-from benchbench.model.options import Allocator, Isolation, MeasureOptions, check_tags
+from benchbench.model.options import Allocator, Isolation, MeasureOptions, check_tags, number_of_threads
 from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
@@ -27,7 +27,7 @@ from benchbench.timing.policy import POLICIES, of_rounds, within
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy)
 N = TypeVar("N", int, float, int | None)
-MOST_THREADS, MOST_ROUNDS, MOST_S = 4096, 10_000, 30 * 86_400  # thirty days
+MOST_ROUNDS, MOST_S = 10_000, 30 * 86_400  # thirty days
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +133,7 @@ def selection(options: MeasureOptions) -> Selection:
         },
         worlds=_worlds(options.worlds, options.devices),
         strategies=tuple(member(Strategy, name) for name in options.strategies),
+        threads=tuple(dict.fromkeys(options.threads)),
         environments=environments(
             {
                 name: [value] if isinstance(value, str) else value
@@ -152,9 +153,10 @@ def _worlds(texts: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:
 
 
 def settings(options: MeasureOptions) -> Settings:
-    """How the workers are run. Raises UsageError."""
+    """How the workers are run; of several numbers of threads each is its cases' own. Raises UsageError."""
+    threads = {number_of_threads(str(each)) for each in options.threads}
     return Settings(
-        threads=_within("threads", options.threads, MOST_THREADS) or usable_threads(),
+        threads=threads.pop() if len(threads) == 1 else default_threads(),
         allocator=member(Allocator, options.allocator),
         isolation=member(Isolation, options.isolation),
         timeout_s=_within("seconds for a process", options.timeout_s, MOST_S),

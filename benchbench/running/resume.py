@@ -13,7 +13,8 @@ from benchbench import __version__, paths
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import visible
 from benchbench.launch import catalogue, own_models
-from benchbench.machine.environment import machine, same_hardware, tuning_variables
+from benchbench.machine.environment import machine, same_hardware
+from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
 from benchbench.model.measurement import Measurement
@@ -31,7 +32,7 @@ from benchbench.store.redaction import own_redaction
 from benchbench.store.runs import Progress, RunWriter
 
 LIST = "accelbench list runs shows which runs were interrupted."
-HARDWARE = ("cpu", "cores", "threads", "memory_bytes", "architecture", "accelerators")
+HARDWARE = ("cpu", "cores", "threads", "cpu_quota", "memory_bytes", "architecture", "accelerators")
 
 
 def resume_run(

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchbench.format import count_of
+from benchbench.machine.conditions import step_s
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.run import Policy
-from benchbench.stats import headline, median
+from benchbench.stats import headline
 
 POLICIES = {
     "quick": Policy(
@@ -63,7 +64,7 @@ def rounds_of(policy: Policy, outcomes: Sequence[Measurement | Failure]) -> int:
 
 def half_width(measured: Sequence[Measurement], planned: int | None = None) -> float:
     """Half of the headline's 95 % interval, as a fraction of the headline; infinite where there is none."""
-    medians = [median(each.block_s) / each.iterations for each in measured]
+    medians = [step_s(each) for each in measured]
     if len(medians) < 2 or min(medians) <= 0:
         return math.inf
     found = headline(medians, planned=planned)

@@ -15,7 +15,12 @@ HEAD, RECORDS, END = "run.json", "records.jsonl", "end.json"
 ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 MOST_BYTES = 64 * 2**20  # of a file, and of a line of records, as docs/formats.md says
 ONE_DEVICE = {"hosts": 1, "devices": 1, "strategy": "single"}
-DEFAULTS: tuple[object, ...] = ("hot", {}, ONE_DEVICE)  # of a case's cache, environment, placement
+DEFAULTS: tuple[object, ...] = (
+    "hot",
+    {},
+    ONE_DEVICE,
+    0,
+)  # of a case's cache, environment, placement, threads
 
 
 def is_run(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from benchbench.backends.base import CLEARING, Backend, Session, Timer
-from benchbench.machine.kernel import cpu_seconds, peak_host, reset_host_peak
+from benchbench.machine.kernel import cpu_seconds
 from benchbench.model.case import Cache, Case, Dtype
 from benchbench.model.measurement import Measurement, Memory
 from benchbench.model.note import Note, NoteKind, note
@@ -30,6 +30,7 @@ from benchbench.timing.sampling import (
     premature,
 )
 from benchbench.worker import verify
+from benchbench.worker.memory import step_peak
 from benchbench.worker.program import (
     Message,
     Runner,
@@ -76,7 +77,6 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
 
 def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: Opened) -> Measurement:
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
-    host_reset = reset_host_peak()
     timer = session.timer(session.flush if case.cache is Cache.COLD else None)
     with stage(stages, "cold"):
         output, cold_s, compiled = first_call(runner, session, timer)
@@ -92,9 +92,11 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
     with stage(stages, "timing"):
         samples = time_steps(opened, agreed, policy if on_cpu(job) else on_accelerator(policy))
     warm = bool(job["warm"]) and backend.keeps_compiled
-    peak_device, host = device_peak(session, warm=warm), peak_host(host_reset)
+    peak_device = device_peak(session, warm=warm)
     with stage(stages, "parts"):
         parts_s = time_parts(runner, agreed, samples.iterations)
+    with stage(stages, "memory"):
+        host = step_peak(runner.step, session.wait)
     if not runner.program.simulated:
         check_timed(backend, job, stages, opened, samples)
     return Measurement(
@@ -115,7 +117,12 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         relative_error=error,
         allowed_error=allowed,
         precision=opened.precision,
-        notes=(*notes, *session.notes, *notes_of(case, runner, session, samples)),
+        notes=(
+            *notes,
+            *session.notes,
+            *unused_notes(backend, case, workload),
+            *notes_of(case, runner, session, samples),
+        ),
         workload_version=workload.work_version,
         window=samples.window,
         batches=samples.batches,
@@ -194,6 +201,13 @@ def notes_of(case: Case, runner: Runner, session: Session, samples: Samples) -> 
         yield note(NoteKind.CLEARING_IN_PEAKS, bytes=CLEARING * session.cache_bytes())
     if samples.recompiled:
         yield note(NoteKind.RECOMPILED, count=samples.recompiled)
+
+
+def unused_notes(backend: Backend, case: Case, workload: Workload) -> Iterator[Note]:
+    """A note where a forward pass is executed that no result needs, and that is not counted."""
+    if workload.forward_unused and case.mode in backend.runs_unused:
+        what = "a forward pass, which these gradients do not need"
+        yield note(NoteKind.EXECUTED, times=1 + workload.forward_unused, what=what)
 
 
 def together(timer: Timer, session: Session) -> Stopwatch:

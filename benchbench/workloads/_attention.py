@@ -9,6 +9,7 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.workloads._programs import jax_layers, tensorflow_layers
 from benchbench.workloads.base import Operation, Program
 
@@ -120,7 +121,7 @@ class ScaledDotProduct(Operation):
         def step(q: Any, k: Any, v: Any) -> Any:
             return tensorflow_layers.attention_products(q, k, v, mask)
 
-        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"))
+        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"), notes=self._masked_notes())
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """jax.nn.dot_product_attention, by cuDNN where it can be; plain products on the CPU.
@@ -148,4 +149,11 @@ class ScaledDotProduct(Operation):
         def step(q: Any, k: Any, v: Any) -> Any:
             return jax_layers.attention_products(q, k, v, mask)
 
-        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"))
+        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"), notes=self._masked_notes())
+
+    def _masked_notes(self) -> tuple[Note, ...]:
+        """A note where products of all pairs are computed, of which a causal mask needs about half."""
+        if not self.causal:
+            return ()
+        times = 2 * self.length / (self.length + 1)
+        return (note(NoteKind.EXECUTED, times=times, what="all pairs, of which the causal mask leaves half"),)

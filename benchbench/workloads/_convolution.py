@@ -181,6 +181,7 @@ class ConvolutionBackward(Backward, Convolution):
     """Gradients of images and filters, neither of which depends on the output; sampled as results are."""
 
     needs_forward = False
+    forward_unused = 0.5  # the two gradients cost a forward pass each
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None

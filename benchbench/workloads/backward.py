@@ -190,4 +190,5 @@ def _backward(step: Any, context: DeviceContext, arrays: Arrays, forward: Progra
         input_axes=forward.input_axes,
         input_index=forward.input_index,
         layout=forward.layout,
+        notes=forward.notes,
     )

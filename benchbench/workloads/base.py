@@ -72,6 +72,7 @@ class Workload(ABC):
     draws_tolerated: ClassVar[float] = 0.0
     lacking: ClassVar[Mapping[str, str]] = {}  # framework that has no builder → why, where that is known
     refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "": it is
+    forward_unused: ClassVar[float] = 0.0  # FLOPs of a forward pass that no result needs, over those counted
     worlds: ClassVar[tuple[int, ...]] = (1,)  # of how many devices it is measured, if nobody says
     placement: ClassVar[Placement] = ONE_DEVICE  # of an instance: the devices that compute a step together
     rank: ClassVar[int | None] = None  # of an instance: whose part a process has; None: it has all

@@ -84,7 +84,7 @@ def clock_limit(host: Host) -> Sequence[Sight]:
 
 
 def quota(host: Host) -> Sequence[Sight]:
-    """A cgroup's quota against the threads of a run, which round it up."""
+    """A cgroup's quota against the threads of a run, which round it down."""
     least = min(quotas(host.root), default=None)
     if least is None:
         return (Sight(Level.OK, f"no quota; {count_of(host.threads, 'thread')}"),)
@@ -108,7 +108,8 @@ def siblings(host: Host) -> Sequence[Sight]:
     cores = {read_text(path).strip() for path in paths}
     if "" in cores:
         return unknown_result("the kernel does not show which CPUs share a core")
-    seen = f"{count_of(host.threads, 'thread')} on {count_of(len(cores), 'core')}"
+    on = f"{count_of(len(cores), 'core')} with {count_of(len(host.cpus), 'CPU')}"
+    seen = f"{count_of(host.threads, 'thread')} on {on}"
     return (Sight(Level.WARNING if host.threads > len(cores) else Level.OK, seen, len(cores), "cores"),)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from benchbench.analyse.metrics import steps_s
 from benchbench.documents.run import RunReport
 from benchbench.exporters.base import RunExporter
 from benchbench.exporters.json import json_text
+from benchbench.machine.conditions import steps_s
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record

@@ -158,6 +158,7 @@ class ConvTranspose2dBackward(Backward, ConvTranspose2d):
 
     summary = "gradients of a 2-D transposed convolution"
     needs_forward = False
+    forward_unused = 0.5  # the two gradients cost a forward pass each
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None

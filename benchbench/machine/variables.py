@@ -1,0 +1,146 @@
+"""Variables of the shell: which reach the workers, which are recorded, and which accelbench sets itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from benchbench.errors import UsageError
+from benchbench.model.options import Allocator
+from benchbench.model.placement import VARIABLE
+from benchbench.model.run import Settings
+
+DATA = frozenset({  # where models and data lie, and whether they may be fetched
+    *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE"),
+    *("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "TORCH_HOME", "KERAS_HOME"),
+    *("TFDS_DATA_DIR", "TFHUB_CACHE_DIR"),
+})  # fmt: skip
+SYSTEM = DATA | frozenset({  # what programs need to run, and where they find data
+    *("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+    *("XDG_CACHE_HOME", "SYSTEMROOT", "SYSTEMDRIVE", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "LOCALAPPDATA"),
+    *("LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_MONETARY"),
+    # this program's own
+    *("ACCELBENCH_WORKLOADS", "ACCELBENCH_CACHE", "ACCELBENCH_DATA", "ACCELBENCH_DRAWN"),
+})  # fmt: skip
+TUNING = frozenset({  # what changes how frameworks compute, and is recorded
+    # compilers that frameworks start
+    *("CC", "CXX", "CUDACXX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"),
+    # CUDA and its libraries
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_MODULE_LOADING"),
+    *("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_CACHE_DISABLE", "CUDA_CACHE_MAXSIZE"),
+    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUBLAS_WORKSPACE_CONFIG"),
+    *("CUDNN_PATH", "CUDNN_HOME", "NVTX_INJECTION64_PATH", "NVIDIA_VISIBLE_DEVICES"),
+    "NVIDIA_DRIVER_CAPABILITIES",
+    # ROCm
+    *("ROCM_PATH", "HIP_PATH", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION"),
+    # TPU
+    *("PJRT_DEVICE", "TPU_LIBRARY_PATH", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS"),
+    *("TPU_PROCESS_BOUNDS", "TPU_NAME", "TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID"),
+    *("TPU_WORKER_HOSTNAMES", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS", "LIBTPU_INIT_ARGS"),
+    # JAX and XLA
+    *("XLA_FLAGS", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    *("XLA_PYTHON_CLIENT_ALLOCATOR", "JAX_PLATFORMS", "JAX_ENABLE_X64"),
+    *("JAX_DEFAULT_MATMUL_PRECISION", "JAX_DISABLE_JIT", "JAX_NUM_CPU_DEVICES", "JAX_DEBUG_NANS"),
+    # TensorFlow and Keras
+    *("TF_XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"),
+    *("TF_NUM_INTEROP_THREADS", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_THREAD_MODE"),
+    *("TF_CUDNN_DETERMINISTIC", "TF_DETERMINISTIC_OPS", "TF_CUDNN_USE_AUTOTUNE", "KERAS_BACKEND"),
+    # PyTorch and Triton
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_LOGS"),
+    *("TORCH_BLAS_PREFER_CUBLASLT", "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", "TORCH_COMPILE_DISABLE"),
+    *("TORCH_CUDA_ARCH_LIST", "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_FREEZING"),
+    *("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING", "TORCHINDUCTOR_CPP_WRAPPER", "TRITON_INTERPRET"),
+    # threads and CPU kernels
+    *("OMP_PROC_BIND", "OMP_PLACES", "OMP_SCHEDULE", "OMP_WAIT_POLICY", "OMP_DYNAMIC", "GOMP_CPU_AFFINITY"),
+    *("GOMP_SPINCOUNT", "KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_HW_SUBSET", "KMP_SETTINGS"),
+    *("MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "MKL_CBWR", "MKL_DYNAMIC", "OPENBLAS_CORETYPE"),
+    *("OPENBLAS_L2_SIZE", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),
+    *("DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"),
+    # what passes between devices: NCCL's and libfabric's variables are known by their beginnings
+    *("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
+})  # fmt: skip
+TUNING_PREFIXES = ("NCCL_", "TORCH_NCCL_", "FI_")  # each library has over a hundred, and more in each release
+SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH")  # part of a name that no prefix lets through
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # set for every worker
+ALLOCATOR_NAMES = ("LD_PRELOAD", "GLIBC_TUNABLES")
+ALLOCATOR_PREFIX = "MALLOC_"
+STEADY = {
+    # Not the mmap threshold: older glibc ignore one above 32 MiB, and larger arrays would fault each time.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**46),
+    # A thread's own arena has room for 64 MiB; one for all also reuses what another thread freed.
+    "MALLOC_ARENA_MAX": "1",
+}
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
+COUNTS = (*THREADS, "NPROC", "TF_NUM_INTRAOP_THREADS")  # XLA's pool and TensorFlow's have names of their own
+REFUSED = {  # what makes no cases, since accelbench sets it itself or it names what is the same for all
+    **dict.fromkeys(COUNTS, "--threads 1,2 makes a case with each number of threads."),
+    **dict.fromkeys(CACHES, "Each run has compile caches of its own."),
+    **dict.fromkeys(DATA, "Set it in the shell: it reaches every process, and names no case."),
+    **dict.fromkeys(("ACCELBENCH_WORKLOADS", "ACCELBENCH_DATA"), "Set it in the shell."),
+    "PYTHONPATH": "accelbench.toml names your code: [code] sources.",
+}
+INSTEAD = {  # well-known variables that no worker takes from the shell → what decides in their place
+    **dict.fromkeys(COUNTS, "--threads"),
+    **dict.fromkeys(("NUMEXPR_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "--threads"),
+    **dict.fromkeys(("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"), "--dtype"),
+    **dict.fromkeys(("ONEDNN_DEFAULT_FPMATH_MODE", "XLA_USE_BF16", "XLA_DOWNCAST_BF16"), "--dtype"),
+    **dict.fromkeys(CACHES, "each run has its own"),
+}
+BY_ENV = "--env"  # decides where a backend sets what the shell says otherwise
+
+
+def worker_environment(
+    settings: Settings, extra: Mapping[str, str], parent: Mapping[str, str]
+) -> dict[str, str]:
+    """What a worker is started with: what is allowed of `parent`, threads and allocator, then `extra`.
+
+    An allow-list of names: a token in the shell must not reach a framework's log, and a prefix would let it
+    (`TF_` is TensorFlow's, and Terraform's `TF_VAR_password`). What changes a precision behind its setting,
+    such as NVIDIA_TF32_OVERRIDE or XLA_USE_BF16, is not on it. With the allocator `system` the
+    shell's choice of allocator is kept, with `steady` freed memory is reused, as in a long-running process.
+    """
+    chosen = {name: value for name, value in parent.items() if name.upper() in SYSTEM or is_tuning(name)}
+    threads = dict.fromkeys(THREADS, str(settings.threads))
+    shell = {name: value for name, value in parent.items() if _is_allocator(name)}
+    allocator = STEADY if settings.allocator is Allocator.STEADY else shell
+    return chosen | threads | allocator | dict(extra)
+
+
+def is_tuning(name: str) -> bool:
+    """Whether workers inherit the variable and it may change what is measured."""
+    known = name.upper()
+    return known in TUNING or (known.startswith(TUNING_PREFIXES) and not SECRET.search(known))
+
+
+def tuning_variables(parent: Mapping[str, str]) -> dict[str, str]:
+    """Variables of `parent` that workers inherit and that may change what is measured, sorted by name."""
+    return {name: parent[name] for name in sorted(parent) if is_tuning(name)}
+
+
+def check_variable(name: str) -> None:
+    """Raise UsageError for what makes no cases."""
+    if not VARIABLE.fullmatch(name):
+        raise UsageError(f"{name!r} is not the name of an environment variable.", "Write --env NAME=value.")
+    if instead := REFUSED.get(name):
+        raise UsageError(f"{name} makes no cases.", instead)
+
+
+def unused_variables(parent: Mapping[str, str], workers: Iterable[Mapping[str, str]]) -> str:
+    """One line on well-known variables of `parent` that some worker does not have as they are; "" without.
+
+    `workers`: what each is started with.
+    """
+    workers = list(workers)
+    known = [name for name in sorted(parent) if name in INSTEAD or is_tuning(name) or _is_allocator(name)]
+    unused = [name for name in known if any(each.get(name) != parent[name] for each in workers)]
+    texts = [f"{name} ({_instead(name)})" for name in unused]
+    return f"variables of the shell that are not used: {', '.join(texts)}" if texts else ""
+
+
+def _instead(name: str) -> str:
+    return INSTEAD.get(name) or ("--allocator system keeps it" if _is_allocator(name) else BY_ENV)
+
+
+def _is_allocator(name: str) -> bool:
+    return name in ALLOCATOR_NAMES or name.startswith(ALLOCATOR_PREFIX)

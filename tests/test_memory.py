@@ -1,0 +1,58 @@
+"""The peak of host memory is a step's, whatever the allocator kept before it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchbench.machine.variables import STEADY
+from benchbench.worker import memory
+
+MIB = 2**20
+STEPS = """
+import json, sys
+import numpy as np
+from benchbench.worker.memory import step_peak
+
+def step(extra):
+    kept = [np.ones(4 * 2**20, np.uint8) for _ in range(extra)]
+    return np.ones(4 * 2**20, np.uint8)
+
+hoard = [np.ones(4 * 2**20, np.uint8) for _ in range(40)]
+del hoard  # 160 MiB, which a steady allocator keeps
+peaks = [step_peak(lambda: step(extra), lambda output: None).bytes for extra in (0, 8, 0, 16)]
+kept = [np.ones(4 * 2**20, np.uint8) for _ in range(40)]
+del kept
+resident = int(open("/proc/self/statm").read().split()[1]) * 4096
+print(json.dumps([*peaks, resident]))
+"""
+
+
+def peaks(environment: dict[str, str]) -> list[int]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS], env=plain | environment, capture_output=True, text=True, check=True
+    )
+    return [int(each) for each in json.loads(done.stdout)]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator and /proc")
+def test_a_peak_is_what_the_step_holds_under_either_allocator() -> None:
+    steady, system = peaks(STEADY), peaks({})
+    for found in (steady, system):
+        plain, eight, again, sixteen, _ = found
+        assert abs(eight - plain - 32 * MIB) < MIB
+        assert abs(sixteen - plain - 64 * MIB) < MIB
+        assert abs(again - plain) < MIB
+    assert max(abs(a / b - 1) for a, b in zip(steady[:4], system[:4], strict=True)) < 0.03
+    assert steady[4] > system[4] + 100 * MIB  # the allocator is steady again
+
+
+def test_without_glibc_the_steps_are_taken_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("benchbench.worker.memory.ctypes.CDLL", lambda name: object())
+    memory.step_peak(lambda: len(calls), calls.append)
+    assert calls == list(range(1 + memory.STEPS))  # the first one does not count

@@ -1,0 +1,159 @@
+"""Several numbers of threads are an axis of cases; a single one is a setting, and names no case."""
+
+import os
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.documents.run import answer, report_document
+from benchbench.errors import SuiteError, UsageError
+from benchbench.launch.local import LocalTransport
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.workers import Template, template_of
+from benchbench.machine.sampler import Watch
+from benchbench.model.device import Target
+from benchbench.model.options import MeasureOptions, from_keywords, parse_threads
+from benchbench.model.record import Record
+from benchbench.model.run import Settings
+from benchbench.plan.cases import plan
+from benchbench.plan.suite import load_suite
+from benchbench.running import recording
+from benchbench.running.request import request
+from benchbench.store.runs import read_run
+from benchbench.timing.policy import POLICIES
+from tests.factories import a_case, a_probe, a_run, a_run_info, some_rounds
+from tests.program import accelbench
+from tests.test_placement import counting
+
+FAKE = Target(name="fake", backend="fake", python=sys.executable)
+GEMM = "gemm  m=64 n=64 … · float32 · cpu"
+SUITE = """description = "s"
+[[cases]]
+workload = "gemm"
+cpu = [{ m = 8, n = 8, k = 8 }]
+"""
+
+
+def planned(options: MeasureOptions) -> list[str]:
+    asked = request(options)
+    return [case.id.partition("@")[2] for case in plan(asked.entries, asked.selection, [a_probe()]).cases]
+
+
+def a_suite(folder: Path, line: str = "") -> str:
+    path = folder / "s.toml"
+    path.write_text(SUITE + line)
+    return str(path)
+
+
+def test_several_numbers_make_cases_and_one_or_none_names_no_case(tmp_path: Path) -> None:
+    suite = (a_suite(tmp_path),)
+    assert planned(MeasureOptions(suites=suite)) == ["torch:cpu"]
+    assert planned(MeasureOptions(suites=suite, threads=(2,))) == ["torch:cpu"]
+    assert planned(MeasureOptions(suites=suite, threads=(1, 2))) == [
+        "torch:cpu[threads=1]",
+        "torch:cpu[threads=2]",
+    ]
+    assert request(MeasureOptions(suites=suite, threads=(3,))).settings.threads == 3
+    assert request(MeasureOptions(suites=suite, threads=(3, 3))).settings.threads == 3
+
+
+def test_a_suite_names_its_numbers_and_the_command_line_replaces_them(tmp_path: Path) -> None:
+    suite = (a_suite(tmp_path, "threads = [1, 4]\n"),)
+    assert planned(MeasureOptions(suites=suite)) == ["torch:cpu[threads=1]", "torch:cpu[threads=4]"]
+    assert planned(MeasureOptions(suites=suite, threads=(4,))) == ["torch:cpu[threads=4]"]
+    assert planned(MeasureOptions(suites=suite, threads=(2, 3))) == [
+        "torch:cpu[threads=2]",
+        "torch:cpu[threads=3]",
+    ]
+    with pytest.raises(SuiteError, match="'0' is not a number of threads"):
+        load_suite(a_suite(tmp_path, "threads = [0]\n"))
+
+
+def test_numbers_are_typed_with_commas_or_given_as_numbers() -> None:
+    assert parse_threads(["1,2", "4"]) == (1, 2, 4)
+    assert from_keywords((), {"threads": 2}, "f").threads == (2,)
+    assert from_keywords((), {"threads": [1, 2]}, "f").threads == (1, 2)
+    for wrong in ("0", "-1", "two", "1.5", "9999999", "²"):
+        with pytest.raises(UsageError, match="is not a number of threads"):
+            parse_threads([wrong])
+
+
+def test_each_number_has_a_process_of_its_own_with_as_many_threads() -> None:
+    transport = LocalTransport(Settings(threads=5))
+    torch = replace(FAKE, name="torch", backend="torch")
+    usual, two = (transport.scratch.environment(torch, Settings(threads=n)) for n in (5, 2))
+    transport.close()
+    assert (usual["OMP_NUM_THREADS"], two["OMP_NUM_THREADS"]) == ("5", "2")
+    assert usual["TORCHINDUCTOR_CACHE_DIR"] != two["TORCHINDUCTOR_CACHE_DIR"]
+    case = a_case()
+    assert template_of(replace(case, threads=2)) == template_of(case)._replace(threads=2)
+
+
+@pytest.mark.real
+def test_a_worker_is_told_the_number_of_its_case() -> None:
+    cases = [a_case(backend="fake", params={"m": 8, "n": 8, "k": 8}, threads=each) for each in (0, 1)]
+    started: Counter[Template] = Counter()
+    with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
+        policy = replace(POLICIES["quick"], rounds=1)
+        info = a_run_info(plan=tuple(cases), policy=policy, probes=tuple(pool.probe()))
+        records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
+    assert {(record.case.threads, record.outcome.status) for record in records} == {(0, "ok"), (1, "ok")}
+    assert started == {template_of(case): 1 for case in cases}
+
+
+def test_the_cpus_of_its_threads_are_watched() -> None:
+    watch = Watch(len(os.sched_getaffinity(0)))
+    assert len(watch.sources(a_case(threads=1)).cpus) == 1
+    assert watch.sources(a_case(threads=0)).cpus == tuple(sorted(os.sched_getaffinity(0)))
+
+
+def of_threads(seconds: dict[int, float], **over: Any) -> list[Record]:
+    """Six rounds of a case with each number of threads; rounds differ by a thousandth, the same for all."""
+    return [
+        record
+        for threads, each in seconds.items()
+        for record in some_rounds(
+            *(each * (1 + 0.001 * number) for number in range(6)), case=a_case(threads=threads, **over)
+        )
+    ]
+
+
+def test_the_answer_names_the_best_number_of_each_target_with_the_interval_of_its_lead() -> None:
+    torch, jax = of_threads({1: 2.0, 2: 1.0, 4: 3.0}), of_threads({1: 1.0, 2: 4.0}, target="jax")
+    assert answer(a_run(torch)) == [
+        f"{GEMM}, torch eager: 2 threads, 2.00× as fast as 1 thread (2.00× to 2.00×)"
+    ]
+    assert answer(a_run([*torch, *jax]))[1:] == [
+        f"{GEMM}, torch eager: 2 threads, 2.00× as fast as 1 thread (2.00× to 2.00×)",
+        f"{GEMM}, jax eager: 1 thread, 4.00× as fast as 2 threads (4.00× to 4.00×)",
+    ]
+
+
+def test_numbers_that_are_alike_are_not_told_apart() -> None:
+    one, two = (a_case(threads=threads) for threads in (1, 2))
+    alike = some_rounds(1.0, 1.002, 1.0, case=one) + some_rounds(1.0, 1.0, 1.003, case=two)
+    (line,) = answer(a_run(alike))
+    assert "1 thread or 2 threads, as fast as each other within 3%" in line
+    assert answer(a_run(of_threads({2: 1.0}))) == []
+
+
+def test_numbers_stand_side_by_side() -> None:
+    made = report_document(a_run(of_threads({1: 2.0, 2: 1.0})), by="threads")
+    assert [column.name for column in made.tables[0].columns] == ["", "1 thread", "2 threads", "ratio"]
+    assert [str(cell) for cell in made.tables[0].rows[0]][-1] == "0.500×"
+
+
+@pytest.mark.real
+def test_a_run_with_several_numbers_is_planned_measured_and_stored(tmp_path: Path) -> None:
+    found = accelbench("run", "-w", "gemm", "-b", "fake", "--threads", "1,2", "--rounds", "2", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    run = read_run(next((tmp_path / "results/runs").iterdir()))
+    assert {case.threads for case in run.info.plan} == {1, 2}
+    assert {record.case.threads for record in run.records} == {1, 2}
+    many = ("run", "-w", "gemm", "-b", "fake", "--threads", "1,many")
+    wrong = accelbench(*many, cwd=tmp_path, code=2)
+    assert "'many' is not a number of threads" in wrong.stderr

@@ -1,0 +1,116 @@
+"""What a worker has of the shell's variables: what changes the computation, or a line names it."""
+
+from pathlib import Path
+
+import pytest
+
+from benchbench.errors import UsageError
+from benchbench.machine.variables import (
+    DATA,
+    THREADS,
+    check_variable,
+    tuning_variables,
+    unused_variables,
+    worker_environment,
+)
+from benchbench.model.device import Target
+from benchbench.model.options import Allocator, MeasureOptions
+from benchbench.model.run import Settings
+from benchbench.plan.rerun import parse_variant
+from benchbench.running.measure import Team, tell_variables
+from benchbench.running.observer import RunObserver
+from benchbench.running.request import request
+from tests.program import accelbench
+
+SETTINGS = Settings(threads=3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ATEN_CPU_CAPABILITY", "NCCL_P2P_DISABLE", "NCCL_DEBUG", "TORCH_NCCL_BLOCKING_WAIT"),
+        *("GLOO_SOCKET_IFNAME", "FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA"),
+    ],
+)
+def test_what_changes_kernels_or_what_passes_between_devices_reaches_workers_and_is_recorded(
+    name: str,
+) -> None:
+    assert worker_environment(SETTINGS, {}, {name: "x"})[name] == "x"
+    assert tuning_variables({name: "x"}) == {name: "x"}
+
+
+@pytest.mark.parametrize("name", ["NCCL_AUTH_TOKEN", "FI_PASSWORD", "NCCL_API_KEY", "FIGMA", "NCCLX"])
+def test_a_beginning_lets_no_secret_through(name: str) -> None:
+    assert name not in worker_environment(SETTINGS, {}, {name: "canary"})
+    assert tuning_variables({name: "canary"}) == {}
+
+
+@pytest.mark.parametrize("name", sorted(DATA))
+def test_where_data_lie_reaches_workers_and_makes_no_cases(name: str) -> None:
+    assert worker_environment(SETTINGS, {}, {name: "/data"})[name] == "/data"
+    assert tuning_variables({name: "/data"}) == {}
+    with pytest.raises(UsageError, match=f"{name} makes no cases") as caught:
+        request(MeasureOptions(workloads=("gemm",), environment={name: "/data"}))
+    assert "Set it in the shell" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", [*THREADS, "NPROC", "TF_NUM_INTRAOP_THREADS"])
+def test_what_accelbench_sets_itself_is_refused_and_the_option_named(name: str) -> None:
+    for refused in (
+        lambda: check_variable(name),
+        lambda: request(MeasureOptions(workloads=("gemm",), environment={name: ["1", "2"]})),
+        lambda: parse_variant(f"env:{name}=1"),
+    ):
+        with pytest.raises(UsageError, match=f"{name} makes no cases") as caught:
+            refused()
+        assert "--threads 1,2" in caught.value.hint
+
+
+def test_a_line_names_the_variables_that_do_not_reach_a_worker_as_they_are() -> None:
+    shell = {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "3",
+        "NVIDIA_TF32_OVERRIDE": "1",
+        "LD_PRELOAD": "/x.so",
+        "XLA_FLAGS": "--x",
+        "HOME": "/root",
+        "GITHUB_TOKEN": "canary",
+        "TF_VAR_password": "canary",
+    }
+    line = unused_variables(shell, [worker_environment(SETTINGS, {}, shell)])
+    assert line == (
+        "variables of the shell that are not used: LD_PRELOAD (--allocator system keeps it), "
+        "NVIDIA_TF32_OVERRIDE (--dtype), OMP_NUM_THREADS (--threads)"
+    )
+    overridden = worker_environment(SETTINGS, {"XLA_FLAGS": "--y"}, shell)
+    assert "XLA_FLAGS (--env)" in unused_variables(shell, [overridden])
+    system = Settings(threads=1, allocator=Allocator.SYSTEM)
+    used = {"LD_PRELOAD": "/x.so", "OMP_NUM_THREADS": "1"}
+    assert unused_variables(used, [worker_environment(system, {}, used)]) == ""
+
+
+def test_a_backend_that_sets_a_variable_itself_is_told() -> None:
+    told: list[str] = []
+
+    class Teller(RunObserver):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    def team(backend: str) -> Team:
+        return Team(targets=[Target(name=backend, backend=backend, python="p")], settings=SETTINGS)
+
+    shell = {"NPROC": "9", "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "ATEN_CPU_CAPABILITY": "default"}
+    tell_variables(Teller(), [team("fake")], shell)
+    assert told == []
+    tell_variables(Teller(), [team("jax")], shell)
+    assert told == [
+        "variables of the shell that are not used: NPROC (--threads), XLA_PYTHON_CLIENT_PREALLOCATE (--env)"
+    ]
+
+
+@pytest.mark.real
+def test_a_variable_that_does_nothing_is_a_usage_error(tmp_path: Path) -> None:
+    typed = ("run", "-w", "gemm", "-b", "fake", "--env", "OMP_NUM_THREADS=1,2")
+    found = accelbench(*typed, cwd=tmp_path, code=2)
+    assert "OMP_NUM_THREADS makes no cases" in found.stderr
+    assert "--threads 1,2" in found.stderr
