@@ -34,7 +34,7 @@ ELSEWHERE = "not part of the run"
 class Pair:
     """One case in both runs; `verdict` is None where a test is to decide.
 
-    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. If
+    `ref_logs` and `new_logs` have the metric's logarithm for each process that counts. If
     `interleaved`, they are of the same rounds. `planned`: those of either side that tell its spread.
     """
 
@@ -195,7 +195,7 @@ def _pair(
     bars: Sequence[str],
     planned: tuple[int | None, int | None],
 ) -> Pair:
-    ref_logs, new_logs = ref.logs(metric), new.logs(metric)
+    ref_logs, new_logs = _first_rounds(ref.logs(metric), new.logs(metric), planned)
     bars = [*bars, *case_bars(ref, new)]
     verdict, reason = (
         _presence(ref, new)
@@ -217,6 +217,22 @@ def _pair(
         reason=reason,
         planned=(ref.planned_logs(metric, planned[0]), new.planned_logs(metric, planned[1])),
     )
+
+
+def _first_rounds(
+    ref: list[float], new: list[float], planned: tuple[int | None, int | None]
+) -> tuple[list[float], list[float]]:
+    """As many rounds of both as the side with fewer has, but all that were planned.
+
+    Where a side's first rounds decided how many followed, those that agreed got fewer. Of skewed processes
+    they are the fast ones, and the side with more rounds looks slower (studies/adaptive_rounds.py).
+    """
+    fewest = min(len(ref), len(new))
+    first, second = (
+        len(own) if count is None else max(count, fewest)
+        for own, count in zip((ref, new), planned, strict=True)
+    )
+    return ref[:first], new[:second]
 
 
 def _bar(bars: Sequence[str]) -> tuple[Verdict, str] | None:
