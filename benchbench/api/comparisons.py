@@ -68,10 +68,12 @@ def _sessions(root: Path, machine: Machine) -> list[Digest]:
     from benchbench.gate import baselines
     from benchbench.judging.sessions import ENOUGH, days_of
 
-    names = baselines.baseline_names(root)
-    found = {each.id: each for name in names for each in baselines.stored_sessions(root, name, machine)}
-    if len(set(days_of([each.started for each in found.values()]))) < ENOUGH:
-        for name in selectors.run_ids(root)[-MOST_READ:]:
+    found: dict[str, Digest] = {}
+    with suppress(UnreadableInput, OSError):  # two runs can be compared without what else is there
+        names = baselines.baseline_names(root)
+        found |= {each.id: each for name in names for each in baselines.stored_sessions(root, name, machine)}
+        few = len(set(days_of([each.started for each in found.values()]))) < ENOUGH
+        for name in selectors.run_ids(root)[-MOST_READ:] if few else ():
             with suppress(UnreadableInput):  # it costs only itself
                 found.setdefault(name, digest(runs.read_run(root / runs.RUNS / name)))
     return sorted(found.values(), key=lambda each: (each.started, each.id))
