@@ -1,7 +1,6 @@
 """How much sessions of a baseline differ: told by all cases of a check, and where sessions cannot tell."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -47,7 +46,6 @@ from studies.sessions import (
 )
 from tests.rendering import rendered
 from tests.simulator import Array, a_session, allowed
-from tests.test_architecture import ROOT
 
 POLICY = GatePolicy(metrics=METRICS[:1])
 FIRST, SECOND, BOTH = "against the sessions", "interleaved with the baseline's code", "both tests interleaved"
@@ -314,40 +312,3 @@ def test_of_what_is_called_half_is_likely_larger_and_half_smaller_than_it_is() -
 
 def test_a_change_far_beyond_the_bar_is_as_large_as_it_looks() -> None:
     assert likely_size(Difference(0.5, 0.01, 10.0), 0.05, 0.01) == pytest.approx(0.5, rel=1e-3)
-
-
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def test_the_documentation_quotes_the_committed_output() -> None:
-    output = [cells(line) for line in (ROOT / "studies/output/sessions.md").read_text().splitlines()]
-    shares = {tuple(row[:4]): row[4:] for row in output if len(row) == 8}
-    text = (ROOT / "docs/checking.md").read_text().partition("## Figures")[2].partition("\n## ")[0]
-    rows = [row for row in map(cells, text.splitlines()) if len(row) == 6 and row[0].isdigit()]
-    assert len(rows) > 25
-    for row in rows:
-        shared, own = ([float(share[:-2]) for share in shares[*row[:3], each]] for each in ("shared", "own"))
-        quoted = [f"{shared[place]} ({own[place]}) %" for place in (0, 2, 3)]
-        assert row[3:] == quoted
-
-
-def test_the_documentation_quotes_other_sessions_too() -> None:
-    output = [cells(line) for line in (ROOT / "studies/output/sessions.md").read_text().splitlines()]
-    text = (ROOT / "docs/checking.md").read_text().partition("## Figures")[2].partition("\n## ")[0]
-    other = [row for row in output if len(row) == 10 and row[3] == "shared"]
-    table = [row for row in map(cells, text.splitlines()) if len(row) == 7 and row[0].isdigit()]
-    assert table == [[*row[:2], *row[4:8], row[9]] for row in other if row[0] != "1"]
-    unchanged = {tuple(row[:3]): row[3][:-2] for row in output if len(row) == 5}
-    shared, own = (
-        [unchanged["5", f"{spread} %", variance] for spread in (0, 2, 5, 10)]
-        for variance in ("shared", "own")
-    )
-    prose = " ".join(text.split())
-    assert f"{in_words(shared)} % ended with 10 ({in_words(own)} % with `--variance own`)" in prose
-    seldom = [unchanged[count, "2 %, six cases twice", "shared"] for count in ("5", "10")]
-    assert tuple(seldom) == re.findall(r"by twice as much, ([0-9.]+) %[^,]+, ([0-9.]+) %", prose)[0]
-
-
-def in_words(shares: list[str]) -> str:
-    return f"{', '.join(shares[:-1])} and {shares[-1]}"
