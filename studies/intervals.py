@@ -37,7 +37,7 @@ KINDS = (
     "two modes, 0.1 %",
 )
 Source = np.random.Generator
-DRAWS = 4000  # of all cases, for the mean logarithm of a noise
+DRAWS = 500  # of all cases, for the mean logarithm of a noise
 
 
 def level(logs: Callable[[Source], Array]) -> float:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -25,12 +24,6 @@ SHOWN = (  # noise, rounds: rows of studies/output/adaptive_rounds.md
 
 def lines(study: str) -> list[str]:
     return (ROOT / "studies/output" / study).read_text().splitlines()
-
-
-def tables(study: str) -> list[list[str]]:
-    """The tables of an output, each its lines."""
-    groups = groupby(lines(study), key=lambda line: line.startswith("|"))
-    return [list(own) for is_table, own in groups if is_table]
 
 
 def cells(line: str) -> list[str]:

@@ -156,7 +156,7 @@ class Moments:
     @property
     def skewness(self) -> float:
         """0 in the mean of normal values, above 0 where some are much larger than the rest."""
-        return self.cube / self.square**1.5
+        return self.cube / (self.square * math.sqrt(self.square))
 
     @property
     def kurtosis(self) -> float:
