@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from benchbench.analyse.rows import LATENCY, rows
+from benchbench.analyse.metrics import METRICS
+from benchbench.analyse.rows import rows
 from benchbench.model.run import Policy, Run
 from benchbench.stats import headline, median
 from benchbench.timing.policy import POLICIES
@@ -49,7 +50,7 @@ def level(logs: Callable[[Source], Array]) -> float:
 def shared(run: Run) -> Iterator[tuple[float, float]]:
     """The interval of each case in a report."""
     for row in rows(run):
-        found = row.metric(LATENCY.name)
+        found = row.metric(METRICS[0].name)
         yield found.low or 0.0, found.high or math.inf
 
 

@@ -130,7 +130,7 @@ def _found(detector: Detector, series: Sequence[Array]) -> list[list[int]]:
     return [detector(logs, source) for logs in series]
 
 
-def _cells(shares: Sequence[float]) -> str:
+def _cells(shares: Sequence[float | np.floating]) -> str:
     return " | ".join(f"{100 * share:.0f}%" for share in shares)
 
 

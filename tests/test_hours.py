@@ -193,6 +193,13 @@ def test_days_before_the_code_changed_last_do_not_count() -> None:
     assert math.sqrt(found.variance) == pytest.approx(float(np.std(CALM, ddof=1)), rel=1e-3)
 
 
+def test_a_change_that_too_few_days_follow_is_held_by_the_intervals() -> None:
+    ref, new = of_day(0, factor=1.3), of_day(1, factor=1.3)
+    (found,) = told(sessions([*CALM, 0.3, 0.31, 0.29]), ref, new).values()
+    assert found.days == 10
+    assert math.sqrt(found.variance) > 0.1
+
+
 def test_the_intervals_hold_what_sessions_differ_by() -> None:
     ref, new = of_day(0), of_day(1, factor=1.05)
     alone = compare_runs(ref, new)

@@ -20,8 +20,8 @@ def between_sessions(
 ) -> Mapping[str, BetweenSessions]:
     """By case, how much `sessions` of the machine differ, oldest first; of those known on enough days.
 
-    The two runs tell nothing of it. Days before the last change of a case's level are left out: they were of
-    other code. The variance is shared by all cases as in a check, which has the same rule.
+    The two runs tell nothing of it. Days before the last change of a case's level are left out where enough
+    follow: they were of other code. The variance is shared by all cases, by the same rule as in a check.
     """
     others = [each for each in sessions if each.id not in (ref.id, new.id) and each.partner is None]
     sides = session_cases(others, new, strict=False)
@@ -41,9 +41,13 @@ def between_sessions(
 
 
 def _of_one_level(match: BaselineMatch) -> BaselineMatch:
-    """The match with the days since the case's level changed last."""
+    """The match with the days since the case's level changed last; with all where these are too few.
+
+    All of them hold the change as well, so the case is taken to vary more. Unknown, it would alarm: by chance
+    some case of many seems to have changed.
+    """
     if len(match.days) <= ENOUGH:
         return match
     changes = change_points([math.exp(place) for place in day_means(match.days)]).changes
-    first = changes[-1].index if changes else 0
+    first = changes[-1].index if changes and len(match.days) - changes[-1].index >= ENOUGH else 0
     return replace(match, days=match.days[first:], dates=match.dates[first:])
