@@ -225,3 +225,9 @@ def test_a_schedule_gives_noisy_cases_more_rounds_and_the_same_ones_decide() -> 
     fixed = replace(run, info=replace(run.info, policy=Policy(name="fixed", rounds=10)))
     assert compare_runs(run, run).verdicts[1].high != compare_runs(fixed, fixed).verdicts[1].high
     assert compare_runs(run, run).verdicts[0].verdict is Verdict.SAME
+
+
+def test_all_rounds_of_a_budget_count() -> None:
+    ref, new = (a_run(some_rounds(*[1.0] * count), policy=within(60)) for count in (4, 7))
+    found = compare_runs(ref, new).verdicts[0]
+    assert (found.ref_processes, found.new_processes) == (4, 7)
