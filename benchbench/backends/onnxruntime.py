@@ -36,6 +36,7 @@ PROVIDERS = {
     "tensorrt": "TensorrtExecutionProvider",
 }
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
+ONNX_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 TRACE = "trace.json"
 WARM_STEPS = 3  # of a session that records: the first allocates
 PROVIDER = "CPUExecutionProvider"
@@ -144,6 +145,16 @@ class OnnxSession(ExportedSession):
         for ours, theirs in zip(self._bound_inputs, others, strict=True):
             ours.update_inplace(theirs.numpy())
         return inputs
+
+    def finished(self, output: Any) -> Any:
+        """The output itself: a run has ended when its binding is given out."""
+        return output
+
+    def dtype_of(self, output: Any) -> str:
+        return ONNX_DTYPES.get(output.get_outputs()[0].data_type(), "")
+
+    def shape_of(self, output: Any) -> tuple[int, ...]:
+        return tuple(output.get_outputs()[0].shape())
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """Its own profiler, of kernels on the CPU, in a session apart: one that records always does."""

@@ -23,8 +23,9 @@ from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
 from benchbench.worker.call import called_case, look_at, time_unwaited
-from benchbench.worker.case import Implausible, measure_case
+from benchbench.worker.case import measure_case
 from benchbench.worker.program import (
+    Implausible,
     Message,
     Runner,
     WrongResult,
@@ -128,7 +129,7 @@ def reference_for(job: Message) -> verify.Reference:
     if job.get("small"):
         return reference_in_float32(workload, random_cache.cached_normal)
     workload = workload.divided(workload.placement, replicas=job["about"]["replicas"])
-    return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal)
+    return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal, job["seed"])
 
 
 def probe(backend: Backend) -> Message:
@@ -197,7 +198,8 @@ def largest_deviation(
 ) -> verify.Deviation:
     """The relative error of the tensor that is furthest from the reference."""
     if isinstance(workload, Operation):
-        elements = verify.output_elements(workload, runner.program, runner.step(), session)
+        output = runner.step()
+        elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
         return verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
     elements = verify.trained_elements(
         runner.program, lambda: loss_of(runner.step(), session), lambda: runner.state, session

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads.base import Operation, Program
+from benchbench.workloads.base import Operation, Program, wide
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
@@ -60,6 +60,13 @@ class Gemm(Operation):
         b = arrays["b"].T if self.transpose_b else arrays["b"]
         rows, columns = a[index[:, 0]].astype(np.float64), b[:, index[:, 1]].T.astype(np.float64)
         return np.asarray(np.einsum("sk,sk->s", rows, columns))
+
+    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
+        import numpy as np
+
+        a, b = wide(arrays["a"]), wide(arrays["b"])
+        inner = np.matmul(b.T if self.transpose_b else b, vector)
+        return np.asarray(np.matmul(a.T if self.transpose_a else a, inner))
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         a, b = arrays["a"], arrays["b"]
