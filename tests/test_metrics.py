@@ -237,10 +237,11 @@ def test_warm_start_counts_only_processes_that_found_what_another_compiled() -> 
     assert "warm_s: no process began with a warm compile cache" in the_row(a_measurement())["notes"]
 
 
-def test_compilations_are_those_of_the_first_call_where_they_are_counted() -> None:
-    row = the_row(a_measurement(compiled=2), a_measurement(compiled=2), a_measurement())
+def test_compilations_and_graph_breaks_are_those_of_the_first_call_where_they_are_counted() -> None:
+    counted = a_measurement(compiled=2, graph_breaks=3)
+    row = the_row(counted, counted, a_measurement())
 
-    assert row["compilations"] == 2
+    assert (row["compilations"], row["graph_breaks"]) == (2, 3)
     assert "compilations: not counted here" in the_row(a_measurement())["notes"]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import repeat
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -18,13 +19,21 @@ import pytest
 
 from benchbench import registry
 from benchbench.backends.base import Backend
+from benchbench.backends.torch import Torch
+from benchbench.machine.cpu_limits import bytes_limit, flops_limit
+from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.case import Opened, check_timed, verify_output
+from benchbench.worker.after_timing import check_cpu_limits
+from benchbench.worker.case import Opened, check_timed, first_call, notes_of, verify_output
 from benchbench.worker.program import Implausible, Runner, WrongResult, build
-from benchbench.workloads.base import Operation, Training, Workload
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
 from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
+from benchbench.workloads.operations.add import Add
+from benchbench.workloads.operations.batched_gemm import BatchedGemm
 from benchbench.workloads.operations.gemm import Gemm
+from benchbench.workloads.operations.linear import Linear
 from tests.factories import a_case
 from tests.tiny import reference_of
 
@@ -68,8 +77,6 @@ class Honest:
 
     def forget(self) -> tuple[Any, ...]:
         """The state as it was before the first step: an update undone."""
-        from benchbench.workloads.base import Draw
-
         assert self.runner.program.restart
         return self.runner.program.restart(self.work.arrays(Draw(self.dtype)))
 
@@ -189,8 +196,6 @@ def of_the_first_batch(right: Honest) -> Step:
 
 
 def _arrays(right: Honest) -> Any:
-    from benchbench.workloads.base import Draw
-
     return right.work.arrays(Draw(right.dtype))
 
 
@@ -397,3 +402,115 @@ def test_a_right_product_passes(framework: str, mode: str) -> None:
 def test_a_product_that_is_not_computed_is_told(framework: str, mode: str, mutant: str) -> None:
     with pytest.raises((WrongResult, Implausible)):
         measure(honest(framework, mode, PRODUCT), PRODUCTS[mutant])
+
+
+# What nothing compiled, what no CPU can do, and rows of a product.
+
+
+def uncompiled_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    built = Gemm.build_torch
+
+    def build_torch(self: Gemm, *given: Any) -> Any:
+        program = built(self, *given)
+        return replace(program, step=torch.compiler.disable(program.step))
+
+    monkeypatch.setattr(Gemm, "build_torch", build_torch)
+
+
+def uncompiled_by_tensorflow(_: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode", "hinder", "compiler"),
+    [
+        ("torch", "compile", uncompiled_by_torch, "torch.compile"),
+        ("tensorflow", "function", uncompiled_by_tensorflow, "tf.function"),
+    ],
+)
+def test_a_step_that_nothing_compiled_has_no_rank(
+    framework: str,
+    mode: str,
+    hinder: Callable[[pytest.MonkeyPatch], None],
+    compiler: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip(framework)
+    samples = cast(Any, type("Samples", (), {"recompiled": 0}))
+
+    def notes() -> list[str]:
+        right = honest.__wrapped__(framework, mode, PRODUCT)
+        runner, session = right.runner, right.session
+        _, _, compiled = first_call(runner, session, session.timer())
+        case = a_case(mode=mode, device="cpu")
+        return [each.text for each in notes_of(Opened(case, PRODUCT, session, runner, {}), samples, compiled)]
+
+    assert not notes()
+    try:
+        hinder(monkeypatch)
+        assert notes() == [f"not ranked: {compiler} compiled nothing, Python ran the step"]
+    finally:
+        if framework == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.run_functions_eagerly(False)
+
+
+def test_returns_to_python_are_counted() -> None:
+    torch = pytest.importorskip("torch")
+
+    def step(x: Any) -> Any:
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    session = Torch().open("cpu", Dtype.FLOAT32, "compile", 1)
+    before = session.graph_breaks()
+    session.compile(step, 0)(torch.ones(3))
+    assert session.graph_breaks() == before + 1
+
+
+def test_a_limit_of_cpus_is_that_of_their_widest_instructions() -> None:
+    assert flops_limit({"avx2", "avx512f"}, 2, Dtype.FLOAT32) == 2 * flops_limit(
+        {"avx512f"}, 1, Dtype.FLOAT32
+    )
+    narrow, wide, tiles = ({"sse2"}, {"avx512f"}, {"avx512f", "amx_bf16"})
+    limits = [flops_limit(flags, 1, Dtype.BFLOAT16) for flags in (narrow, wide, tiles)]
+    assert limits == sorted(limits)
+    assert flops_limit(tiles, 1, Dtype.FLOAT32) == flops_limit(wide, 1, Dtype.FLOAT32)
+    assert flops_limit(set(), 1, Dtype.FLOAT32) is bytes_limit(set(), 1) is None
+
+
+def test_a_step_faster_than_every_core_is_implausible() -> None:
+    if not cpu_flags(Path("/")):
+        pytest.skip("the limits are of x86")
+    check_cpu_limits(PRODUCT, a_case(device="cpu"), 1e-3)
+    with pytest.raises(Implausible, match=r"FLOP/s exceed .* cores like these do not reach"):
+        check_cpu_limits(PRODUCT, a_case(device="cpu"), 1e-9)
+    with pytest.raises(Implausible, match="B/s exceed"):
+        check_cpu_limits(Add(), a_case(device="cpu"), 1e-9)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Gemm(m=5, n=7, k=3),
+        Gemm(m=5, n=7, k=3, transpose_a=True, transpose_b=True),
+        BatchedGemm(batch=2, m=5, n=7, k=3),
+        Linear(batch=5, inputs=3, outputs=7),
+    ],
+)
+def test_a_projection_is_the_output_times_the_vector(work: Operation) -> None:
+    arrays, vector = work.arrays(Draw(Dtype.FLOAT64)), np.arange(7.0)
+    given = {name: wide(array) for name, array in arrays.items()}
+    np.testing.assert_allclose(work.projection(arrays, vector), work.forward(Ops(), given) @ vector)
+
+
+def test_runs_compare_other_places() -> None:
+    first, again, other = (verify.sample_indices(PRODUCT, seed)["output"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
