@@ -25,6 +25,7 @@ class BatchedGemm(Operation):
 
     summary = "a batch of matrix products C[i,m,n] = A[i,m,k] B[i,k,n]"
     multiplications_saved = 1.0
+    projects = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·m·n·k FLOPs; the operands and results move once; an item is one product."""

@@ -27,6 +27,7 @@ class Gemm(Operation):
     summary = "matrix product C[m,n] = A[m,k] B[k,n], of A or B as stored or transposed"
     added = frozenset({"transpose_a", "transpose_b"})
     multiplications_saved = 1.0
+    projects = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2mnk FLOPs; A, B and C move once; an item is one product."""

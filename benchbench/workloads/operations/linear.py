@@ -25,6 +25,7 @@ class Linear(Operation):
 
     summary = "a dense layer with bias"
     multiplications_saved = 1.0
+    projects = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·I·O FLOPs, the bias's additions not counted; x, weight, bias and result move once."""
@@ -69,7 +70,7 @@ class Linear(Operation):
         x, weight = arrays["x"][rows].astype(np.float64), arrays["weight"][columns].astype(np.float64)
         return np.asarray(np.einsum("si,si->s", x, weight) + arrays["bias"][columns])
 
-    def projection(self, arrays: Arrays, vector: Floats) -> Floats | None:
+    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
         import numpy as np
 
         x, weight, bias = (wide(arrays[name]) for name in ("x", "weight", "bias"))
