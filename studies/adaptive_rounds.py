@@ -1,11 +1,12 @@
-"""Comparisons whose rounds the tool chooses: `python -m studies.adaptive_rounds [SUITES]`.
+"""Comparisons whose rounds the tool chooses: `python -m studies.adaptive_rounds [SUITES [NOISE [ROUNDS]]]`.
 
 Prints how often some of 30 unchanged cases is called slower, how often the 95 % intervals hold the truth, and
-how often 3 slower cases are found, with the tool's own schedule and rule.
+how often 3 slower cases are found, with the tool's own schedule and rule. NOISE and ROUNDS choose rows.
 
 Not a test: the tests hold reduced versions.
 """
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -52,6 +53,11 @@ def some_noisy(source: Source, spread: float, factor: float) -> Array:
     return values
 
 
+def skewed(source: Source, scale: float) -> Array:
+    """Log-normal of shape 1 above a common floor: a few processes are much slower than the rest."""
+    return np.asarray(scale * source.lognormal(0, 1, (CASES, 24)))
+
+
 def two_modes(source: Source, spread: float, share: float = 1.0) -> Array:
     """Half of the processes of a share of the cases take 10 % longer."""
     values = alike(source, spread)
@@ -66,6 +72,7 @@ NOISE: dict[str, Callable[[Source], Array]] = {
     "5 %": partial(alike, spread=0.05),
     "t₃ 2 %": partial(alike, spread=0.02, heavy=True),
     "log-normal about 1.2 %": partial(unlike, spread=0.012, deviation=1.24),
+    "skewed processes, scale 2 %": partial(skewed, scale=0.02),
     "1 %, of 6 cases 3 %": partial(some_noisy, spread=0.01, factor=3.0),
     "two modes, 0.1 %": partial(two_modes, spread=0.001),
     "two modes of 10 cases, 0.1 %": partial(two_modes, spread=0.001, share=1 / 3),
@@ -123,15 +130,17 @@ def rates(
     return {variance: count.shares(suites) for variance, count in counts.items()}
 
 
-def main(suites: int) -> None:
+def main(suites: int, noise: str = "", rounds: str = "") -> None:
+    """`noise`, `rounds`: how the names begin of the rows to make; empty: all."""
     print("| noise | rounds | variance | any of 30 slower | intervals hold | finds 5 % | 10 % |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
-    for name, logs in NOISE.items():
-        for preset, policy in PRESETS.items():
+    chosen = itertools.product(NOISE.items(), PRESETS.items())
+    for (name, logs), (preset, policy) in chosen:
+        if name.startswith(noise) and preset.startswith(rounds):
             for variance, shares in rates(policy, logs, suites, (1.05, 1.1)).items():
                 cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
                 print(f"| {name} | {preset} | {variance} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300, *sys.argv[2:4])

@@ -36,6 +36,7 @@ HEADER = (
 QUICK = POLICIES["quick"]
 MOST = 10  # rounds drawn for each run
 LOOKS = ((3, 6), (5, 10), (10, 20), (3, 8), (3, 30))  # planned and most rounds
+HALF_EQUAL = (("normal", 8), ("normal", 30), ("t, 3 degrees", 8), ("t, 3 degrees", 30), ("log-normal", 8))
 FIRST = "first look"  # the name of a policy whose further rounds are not made
 
 
@@ -230,8 +231,7 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
         "Half of the works lead, in the others the two in front are equal",
         [
             Cell(noise=noise, ratios=(1.0, 1.3, 1.4, 2.0), works=works, equal=works // 2)
-            for noise in NOISES
-            for works in (8, 30)
+            for noise, works in HALF_EQUAL
         ],
     )
 

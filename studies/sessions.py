@@ -68,6 +68,16 @@ def stormy(source: Source, count: int, spread: float) -> Array:
     return np.asarray(storms * alike(source, count, spread))
 
 
+def skewed(source: Source, count: int, spread: float) -> Array:
+    """Exponential: a few sessions are much slower than the rest, as on machines that others use."""
+    return np.asarray(spread * (source.standard_exponential((count, CASES)) - 1))
+
+
+def mildly_skewed(source: Source, count: int, spread: float) -> Array:
+    """Gamma of shape 4, half as skewed as the exponential."""
+    return np.asarray(spread * (source.standard_gamma(4, (count, CASES)) / 2 - 2))
+
+
 @dataclass(frozen=True)
 class Suite:
     """What a check is given: stored sessions, and of one hour a run, and old and new code measured again."""
@@ -196,6 +206,8 @@ OTHER_WEATHER: dict[str, Callable[[float], Weather]] = {
     "six cases 3 times": lambda spread: partial(some_noisy, spread=spread, factor=3.0),
     "t₃": lambda spread: partial(heavy, spread=spread),
     "one session in ten ten times": lambda spread: partial(stormy, spread=spread),
+    "exponential": lambda spread: partial(skewed, spread=spread),
+    "gamma, shape 4": lambda spread: partial(mildly_skewed, spread=spread),
 }
 
 
@@ -229,7 +241,7 @@ def unchanged(count: int) -> None:
     weathers: list[tuple[int, str, Weather]] = [
         (5, f"{100 * spread:.0f} %", partial(alike, spread=spread)) for spread in spreads
     ]
-    others = itertools.product(("six cases twice", "t₃"), (5, 10))
+    others = itertools.product(("six cases twice", "t₃", "exponential", "gamma, shape 4"), (5, 10))
     weathers += [(sessions, f"2 %, {name}", OTHER_WEATHER[name](0.02)) for name, sessions in others]
     for sessions, named, weather in weathers:
         found = rates("against the sessions", sessions, weather, 4 * count, (1.0,))

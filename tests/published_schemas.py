@@ -38,6 +38,7 @@ ANY_NUMBER = {  # fields that are no quantities
 LATER = (
     "warm_s",
     "compilations",
+    "graph_breaks",
     "hidden_share",
     "waiting_share",
     "link_bytes_per_s",

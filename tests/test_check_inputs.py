@@ -12,7 +12,8 @@ from benchbench.backends.fake import Fake
 from benchbench.model.case import Dtype
 from benchbench.model.world import ALONE
 from benchbench.worker import case as measured
-from benchbench.worker.case import Opened, check_loss, check_timed
+from benchbench.worker.after_timing import check_loss
+from benchbench.worker.case import Opened, check_timed
 from benchbench.worker.program import WrongResult
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.networks.convnet import ConvnetTrain
@@ -60,6 +61,7 @@ def test_training_is_checked_in_the_first_process_and_an_operation_in_each(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(measured, "check_other_inputs", lambda *_: done.append("inputs"))
+    monkeypatch.setattr(measured, "check_not_kept", lambda *_: None)
     monkeypatch.setattr(measured, "check_waited", lambda *_: done.append("waited"))
     world = SimpleNamespace(processes=1, gather=lambda value: [value])
     session = SimpleNamespace(world=world, timer=lambda: None)

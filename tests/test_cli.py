@@ -44,6 +44,7 @@ FIELDS = [
         "latency_high_s",
     ),
     *("latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s", "warm_s", "compilations"),
+    "graph_breaks",
     *("items_per_s", "item"),
     *("flops", "bytes", "flops_per_s", "bytes_per_s", "flops_per_byte", "bound", "attainable_flops_per_s"),
     *("roof", "flops_of_ceiling", "flops_of_datasheet", "bytes_of_ceiling", "bytes_of_datasheet"),

@@ -20,8 +20,8 @@ from benchbench.backends.base import Backend, HostTimer, Session
 from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
-from benchbench.worker import case, verify
-from benchbench.worker.program import build
+from benchbench.worker import after_timing, verify
+from benchbench.worker.program import Implausible, build
 from benchbench.worker.reference import reference
 from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
@@ -118,12 +118,12 @@ def test_tf32_is_refused_where_it_would_be_something_else(framework: str) -> Non
 @pytest.mark.real
 def test_a_product_that_is_not_waited_for_is_implausible() -> None:
     work = Gemm(m=2048, n=2048, k=2048)  # long beside what a busy machine takes from a launch
-    for wait, expected in ((False, case.Implausible), (True, None)):
+    for wait, expected in ((False, Implausible), (True, None)):
         session = backend("jax").open("cpu", Dtype.FLOAT32, "jit", THREADS)
         timer = session.timer() if wait else HostTimer(lambda output: None)
         runner = build(backend("jax"), session, work, Dtype.FLOAT32)
         with pytest.raises(expected) if expected else nullcontext():
-            case.check_waited(work, runner, session, timer, 1)
+            after_timing.check_waited(work, runner, session, timer, 1)
 
 
 @pytest.mark.real

@@ -7,6 +7,7 @@ import pytest
 from benchbench.judging.comparison import THRESHOLD
 from benchbench.timing.policy import POLICIES
 from tests.quoted_numbers import DOCS, quoted, value_of, with_numbers
+from tests.quoted_tables import QUOTED, renewed
 from tests.test_architecture import ROOT
 
 PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
@@ -54,6 +55,12 @@ def test_the_lines_that_a_page_has_of_a_study_are_printed_by_it(
 ) -> None:
     assert len(lines) >= 2, "a table follows the comment"
     assert set(lines) <= {*(ROOT / study).read_text().splitlines()}
+
+
+@pytest.mark.parametrize(("page", "marker"), QUOTED)
+def test_a_table_that_is_made_of_a_study_s_lines_is_as_the_study_printed_them(page: str, marker: str) -> None:
+    """`python -m tests.quoted_tables` writes it anew."""
+    assert renewed(PAGES[f"{page}.md"], marker, QUOTED[page, marker]()) == PAGES[f"{page}.md"]
 
 
 def test_the_signatures_of_the_page_have_the_threshold_of_the_code() -> None:

@@ -27,7 +27,8 @@ from benchbench.errors import UnreadableInput, Unsupported, UsageError
 from benchbench.launch.project import user_data
 from benchbench.machine.kernel import cpu_seconds
 from benchbench.model.case import Dtype
-from benchbench.worker.case import PART_BLOCKS, check_fed_step, time_parts
+from benchbench.worker.after_timing import check_fed_step
+from benchbench.worker.case import PART_BLOCKS, time_parts
 from benchbench.worker.program import WrongResult, build
 from benchbench.workloads._image_sets import (
     DATA_PATHS,

@@ -346,6 +346,24 @@ def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: 
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
+def test_an_output_that_is_computed_whenever_it_is_read_is_not_told_by_reading_it_twice(
+    seconds: float,
+) -> None:
+    class Lazy(Script):
+        def finish(self, output: str) -> None:
+            self._clock += {"lazy": seconds, "computed": 0.0}[output] + 0.003
+
+        def step(self) -> Any:
+            super().step()
+            return "lazy"
+
+    device = Lazy(repeat(seconds / 100))
+    assert premature(device.step, device.finish, device, 1) == pytest.approx(1.0)
+    told = premature(device.step, device.finish, device, 1, lambda _: "computed")
+    assert told == pytest.approx(101, rel=0.01)
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
 def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
     script = constant(seconds)
     assert premature(script.step, lambda output: None, script, 8) == pytest.approx(1.0)

@@ -64,7 +64,8 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
         "device, device_name, status, message, rounds, samples, contended, layout, latency_s, "
         "latency_low_s, "
         "latency_high_s, latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, warm_s, "
-        "compilations, items_per_s, item, flops, bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, "
+        "compilations, graph_breaks, "
+        "items_per_s, item, flops, bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, "
         "attainable_flops_per_s, roof, flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, "
         "bytes_of_datasheet, link_bytes_per_s, rank_spread, entry_skew_s, communication_share, idle_share, "
         "peak_device_bytes, peak_host_bytes, relative_error, error_of_allowed, energy_j, items_per_j, "
@@ -237,10 +238,11 @@ def test_warm_start_counts_only_processes_that_found_what_another_compiled() -> 
     assert "warm_s: no process began with a warm compile cache" in the_row(a_measurement())["notes"]
 
 
-def test_compilations_are_those_of_the_first_call_where_they_are_counted() -> None:
-    row = the_row(a_measurement(compiled=2), a_measurement(compiled=2), a_measurement())
+def test_compilations_and_graph_breaks_are_those_of_the_first_call_where_they_are_counted() -> None:
+    counted = a_measurement(compiled=2, graph_breaks=3)
+    row = the_row(counted, counted, a_measurement())
 
-    assert row["compilations"] == 2
+    assert (row["compilations"], row["graph_breaks"]) == (2, 3)
     assert "compilations: not counted here" in the_row(a_measurement())["notes"]
 
 

@@ -1,7 +1,6 @@
 """How much sessions of a baseline differ: told by all cases of a check, and where sessions cannot tell."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from benchbench.judging.sessions import (
     moments,
     normal_p,
     session_deviation,
+    symmetric_p,
 )
 from benchbench.model.options import Variance
 from benchbench.model.status import Verdict
@@ -38,6 +38,7 @@ from studies.sessions import (
     heavy,
     partners,
     rates,
+    skewed,
     stormy,
     suites,
     together,
@@ -45,7 +46,6 @@ from studies.sessions import (
 )
 from tests.rendering import rendered
 from tests.simulator import Array, a_session, allowed
-from tests.test_architecture import ROOT
 
 POLICY = GatePolicy(metrics=METRICS[:1])
 FIRST, SECOND, BOTH = "against the sessions", "interleaved with the baseline's code", "both tests interleaved"
@@ -143,6 +143,47 @@ def test_cases_that_differ_unlike_each_other_are_no_heavy_tails(days: int) -> No
         assert np.mean(ps < level) <= allowed(1.2 * level, runs)
 
 
+@pytest.mark.parametrize("days", [5, 10])
+def test_sessions_skewed_to_slow_are_told_and_those_skewed_to_fast_are_not_taken_for_them(days: int) -> None:
+    source, runs = np.random.default_rng(15), 100
+    drawings = [skewed(source, days, spread=0.02).T for _ in range(runs)]
+    assert all(each.heavy_tails for each in told([places.tolist() for places in drawings]))
+    moments_of = [[moments(each) for each in (-places).tolist()] for places in drawings]
+    assert not any(symmetric_p(cases, 0.0) < 0.5 for cases in moments_of)
+
+
+def test_normal_sessions_are_seldom_taken_for_skewed_whatever_each_case_differs_by() -> None:
+    source, runs = np.random.default_rng(16), 1000
+    for weather in (partial(unlike, spread=0.02, deviation=0.8), partial(alike, spread=0.02)):
+        drawings = [weather(source, 5).T.tolist() for _ in range(runs)]
+        ps = np.array([symmetric_p([moments(each) for each in places], 0.0) for places in drawings])
+        for level in (0.02, 0.05, 0.2):
+            assert np.mean(ps < level) <= allowed(level, runs)
+
+
+def test_one_slow_session_of_all_cases_together_counts_as_one() -> None:
+    source, runs = np.random.default_rng(17), 300
+    drawings = [drawn(source, 1.0, days=5) for _ in range(runs)]
+    ps = np.array([symmetric_p([moments(each) for each in places], 1.0) for places in drawings])
+    assert np.mean(ps < 0.05) <= allowed(0.05, runs)
+    alone = np.array([symmetric_p([moments(each) for each in places], 0.0) for places in drawings])
+    assert np.mean(alone < 0.05) > 0.2
+
+
+@given(st.lists(st.floats(-1, 1), min_size=5, max_size=30, unique=True))
+def test_the_skewness_is_that_of_scipy(values: list[float]) -> None:
+    assume(np.std(values) > 1e-3)
+    assert moments(values).skewness == pytest.approx(oracle.skew(values), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(("metric", "told"), [("latency_s", True), ("items_per_s", True)])
+def test_what_is_worse_is_the_skewed_side_of_a_time_and_of_a_rate(metric: str, told: bool) -> None:
+    suite = next(suites(np.random.default_rng(4), 10, partial(skewed, spread=0.02), 1.0))
+    chosen = next(each for each in METRICS if each.name == metric)
+    found = decide(suite.sessions, suite.run, GatePolicy(metrics=(chosen,)))
+    assert all(each.heavy_tails is told for each in found.findings)
+
+
 def test_cases_that_never_vary_have_the_least_variance() -> None:
     still = estimated_from_all([[0.0] * 5] * 30, 0.0).prior
     assert still
@@ -195,10 +236,10 @@ def test_nor_where_sessions_are_slow_in_all_cases_together(share: float) -> None
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("sessions", "weather"),
-    [(5, heavy), (5, stormy), (10, heavy), (10, stormy)],
+    [(5, heavy), (5, stormy), (5, skewed), (10, heavy), (10, stormy), (10, skewed)],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_heavy_tails_seldom_end_an_unchanged_suite_with_10(
+def test_heavy_or_skewed_tails_seldom_end_an_unchanged_suite_with_10(
     sessions: int, weather: Callable[..., Array]
 ) -> None:
     failed, not_passed = rates(FIRST, sessions, partial(weather, spread=0.02), 60, (1.0,), variances=SHARED)[
@@ -216,7 +257,7 @@ def test_of_ten_sessions_with_heavy_tails_a_fifth_slower_is_told_to_be_measured_
 
 @pytest.mark.real
 def test_five_sessions_together_find_what_each_case_alone_does_not() -> None:
-    found = rates(FIRST, 5, partial(alike, spread=0.02), 25, (1.0, 1.1))
+    found = rates(FIRST, 5, partial(alike, spread=0.02), 2 * REDUCED, (1.0, 1.1))
     assert found[Variance.SHARED][2] >= 0.78
     assert found[Variance.OWN][2] <= 0.35
 
@@ -271,40 +312,3 @@ def test_of_what_is_called_half_is_likely_larger_and_half_smaller_than_it_is() -
 
 def test_a_change_far_beyond_the_bar_is_as_large_as_it_looks() -> None:
     assert likely_size(Difference(0.5, 0.01, 10.0), 0.05, 0.01) == pytest.approx(0.5, rel=1e-3)
-
-
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def test_the_documentation_quotes_the_committed_output() -> None:
-    output = [cells(line) for line in (ROOT / "studies/output/sessions.md").read_text().splitlines()]
-    shares = {tuple(row[:4]): row[4:] for row in output if len(row) == 8}
-    text = (ROOT / "docs/checking.md").read_text().partition("## Figures")[2].partition("\n## ")[0]
-    rows = [row for row in map(cells, text.splitlines()) if len(row) == 6 and row[0].isdigit()]
-    assert len(rows) > 25
-    for row in rows:
-        shared, own = ([float(share[:-2]) for share in shares[*row[:3], each]] for each in ("shared", "own"))
-        quoted = [f"{shared[place]} ({own[place]}) %" for place in (0, 2, 3)]
-        assert row[3:] == quoted
-
-
-def test_the_documentation_quotes_other_sessions_too() -> None:
-    output = [cells(line) for line in (ROOT / "studies/output/sessions.md").read_text().splitlines()]
-    text = (ROOT / "docs/checking.md").read_text().partition("## Figures")[2].partition("\n## ")[0]
-    other = [row for row in output if len(row) == 10 and row[3] == "shared"]
-    table = [row for row in map(cells, text.splitlines()) if len(row) == 7 and row[0].isdigit()]
-    assert table == [[*row[:2], *row[4:8], row[9]] for row in other if row[0] != "1"]
-    unchanged = {tuple(row[:3]): row[3][:-2] for row in output if len(row) == 5}
-    shared, own = (
-        [unchanged["5", f"{spread} %", variance] for spread in (0, 2, 5, 10)]
-        for variance in ("shared", "own")
-    )
-    prose = " ".join(text.split())
-    assert f"{in_words(shared)} % ended with 10 ({in_words(own)} % with `--variance own`)" in prose
-    seldom = [unchanged[count, "2 %, six cases twice", "shared"] for count in ("5", "10")]
-    assert tuple(seldom) == re.findall(r"by twice as much, ([0-9.]+) %[^,]+, ([0-9.]+) %", prose)[0]
-
-
-def in_words(shares: list[str]) -> str:
-    return f"{', '.join(shares[:-1])} and {shares[-1]}"

@@ -13,7 +13,7 @@ from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.case import check_update
+from benchbench.worker.after_timing import check_update
 from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import Runner, WrongResult, build
 from benchbench.worker.reference import reference, trained

@@ -118,6 +118,28 @@ def test_which_processes_were_planned_is_what_the_preset_says() -> None:
     assert ends[1] == pytest.approx(math.exp(2.776 * 0.01 * math.sqrt(2 / 5)), rel=1e-3)
 
 
+def test_the_first_rounds_of_both_are_compared_where_one_side_s_spread_asked_for_more() -> None:
+    """The further rounds of the wild side are slow: compared as a whole, it would look 4 % slower."""
+    calm, wild = [1.0, 1.001, 0.999, 1.0, 1.0], [1.0, 1.03, 0.97, 1.01, 0.99, 1.1, 1.1, 1.1, 1.1, 1.1]
+    policy = POLICIES["default"]
+    ref, new = (a_run(some_rounds(*each), policy=policy) for each in (calm, wild))
+    there, back = compare_runs(ref, new).verdicts[0], compare_runs(new, ref).verdicts[0]
+    assert there.ratio == pytest.approx(1.0, abs=2e-3)
+    assert back.ratio == pytest.approx(1 / (there.ratio or 0))
+    assert (there.ref_processes, there.new_processes) == (5, 5)
+    fixed = a_run(some_rounds(*wild), policy=Policy(name="fixed", rounds=10))
+    assert compare_runs(ref, fixed).verdicts[0].new_processes == 10  # nothing but the user chose them
+    assert compare_runs(new, new).verdicts[0].new_processes == 10
+
+
+def test_rounds_that_were_planned_all_count_whatever_the_other_side_has() -> None:
+    quick, default = POLICIES["quick"], POLICIES["default"]
+    ref = a_run(some_rounds(1.0, 1.001, 0.999), policy=quick)
+    new = a_run(some_rounds(*[1.0] * 10), policy=default)
+    found = compare_runs(ref, new).verdicts[0]
+    assert (found.ref_processes, found.new_processes) == (3, 5)
+
+
 REDUCED = 25
 
 
@@ -128,6 +150,7 @@ REDUCED = 25
         (POLICIES["default"], "3 %"),
         (within(BUDGET_S), "3 %"),
         (within(BUDGET_S), "1 %, of 6 cases 3 %"),
+        (POLICIES["default"], "skewed processes, scale 2 %"),
     ],
 )
 def test_with_rounds_chosen_by_the_tool_unchanged_suites_are_quiet_and_intervals_hold(
@@ -202,3 +225,9 @@ def test_a_schedule_gives_noisy_cases_more_rounds_and_the_same_ones_decide() -> 
     fixed = replace(run, info=replace(run.info, policy=Policy(name="fixed", rounds=10)))
     assert compare_runs(run, run).verdicts[1].high != compare_runs(fixed, fixed).verdicts[1].high
     assert compare_runs(run, run).verdicts[0].verdict is Verdict.SAME
+
+
+def test_all_rounds_of_a_budget_count() -> None:
+    ref, new = (a_run(some_rounds(*[1.0] * count), policy=within(60)) for count in (4, 7))
+    found = compare_runs(ref, new).verdicts[0]
+    assert (found.ref_processes, found.new_processes) == (4, 7)

@@ -11,7 +11,8 @@ import pytest
 
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
-from benchbench.worker.case import check_output, verify_output
+from benchbench.worker.after_timing import check_output
+from benchbench.worker.case import verify_output
 from benchbench.worker.program import WrongResult, build
 from benchbench.workloads.base import Operation, sampled
 from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer
@@ -116,7 +117,7 @@ def check(
     )
     backend, dtype = Torch(), Dtype.FLOAT32
     session = backend.open(backend.device_of("cpu"), dtype, "eager", 1)
-    job = {"reference": asdict(reference_of(work, dtype))}
+    job = {"reference": asdict(reference_of(work, dtype)), "warm": False}
     for _ in range(processes):
         with build(backend, session, work, dtype) as runner:
             verify_output(work, runner, runner.step(), session, job)

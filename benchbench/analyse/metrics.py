@@ -194,6 +194,10 @@ def _compilations(measured: Measurement) -> Value:
     return finite(measured.compiled, "not counted here")
 
 
+def _graph_breaks(measured: Measurement) -> Value:
+    return finite(measured.graph_breaks, "not counted here")
+
+
 def _peak(of: Callable[[Measurement], Memory]) -> Process:
     def own(measured: Measurement) -> Value:
         memory = of(measured)
@@ -273,6 +277,15 @@ METRICS = (
         meaning="programs that the first call traces and compiles",
         pooled_by="median",
         source=Sampled(process=_compilations, pool=middle),
+    ),
+    Metric(
+        name="graph_breaks",
+        label="graph breaks",
+        unit="",
+        better="lower",
+        meaning="places where torch.compile went back to Python, in the first call",
+        pooled_by="median",
+        source=Sampled(process=_graph_breaks, pool=middle),
     ),
     Metric(
         name="items_per_s",

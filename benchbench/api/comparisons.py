@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchbench.analyse import metrics
+from benchbench.analyse.digest import Digest, digest
 from benchbench.api.stored import folder, load, profile
-from benchbench.errors import AccelbenchWarning, member
+from benchbench.errors import AccelbenchWarning, UnreadableInput, member
 from benchbench.judging import comparison
-from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
+from benchbench.judging.comparison import THRESHOLD, BetweenSessions, Comparison, valid_threshold
 from benchbench.judging.series import Trend, trends
+from benchbench.model.device import Machine
 from benchbench.model.options import Names, Variance, several
 from benchbench.model.run import Run
 from benchbench.running.observer import RunObserver
@@ -37,15 +40,43 @@ def compare(
     """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
 
     `threshold`: a smaller change is none, 0.03 for 3%. `variance`: how much processes vary, judged over all
-    cases, `shared`, or of each alone, `own`. Of runs that are named, not given, a slower case
-    has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
+    cases, `shared`, or of each alone, `own`. Where the runs are of different hours, and baselines or runs in
+    `results` tell how much sessions of the machine differ, the intervals hold that. Of runs that are named,
+    not given, a slower case has the operators behind it, where both were profiled. Raises UsageError,
+    UnreadableInput.
     """
     sides = [each if isinstance(each, Run) else folder(each, results) for each in (ref, new)]
     before, after = (each if isinstance(each, Run) else runs.read_run(each) for each in sides)
     chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
-    found = comparison.compare_runs(before, after, chosen, limit, member(Variance, variance))
+    shared = member(Variance, variance)
+    between: Mapping[str, BetweenSessions] = {}
+    if comparison.seconds_apart(before.info, after.info, chosen):
+        from benchbench.judging.hours import between_sessions
+
+        sessions = _sessions(results_folder(results), after.info.machine)
+        between = between_sessions(sessions, digest(before), digest(after), chosen, shared)
+    found = comparison.compare_runs(before, after, chosen, limit, shared, between)
     folders = [each for each in sides if isinstance(each, Path)]
     return comparison.with_operators(found, *folders) if len(folders) == len(sides) else found
+
+
+MOST_READ = 50  # of the stored runs, the newest: two months of nightly ones, and read in a tenth of a second
+
+
+def _sessions(root: Path, machine: Machine) -> list[Digest]:
+    """Sessions of a machine, oldest first: of all baselines, and where they are few the stored runs."""
+    from benchbench.gate import baselines
+    from benchbench.judging.sessions import ENOUGH, days_of
+
+    found: dict[str, Digest] = {}
+    with suppress(UnreadableInput, OSError):  # two runs can be compared without what else is there
+        names = baselines.baseline_names(root)
+        found |= {each.id: each for name in names for each in baselines.stored_sessions(root, name, machine)}
+        few = len(set(days_of([each.started for each in found.values()]))) < ENOUGH
+        for name in selectors.run_ids(root)[-MOST_READ:] if few else ():
+            with suppress(UnreadableInput):  # it costs only itself
+                found.setdefault(name, digest(runs.read_run(root / runs.RUNS / name)))
+    return sorted(found.values(), key=lambda each: (each.started, each.id))
 
 
 def history(

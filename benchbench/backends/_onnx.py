@@ -72,6 +72,7 @@ class ExportingBackend(Backend):
 class ExportedSession(TorchSession):
     """Tensors are torch's, on the host. The first call of a step exports it, unless its model is kept."""
 
+    overwrites = True
     model = ""  # the name that its exported model is kept by, in this run; "": it is not
 
     def __init__(self, dtype: Dtype) -> None:
@@ -92,6 +93,10 @@ class ExportedSession(TorchSession):
             return running[0]()
 
         return run
+
+    def overwrite(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+        """`exchange` does."""
+        self.exchange(inputs, others)
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
         """Inputs are bound once."""

@@ -80,6 +80,15 @@ class TorchSession(Session):
         values: Floats = output.detach().cpu().to(torch.float64, copy=True).numpy()
         return np.ascontiguousarray(values)
 
+    def finished(self, output: Any) -> Any:
+        """Zeros where the output is."""
+        import torch
+
+        return torch.zeros(tuple(output.shape), dtype=output.dtype).to(output.device)
+
+    def dtype_of(self, output: Any) -> str:
+        return str(output.dtype).removeprefix("torch.")
+
     def precision(self) -> dict[str, str]:
         """The switches of cuBLAS, cuDNN and oneDNN; under mixed precision what a product comes out in."""
         found = {switch.fp32_precision for switch in _precision_switches()}

@@ -158,6 +158,8 @@ class Session(ABC):
     clock: Callable[[], float] = staticmethod(perf_counter)  # by which the host times it
     waits_every_step: bool = False  # where queued steps would run side by side
     keeps_peak: bool = False  # whether what the first call tried stays in its peak, which nothing resets
+    overwrites: bool = False  # whether arrays can be overwritten; else they are immutable
+    compiler: str = ""  # what compiles steps in this mode, if anything does
     calls_until_timed: int = 1  # calls of a compiled step until it is what the timed calls are
 
     @abstractmethod
@@ -228,12 +230,32 @@ class Session(ABC):
         """
         return others
 
+    def overwrite(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+        """Copy the values of `others` into the memory of `inputs`, where it `overwrites`."""
+        raise NotImplementedError
+
+    def finished(self, output: Any) -> Any:
+        """An array as large as an output that nothing need be computed for; `output` where there is none."""
+        return output
+
+    def dtype_of(self, output: Any) -> str:
+        """The dtype of an output as NumPy calls it; "" where nobody knows."""
+        return str(output.dtype)
+
+    def shape_of(self, output: Any) -> tuple[int, ...]:
+        """The shape of an output."""
+        return tuple(output.shape)
+
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         """Export the step for the other processes of the run, where the backend `exports`."""
         raise NotImplementedError
 
     def compilations(self) -> int | None:
         """Programs compiled so far, where the framework may compile again during timing; else None."""
+        return None
+
+    def graph_breaks(self) -> int | None:
+        """Places so far where a compiled step went back to Python; None where that is not counted."""
         return None
 
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:

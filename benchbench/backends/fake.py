@@ -175,6 +175,10 @@ class FakeSession(Session):
 
         return np.asarray(output, dtype=np.float64)
 
+    def dtype_of(self, output: Any) -> str:
+        """Its programs compute in NumPy's dtypes, whatever is asked."""
+        return ""
+
     def precision(self) -> dict[str, str]:
         return {"float32_multiply": "ieee", "storage": self.dtype.value}
 

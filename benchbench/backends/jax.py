@@ -160,7 +160,13 @@ class Jax(Backend):
 
         assert isinstance(session, JaxSession)
         program = super().program(session, workload, arrays)
-        return replace(program, state=jax.tree.map(session.committed, program.state))
+        first = partial(jax.tree.map, session.committed)
+        again = program.restart
+        return replace(
+            program,
+            state=first(program.state),
+            restart=again and (lambda arrays: first(again(arrays))),
+        )
 
     def out_of_memory(self, error: BaseException) -> bool:
         """XLA's status code stands in the message."""
@@ -169,6 +175,8 @@ class Jax(Backend):
 
 class JaxSession(Session):
     """One XLA device."""
+
+    compiler = "jax.jit"
 
     def __init__(self, device: Any, dtype: Dtype) -> None:
         """`device` is a jax.Device."""
@@ -247,6 +255,14 @@ class JaxSession(Session):
         if self.device.platform == "cpu" or output.sharding.memory_kind == PINNED:
             output = np.asarray(output)
         return self.fetch(output[tuple(index.T)])
+
+    def finished(self, output: Any) -> Any:
+        """Zeros where the output is."""
+        import jax
+        import numpy as np
+
+        zeros = jax.device_put(np.zeros(output.shape, output.dtype), output.sharding)
+        return jax.block_until_ready(zeros)
 
     def fetch(self, output: Any) -> Floats:
         import numpy as np

@@ -36,6 +36,7 @@ PROVIDERS = {
     "tensorrt": "TensorrtExecutionProvider",
 }
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
+ONNX_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 TRACE = "trace.json"
 WARM_STEPS = 3  # of a session that records: the first allocates
 PROVIDER = "CPUExecutionProvider"
@@ -131,6 +132,11 @@ class BoundOutput:
     index: int
 
 
+def _value(output: BoundOutput) -> Any:
+    """Where the output lies."""
+    return output.binding.get_outputs()[output.index]
+
+
 class OnnxSession(ExportedSession):
     """One execution provider; an output is where its binding holds it, several are a tuple."""
 
@@ -158,6 +164,16 @@ class OnnxSession(ExportedSession):
         for ours, theirs in zip(self._bound_inputs, others, strict=True):
             ours.update_inplace(theirs.numpy())
         return inputs
+
+    def finished(self, output: Any) -> Any:
+        """The output itself: a run has ended when its binding is given out."""
+        return output
+
+    def dtype_of(self, output: Any) -> str:
+        return ONNX_DTYPES.get(_value(output).data_type(), "")
+
+    def shape_of(self, output: Any) -> tuple[int, ...]:
+        return tuple(_value(output).shape())
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """Its own profiler, of kernels on the CPU, in a session apart: one that records always does."""

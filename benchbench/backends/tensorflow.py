@@ -172,6 +172,7 @@ class TensorFlowSession(Session):
         self.dtype = tf.float32 if mode == "tensorrt" else tf.as_dtype(dtype.storage.value)
         self.compute = tf.as_dtype(dtype.compute.value) if dtype in AMP else None
         self.mode = mode
+        self.compiler = "tf.function" if mode in ("function", "xla") else ""
         self._tf32 = dtype is Dtype.TF32
         self._accelerator = device != "cpu"
         self._compiled: list[Any] = []
@@ -298,6 +299,18 @@ class TensorFlowSession(Session):
         """The elements of each replica's part, where there are several replicas."""
         parts = self.strategy.experimental_local_results(output) if self.world.devices > 1 else (output,)
         return all(super(TensorFlowSession, self).is_finite(part) for part in parts)
+
+    def finished(self, output: Any) -> Any:
+        """Zeros; of replicas the output itself."""
+        import tensorflow as tf
+
+        if self.world.devices > 1:
+            return output
+        with tf.device(self.device):
+            return tf.zeros(output.shape, output.dtype)
+
+    def dtype_of(self, output: Any) -> str:
+        return str(output.dtype.name)
 
     def fetch(self, output: Any) -> Floats:
         import numpy as np

@@ -202,17 +202,27 @@ class Torch(Backend):
 class CpuSession(TorchSession):
     """The CPU, eager or compiled."""
 
+    overwrites = True
+
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
         """`device` is a name such as `cpu`, `cuda:0`."""
         super().__init__(device, dtype)
         self._mode = mode
         self.rearranges = mode == CHANNELS_LAST
+        self.compiler = "torch.compile" if mode in COMPILED else ""
 
     def is_finite(self, output: Any) -> bool:
         """Found out where the tensor is."""
         import torch
 
         return bool(torch.isfinite(output).all())
+
+    def overwrite(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+        import torch
+
+        with torch.no_grad():
+            for ours, theirs in zip(inputs, others, strict=True):
+                ours.copy_(theirs)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         if self._mode not in COMPILED:
@@ -247,6 +257,14 @@ class CpuSession(TorchSession):
         from torch._dynamo.utils import counters
 
         return int(counters["stats"]["unique_graphs"])
+
+    def graph_breaks(self) -> int | None:
+        """Those that dynamo met, each place as often as it was traced."""
+        if self._mode not in COMPILED:
+            return None
+        from torch._dynamo.utils import counters
+
+        return int(sum(counters["graph_break"].values()))
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """torch.profiler twice: noting shapes and memory makes a step up to half as long again."""

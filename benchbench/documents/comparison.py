@@ -32,6 +32,7 @@ from benchbench.judging.significance import TestResult
 from benchbench.machine.environment import same_hardware
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
+from benchbench.plan.sides import interleaved_command
 
 SCHEMA = 1  # of the JSON. 1: first
 
@@ -41,6 +42,7 @@ MODES = (
     "processes cluster, as if cases had two speeds: three or four processes say little then, five would tell"
 )
 MDE = "MDE: the change called slower 4 times in 5"
+UNTOLD = "no code or version is known to differ; compare --ab measures two sides in the same minutes"
 UNITS = {metric.name: metric.unit for metric in METRICS}
 EVIDENCE_COLUMNS = (
     Column("ratio [95 %]", line=1),
@@ -165,6 +167,8 @@ def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
         "variance": found.variance,
         "modes": found.modes,
         "changes": found.changes,
+        "apart": found.apart and asdict(found.apart),
+        "interleaved_command": _interleaved(found),
         "drifts": {side: each.note.clause for side, each in found.drifts.items()},
         "counts": verdict_counts(verdict.verdict for verdict in found.verdicts),
         "verdicts": [asdict(verdict) for verdict in shown],
@@ -188,6 +192,7 @@ def _facts(found: Comparison) -> list[str]:
     lines += ["interleaved: each round has a process of each side"] if found.interleaved else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"{side} {each.note.text}; intervals allow for it" for side, each in found.drifts.items()]
+    lines += _apart(found)
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return lines
 
@@ -195,6 +200,27 @@ def _facts(found: Comparison) -> list[str]:
 def _planned(run: Run) -> set[str]:
     """The ids of the cases that were asked for."""
     return {each.id for each in (*run.info.plan, *(out.case for out in run.info.left_out))}
+
+
+def _apart(found: Comparison) -> list[str]:
+    """That the runs are of different hours, whether intervals hold that, and what would tell without them."""
+    if found.apart is None or not found.compared:
+        return []
+    hours = found.apart.seconds / 3600
+    began = f"began {hours / 24:.3g} days apart" if hours >= 48 else f"began {hours:.3g} hours apart"
+    if found.apart.spread is None:
+        lines = [f"{began}: what hours differ by is not in the intervals"]
+    else:
+        known = fmt.count_of(found.apart.cases, "case")
+        of = "" if found.apart.cases == found.compared else f" of {known}"
+        told = f"sessions of this machine differ by {fmt.share(found.apart.spread)} in the median case"
+        lines = [f"{began}: {told}, and the intervals{of} hold that"]
+    command = _interleaved(found)
+    return [*lines, f"to measure both in the same minutes: {command}" if command else UNTOLD]
+
+
+def _interleaved(found: Comparison) -> str:
+    return interleaved_command(found.ref.info, found.new.info) if found.apart else ""
 
 
 def _summary(found: Comparison) -> list[str]:

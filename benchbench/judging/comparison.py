@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from benchbench import format as fmt
-from benchbench.analyse.digest import SETTLED, Digest, digest, run_bars
+from benchbench.analyse.digest import DISTURBED, SETTLED, Digest, digest, run_bars
 from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.errors import UsageError
@@ -21,18 +23,21 @@ from benchbench.judging.pairs import (
     suspect,
 )
 from benchbench.judging.variance import (
+    HOUR_S,
     allowing_for,
     at_least_the_mean,
     in_modes,
+    of_two_sessions,
     shared_variance,
     visible_change,
 )
 from benchbench.model.options import Variance
 from benchbench.model.profile import Profile
-from benchbench.model.run import Run
+from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
 from benchbench.profiling.differences import difference
 from benchbench.profiling.tables import OperatorTable, operator_table
+from benchbench.reading import unix_time
 from benchbench.stats import Difference, detectable, holm, mean, median, tost
 from benchbench.store import artifacts
 
@@ -40,6 +45,7 @@ ALPHA = 0.05  # of all `slower` together and all `faster` together (Holm), and o
 THRESHOLD = 0.03  # smaller changes come from code alignment alone
 LARGEST = 700.0  # beyond it a logarithm has no float
 TOO_NOISY = "too noisy for this threshold: more rounds would tell"
+HOURS_DIFFER = "sessions of this machine differ too much for this threshold: measure interleaved (--ab)"
 ON_THE_EDGE = "the interval holds changes on both sides of the threshold"
 
 
@@ -96,6 +102,30 @@ class Comparison:
     variance: Variance = Variance.SHARED
     modes: bool = False
     drifts: Mapping[str, Drift] = field(default_factory=dict)
+    apart: HoursApart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BetweenSessions:
+    """How much sessions of a machine differ in a case: the variance of one, as those of `days` tell it."""
+
+    variance: float
+    degrees: float
+    days: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoursApart:
+    """Two stored runs of different hours: what these differ by is in no process's spread.
+
+    `spread`: the standard deviation between sessions of the machine, in the median of the `cases` whose
+    intervals hold it, as sessions of `days` tell it, at least; None where no case has enough of them.
+    """
+
+    seconds: float
+    spread: float | None = None
+    cases: int = 0
+    days: int = 0
 
 
 def valid_threshold(value: float) -> float:
@@ -111,14 +141,16 @@ def compare_runs(
     metric: Metric = METRICS[0],
     threshold: float = THRESHOLD,
     variance: Variance = Variance.SHARED,
+    between: Mapping[str, BetweenSessions] = MappingProxyType({}),
 ) -> Comparison:
     """Verdicts on the cases of both runs; a `threshold` of 0.03 is 3%.
 
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
     need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
     needs the 90 % interval within it. Interleaved runs are compared by the differences of each
-    round's pair. How much processes vary is judged over all cases, unless `variance` says of each alone. The
-    evidence for this rule is in docs/comparing.md.
+    round's pair. How much processes vary is judged over all cases, unless `variance` says of each alone.
+    `between`: by case, how much sessions of the machine differ, which the intervals of runs of different
+    hours hold. The evidence for this rule is in docs/comparing.md.
     """
     before, after = digest(ref), digest(new)
     partners = are_interleaved(before, after)
@@ -127,6 +159,12 @@ def compare_runs(
     modes = variance is Variance.SHARED and in_modes(groups)
     drifts = _drifts(before, after, metric)
     tested = _tested(pairs, variance, list(drifts.values()), modes=modes)
+    apart_s = seconds_apart(before, after, metric)
+    known = {case: between[case] for case in tested if case in between} if apart_s else {}
+    alone = dict(tested)
+    for case, each in known.items():
+        tested[case] = of_two_sessions(tested[case], each.variance, each.degrees)
+    by_hours = {case for case in known if tested[case].error > alone[case].error}
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
     moved = [difference.mid for difference in tested.values()]
@@ -137,7 +175,13 @@ def compare_runs(
         threshold=threshold,
         changes=(*changes(before, after), *(run_bars(before, after) if partners else ())),
         verdicts=tuple(
-            _verdict(pair, tested.get(pair.case, pair.difference), p_holm.get(pair.case), rule)
+            _verdict(
+                pair,
+                tested.get(pair.case, pair.difference),
+                p_holm.get(pair.case),
+                rule,
+                noise=HOURS_DIFFER if pair.case in by_hours else TOO_NOISY,
+            )
             for pair in pairs
         ),
         compared=len(tested),
@@ -147,7 +191,25 @@ def compare_runs(
         variance=variance,
         modes=modes,
         drifts=drifts,
+        apart=_hours_apart(apart_s, list(known.values())) if apart_s else None,
     )
+
+
+def seconds_apart(ref: Digest | RunInfo, new: Digest | RunInfo, metric: Metric) -> float:
+    """How far apart two runs began; 0 of the same hour, interleaved ones, or a metric like memory."""
+    if metric.name not in DISTURBED or ref.partner or new.partner:
+        return 0.0
+    with suppress(ValueError):  # a run that does not say when it began
+        seconds = abs(unix_time(new.started) - unix_time(ref.started))
+        return seconds if seconds >= HOUR_S else 0.0
+    return 0.0
+
+
+def _hours_apart(seconds: float, known: Sequence[BetweenSessions]) -> HoursApart:
+    if not known:
+        return HoursApart(seconds=seconds)
+    spread = median([math.sqrt(each.variance) for each in known])
+    return HoursApart(seconds=seconds, spread=spread, cases=len(known), days=min(each.days for each in known))
 
 
 def _drifts(ref: Digest, new: Digest, metric: Metric) -> dict[str, Drift]:
@@ -207,7 +269,10 @@ class _Rule:
         return Verdict.SAME if tost(difference, self.margin) < ALPHA else Verdict.INCONCLUSIVE
 
 
-def _verdict(pair: Pair, difference: Difference | None, p_holm: float | None, rule: _Rule) -> CaseComparison:
+def _verdict(
+    pair: Pair, difference: Difference | None, p_holm: float | None, rule: _Rule, *, noise: str
+) -> CaseComparison:
+    """`noise`: why the difference is not known well enough, if it is not."""
     middle = pair.log_ratio
     half = difference.half_width() if difference else None
     verdict, reason = pair.verdict, pair.reason
@@ -215,7 +280,7 @@ def _verdict(pair: Pair, difference: Difference | None, p_holm: float | None, ru
         assert difference is not None
         assert p_holm is not None
         verdict = rule.judge(difference, p_holm)
-        reason = _reason(verdict, pair, blind=rule.blind(difference))
+        reason = _reason(verdict, pair, noise if rule.blind(difference) else ON_THE_EDGE)
     return CaseComparison(
         case=pair.case,
         metric=rule.metric.name,
@@ -235,12 +300,10 @@ def _verdict(pair: Pair, difference: Difference | None, p_holm: float | None, ru
     )
 
 
-def _reason(verdict: Verdict, pair: Pair, *, blind: bool) -> str:
+def _reason(verdict: Verdict, pair: Pair, inconclusive: str) -> str:
     if verdict in (Verdict.SLOWER, Verdict.FASTER):
         return suspect(pair.ref, pair.new)
-    if verdict is Verdict.INCONCLUSIVE:
-        return TOO_NOISY if blind else ON_THE_EDGE
-    return ""
+    return inconclusive if verdict is Verdict.INCONCLUSIVE else ""
 
 
 def _exp(log: float | None, more: float | None = 0.0) -> float | None:

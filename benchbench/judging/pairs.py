@@ -21,6 +21,7 @@ from benchbench.analyse.digest import (
 from benchbench.analyse.doubts import fair_pairs
 from benchbench.analyse.metrics import Metric
 from benchbench.format import ratio
+from benchbench.model.run import Policy
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, mean, paired, welch
 
@@ -34,7 +35,7 @@ ELSEWHERE = "not part of the run"
 class Pair:
     """One case in both runs; `verdict` is None where a test is to decide.
 
-    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. If
+    `ref_logs` and `new_logs` have the metric's logarithm for each process that counts. If
     `interleaved`, they are of the same rounds. `planned`: those of either side that tell its spread.
     """
 
@@ -80,11 +81,11 @@ class Pair:
 
 def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     """A pair for every case that either run planned, by id: those of `ref` first, each in plan order."""
-    bars, planned = run_bars(ref, new), (ref.policy.planned, new.policy.planned)
+    bars, policies = run_bars(ref, new), (ref.policy, new.policy)
     none = CaseDigest(absent=ELSEWHERE)
     sides = {case: (ref.cases.get(case, none), new.cases.get(case, none)) for case in ref.cases | new.cases}
     return [
-        _pair(case, a, b, metric, bars, planned)
+        _pair(case, a, b, metric, bars, policies)
         for case, (a, b) in sides.items()
         if not (a.absent and b.absent)
     ]
@@ -193,9 +194,10 @@ def _pair(
     new: CaseDigest,
     metric: Metric,
     bars: Sequence[str],
-    planned: tuple[int | None, int | None],
+    policies: tuple[Policy, Policy],
 ) -> Pair:
-    ref_logs, new_logs = ref.logs(metric), new.logs(metric)
+    ref_logs, new_logs = _first_rounds(ref.logs(metric), new.logs(metric), policies)
+    planned = (policies[0].planned, policies[1].planned)
     bars = [*bars, *case_bars(ref, new)]
     verdict, reason = (
         _presence(ref, new)
@@ -217,6 +219,25 @@ def _pair(
         reason=reason,
         planned=(ref.planned_logs(metric, planned[0]), new.planned_logs(metric, planned[1])),
     )
+
+
+def _first_rounds(
+    ref: list[float], new: list[float], policies: tuple[Policy, Policy]
+) -> tuple[list[float], list[float]]:
+    """As many rounds of both as the side with fewer has, but all that were planned.
+
+    Where a side's first rounds decided how many followed, those that agreed got fewer. Of skewed processes
+    they are the fast ones, and the side with more rounds looks slower (studies/adaptive_rounds.py). A budget
+    has rounds of too many different numbers: there it would cost a tenth of what is found, and is not needed.
+    """
+    if any(policy.budget_s is not None for policy in policies):
+        return ref, new
+    fewest = min(len(ref), len(new))
+    first, second = (
+        len(own) if policy.planned is None else max(policy.planned, fewest)
+        for own, policy in zip((ref, new), policies, strict=True)
+    )
+    return ref[:first], new[:second]
 
 
 def _bar(bars: Sequence[str]) -> tuple[Verdict, str] | None:

@@ -36,6 +36,7 @@ from benchbench.judging.sessions import (
     moments,
     normal_p,
     session_deviation,
+    symmetric_p,
 )
 from benchbench.judging.significance import Estimate, TestResult
 from benchbench.judging.variance import judged_together
@@ -236,14 +237,15 @@ def _unsteadiness(new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None
 
 ALIKE_P = 0.05  # of cases that differ by the same: of less likely ones each differs by an amount of its own
 HEAVY_P = 0.15  # of five normal sessions where cases are not alike, less of more of them: they tell better
+SKEWED_P = 0.01  # likewise of five normal sessions, whether cases are alike or not, and less of more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionVariance:
     """How much sessions vary in one metric. `prior`: what all cases tell of each; None: judged alone.
 
-    `heavy_tails`: some sessions are much further from the rest than normal ones are, so that sessions do not
-    tell where a further one may be. What is slower than those is provisional.
+    `heavy_tails`: some sessions are much further from the rest than normal ones are, or much slower than the
+    rest, so that sessions do not tell where a further one may be. What is slower than those is provisional.
     """
 
     prior: SessionPrior | None = None
@@ -258,7 +260,8 @@ def session_variance(matches: Sequence[BaselineMatch], variance: Variance) -> Se
     tested = [each for each in matches if each.verdict is None and len(each.days) >= ENOUGH]
     if variance is Variance.OWN or len(tested) < 2:
         return ALONE
-    places = [day_means(each.days) for each in tested]
+    sign = 1 if tested[0].metric.better == "lower" else -1
+    places = [[sign * place for place in day_means(each.days)] for each in tested]
     alike = likeness([each.dates for each in tested], places)
     if tested[0].metric.name not in DISTURBED:  # memory: what differs at all differs by steps
         return SessionVariance(prior=_prior(places, alike))
@@ -266,16 +269,21 @@ def session_variance(matches: Sequence[BaselineMatch], variance: Variance) -> Se
 
 
 def estimated_from_all(places: Sequence[Places], alike: float) -> SessionVariance:
-    """From two or more cases of likeness `alike`: they differ equally, have heavy tails, or neither."""
+    """From two or more cases of likeness `alike`: they differ equally, have heavy tails, or neither.
+
+    `places`: above 0 is worse. Machines that others use are skewed to slow.
+    """
     cases = [moments(each) for each in places]
     degrees = [each.count - 1 for each in cases]
     squares = [max(each.square * each.count / (each.count - 1), LEAST**2) for each in cases]
     common = math.fsum(map(operator.mul, squares, degrees)) / sum(degrees)
+    more = max(each.count for each in cases) - ENOUGH + 1
+    if symmetric_p(cases, alike) < SKEWED_P / more:
+        return SessionVariance(prior=HeavyTails(common), heavy_tails=True)
     if alike_p(cases, alike) >= ALIKE_P:
         known = sum(degrees) / (1 + (len(places) - 1) * alike)
         return SessionVariance(prior=CommonVariance(common, known))
-    days = max(each.count for each in cases)
-    if normal_p(cases, alike) < HEAVY_P / (days - ENOUGH + 1):
+    if normal_p(cases, alike) < HEAVY_P / more:
         return SessionVariance(prior=HeavyTails(common), heavy_tails=True)
     return SessionVariance(prior=_prior(places, alike))
 

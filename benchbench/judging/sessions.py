@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol
 
+from benchbench.judging.variance import HOUR_S
 from benchbench.reading import unix_time
 from benchbench.stats import Difference, deviation, mean
 
-HOUR_S = 3600.0  # runs begun within it share temperature and neighbours
 DAY_S = 20 * HOUR_S  # of a session: a nightly job that starts a few hours early is still another day
 ENOUGH = 5  # sessions; with fewer, an assumed spread stands in for those that are missing
 # Standard deviation between sessions of a machine, as a fraction. Shared: the least of nine benchmark series
@@ -146,11 +146,17 @@ LEAST_COUNT = 5  # values whose kurtosis can be judged
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The mean square and the mean fourth power of `count` values about their mean."""
+    """The mean square, cube and fourth power of `count` values about their mean."""
 
     count: int
     square: float
+    cube: float
     fourth: float
+
+    @property
+    def skewness(self) -> float:
+        """0 in the mean of normal values, above 0 where some are much larger than the rest."""
+        return self.cube / (self.square * math.sqrt(self.square))
 
     @property
     def kurtosis(self) -> float:
@@ -161,8 +167,13 @@ class Moments:
 def moments(values: Places) -> Moments:
     """The moments of one case's sessions."""
     centre = mean(values)
-    squares = [(value - centre) ** 2 for value in values]
-    return Moments(len(values), mean(squares), mean([square**2 for square in squares]))
+    offsets = [value - centre for value in values]
+    return Moments(
+        count=len(values),
+        square=mean([each * each for each in offsets]),
+        cube=mean([each * each * each for each in offsets]),
+        fourth=mean([(each * each) ** 2 for each in offsets]),
+    )
 
 
 def alike_p(cases: Sequence[Moments], likeness: float) -> float:
@@ -196,6 +207,30 @@ def normal_p(cases: Sequence[Moments], likeness: float) -> float:
     variance = math.fsum(each.square**2 * _kurtosis_variance(each.count) for each in spread)
     together = 1 + likeness * (total**2 / alone - 1)
     return NormalDist().cdf(-excess / math.sqrt(variance * together))
+
+
+def symmetric_p(cases: Sequence[Moments], likeness: float) -> float:
+    """How likely normal sessions, whatever they differ by in each case, are as skewed to large values.
+
+    K normal values have a mean skewness of 0, with variance 6 (K − 2)/((K + 1)(K + 3)) (Fisher 1930).
+    Skewnesses are weighted by standard deviations: of log-normal and exponential sessions that finds more
+    than the plain mean, or weights by variances. Third powers correlate by ρ³ between cases, so the
+    `likeness` ρ² is on the safe side.
+    """
+    spread = [each for each in cases if each.square]
+    if not spread:
+        return 1.0
+    skewed = math.fsum(math.sqrt(each.square) * each.skewness for each in spread)
+    total = math.fsum(math.sqrt(each.square) for each in spread)
+    alone = math.fsum(each.square for each in spread)
+    variance = math.fsum(each.square * _skewness_variance(each.count) for each in spread)
+    together = 1 + likeness * (total**2 / alone - 1)
+    return NormalDist().cdf(-skewed / math.sqrt(variance * together))
+
+
+def _skewness_variance(count: float) -> float:
+    k = count
+    return 6 * (k - 2) / ((k + 1) * (k + 3))
 
 
 def _kurtosis_mean(count: float) -> float:

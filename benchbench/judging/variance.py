@@ -11,6 +11,7 @@ from benchbench.analyse.drift import Drift
 from benchbench.model.options import Variance
 from benchbench.stats import Difference, mean, t_quantile, variance_prior
 
+HOUR_S = 3600.0  # runs begun within it share temperature and neighbours
 FEW = (3, 4)  # processes that may all be in one of two modes: five are in one case of sixteen
 MODES_P = 1e-3  # of groups of normal values that are as clustered
 LEAST_P = 0.01  # of one group: values may be equal because they were rounded
@@ -43,6 +44,15 @@ def at_least_the_mean(differences: Sequence[Difference]) -> list[Difference]:
 def allowing_for(drifts: Sequence[Drift], differences: Sequence[Difference]) -> list[Difference]:
     """With what runs that drifted add to the error of each (Welch–Satterthwaite)."""
     return [_widened(each, drifts) for each in differences] if drifts else list(differences)
+
+
+def of_two_sessions(difference: Difference, variance: float, degrees: float) -> Difference:
+    """The difference of runs of two sessions, each of which is off by `variance`, known with `degrees`.
+
+    What sessions differ by holds what their processes do: the larger error of both counts.
+    """
+    error = math.sqrt(2 * variance)
+    return replace(difference, error=error, degrees=degrees) if error > difference.error else difference
 
 
 def _widened(difference: Difference, drifts: Sequence[Drift]) -> Difference:

@@ -387,15 +387,15 @@ class JobQueues:
         return begun.job
 
 
-def reference_message(case: Case, *, small: bool, replicas: int) -> Message:
+def reference_message(case: Case, *, small: bool, replicas: int, seed: int) -> Message:
     """What a worker without a framework is asked: what the case must give, in float64.
 
     `small`: of the workload's small size, with tolerances for float32. `replicas`: into how many parts a
-    batch is divided that each have batch statistics of their own.
+    batch is divided that each have batch statistics of their own. `seed`: of the places that are compared.
     """
     needed = {"workload": case.workload, "params": case.params}
     about = {**needed, "placement": dataclasses.asdict(case.placement), "replicas": replicas}
-    return {"kind": "reference", "dtype": case.dtype, "about": about, "small": small}
+    return {"kind": "reference", "dtype": case.dtype, "about": about, "small": small, "seed": seed}
 
 
 def reference_in(answer: Answer) -> Message:

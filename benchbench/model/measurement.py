@@ -129,6 +129,7 @@ class Measurement:
     telemetry: Telemetry | None = None
     batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () where the host's own clock timed them
     compiled: int | None = None  # programs, in the first call; None: not counted
+    graph_breaks: int | None = None  # in the first call: returns to Python; None: not counted
     cleared: bool = False  # whether caches were, before each block
     ranks: tuple[RankSamples, ...] = ()  # in order; () of one
     entry_s: tuple[float, ...] = ()  # of a rank, on its way to `ranks`; else ()

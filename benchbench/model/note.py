@@ -25,6 +25,7 @@ class NoteKind(StrEnum):
     PIPELINE = "pipeline"
     EXECUTED = "executed"
     RECOMPILED = "recompiled"
+    MORE_PRECISE = "more_precise"
     EXPORT_IN_COLD_START = "export_in_cold_start"
     CLEARING_IN_PEAKS = "clearing_in_peaks"
     COPIES_IN_PEAKS = "copies_in_peaks"
@@ -128,6 +129,7 @@ CLAUSES = {
     "long wait {share} of a step",
     NoteKind.EXECUTED: "executes {times} the FLOPs that are counted: {what}",
     NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
+    NoteKind.MORE_PRECISE: "its {output} is {dtype}, more precise than the {asked} that was asked for",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory include the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks include {bytes} that clear the caches",
     NoteKind.COPIES_IN_PEAKS: "inputs rotate among {copies} copies; memory peaks include their {bytes}",

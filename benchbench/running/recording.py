@@ -293,7 +293,7 @@ class Recorder:
         }
         computed = [case for case in info.plan if not case.is_call]
         firsts = [case for case in computed if self._smallest[case.id] is case]
-        self._precomputed = Precomputed(pool, announce, computed, firsts)
+        self._precomputed = Precomputed(pool, announce, computed, firsts, info.seed)
         self._clock = clock
         self._order = order
         self._part = len(info.resumed)

@@ -26,6 +26,7 @@ from benchbench.model.ranks import combined
 from benchbench.model.status import Status
 from benchbench.registry import load_class
 from benchbench.store.codec import outcome_of
+from benchbench.workloads.draw import SEED
 
 # What is computed → its float64 reference, the fields of a worker.verify.Reference, or why there is none.
 References = dict[str, Message | Failure]
@@ -36,8 +37,19 @@ Announce = Callable[[str], None]
 class Precomputed:
     """References, verifications and exports: what a run's processes start from."""
 
-    def __init__(self, pool: WorkerPool, announce: Announce, plan: Sequence[Case], smallest: Sequence[Case]):
-        """Compute what the plan needs. `smallest`: the first case of each sequence, and all others."""
+    def __init__(
+        self,
+        pool: WorkerPool,
+        announce: Announce,
+        plan: Sequence[Case],
+        smallest: Sequence[Case],
+        seed: int = SEED,
+    ):
+        """Compute what the plan needs. `smallest`: the first case of each sequence, and all others.
+
+        `seed`: of the places at which outputs are compared.
+        """
+        self._seed = seed
         self._pool = pool
         self._announce = announce
         self._references: References = {}
@@ -50,9 +62,9 @@ class Precomputed:
         inference = [case for case in others if case.phase is not Phase.TRAIN]
         verify = partial(verify_job, found=self._verified)
         jobs = [
-            *reference_jobs(training, self._references, verify),
+            *reference_jobs(training, self._references, verify, seed=seed),
             *reference_jobs(hidden, {}, partial(verify, in_float32=True), small=True),
-            *reference_jobs(inference, self._references),
+            *reference_jobs(inference, self._references, seed=seed),
             *self._export_jobs(others),
         ]
         pool.ask_together(jobs, announce)
@@ -61,7 +73,8 @@ class Precomputed:
         """The float64 reference of what the case computes, or why there is none; None: nothing is."""
         name = computed(case)
         if name not in self._references:
-            self._pool.ask_together(list(reference_jobs([case], self._references)), self._announce)
+            jobs = list(reference_jobs([case], self._references, seed=self._seed))
+            self._pool.ask_together(jobs, self._announce)
         return self._references.get(name)
 
     def verified(self, case: Case) -> float | Failure | None:
@@ -95,6 +108,7 @@ def reference_jobs(
     then: Callable[[Case, Message], Job] | None = None,
     *,
     small: bool = False,
+    seed: int = SEED,
 ) -> Iterator[Job]:
     """A job for each thing computed (`computed`), for all backends; its reference goes to `found`.
 
@@ -113,7 +127,7 @@ def reference_jobs(
                 for case in same:
                     yield then(case, reference)
 
-        message = reference_message(same[0], small=small, replicas=replicas(same[0]))
+        message = reference_message(same[0], small=small, replicas=replicas(same[0]), seed=seed)
         label = f"float64 reference of {name}{' at a small size' if small else ''}"
         # A model is its own reference: a worker computes it that has its framework.
         yield Job(message=message, done=answered, label=label, case=same[0] if is_own(same[0]) else None)

@@ -206,14 +206,18 @@ def precise(blocks: Sequence[float], precision: float) -> bool:
 
 
 def premature(
-    step: Callable[[], Any], finish: Callable[[Any], Any], timer: Stopwatch, iterations: int
+    step: Callable[[], Any],
+    finish: Callable[[Any], Any],
+    timer: Stopwatch,
+    iterations: int,
+    finished: Callable[[Any], Any] = lambda output: output,
 ) -> float:
     """How many times longer a block takes until its result can be read than the timer says it takes.
 
     `finish(output)` must return only when `output` has been computed: it reads it, not for the first time,
-    which may compile something. The smallest ratio of pairs of a timed block and one that is read (less what
-    reading costs): the first pair that is not longer than `PREMATURE` ends it, so that a busy neighbour would
-    have to hit every second block for `PATIENCE_S`, and of at least `PAIRS`.
+    which may compile something. `finished(output)`: something as large that has been computed. What reading
+    that costs is not counted; the cost of another look at `output` itself would hide the work of one that is
+    computed whenever it is read. The smallest ratio of pairs of a timed block and one that is read.
     """
 
     def read() -> float:
@@ -221,16 +225,29 @@ def premature(
         for _ in range(iterations):
             output = step()
         finish(output)
-        done = timer.now()
-        finish(output)
-        return 2 * done - start - timer.now()
+        took = timer.now() - start
+        computed = finished(output)
+        start = timer.now()
+        finish(computed)
+        return took - (timer.now() - start)
 
+    def pair() -> float:
+        return read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S)
+
+    return smallest_ratio(pair, timer, PREMATURE)
+
+
+def smallest_ratio(pair: Callable[[], float], timer: Stopwatch, enough: float) -> float:
+    """The smallest of the ratios that `pair` gives; the first that is not above `enough` ends it.
+
+    So a busy neighbour would have to hit every second block for `PATIENCE_S`, and of at least `PAIRS`.
+    """
     ratio, began = math.inf, timer.now()
-    for pair in range(MOST_PAIRS):
-        if pair >= PAIRS and timer.now() - began >= PATIENCE_S:
+    for count in range(MOST_PAIRS):
+        if count >= PAIRS and timer.now() - began >= PATIENCE_S:
             break
-        ratio = min(ratio, read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S))
-        if ratio <= PREMATURE:
+        ratio = min(ratio, pair())
+        if ratio <= enough:
             break
     return ratio
 

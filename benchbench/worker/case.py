@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import repeat
 from time import perf_counter
 from typing import Any
 
 from benchbench.backends.base import CLEARING, Backend, Session, Timer
 from benchbench.machine.kernel import cpu_seconds
-from benchbench.model.case import Cache, Case, Dtype
+from benchbench.model.case import Cache, Case
 from benchbench.model.measurement import Measurement, Memory
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
@@ -22,36 +20,30 @@ from benchbench.timing.policy import on_accelerator
 from benchbench.timing.sampling import (
     CLOCK_S,
     MOST_ITERATIONS,
-    PREMATURE,
     SHORTEST_BLOCK_S,
     Samples,
     Stopwatch,
     measure_steps,
-    premature,
 )
 from benchbench.worker import verify
+from benchbench.worker.after_timing import check_cpu_limits, check_not_kept, check_other_inputs, check_waited
 from benchbench.worker.memory import step_peak
 from benchbench.worker.program import (
     Message,
     Runner,
     WrongResult,
-    altered_inputs,
     build,
     loss_of,
-    mixed_inputs,
     open_case,
-    other_inputs,
+    reference_of,
     require_accuracy,
-    with_elements,
+    verify_form,
 )
 from benchbench.worker.ranks import on_cpu
-from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Operation, Training, Workload
+from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
 PART_BLOCKS = 11  # of a part of a step, timed alone
 TRIED = "what was tried while it was compiled is in the peak; later rounds find it compiled"
-DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
-OTHER_BATCHES = 3
-FAR = 100.0  # times what a network was trained on, so that its loss is of that order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +72,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
     timer = session.timer(session.flush if case.cache is Cache.COLD else None)
     with stage(stages, "cold"):
         output, cold_s, compiled = first_call(runner, session, timer)
+        graph_breaks = session.graph_breaks()
     agreed = together(timer, session)
     with stage(stages, "verify"):
         if isinstance(workload, Operation):  # training counts its steps: its losses of each are verified
@@ -109,6 +102,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         stop_reason=samples.stop_reason,
         cold_s=cold_s,
         compiled=compiled,
+        graph_breaks=graph_breaks,
         compile_cache="warm" if warm else "empty",
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
@@ -121,7 +115,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
             *notes,
             *session.notes,
             *unused_notes(backend, case, workload),
-            *notes_of(case, runner, session, samples),
+            *notes_of(opened, samples, compiled),
         ),
         workload_version=workload.work_version,
         window=samples.window,
@@ -162,6 +156,9 @@ def check_timed(
 ) -> None:
     """Check that what was timed uses its inputs and was waited for. Raises WrongResult, Implausible."""
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
+    step_s = max(median(samples.block_s) / samples.iterations, CLOCK_S)
+    if not backend.virtual and on_cpu(job):
+        check_cpu_limits(workload, case, step_s)
     # What a program computes with, and whether it is waited for, is no matter of the process: a training step
     # is checked once a run, as it is verified at its small size. An operation's output costs little to check.
     is_first = not job["warm"]
@@ -173,6 +170,8 @@ def check_timed(
     with stage(stages, "plausible"):
         # Ranks measured different times. With different numbers of steps, one would wait for the others.
         iterations = max(session.world.gather(long_enough(samples)))
+        if isinstance(workload, Operation):
+            check_not_kept(backend, workload, case, runner, session)
         check_waited(workload, runner, session, together(session.timer(), session), iterations)
 
 
@@ -188,8 +187,9 @@ def device_peak(session: Session, *, warm: bool) -> Memory:
     return dataclasses.replace(peak, reason=TRIED)
 
 
-def notes_of(case: Case, runner: Runner, session: Session, samples: Samples) -> Iterator[Note]:
-    """What a reader of the samples must know."""
+def notes_of(opened: Opened, samples: Samples, compiled: int | None) -> Iterator[Note]:
+    """What a reader of the samples must know. `compiled`: programs, in the first call."""
+    case, runner, session = opened.case, opened.runner, opened.session
     if runner.note:
         yield runner.note
     yield from runner.program.notes
@@ -199,6 +199,8 @@ def notes_of(case: Case, runner: Runner, session: Session, samples: Samples) -> 
         yield note(NoteKind.OVERSUBSCRIBED, ranks=session.world.devices)
     if case.cache is Cache.COLD:
         yield note(NoteKind.CLEARING_IN_PEAKS, bytes=CLEARING * session.cache_bytes())
+    if session.compiler and runner.program.compiles and compiled == 0:
+        yield note(NoteKind.UNRANKED, reason=f"{session.compiler} compiled nothing, Python ran the step")
     if samples.recompiled:
         yield note(NoteKind.RECOMPILED, count=samples.recompiled)
 
@@ -256,41 +258,15 @@ def verify_output(
         reference = reference_of(workload, job)
         if reference.unverified:
             return None, None, (note(NoteKind.UNVERIFIED, reason=reference.unverified),)
-        elements = verify.output_elements(workload, runner.program, output, session)
+        notes = verify_form(workload, runner, output, session)
+        if reference.hidden:
+            notes += (note(NoteKind.HIDDEN_WEIGHTS, share=reference.hidden),)
+        elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
         deviation = verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
-        notes = [note(NoteKind.HIDDEN_WEIGHTS, share=reference.hidden)] if reference.hidden else []
-        return require_accuracy(deviation), deviation.tolerance, tuple(notes)
+        return require_accuracy(deviation), deviation.tolerance, notes
     if not math.isfinite(loss_of(output, session)):
         raise WrongResult("the loss is not finite", None)
     return job["verified"], None, ()
-
-
-def reference_of(workload: Operation, job: Message) -> verify.Reference:
-    """The reference of what this process computes, with its elements."""
-    reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
-    return with_elements(workload, Dtype(job["case"]["dtype"]), reference)
-
-
-def check_waited(
-    workload: Workload, runner: Runner, session: Session, timer: Stopwatch, iterations: int
-) -> None:
-    """Raise Implausible where results can be read only long after the timer says that they are there."""
-
-    def finish(output: Any) -> None:
-        if isinstance(workload, Operation):
-            verify.output_elements(workload, runner.program, output, session)
-        else:
-            session.fetch(output)
-
-    ratio = premature(runner.step, finish, timer, iterations)
-    if ratio > PREMATURE:
-        raise Implausible(
-            f"reading its results took {ratio:.0f} times the time measured: the timer did not wait for them"
-        )
-
-
-class Implausible(Exception):
-    """A time that cannot be true."""
 
 
 class stage:  # noqa: N801 - reads as a statement
@@ -304,125 +280,3 @@ class stage:  # noqa: N801 - reads as a statement
 
     def __exit__(self, *exception: object) -> None:
         self._stages[self._name] = self._stages.get(self._name, 0.0) + perf_counter() - self._start
-
-
-def check_other_inputs(
-    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session, job: Message
-) -> None:
-    """Raise WrongResult where what was timed does not compute with the inputs it is given."""
-    if isinstance(workload, Operation):
-        check_output(backend, workload, case, runner, session, job)
-    elif isinstance(workload, Training) and not workload.has_loss:
-        check_update(backend, workload, case, runner, session)
-    elif runner.program.feed:
-        check_fed_step(backend, workload, case, runner, session)
-    else:
-        check_loss(backend, workload, case, runner, session)
-
-
-def check_output(
-    backend: Backend, workload: Operation, case: Case, runner: Runner, session: Session, job: Message
-) -> None:
-    """Raise WrongResult where an operation's output of other inputs deviates from their reference."""
-    reference = reference_of(workload, job)
-    if reference.unverified:
-        return
-    runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
-    output = runner.step()
-    check_finite(workload, output, session)
-    elements = verify.output_elements(workload, runner.program, output, session)
-    del output
-    deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
-    name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
-    require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
-    if workload.samples_apart and list(elements) == [OUTPUT] and session.world.devices == 1:
-        check_samples(backend, workload, case, runner, session, reference)
-
-
-def check_finite(workload: Operation, output: Any, session: Session) -> None:
-    """Raise WrongResult where any element of any output is not finite, also one that is not sampled."""
-    for name, tensor in verify.outputs_by_name(workload.output_shapes, output).items():
-        if not session.is_finite(tensor):
-            raise WrongResult(f"an element of the {name} is not finite, after timing", None)
-
-
-def check_samples(
-    backend: Backend,
-    workload: Operation,
-    case: Case,
-    runner: Runner,
-    session: Session,
-    reference: verify.Reference,
-) -> None:
-    """Raise WrongResult where a program computes fewer samples than its batch has.
-
-    Every sample is one of two whose outputs are known, by chance, which each process draws anew. So a program
-    that copies one sample's output to another is found, too, in half the processes.
-    """
-    import numpy as np
-
-    batch = workload.output_shape[0]
-    others = np.random.default_rng().integers(0, 2, batch).astype(bool)
-    runner.inputs = repeat(mixed_inputs(backend, session, workload, case.computes_in, runner, others))
-    elements = verify.sample_elements(workload, runner.program, runner.step(), session, batch)
-    for sample, (values, is_other) in enumerate(zip(elements, others, strict=True)):
-        expected = reference.others if is_other else reference.expected
-        error = verify.relative_error(values, expected[OUTPUT])
-        limit = reference.tolerance[OUTPUT] * (reference.stretch if is_other else 1.0)
-        name = f"{OUTPUT} of sample {sample} of {batch}, after timing,"
-        require_accuracy(verify.Deviation(name, error, limit))
-
-
-def check_loss(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
-    """Raise WrongResult where a training step's loss is about the same for every other batch.
-
-    It must change by more than it does from step to step. One batch may happen to be as hard as the first, so
-    `OTHER_BATCHES` are tried. Where training is not smooth, the loss changes so much by itself that none of
-    them tells; then inputs of NaN must give no number.
-    """
-    before, same = (loss_of(runner.step(), session) for _ in range(2))
-    for batch in range(1, OTHER_BATCHES + 1):
-        runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
-        change = abs(loss_of(runner.step(), session) - same)
-        if not change <= DRIFT * abs(same - before):  # a loss that is no number has changed, too
-            return
-    poison_inputs(backend, workload, case, runner, session)
-    if not math.isnan(loss_of(runner.step(), session)):
-        raise WrongResult("after timing, other batches have the loss of the one before", None)
-
-
-def poison_inputs(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
-    """Have the runner compute with NaN from here on."""
-    import numpy as np
-
-    poison = partial(np.full_like, fill_value=np.nan)
-    runner.inputs = repeat(altered_inputs(backend, session, workload, case.computes_in, runner, poison))
-
-
-def check_fed_step(
-    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
-) -> None:
-    """Raise WrongResult where inputs `FAR` times as large change the loss by no more than a step of training.
-
-    Of a step that an input pipeline feeds. Another batch of the pipeline would not tell: to a network that
-    sees each batch for the first time, all of them are equally hard.
-    """
-    before, same = (loss_of(runner.step_on(runner.program.inputs), session) for _ in range(2))
-    far = altered_inputs(backend, session, workload, case.computes_in, runner, lambda array: FAR * array)
-    if abs(loss_of(runner.step_on(far), session) - same) <= DRIFT * abs(same - before):
-        raise WrongResult("after timing, the loss does not follow from the inputs", None)
-
-
-def check_update(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
-    """Raise WrongResult where gradients of NaN leave any element of a parameter a number.
-
-    They must not, whatever state the optimizer has, and in every dtype.
-    """
-    import numpy as np
-
-    assert runner.program.parameters
-    poison_inputs(backend, workload, case, runner, session)
-    session.wait(runner.step())
-    for name, parameter in runner.program.parameters(*runner.state).items():
-        if not np.isnan(verify.sampled_elements(name, session.fetch(parameter))).all():
-            raise WrongResult(f"after timing, {name} does not follow from its gradient", None)

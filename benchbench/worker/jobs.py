@@ -25,10 +25,11 @@ from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import own_module, random_cache, verify
 from benchbench.worker.call import called_case, look_at, time_unwaited
-from benchbench.worker.case import Implausible, measure_case
+from benchbench.worker.case import measure_case
 from benchbench.worker.causes import one_line
 from benchbench.worker.own_workload import OwnInference, own_model
 from benchbench.worker.program import (
+    Implausible,
     Message,
     Runner,
     WrongResult,
@@ -150,7 +151,7 @@ def reference_for(job: Message) -> verify.Reference:
     if job.get("small"):
         return reference_in_float32(workload, random_cache.cached_normal)
     workload = workload.divided(workload.placement, replicas=job["about"]["replicas"])
-    return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal)
+    return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal, job["seed"])
 
 
 def own_reference_for(workload: OwnInference, job: Message) -> verify.Reference:
@@ -246,7 +247,8 @@ def largest_deviation(
 ) -> verify.Deviation:
     """The relative error of the tensor that is furthest from the reference."""
     if isinstance(workload, Operation):
-        elements = verify.output_elements(workload, runner.program, runner.step(), session)
+        output = runner.step()
+        elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
         return verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
     elements = verify.trained_elements(
         runner.program, lambda: loss_of(runner.step(), session), lambda: runner.state, session

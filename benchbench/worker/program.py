@@ -18,7 +18,7 @@ from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
 from benchbench.worker import random_cache, verify
 from benchbench.worker.own_workload import OwnInference, own_model
-from benchbench.workloads.base import OUTPUT, Draw, Operation, Program, Workload
+from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -106,7 +106,7 @@ def other_inputs(
     draw = Draw(
         dtype, standard=random_cache.cached_normal, renewed=lambda name: batch * workload.is_input(name)
     )
-    return _exchanged(backend, session, workload, runner, _drawn_again(workload, runner, draw))
+    return inputs_of(backend, session, workload, runner, drawn_again(workload, runner, draw))
 
 
 def altered_inputs(
@@ -118,26 +118,31 @@ def altered_inputs(
     alter: Callable[[AnyArray], AnyArray],
 ) -> tuple[Any, ...]:
     """Arguments by which the runner computes with altered inputs: floats are, indices are not."""
-    arrays = _drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal))
+    arrays = drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal))
     altered = {
         name: alter(array) if workload.is_input(name) and array.dtype.kind == "f" else array
         for name, array in arrays.items()
     }
-    return _exchanged(backend, session, workload, runner, altered)
+    return inputs_of(backend, session, workload, runner, altered)
 
 
 def mixed_inputs(
-    backend: Backend, session: Session, workload: Operation, dtype: Dtype, runner: Runner, others: Booleans
+    backend: Backend,
+    session: Session,
+    workload: Operation,
+    dtype: Dtype,
+    runner: Runner,
+    others: Booleans,
+    row: int,
 ) -> tuple[Any, ...]:
-    """Arguments whose every sample is the one that is verified: of the other inputs where `others` says so.
+    """Arguments whose every sample is that in `row`: of the other inputs where `others` says so.
 
     `others`: of each sample of the batch, shape (batch,).
     """
     import numpy as np
 
-    row = verify.sample_indices(workload)[OUTPUT][0, 0]
     first, second = (
-        _drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal, renewed=renewed))
+        drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal, renewed=renewed))
         for renewed in (lambda _: 0, workload.is_input)
     )
     mixed = {
@@ -146,15 +151,15 @@ def mixed_inputs(
         else array
         for name, array in first.items()
     }
-    return _exchanged(backend, session, workload, runner, mixed)
+    return inputs_of(backend, session, workload, runner, mixed)
 
 
-def _drawn_again(workload: Workload, runner: Runner, draw: Draw) -> dict[str, AnyArray]:
+def drawn_again(workload: Workload, runner: Runner, draw: Draw) -> dict[str, AnyArray]:
     """What other inputs are made of: no weights where the program keeps its own."""
     return workload.input_arrays(draw) if runner.program.inputs_of else workload.arrays(draw)
 
 
-def _exchanged(
+def inputs_of(
     backend: Backend, session: Session, workload: Workload, runner: Runner, arrays: Arrays
 ) -> tuple[Any, ...]:
     """Arguments by which the runner computes with inputs made of `arrays`."""
@@ -184,6 +189,14 @@ def loss_of(output: Any, session: Session) -> float:
     return math.nan if None in losses else mean(losses)
 
 
+def reference_of(workload: Operation, job: Message) -> verify.Reference:
+    """The reference of what this process computes, with its elements."""
+    reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
+    if not reference.kept:
+        return reference
+    return with_elements(workload, Dtype(job["case"]["dtype"]), reference)
+
+
 def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference) -> verify.Reference:
     """The reference with its elements where these are in the run's folder, as those of a user's model."""
     if not reference.kept:
@@ -192,6 +205,29 @@ def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference)
 
     assert isinstance(workload, OwnInference)
     return own_expected(workload, dtype, reference)
+
+
+def verify_form(workload: Operation, runner: Runner, output: Any, session: Session) -> tuple[Note, ...]:
+    """Check dtype, shape and finiteness of all of each output. Raises WrongResult.
+
+    An output that is more precise than was asked for is right, and a note says so.
+    """
+    notes, shapes = [], workload.output_shapes
+    for name, tensor in verify.outputs_by_name(shapes, output).items():
+        found, asked = session.dtype_of(tensor), verify.dtype_name(session.dtype)
+        if verify.is_real(found) and found != asked:
+            if (asked, found) not in verify.WIDER:
+                raise WrongResult(f"the {name} is {found}, and {asked} was asked for", None)
+            if math.prod(session.shape_of(tensor)) > 1:  # a sum is kept in float32 everywhere
+                notes.append(note(NoteKind.MORE_PRECISE, output=name, dtype=found, asked=asked))
+        if "complex" in found:
+            raise WrongResult(f"the {name} is {found}, and only real numbers can be compared", None)
+        shape = runner.program.shape_of(name, shapes[name])
+        if session.world.devices == 1 and shape and (has := session.shape_of(tensor)) != shape:
+            raise WrongResult(f"the {name} has the shape {has}, and not {shape}", None)
+        if not session.is_finite(tensor):
+            raise WrongResult(f"an element of the {name} is not finite", None)
+    return tuple(notes)
 
 
 def require_accuracy(deviation: verify.Deviation) -> float:
@@ -205,6 +241,10 @@ def require_accuracy(deviation: verify.Deviation) -> float:
             deviation.error,
         )
     return deviation.error
+
+
+class Implausible(Exception):
+    """A time that cannot be true."""
 
 
 def case_of(fields: Message) -> Case:

@@ -29,7 +29,7 @@ from benchbench.worker.verify import (
 )
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, Flipping, Watching, rounding_to
-from benchbench.workloads.base import Draw, Operation, Training, Workload
+from benchbench.workloads.base import SEED, Draw, Operation, Training, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 if TYPE_CHECKING:
@@ -57,14 +57,19 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def reference(workload: Workload, dtype: Dtype, standard: Standard | None = None) -> Reference:
-    """The reference of `checked_at(workload)`, whose inputs and weights `standard` draws."""
+def reference(
+    workload: Workload, dtype: Dtype, standard: Standard | None = None, seed: int = SEED
+) -> Reference:
+    """The reference of `checked_at(workload)`, whose inputs and weights `standard` draws.
+
+    `seed`: of the places at which an operation's outputs are compared.
+    """
     workload = checked_at(workload)
     if isinstance(workload, Training):
         plain = asdict(_cached(workload, Dtype.FLOAT32, standard)) if dtype.is_narrow else None
         return replace(_cached(workload, dtype, standard), plain=plain)
     assert isinstance(workload, Operation)
-    return _of_operation(workload, dtype, standard)
+    return _of_operation(workload, dtype, standard, seed)
 
 
 def reference_in_float32(workload: Workload, standard: Standard | None = None) -> Reference:
@@ -78,9 +83,11 @@ def reference_in_float32(workload: Workload, standard: Standard | None = None) -
     return Reference(**cached_result(f"small {type(small).__module__} {small}", made))
 
 
-def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) -> Reference:
+def _of_operation(
+    workload: Operation, dtype: Dtype, standard: Standard | None, seed: int = SEED
+) -> Reference:
     """Sampled elements of each output, of the first inputs and of `others`."""
-    indices = sample_indices(workload)
+    indices = sample_indices(workload, seed)
 
     def output(draw: Draw) -> dict[str, list[float]]:
         elements = workload.references(workload.arrays(draw), indices)
@@ -98,6 +105,7 @@ def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) 
         ),
         others=output(Draw(dtype, standard=standard, renewed=workload.is_input)),
         stretch=UNCALIBRATED if dtype is Dtype.INT8 else 1.0,
+        seed=seed,
     )
 
 

@@ -39,6 +39,10 @@ UNIT_ROUNDOFF = {
     Dtype.FLOAT16: 2**-11,
 }
 CUT = 2 * math.sqrt(2)  # tensor cores cut both float32 operands to TF32: each errs by up to twice a rounding
+WIDER = {  # (dtype, another that has all of its values)
+    *((narrow, wide) for narrow in ("float16", "bfloat16") for wide in ("float32", "float64")),
+    ("float32", "float64"),
+}
 INT8_LEVELS = 127  # on either side of zero
 INT8_SPAN = 5.5  # largest of a million N(0, 1) values, in σ: √(2 ln 10⁶) = 5.3, and a little
 
@@ -70,6 +74,7 @@ class Reference:
     float32, where rounding hides nothing. `spared`: how many of a tensor's largest deviations do not count.
     `kept`: its elements are in the run's folder (worker/own_reference.py). `unverified`: why nothing says
     what is right, if so. `hidden`: the share of the weights' rows that no element tells of.
+    `seed`: of the places of an operation's elements.
     """
 
     expected: Mapping[str, Sequence[float]]
@@ -81,6 +86,7 @@ class Reference:
     kept: bool = False
     unverified: str = ""
     hidden: float = 0.0
+    seed: int = SEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +144,14 @@ def checked_at(workload: Workload) -> Workload:
     return workload.small() if isinstance(workload, Training) else workload
 
 
-def sample_indices(workload: Operation) -> dict[str, Indices]:
-    """Output → its sampled elements, the same in every process: shape (SAMPLES, ndim).
+def sample_indices(workload: Operation, seed: int = SEED) -> dict[str, Indices]:
+    """Output → its sampled elements, the same in every process of a run: shape (SAMPLES, ndim).
 
     A rank has those of its own part, whose first axis, that of ranks, is left out.
     """
     import numpy as np
 
-    indices = workload.samples(np.random.default_rng(SEED), SAMPLES)
+    indices = workload.samples(np.random.default_rng(seed), SAMPLES)
     if workload.rank is None:
         return indices
     return {name: index[index[:, 0] == workload.rank, 1:] for name, index in indices.items()}
@@ -157,7 +163,7 @@ def of_rank(workload: Operation, reference: Reference) -> Reference:
 
     if workload.rank is None:
         return reference
-    indices = sample_indices(workload.divided(workload.placement))
+    indices = sample_indices(workload.divided(workload.placement), reference.seed)
 
     def own(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
         held = {name: index[:, 0] == workload.rank for name, index in indices.items()}
@@ -166,14 +172,16 @@ def of_rank(workload: Operation, reference: Reference) -> Reference:
     return replace(reference, expected=own(reference.expected), others=own(reference.others))
 
 
-def output_elements(workload: Operation, program: Program, output: Any, reader: Reader) -> Tensors:
-    """The sampled elements of each output; all of them where the workload is verified as a whole.
+def output_elements(
+    workload: Operation, program: Program, output: Any, reader: Reader, seed: int = SEED
+) -> Tensors:
+    """The elements of each output at the places of the `seed`; all where the workload is verified whole.
 
     Raises WrongResult for an output of another shape.
     """
     if workload.whole:
         return _whole_outputs(workload, output, reader)
-    indices = sample_indices(workload)
+    indices = sample_indices(workload, seed)
     return {
         name: reader.take(tensor, program.index_of(name, indices[name]))
         for name, tensor in outputs_by_name(indices, output).items()
@@ -188,6 +196,16 @@ def _whole_outputs(workload: Operation, output: Any, reader: Reader) -> Tensors:
         if found[name].shape != shape:
             raise WrongResult(f"the {name} has the shape {found[name].shape}, and should have {shape}", None)
     return found
+
+
+def dtype_name(dtype: Any) -> str:
+    """A framework's dtype as NumPy calls it: `torch.float32`, `<dtype: 'float32'>`, `float32`."""
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+
+
+def is_real(dtype: str) -> bool:
+    """Whether elements of the dtype are real numbers, in floating point."""
+    return dtype.startswith(("float", "bfloat"))
 
 
 class NotAnOutput(Exception):
@@ -226,12 +244,12 @@ def kind_of(output: Any) -> str:
 
 
 def sample_elements(
-    workload: Operation, program: Program, output: Any, reader: Reader, batch: int
+    workload: Operation, program: Program, output: Any, reader: Reader, batch: int, seed: int = SEED
 ) -> list[Floats]:
     """Indices of the elements verified in a batch: the same places in every sample."""
     import numpy as np
 
-    index = sample_indices(workload)[OUTPUT]
+    index = sample_indices(workload, seed)[OUTPUT]
     every = np.tile(index, (batch, 1))
     every[:, 0] = np.repeat(np.arange(batch), len(index))
     return np.split(reader.take(output, program.index_of(OUTPUT, every)), batch)
@@ -263,7 +281,7 @@ def trained_elements(
 
     def read(tensors: Callable[..., Mapping[str, Any]] | None) -> Tensors:
         named = tensors(*state()) if tensors else {}
-        return {name: sampled_elements(name, reader.fetch(tensor)) for name, tensor in named.items()}
+        return {name: read_elements(name, tensor, reader) for name, tensor in named.items()}
 
     start = read(program.parameters)
     losses = [step()]
@@ -288,6 +306,19 @@ def training_elements(losses: Floats, first: Tensors, last: Tensors, start: Tens
     }
 
 
+def read_elements(name: str, tensor: Any, reader: Reader) -> Floats:
+    """`sampled_elements` of a tensor where it is: it need not be read whole."""
+    import numpy as np
+
+    shape = tuple(tensor.shape)
+    size = math.prod(shape)
+    if isinstance(tensor, np.ndarray):
+        return reader.fetch(sampled_elements(name, tensor))
+    if size <= SAMPLES:
+        return np.asarray(np.ravel(reader.fetch(tensor)))
+    return reader.take(tensor, np.stack(np.unravel_index(places(name, size), shape), axis=1))
+
+
 def sampled_elements(name: str, tensor: Floats) -> Floats:
     """`SAMPLES` elements, the same of a name in every process, or all of a smaller tensor."""
     import numpy as np
@@ -295,7 +326,14 @@ def sampled_elements(name: str, tensor: Floats) -> Floats:
     flat = np.ravel(tensor)
     if flat.size <= SAMPLES:
         return flat
-    return flat[np.random.default_rng((SEED, crc32(name.encode()))).integers(0, flat.size, SAMPLES)]
+    return np.asarray(flat[places(name, flat.size)])
+
+
+def places(name: str, size: int) -> Indices:
+    """Where the `SAMPLES` elements of a tensor of so many are."""
+    import numpy as np
+
+    return np.random.default_rng((SEED, crc32(name.encode()))).integers(0, size, SAMPLES)
 
 
 def tolerance(workload: Workload, dtype: Dtype) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import compress
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -53,7 +54,7 @@ class Backward(Operation):
         """The gradient of the output is an input, too."""
         return name == UPSTREAM or super().is_input(name)
 
-    @property
+    @cached_property  # it draws the arrays
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
         """Gradients are named after the inputs."""
         arrays = self.arrays(Draw(Dtype.FLOAT32))

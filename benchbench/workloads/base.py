@@ -253,6 +253,15 @@ class Operation(Workload):
         output = self.forward(ops, {name: wide(array) for name, array in arrays.items()})
         return {OUTPUT: np.atleast_1d(output[tuple(indices[OUTPUT].T)])}
 
+    projects: ClassVar[bool] = False  # whether it has a `projection`
+
+    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
+        """The output times `vector`, along its last axis, in float64.
+
+        Of a product of matrices: (A B) v = A (B v), which takes no more operations than it has elements.
+        """
+        raise NotImplementedError
+
     @property
     def chance(self) -> dict[str, tuple[float, float]]:
         """Name of a statistic → its expectation, and the relative error that chance explains.

@@ -72,6 +72,9 @@ class Program:
 
     `inputs_of` makes other inputs of other arrays, those of `Workload.input_arrays`, and keeps the weights;
     without it the whole program is built again for them.
+
+    `restart` puts the weights of a training step back to what they were before its first step, as in the
+    arrays, and the optimizer's state to zeros. It gives the state.
     """
 
     step: Callable[..., Any]
@@ -91,6 +94,7 @@ class Program:
     notes: tuple[Note, ...] = ()  # what a reader of its numbers must know besides
     layout: str = ""  # of images in memory, `NHWC`; "" without images
     inputs_of: Callable[[Mapping[str, Array]], tuple[Any, ...]] | None = None
+    restart: Callable[[Mapping[str, Array]], tuple[Any, ...]] | None = None
 
     def index_of(self, output: str, index: Indices) -> Indices:
         """Where the reference's elements at `index` are, of an output or of the gradient of an input."""
@@ -98,6 +102,13 @@ class Program:
             return self.input_index[output](index)
         axes = self.axes if output == OUTPUT else self.input_axes.get(output)
         return index if axes is None else index[:, axes]
+
+    def shape_of(self, output: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The program's shape of an output whose reference has `shape`; None where its axes do not tell."""
+        if output in self.input_index:
+            return None
+        axes = self.axes if output == OUTPUT else self.input_axes.get(output)
+        return shape if axes is None else tuple(shape[axis] for axis in axes)
 
 
 def images_layout(context: DeviceContext, axes: int = 4) -> str:

@@ -76,6 +76,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         notes=batch_statistics(network, per_device=False),
         layout=images_layout(context, network.image_axes),
         inputs_of=given,
+        restart=partial(_first_state, network, optimizer, context),
     )
     return divide_program(network, context, program)
 
@@ -301,6 +302,7 @@ def divide_program(network: Network, context: DeviceContext, program: Program) -
         inputs=sharded(program.inputs),
         inputs_of=given,
         state=state,
+        restart=None,  # its arrays would not lie as they do
     )
 
 

@@ -50,9 +50,18 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
             name: {slot: tf.Variable(tf.zeros_like(p), trainable=False) for slot in optimizer.slots}
             for name, p in learnt.items()
         }
+    with tf.device(context.device):
+        counters = [
+            tf.Variable(0, trainable=False, dtype=tf.int64) if optimizer.counts else None
+            for _ in network.objectives
+        ]
+    updates = [
+        _update(objective, optimizer, context, learnt, slots, counter)
+        for objective, counter in zip(network.objectives, counters, strict=True)
+    ]
     descents = [
-        _descent(network, objective, _update(objective, optimizer, context, learnt, slots), context, weights)
-        for objective in network.objectives
+        _descent(network, objective, update, context, weights)
+        for objective, update in zip(network.objectives, updates, strict=True)
     ]
     count = len(network.input_names)
 
@@ -67,6 +76,14 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         kept = {name: {key: tf.convert_to_tensor(s) for key, s in own.items()} for name, own in slots.items()}
         return {name: as_in_torch(name, optimizer.gradient(kept[name])) for name in learnt}
 
+    def restart(arrays: Arrays) -> tuple[Any, ...]:
+        for name, weight in layouts.items():
+            weights[name].assign(context.put(weight.channels_last(arrays[name])))
+        kept = (slot for own in slots.values() for slot in own.values())
+        for variable in (*kept, *(counter for counter in counters if counter is not None)):
+            variable.assign(tf.zeros_like(variable))
+        return ()
+
     given = partial(_batch_of, network, context)
     return Program(
         run_in_replicas(context, step),
@@ -76,6 +93,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         notes=batch_statistics(network, per_device=True),
         layout=images_layout(context, network.image_axes),
         inputs_of=given,
+        restart=restart if context.world.devices == 1 else None,
     )
 
 
@@ -113,14 +131,13 @@ def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple
 
 
 def _update(
-    objective: Objective, optimizer: Optimizer, context: DeviceContext, learnt: Any, slots: Any
+    objective: Objective, optimizer: Optimizer, context: DeviceContext, learnt: Any, slots: Any, count: Any
 ) -> tuple[list[Any], Any]:
-    """The variables that the objective moves, and a function of their gradients that moves them."""
-    import tensorflow as tf
+    """The variables that the objective moves, and a function of their gradients that moves them.
 
+    `count`: the variable with the number of updates, for an optimizer that counts them.
+    """
     moved = {name: p for name, p in learnt.items() if objective.moves(name)}
-    with tf.device(context.device):
-        count = tf.Variable(0, trainable=False, dtype=tf.int64) if optimizer.counts else None
 
     def update(gradients: list[Any]) -> None:
         own = partial(own_copy, context)

@@ -48,6 +48,8 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
     """Forward under autocast, backward, and torch's own optimizer: once for each objective."""
+    import torch
+
     model, named = torch_parallel.divide_module(
         network, load_module(network, context, arrays).train(), context
     )
@@ -68,6 +70,16 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         targets = dict(zip(network.target_names, inputs[count:], strict=True))
         return reduce(add, [descend(inputs[:count], targets) for descend in descents])
 
+    def restart(arrays: Arrays) -> tuple[Any, ...]:
+        held = model.state_dict()
+        with torch.no_grad():
+            for name in network.weights():
+                held[name].copy_(context.put(arrays[name]))
+            for kept in (kept for update in updates for kept in update.state.values()):
+                for value in filter(torch.is_tensor, kept.values()):
+                    value.zero_()
+        return ()
+
     given = partial(_batch_of, network, context)
     return Program(
         step,
@@ -77,6 +89,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         notes=batch_statistics(network, per_device=context.device.type != "xla"),
         layout=images_layout(context, network.image_axes),
         inputs_of=given,
+        restart=restart if network.placement.devices == 1 else None,
     )
 
 

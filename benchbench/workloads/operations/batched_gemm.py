@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads.base import Operation, Program
+from benchbench.workloads.base import Operation, Program, wide
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
@@ -25,6 +25,7 @@ class BatchedGemm(Operation):
 
     summary = "a batch of matrix products C[i,m,n] = A[i,m,k] B[i,k,n]"
     multiplications_saved = 1.0
+    projects = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·m·n·k FLOPs; the operands and results move once; an item is one product."""
@@ -62,6 +63,12 @@ class BatchedGemm(Operation):
         rows = arrays["a"][product, row].astype(np.float64)
         columns = arrays["b"][product, :, column].astype(np.float64)
         return np.asarray(np.einsum("sk,sk->s", rows, columns))
+
+    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
+        import numpy as np
+
+        inner = np.matmul(wide(arrays["b"]), vector)
+        return np.asarray(np.matmul(wide(arrays["a"]), inner[..., None])[..., 0])
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.matmul(arrays["a"], arrays["b"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads.base import Operation, Program
+from benchbench.workloads.base import Operation, Program, wide
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
@@ -27,6 +27,7 @@ class Gemm(Operation):
     summary = "matrix product C[m,n] = A[m,k] B[k,n], of A or B as stored or transposed"
     added = frozenset({"transpose_a", "transpose_b"})
     multiplications_saved = 1.0
+    projects = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2mnk FLOPs; A, B and C move once; an item is one product."""
@@ -60,6 +61,13 @@ class Gemm(Operation):
         b = arrays["b"].T if self.transpose_b else arrays["b"]
         rows, columns = a[index[:, 0]].astype(np.float64), b[:, index[:, 1]].T.astype(np.float64)
         return np.asarray(np.einsum("sk,sk->s", rows, columns))
+
+    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
+        import numpy as np
+
+        a, b = wide(arrays["a"]), wide(arrays["b"])
+        inner = np.matmul(b.T if self.transpose_b else b, vector)
+        return np.asarray(np.matmul(a.T if self.transpose_a else a, inner))
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         a, b = arrays["a"], arrays["b"]

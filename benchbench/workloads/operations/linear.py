@@ -9,7 +9,7 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.backward import Backward
-from benchbench.workloads.base import Operation, Program
+from benchbench.workloads.base import Operation, Program, wide
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
@@ -25,6 +25,7 @@ class Linear(Operation):
 
     summary = "a dense layer with bias"
     multiplications_saved = 1.0
+    projects = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·I·O FLOPs, the bias's additions not counted; x, weight, bias and result move once."""
@@ -68,6 +69,13 @@ class Linear(Operation):
         rows, columns = index.T
         x, weight = arrays["x"][rows].astype(np.float64), arrays["weight"][columns].astype(np.float64)
         return np.asarray(np.einsum("si,si->s", x, weight) + arrays["bias"][columns])
+
+    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
+        import numpy as np
+
+        x, weight, bias = (wide(arrays[name]) for name in ("x", "weight", "bias"))
+        inner = np.matmul(vector, weight)
+        return np.asarray(np.matmul(x, inner) + np.matmul(vector, bias))
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.linear(arrays["x"], arrays["weight"], arrays["bias"])

@@ -1,0 +1,385 @@
+"""After timing: what was timed computes with the inputs it is given, all of them, and was waited for.
+
+Each check computes once more with the program that was timed. Raises WrongResult, or Implausible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from benchbench.arrays import AnyArray, Floats
+from benchbench.backends.base import Backend, Session
+from benchbench.format import rate
+from benchbench.machine.cpu_limits import bytes_limit, flops_limit
+from benchbench.machine.kernel import cpu_flags
+from benchbench.model.case import Case, Dtype
+from benchbench.stats import median
+from benchbench.timing.sampling import CLOCK_S, PREMATURE, Stopwatch, clamp, premature, smallest_ratio
+from benchbench.worker import verify
+from benchbench.worker.program import (
+    Implausible,
+    Message,
+    Runner,
+    WrongResult,
+    altered_inputs,
+    drawn_again,
+    inputs_of,
+    loss_of,
+    mixed_inputs,
+    other_inputs,
+    reference_of,
+    require_accuracy,
+    verify_form,
+)
+from benchbench.worker.random_cache import cached_normal
+from benchbench.worker.verify import UNIT_ROUNDOFF
+from benchbench.workloads.base import OUTPUT, Draw, Operation, Training, Workload
+
+DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
+OTHER_BATCHES = 3
+NOISE = 1e-4  # of a gradient: what two equal steps may differ by, where sums are in no fixed order
+UNSEEN = 8  # sets of inputs at most that a step has not seen
+UNSEEN_BYTES = 2**26  # and together no more than this, or one
+UNSEEN_SLOWER = 10  # times as long: caches that have not seen them either are no such step apart
+PROJECTED = 2**27  # elements of an output at most: it is read whole, in float64
+SKIPPED = 3  # steps in a row that a scale of the loss may skip, each of which halves it
+FAR = 100.0  # times what a network was trained on, so that its loss is of that order
+
+
+def check_other_inputs(
+    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session, job: Message
+) -> None:
+    """Raise WrongResult where what was timed does not compute with the inputs it is given."""
+    if isinstance(workload, Operation):
+        check_output(backend, workload, case, runner, session, job)
+    elif isinstance(workload, Training) and not workload.has_loss:
+        check_update(backend, workload, case, runner, session)
+    elif runner.program.feed:
+        check_fed_step(backend, workload, case, runner, session)
+    elif runner.program.restart:
+        check_steps(backend, workload, case, runner, session)
+    else:
+        check_loss(backend, workload, case, runner, session)
+
+
+def check_output(
+    backend: Backend, workload: Operation, case: Case, runner: Runner, session: Session, job: Message
+) -> None:
+    """Raise WrongResult where an operation's output of other inputs deviates from their reference.
+
+    The other inputs are in arrays of their own, in a case's first process; and where arrays can be
+    overwritten, in those that were timed, so that an output that is kept by their addresses is told.
+    """
+    reference = reference_of(workload, job)
+    if reference.unverified:
+        return
+    timed, others = runner.program.inputs, other_inputs(backend, session, workload, case.computes_in, runner)
+    is_first = not job["warm"]
+    if is_first or others is timed:
+        check_output_of(others, workload, case, runner, session, reference)
+    if others is not timed and session.overwrites:
+        session.overwrite(timed, others)
+        check_output_of(timed, workload, case, runner, session, reference)
+    elif not is_first:
+        check_output_of(others, workload, case, runner, session, reference)
+    if workload.samples_apart and [*workload.output_shapes] == [OUTPUT] and session.world.devices == 1:
+        check_samples(backend, workload, case, runner, session, reference)
+
+
+def check_output_of(
+    others: tuple[Any, ...],
+    workload: Operation,
+    case: Case,
+    runner: Runner,
+    session: Session,
+    reference: verify.Reference,
+) -> None:
+    """Raise WrongResult where the output of the other inputs is not that of their reference."""
+    runner.inputs = repeat(others)
+    output = runner.step()
+    verify_form(workload, runner, output, session)
+    elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
+    deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
+    name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
+    require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
+    if session.world.devices == 1 and not workload.differentiated:
+        check_projection(output, workload, case, session, reference)
+
+
+def check_projection(
+    output: Any, workload: Operation, case: Case, session: Session, reference: verify.Reference
+) -> None:
+    """Raise WrongResult where a product's rows, times a vector of random signs, are not what they should be.
+
+    All elements at once, by far fewer operations than the product takes (Freivalds 1977, "Probabilistic
+    machines can use less running time"). An element's error is that of its row, so of rows of n elements one
+    element counts where it is wrong by more than √n times what rounding explains of all.
+    """
+    import numpy as np
+
+    if not workload.projects or math.prod(workload.output_shape) > PROJECTED:
+        return
+    signs = np.random.default_rng().choice([-1.0, 1.0], workload.output_shape[-1:])
+    draw = Draw(case.computes_in, standard=cached_normal, renewed=workload.is_input)
+    expected = workload.projection(workload.arrays(draw), signs)
+    values = session.fetch(output)
+    sizes = np.linalg.norm(values, axis=-1)
+    sizes = np.maximum(sizes, math.sqrt(np.square(sizes).mean()))
+    error = float((np.abs(values @ signs - expected) / sizes).max())
+    limit = verify.LAMBDA * reference.stretch * reference.tolerance[OUTPUT]
+    require_accuracy(verify.Deviation(f"{OUTPUT}'s rows, after timing,", error, limit))
+
+
+def check_samples(
+    backend: Backend,
+    workload: Operation,
+    case: Case,
+    runner: Runner,
+    session: Session,
+    reference: verify.Reference,
+) -> None:
+    """Raise WrongResult where a program computes fewer samples than its batch has.
+
+    Every sample is one of two whose outputs are known, by chance, which each process draws anew. So a program
+    that copies one sample's output to another is found, too, in half the processes.
+    """
+    import numpy as np
+
+    batch = workload.output_shape[0]
+    others = np.random.default_rng().integers(0, 2, batch).astype(bool)
+    row = int(verify.sample_indices(workload, reference.seed)[OUTPUT][0, 0])
+    runner.inputs = repeat(mixed_inputs(backend, session, workload, case.computes_in, runner, others, row))
+    output = runner.step()
+    elements = verify.sample_elements(workload, runner.program, output, session, batch, reference.seed)
+    for sample, (values, is_other) in enumerate(zip(elements, others, strict=True)):
+        expected = reference.others if is_other else reference.expected
+        error = verify.relative_error(values, expected[OUTPUT])
+        limit = reference.tolerance[OUTPUT] * (reference.stretch if is_other else 1.0)
+        name = f"{OUTPUT} of sample {sample} of {batch}, after timing,"
+        require_accuracy(verify.Deviation(name, error, limit))
+
+
+def check_steps(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+    """Raise WrongResult where a training step moves no parameters, or learns nothing from a sample.
+
+    Each step begins with the weights that training began with: later ones may be those of a network that has
+    learnt its batch, or diverged. The first step is given the batch that was timed; in each of the others one
+    sample is another: the last, and one by chance, which each process draws anew. NaN in place of a sample
+    would tell as much, but some frameworks' kernels swallow it, and tokens have none.
+    """
+    import numpy as np
+
+    dtype = case.computes_in
+    arrays = workload.arrays(Draw(dtype, standard=cached_normal))
+    drawn = workload.input_arrays(Draw(dtype, standard=cached_normal, renewed=workload.is_input))
+    others = {name: array for name, array in drawn.items() if workload.is_input(name)}
+    count = len(arrays[next(iter(others))])
+    timed = train_once(runner, session, arrays, dtype)
+    for sample in dict.fromkeys((count - 1, int(np.random.default_rng().integers(count)))):
+        mixed = {name: _with_sample(arrays[name], other, sample) for name, other in others.items()}
+        runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays | mixed))
+        if not timed.differs(train_once(runner, session, arrays, dtype), dtype):
+            raise WrongResult(f"after timing, nothing is learnt from sample {sample} of {count}", None)
+
+
+def _with_sample(array: AnyArray, other: AnyArray, sample: int) -> AnyArray:
+    mixed = array.copy()
+    mixed[sample] = other[sample]
+    return mixed
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedOnce:
+    """What one step from the first weights did: its loss, and sampled elements of the gradients.
+
+    These are as the optimizer's state tells them, or without a state the updates.
+    """
+
+    loss: float
+    gradients: Mapping[str, Floats]
+
+    def differs(self, other: TrainedOnce, dtype: Dtype) -> bool:
+        """Whether the gradients differ by more than noise: by the median over the tensors that have any.
+
+        The median: of a sparse tensor, or one of few elements, another sample need not change those
+        that are looked at. Without any gradient the loss tells.
+        """
+        import numpy as np
+
+        def changes() -> Iterator[float]:
+            for name, own in self.gradients.items():
+                if size := float(np.linalg.norm(own)):
+                    yield float(np.linalg.norm(other.gradients[name] - own)) / size
+
+        found = list(changes())
+        if not found:
+            return self.loss != other.loss
+        return not median(found) <= max(NOISE, UNIT_ROUNDOFF[dtype.compute] / 4)  # NaN differs, too
+
+
+def train_once(runner: Runner, session: Session, arrays: Mapping[str, AnyArray], dtype: Dtype) -> TrainedOnce:
+    """One step with the runner's inputs, from the weights in `arrays`. Raises WrongResult where none moved.
+
+    In float32 every parameter moves, since even a gradient that should be zero is a rounding error. In 16
+    bits an update may be less than the spacing of the parameter, so a gradient will do.
+    """
+    program = runner.program
+    assert program.restart
+    assert program.parameters
+    runner.state = ()  # or both would be in memory
+    runner.state = program.restart(arrays)
+    for _ in range(SKIPPED + 1):
+        loss = loss_of(runner.step(), session)
+        after = program.parameters(*runner.state)
+        moved = {name: verify.read_elements(name, tensor, session) for name, tensor in after.items()}
+        updates = {name: end - verify.sampled_elements(name, arrays[name]) for name, end in moved.items()}
+        if dtype is not Dtype.AMP_FP16 or any(update.any() for update in updates.values()):
+            break  # else the gradients overflowed, and the scale of the loss is less now
+    kept = program.gradients(*runner.state) if program.gradients else {}
+    gradients = {name: verify.read_elements(name, tensor, session) for name, tensor in kept.items()}
+    if dtype.storage.itemsize > 2:
+        for name, update in updates.items():
+            if not update.any() and not (session.fetch(after[name]) != arrays[name]).any():
+                raise WrongResult(f"after timing, a step of training does not move {name}", None)
+    elif gradients and not any(values.any() for values in (*updates.values(), *gradients.values())):
+        raise WrongResult("after timing, a step of training gives no gradient and moves nothing", None)
+    return TrainedOnce(loss, gradients or updates)
+
+
+def check_loss(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+    """Raise WrongResult where a training step's loss is about the same for every other batch.
+
+    It must change by more than it does from step to step. One batch may happen to be as hard as the first, so
+    `OTHER_BATCHES` are tried. Where training is not smooth, the loss changes so much by itself that none of
+    them tells; then inputs of NaN must give no number.
+    """
+    before, same = (loss_of(runner.step(), session) for _ in range(2))
+    for batch in range(1, OTHER_BATCHES + 1):
+        runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
+        change = abs(loss_of(runner.step(), session) - same)
+        if not change <= DRIFT * abs(same - before):  # a loss that is no number has changed, too
+            return
+    poison_inputs(backend, workload, case, runner, session)
+    if not math.isnan(loss_of(runner.step(), session)):
+        raise WrongResult("after timing, other batches have the loss of the one before", None)
+
+
+def poison_inputs(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+    """Have the runner compute with NaN from here on."""
+    import numpy as np
+
+    poison = partial(np.full_like, fill_value=np.nan)
+    runner.inputs = repeat(altered_inputs(backend, session, workload, case.computes_in, runner, poison))
+
+
+def check_fed_step(
+    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
+) -> None:
+    """Raise WrongResult where inputs `FAR` times as large change the loss by no more than a step of training.
+
+    Of a step that an input pipeline feeds. Another batch of the pipeline would not tell: to a network that
+    sees each batch for the first time, all of them are equally hard.
+    """
+    before, same = (loss_of(runner.step_on(runner.program.inputs), session) for _ in range(2))
+    far = altered_inputs(backend, session, workload, case.computes_in, runner, lambda array: FAR * array)
+    if abs(loss_of(runner.step_on(far), session) - same) <= DRIFT * abs(same - before):
+        raise WrongResult("after timing, the loss does not follow from the inputs", None)
+
+
+def check_update(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+    """Raise WrongResult where gradients of NaN leave any element of a parameter a number.
+
+    They must not, whatever state the optimizer has, and in every dtype.
+    """
+    import numpy as np
+
+    assert runner.program.parameters
+    poison_inputs(backend, workload, case, runner, session)
+    session.wait(runner.step())
+    for name, parameter in runner.program.parameters(*runner.state).items():
+        if not np.isnan(verify.sampled_elements(name, session.fetch(parameter))).all():
+            raise WrongResult(f"after timing, {name} does not follow from its gradient", None)
+
+
+def check_cpu_limits(workload: Workload, case: Case, step_s: float) -> None:
+    """Raise Implausible where a step is faster than all cores of the case's machines could make it.
+
+    FLOPs count only where it is known how many multiplications an algorithm can save.
+    """
+    dtype, cores = case.computes_in, case.placement.hosts * (os.cpu_count() or 1)
+    flags, cost = cpu_flags(Path("/")), workload.cost(dtype)
+    for work, limit, unit, saved in (
+        (cost.flops, flops_limit(flags, cores, dtype), "FLOP/s", workload.multiplications_saved),
+        (cost.bytes, bytes_limit(flags, cores), "B/s", 1.0),
+    ):
+        if limit and saved and work / step_s > saved * limit:
+            raise Implausible(
+                f"{rate(work / step_s, unit)} exceed {rate(saved * limit, unit)}, "
+                f"which {cores} cores like these do not reach"
+            )
+
+
+def check_not_kept(
+    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
+) -> None:
+    """Raise Implausible where a step takes far longer with equal inputs in arrays that it has not seen.
+
+    Where arrays cannot be overwritten, that tells a result which is kept for the arrays that it was made of.
+    """
+    if session.overwrites or session.world.devices > 1:
+        return
+    arrays = drawn_again(workload, runner, Draw(case.computes_in, standard=cached_normal))
+    timed, timer = runner.program.inputs, session.timer()
+    count = clamp(UNSEEN_BYTES / max(1, sum(map(session.nbytes, timed))), 1, UNSEEN)
+
+    def seconds(inputs: tuple[Any, ...]) -> float:
+        start = timer.now()
+        session.wait(runner.step_on(inputs))
+        return max(timer.now() - start, CLOCK_S)
+
+    def pair() -> float:
+        unseen = [inputs_of(backend, session, workload, runner, arrays) for _ in range(count)]
+        seen = min(seconds(timed) for _ in range(count))
+        return min(map(seconds, unseen)) / seen  # the fastest of each: others slow some of them
+
+    ratio = smallest_ratio(pair, timer, UNSEEN_SLOWER)
+    if ratio > UNSEEN_SLOWER:
+        raise Implausible(
+            f"a step takes {ratio:.0f} times as long with inputs that it has not seen: it keeps its results"
+        )
+
+
+def check_waited(
+    workload: Workload, runner: Runner, session: Session, timer: Stopwatch, iterations: int
+) -> None:
+    """Raise Implausible where results can be read only long after the timer says that they are there."""
+    program = runner.program
+    sampled = workload if isinstance(workload, Operation) and not workload.whole else None
+    places = verify.sample_indices(sampled) if sampled else {}
+    index = {name: program.index_of(name, asked) for name, asked in places.items()}
+
+    def finish(output: Any) -> None:
+        if not index:
+            for each in output if isinstance(output, tuple) else (output,):
+                session.fetch(each)
+            return
+        for name, tensor in verify.outputs_by_name(index, output).items():
+            session.take(tensor, index[name])
+
+    def finished(output: Any) -> Any:
+        if isinstance(output, tuple):
+            return tuple(map(session.finished, output))
+        return session.finished(output)
+
+    ratio = premature(runner.step, finish, timer, iterations, finished)
+    if ratio > PREMATURE:
+        raise Implausible(
+            f"reading its results took {ratio:.0f} times the time measured: the timer did not wait for them"
+        )

@@ -1,0 +1,252 @@
+"""Two stored runs of different hours: what is said, which command is offered, and what sessions tell."""
+
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import benchbench
+from benchbench.analyse.digest import digest
+from benchbench.analyse.metrics import METRICS
+from benchbench.documents import comparison
+from benchbench.gate import baselines
+from benchbench.judging.comparison import HOURS_DIFFER, BetweenSessions, Comparison, compare_runs
+from benchbench.judging.hours import between_sessions
+from benchbench.model.device import Probe, Target
+from benchbench.model.options import Variance
+from benchbench.model.run import Partner, Run
+from benchbench.model.status import Verdict
+from benchbench.plan.sides import interleaved_command, measuring_words
+from benchbench.store import runs
+from studies.hours import rates
+from tests.factories import a_case, a_probe, a_run, some_rounds
+from tests.rendering import rendered
+from tests.simulator import allowed
+
+LATENCY, MEMORY = METRICS[0], next(each for each in METRICS if each.name == "peak_host_bytes")
+STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
+
+
+def of_day(day: float, *, factor: float = 1.0, **over: Any) -> Run:
+    """A run of one case, `day` days after the first."""
+    started = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)).isoformat()
+    records = some_rounds(*(factor * value for value in STEADY))
+    return a_run(records, **({"started": started, "id": f"R{day:g}".replace(".", "H")} | over))
+
+
+def facts(found: Comparison) -> list[str]:
+    return list(comparison.comparison_document(found, found.verdicts).facts)
+
+
+# What is said
+
+
+def test_runs_of_different_hours_say_so_and_those_of_one_hour_or_interleaved_ones_do_not() -> None:
+    apart = compare_runs(of_day(0), of_day(2.5))
+    assert "began 2.5 days apart: what hours differ by is not in the intervals" in facts(apart)
+    assert apart.apart
+    assert apart.apart.seconds == pytest.approx(2.5 * 86400)
+    back = compare_runs(of_day(2.5), of_day(0))
+    assert back.apart == apart.apart
+    near = compare_runs(of_day(0), of_day(0.04))
+    case = a_case().id
+    ref = of_day(0, id="A", partner=Partner(label="a", run="B", cases={case: case}))
+    new = of_day(1, id="B", partner=Partner(label="b", run="A", cases={case: case}))
+    unknown = compare_runs(of_day(0), of_day(1, started="some day"))
+    memory = compare_runs(of_day(0), of_day(1), MEMORY)
+    for found in (near, compare_runs(ref, new), unknown, memory):
+        assert found.apart is None
+        assert not any("apart" in line for line in facts(found))
+
+
+def test_the_line_is_in_every_format() -> None:
+    found = compare_runs(of_day(0), of_day(1))
+    document = comparison.comparison_document(found, found.verdicts)
+    for name in ("terminal", "markdown"):
+        assert "began 24 hours apart" in rendered(document, name)
+    data = json.loads(rendered(document, "json"))
+    assert data["apart"] == {"seconds": 86400.0, "spread": None, "cases": 0, "days": 0}
+    assert data["interleaved_command"] == ""
+
+
+# The command
+
+
+def torch(version: str, python: str = "/usr/bin/python3") -> tuple[Probe, ...]:
+    return (a_probe(version=version, target=Target(name="torch", backend="torch", python=python)),)
+
+
+AB, ENV = "accelbench compare --ab", "accelbench env create"
+TYPED = (
+    "run",
+    "--suite",
+    "quick",
+    "-b",
+    "torch,jax",
+    "--budget",
+    "10m",
+    "--tag=a=b",
+    "-p",
+    "m=64",
+    "-o",
+    "x.png",
+)
+
+
+@pytest.mark.parametrize(
+    ("ref", "new", "wanted"),
+    [
+        (
+            {"probes": torch("2.12.1+cpu")},
+            {"probes": torch("2.13.0"), "command": TYPED},
+            f"{ENV} torch@2.12.1 && {AB} torch@2.12.1 torch --suite quick -p m=64 --backend torch",
+        ),
+        (
+            {"probes": torch("2.12.1", "/old env/bin/python")},
+            {"probes": torch("2.13.0", "/new/bin/python"), "command": ("run", "-s", "quick", "--quick")},
+            f"{AB} 'torch=/old env/bin/python' torch=/new/bin/python -s quick --quick --backend torch",
+        ),
+        (
+            {"tags": {"commit": "a" * 40}, "plan": (a_case(workload="mine"),)},
+            {"tags": {"commit": "b" * 40}, "plan": (a_case(workload="mine"),), "command": TYPED},
+            f"{AB} rev:aaaaaaaaaaaa rev:bbbbbbbbbbbb --suite quick -b torch,jax -p m=64",
+        ),
+        (
+            {"tags": {"commit": "a" * 40}, "plan": (a_case(workload="mine"),)},
+            {
+                "tags": {"commit": "b" * 40 + "-dirty"},
+                "plan": (a_case(workload="mine"),),
+                "command": ("run",),
+            },
+            "accelbench check --ab rev:aaaaaaaaaaaa",
+        ),
+        (
+            {"tags": {"commit": "a" * 40}, "plan": (a_case(workload="mine", suite="s.toml"),)},
+            {
+                "tags": {"commit": "b" * 40},
+                "plan": (a_case(workload="mine", suite="s.toml"),),
+                "command": ("benchbench.run",),
+            },
+            f"{AB} rev:aaaaaaaaaaaa rev:bbbbbbbbbbbb --suite s.toml --backend torch --device cpu",
+        ),
+        ({"tags": {"commit": "a" * 40}}, {"tags": {"commit": "b" * 40}}, ""),  # gemm comes with accelbench
+        ({}, {}, ""),
+        ({"probes": torch("1.0")}, {"plan": (a_case(backend="pytest"),), "probes": torch("2.0")}, ""),
+    ],
+    ids=["version", "interpreter", "commit", "dirty", "python", "shipped", "nothing", "functions"],
+)
+def test_the_command_measures_what_differs_with_the_options_of_the_newer_run(
+    ref: dict[str, Any], new: dict[str, Any], wanted: str
+) -> None:
+    before, after = of_day(0, **ref), of_day(1, **new)
+    assert interleaved_command(before.info, after.info) == wanted
+    found = compare_runs(before, after)
+    said = f"to measure both in the same minutes: {wanted}" if wanted else comparison.UNTOLD
+    assert found.compared == 0 or said in facts(found)
+
+
+def test_only_options_of_measuring_are_kept_as_they_were_typed() -> None:
+    assert measuring_words(("--quick", "--resume", "-w", "gemm", "--rounds=7", "x", "--out", "a.html")) == (
+        "--quick", "-w", "gemm", "--rounds=7",
+    )  # fmt: skip
+    assert measuring_words(("-b",)) == ("-b", "")
+
+
+# What sessions tell
+
+
+def sessions(places: Sequence[float], **over: Any) -> list[Run]:
+    return [
+        of_day(-30 + number, factor=math.exp(place), id=f"S{number:02}", **over)
+        for number, place in enumerate(places)
+    ]
+
+
+CALM = (0.0, 0.02, -0.02, 0.01, -0.01, 0.0, 0.02)
+
+
+def told(stored: Sequence[Run], ref: Run, new: Run) -> dict[str, BetweenSessions]:
+    return dict(
+        between_sessions(list(map(digest, stored)), digest(ref), digest(new), LATENCY, Variance.SHARED)
+    )
+
+
+def test_five_days_tell_how_much_sessions_differ_and_four_do_not() -> None:
+    ref, new = of_day(0), of_day(1)
+    (found,) = told(sessions(CALM[:5]), ref, new).values()
+    assert math.sqrt(found.variance) == pytest.approx(float(np.std(CALM[:5], ddof=1)), rel=1e-3)
+    assert (found.degrees, found.days) == (4, 5)
+    assert not told(sessions(CALM[:4]), ref, new)
+    assert not told([*sessions(CALM[:4]), ref, new], ref, new)  # they are what is asked about
+    assert not told(sessions(CALM[:5], partner=Partner(label="a", run="B", cases={})), ref, new)
+
+
+def test_days_before_the_code_changed_last_do_not_count() -> None:
+    ref, new = of_day(0, factor=1.3), of_day(1, factor=1.3)
+    (found,) = told(sessions([*CALM, *(0.3 + place for place in CALM)]), ref, new).values()
+    assert found.days == 7
+    assert math.sqrt(found.variance) == pytest.approx(float(np.std(CALM, ddof=1)), rel=1e-3)
+
+
+def test_a_change_that_too_few_days_follow_is_held_by_the_intervals() -> None:
+    ref, new = of_day(0, factor=1.3), of_day(1, factor=1.3)
+    (found,) = told(sessions([*CALM, 0.3, 0.31, 0.29]), ref, new).values()
+    assert found.days == 10
+    assert math.sqrt(found.variance) > 0.1
+
+
+def test_the_intervals_hold_what_sessions_differ_by() -> None:
+    ref, new = of_day(0), of_day(1, factor=1.05)
+    alone = compare_runs(ref, new)
+    assert alone.verdicts[0].verdict is Verdict.SLOWER
+    known = compare_runs(ref, new, between=told(sessions(CALM), ref, new))
+    assert known.verdicts[0].verdict is Verdict.INCONCLUSIVE
+    assert known.verdicts[0].ratio == alone.verdicts[0].ratio
+    half = math.log((known.verdicts[0].high or 0) / (known.verdicts[0].ratio or 1))
+    spread = float(np.std(CALM, ddof=1))
+    assert half == pytest.approx(2.447 * math.sqrt(2) * spread, rel=1e-3)  # t of 6 degrees
+    assert known.apart
+    assert (known.apart.cases, known.apart.days) == (1, 7)
+    assert known.verdicts[0].reason == HOURS_DIFFER
+    assert any(f"sessions of this machine differ by {100 * spread:.3g} %" in line for line in facts(known))
+    larger = compare_runs(of_day(0), of_day(1, factor=1.2), between=told(sessions(CALM), ref, new))
+    assert larger.verdicts[0].verdict is Verdict.SLOWER
+    same_hour = compare_runs(
+        of_day(0), of_day(0, factor=1.05, id="R"), between=told(sessions(CALM), ref, new)
+    )
+    assert same_hour.verdicts[0].verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize("kept", ["baseline", "runs"])
+def test_a_baseline_or_stored_runs_tell_it(tmp_path: Path, kept: str) -> None:
+    root = tmp_path / "results"
+    stored = [of_day(0), of_day(1, factor=1.05)]
+    if kept == "runs":
+        stored += sessions(CALM)
+    for run in stored:
+        with runs.create_run(root, run.info) as writer:
+            for record in run.records:
+                writer.append(record)
+    alone = benchbench.compare("R0", "R1", results=root)
+    if kept == "baseline":
+        assert alone.apart
+        assert alone.apart.spread is None
+        for each in sessions(CALM):
+            baselines.add_session(root, "main", digest(each))
+    found = benchbench.compare("R0", "R1", results=root)
+    assert found.apart
+    assert found.apart.days == 7
+    assert found.verdicts[0].verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.real
+def test_two_hours_that_differ_seldom_make_an_unchanged_suite_slower_where_sessions_tell() -> None:
+    suites = 40
+    found = rates(5, 0.02, suites, (1.0,))
+    assert found["unknown"][0] > 0.2
+    assert found["known"][0] <= allowed(0.05, suites)

@@ -1,0 +1,524 @@
+"""Programs that cheat at the timed size, in every framework, eager and compiled: none is called right.
+
+Each mutant wraps the compiled step of a right program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cache
+from itertools import repeat
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.backends.torch import Torch
+from benchbench.machine.cpu_limits import bytes_limit, flops_limit
+from benchbench.machine.kernel import cpu_flags
+from benchbench.model.case import Dtype
+from benchbench.worker import verify
+from benchbench.worker.after_timing import check_cpu_limits
+from benchbench.worker.case import Opened, check_timed, first_call, notes_of, verify_output
+from benchbench.worker.program import Implausible, Runner, WrongResult, build
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
+from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
+from benchbench.workloads.operations.add import Add
+from benchbench.workloads.operations.batched_gemm import BatchedGemm
+from benchbench.workloads.operations.gemm import Gemm
+from benchbench.workloads.operations.linear import Linear
+from tests.factories import a_case
+from tests.tiny import reference_of
+
+Step = Callable[..., Any]
+MODES = [
+    ("torch", "eager"),
+    ("torch", "compile"),
+    ("tensorflow", "eager"),
+    ("tensorflow", "function"),
+    ("tensorflow", "xla"),
+    ("jax", "jit"),
+]
+BATCH = 32
+TRAINING = replace(MnistCnnTrain(), batch=BATCH)
+NETWORK = replace(MnistCnnInfer(), batch=BATCH)
+PRODUCT = Gemm(m=256, n=256, k=512)
+TIMED = 6  # steps before the checks: a cheat may begin with right ones
+STEPS_AS_VERIFIED = 4
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+
+@dataclasses.dataclass
+class Honest:
+    """A right program, compiled: what mutants wrap."""
+
+    backend: Backend
+    session: Any
+    work: Workload
+    runner: Runner
+    dtype: Dtype
+    mode: str
+
+    @property
+    def states(self) -> int:
+        """How many of a step's arguments are its state."""
+        return len(self.runner.program.state)
+
+    def forget(self) -> tuple[Any, ...]:
+        """The state as it was before the first step: an update undone."""
+        assert self.runner.program.restart
+        return self.runner.program.restart(self.work.arrays(Draw(self.dtype)))
+
+
+@cache
+def honest(framework: str, mode: str, work: Workload, dtype: Dtype = Dtype.FLOAT32) -> Honest:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    if reason := backend.missing_modes().get(mode):
+        pytest.skip(reason)
+    session = backend.open("cpu", dtype, mode, 2)
+    return Honest(backend, session, work, build(backend, session, work, dtype), dtype, mode)
+
+
+def measure(right: Honest, wrong: Callable[[Honest], Step]) -> tuple[Any, ...]:
+    """What a process of a run does with a case, with a few steps for the timing; the notes on the output."""
+    program, work, session = right.runner.program, right.work, right.session
+    runner = replace(right.runner, inputs=repeat(program.inputs), compiled=wrong(right))
+    if isinstance(work, Training):
+        runner.state = right.forget()
+    case = a_case(dtype=right.dtype, mode=right.mode, device="cpu", phase=work.phase)
+    job: dict[str, Any] = {
+        "warm": False,
+        "verified": 0.0,
+        "case": {"device": "cpu", "dtype": str(right.dtype)},
+    }
+    if isinstance(work, Operation):
+        job["reference"] = asdict(reference_of(work, right.dtype))
+    _, _, notes = verify_output(work, runner, runner.step(), session, job)
+    for _ in range(TIMED):
+        session.wait(runner.step())
+    blocks = session.timer().blocks(runner.step, 1, 5)
+    samples = cast(Any, type("Samples", (), {"block_s": blocks, "iterations": 1}))
+    check_timed(right.backend, job, {}, Opened(case, work, session, runner, {}), samples)
+    return notes
+
+
+def apart(right: Honest, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """A step's state and its inputs."""
+    return arguments[: right.states], arguments[right.states :]
+
+
+def the_right_step(right: Honest) -> Step:
+    return right.runner.compiled
+
+
+# Training.
+
+
+def on_a_part(parts: int) -> Callable[[Honest], Step]:
+    """The first of so many equal parts of the batch alone."""
+
+    def mutant(right: Honest) -> Step:
+        def step(*arguments: Any) -> Any:
+            state, inputs = apart(right, arguments)
+            return right.runner.compiled(*state, *(x[: BATCH // parts] for x in inputs))
+
+        return step
+
+    return mutant
+
+
+def but_the_last_sample(right: Honest) -> Step:
+    def step(*arguments: Any) -> Any:
+        state, inputs = apart(right, arguments)
+        return right.runner.compiled(*state, *(x[: BATCH - 1] for x in inputs))
+
+    return step
+
+
+def undone_after(count: int) -> Callable[[Honest], Step]:
+    """No update from that step on: the loss is right, and the parameters are as they were."""
+
+    def mutant(right: Honest) -> Step:
+        calls = 0
+
+        def step(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            result = right.runner.compiled(*arguments)
+            if calls <= count:
+                return result
+            state = right.forget()
+            return (*state, result[-1]) if state else result
+
+        return step
+
+    return mutant
+
+
+def computed_once_in(period: int, first: int = 1) -> Callable[[Honest], Step]:
+    """Nothing is computed in the other steps, after the first ones: they give the last loss that was."""
+
+    def mutant(right: Honest) -> Step:
+        calls, kept = 0, None
+
+        def step(*arguments: Any) -> Any:
+            nonlocal calls, kept
+            calls += 1
+            state, _ = apart(right, arguments)
+            if calls <= first or (period and calls % period == 0):
+                result = right.runner.compiled(*arguments)
+                kept = result[-1] if state else result
+                return result
+            return (*state, kept) if state else kept
+
+        return step
+
+    return mutant
+
+
+def of_the_first_batch(right: Honest) -> Step:
+    own = right.backend.program(right.session, right.work, _arrays(right)).inputs
+
+    def step(*arguments: Any) -> Any:
+        state, _ = apart(right, arguments)
+        return right.runner.compiled(*state, *own)
+
+    return step
+
+
+def _arrays(right: Honest) -> Any:
+    return right.work.arrays(Draw(right.dtype))
+
+
+TRAININGS: dict[str, Callable[[Honest], Step]] = {
+    "half the batch": on_a_part(2),
+    "an eighth of the batch": on_a_part(8),
+    "all but the last sample": but_the_last_sample,
+    "no update": undone_after(0),
+    "an update in the first steps alone": undone_after(STEPS_AS_VERIFIED),
+    "neither backward nor update": computed_once_in(0),
+    "every second step": computed_once_in(2, first=STEPS_AS_VERIFIED),
+    "the first batch, kept": of_the_first_batch,
+}
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_a_right_training_step_passes(framework: str, mode: str) -> None:
+    measure(honest(framework, mode, TRAINING), the_right_step)
+
+
+@pytest.mark.parametrize("mutant", TRAININGS)
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_a_training_step_that_does_less_is_told(framework: str, mode: str, mutant: str) -> None:
+    with pytest.raises((WrongResult, Implausible), match=r"after timing|do not reach"):
+        measure(honest(framework, mode, TRAINING), TRAININGS[mutant])
+
+
+# Inference and products. A mutant changes the output on the host, as NumPy has it, and puts it back.
+
+
+def changed(change: Callable[[Any], Any]) -> Callable[[Honest], Step]:
+    """The right output, changed."""
+
+    def mutant(right: Honest) -> Step:
+        def step(*arguments: Any) -> Any:
+            values = right.session.fetch(right.runner.compiled(*arguments)).astype(np.float32)
+            return right.session.put(change(values))
+
+        return step
+
+    return mutant
+
+
+def part_of_zeros(values: Any) -> Any:
+    values[BATCH // 2 :] = 0
+    return values
+
+
+def copied_last(values: Any) -> Any:
+    values[-1] = values[0]
+    return values
+
+
+def column(value: float) -> Callable[[Any], Any]:
+    def change(values: Any) -> Any:
+        values[:, 17] = value
+        return values
+
+    return change
+
+
+def element(value: float) -> Callable[[Any], Any]:
+    def change(values: Any) -> Any:
+        values[101, 57] = value
+        return values
+
+    return change
+
+
+def corner(values: Any) -> Any:
+    values[:16, :16] = 0
+    return values
+
+
+def first_column(values: Any) -> Any:
+    values[:, 0] = 0
+    return values
+
+
+def only_the_usual_sample(values: Any) -> Any:
+    """The elements that every run compared before its seed told which."""
+    places = tuple(verify.sample_indices(PRODUCT)["output"].T)
+    sampled = np.zeros_like(values)
+    sampled[places] = values[places]
+    return sampled
+
+
+NETWORKS = {"half the batch": changed(part_of_zeros), "the last sample, copied": changed(copied_last)}
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_right_inference_passes(framework: str, mode: str) -> None:
+    measure(honest(framework, mode, NETWORK), the_right_step)
+
+
+@pytest.mark.parametrize("mutant", NETWORKS)
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_inference_of_fewer_samples_is_told(framework: str, mode: str, mutant: str) -> None:
+    def processes() -> None:
+        for _ in range(30):  # a copy is told in half of them
+            measure(honest(framework, mode, NETWORK), NETWORKS[mutant])
+
+    with pytest.raises(WrongResult):
+        processes()
+
+
+def kept_by_identity(right: Honest) -> Step:
+    """The result, kept for the arrays that it was made of."""
+    kept: dict[tuple[int, ...], Any] = {}
+
+    def step(*arguments: Any) -> Any:
+        name = tuple(map(id, arguments))
+        if name not in kept:
+            kept[name] = right.runner.compiled(*arguments), arguments  # alive, so that no other has its id
+        return kept[name][0]
+
+    return step
+
+
+class Lazy:
+    """A tensor that is computed whenever it is read."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self._compute = compute
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "block_until_ready":  # JAX would wait for it
+            raise AttributeError(name)
+        return getattr(self._compute(), name)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: Any, given: Any = (), options: Any = None) -> Any:
+        return function(*(each._compute() if isinstance(each, cls) else each for each in given))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._compute()[index]
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any:
+        return np.asarray(self._compute())
+
+
+def computed_when_read(right: Honest) -> Step:
+    return lambda *arguments: Lazy(lambda: right.runner.compiled(*arguments))
+
+
+PRODUCTS: dict[str, Callable[[Honest], Step]] = {
+    "a column of NaN": changed(column(np.nan)),
+    "an element of infinity": changed(element(np.inf)),
+    "a corner of zeros": changed(corner),
+    "a first column of zeros": changed(first_column),
+    "one wrong element": changed(element(0.0)),
+    "the usual sample alone": changed(only_the_usual_sample),
+    "a result kept": kept_by_identity,
+    "a result computed when it is read": computed_when_read,
+    "another shape": changed(lambda values: values[None]),
+}
+
+
+def in_dtype(name: str) -> Callable[[Honest], Step]:
+    """The right output, in another dtype."""
+
+    def mutant(right: Honest) -> Step:
+        def step(*arguments: Any) -> Any:
+            output = right.runner.compiled(*arguments)
+            kind = type(right.session).__name__
+            if kind == "TensorFlowSession":
+                import tensorflow as tf
+
+                return tf.cast(output, name)
+            if kind == "JaxSession":
+                return output.astype(name)
+            import torch
+
+            return output.to(getattr(torch, name))
+
+        return step
+
+    return mutant
+
+
+ONE_OF_EACH = [("torch", "eager"), ("tensorflow", "eager"), ("jax", "jit")]
+
+
+@pytest.mark.parametrize(("framework", "mode"), ONE_OF_EACH)
+@pytest.mark.parametrize("other", ["float16", "bfloat16", "complex64"])
+def test_an_output_in_another_dtype_is_wrong(framework: str, mode: str, other: str) -> None:
+    with pytest.raises(WrongResult, match=f"the output is {other}, and"):
+        measure(honest(framework, mode, PRODUCT), in_dtype(other))
+
+
+@pytest.mark.parametrize(("framework", "mode"), ONE_OF_EACH)
+def test_an_output_that_is_more_precise_is_noted(framework: str, mode: str) -> None:
+    (found,) = measure(honest(framework, mode, PRODUCT, Dtype.BFLOAT16), in_dtype("float32"))
+    assert found.text == "its output is float32, more precise than the bfloat16 that was asked for"
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_a_right_product_passes(framework: str, mode: str) -> None:
+    assert not measure(honest(framework, mode, PRODUCT), the_right_step)
+
+
+@pytest.mark.parametrize("mutant", PRODUCTS)
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_a_product_that_is_not_computed_is_told(framework: str, mode: str, mutant: str) -> None:
+    with pytest.raises((WrongResult, Implausible)):
+        measure(honest(framework, mode, PRODUCT), PRODUCTS[mutant])
+
+
+# What nothing compiled, what no CPU can do, and rows of a product.
+
+
+def uncompiled_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    built = Gemm.build_torch
+
+    def build_torch(self: Gemm, *given: Any) -> Any:
+        program = built(self, *given)
+        return replace(program, step=torch.compiler.disable(program.step))
+
+    monkeypatch.setattr(Gemm, "build_torch", build_torch)
+
+
+def uncompiled_by_tensorflow(_: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode", "hinder", "compiler"),
+    [
+        ("torch", "compile", uncompiled_by_torch, "torch.compile"),
+        ("tensorflow", "function", uncompiled_by_tensorflow, "tf.function"),
+    ],
+)
+def test_a_step_that_nothing_compiled_has_no_rank(
+    framework: str,
+    mode: str,
+    hinder: Callable[[pytest.MonkeyPatch], None],
+    compiler: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip(framework)
+    samples = cast(Any, type("Samples", (), {"recompiled": 0}))
+
+    def notes() -> list[str]:
+        right = honest.__wrapped__(framework, mode, PRODUCT)
+        runner, session = right.runner, right.session
+        _, _, compiled = first_call(runner, session, session.timer())
+        case = a_case(mode=mode, device="cpu")
+        return [each.text for each in notes_of(Opened(case, PRODUCT, session, runner, {}), samples, compiled)]
+
+    if framework == "torch":
+        import torch
+
+        torch.compiler.reset()  # or what another test compiled of the same code would serve
+    assert not notes()
+    try:
+        hinder(monkeypatch)
+        assert notes() == [f"not ranked: {compiler} compiled nothing, Python ran the step"]
+    finally:
+        if framework == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.run_functions_eagerly(False)
+
+
+def test_returns_to_python_are_counted() -> None:
+    torch = pytest.importorskip("torch")
+
+    def step(x: Any) -> Any:
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    session = Torch().open("cpu", Dtype.FLOAT32, "compile", 1)
+    before = session.graph_breaks() or 0
+    session.compile(step, 0)(torch.ones(3))
+    assert session.graph_breaks() == before + 1
+
+
+def test_a_limit_of_cpus_is_that_of_their_widest_instructions() -> None:
+    one = flops_limit({"avx512f"}, 1, Dtype.FLOAT32) or 0.0
+    assert flops_limit({"avx2", "avx512f"}, 2, Dtype.FLOAT32) == 2 * one > 0
+    narrow, wide, tiles = ({"sse2"}, {"avx512f"}, {"avx512f", "amx_bf16"})
+    limits = [flops_limit(flags, 1, Dtype.BFLOAT16) or 0.0 for flags in (narrow, wide, tiles)]
+    assert limits == sorted(limits)
+    assert flops_limit(tiles, 1, Dtype.FLOAT32) == flops_limit(wide, 1, Dtype.FLOAT32)
+    assert flops_limit(set(), 1, Dtype.FLOAT32) is bytes_limit(set(), 1) is None
+
+
+def test_a_step_faster_than_every_core_is_implausible() -> None:
+    if not cpu_flags(Path("/")):
+        pytest.skip("the limits are of x86")
+    check_cpu_limits(PRODUCT, a_case(device="cpu"), 1e-3)
+    with pytest.raises(Implausible, match=r"FLOP/s exceed .* cores like these do not reach"):
+        check_cpu_limits(PRODUCT, a_case(device="cpu"), 1e-9)
+    with pytest.raises(Implausible, match="B/s exceed"):
+        check_cpu_limits(Add(), a_case(device="cpu"), 1e-9)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Gemm(m=5, n=7, k=3),
+        Gemm(m=5, n=7, k=3, transpose_a=True, transpose_b=True),
+        BatchedGemm(batch=2, m=5, n=7, k=3),
+        Linear(batch=5, inputs=3, outputs=7),
+    ],
+)
+def test_a_projection_is_the_output_times_the_vector(work: Operation) -> None:
+    arrays, vector = work.arrays(Draw(Dtype.FLOAT64)), np.arange(7.0)
+    given = {name: wide(array) for name, array in arrays.items()}
+    found: Any = work.projection(arrays, vector)
+    np.testing.assert_allclose(found, work.forward(Ops(), given) @ vector)
+
+
+def test_runs_compare_other_places() -> None:
+    first, again, other = (verify.sample_indices(PRODUCT, seed)["output"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
