@@ -388,9 +388,9 @@ def test_this_machine_can_be_examined() -> None:
 
 
 def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
-    files = quota(1.5) | memory(8 * 2**20) | {CLOCK: "hpet"}
+    files = quota(0.5) | memory(8 * 2**20) | {CLOCK: "hpet"}
     shown = ("load", "CPU quota", "memory", "clock source", "huge pages")
-    host = a_host(tmp_path, files, busiest=(("cc1plus", 0.92),), **used(0.48))
+    host = a_host(tmp_path, files, busiest=(("cc1plus", 0.92),), threads=1, **used(0.48))
     found = [each for each in findings.examine(host) if each.check in shown]
     assert f"```\n{on_a_terminal(findings_document(found), 110)}```" in DOCUMENT
 

@@ -121,8 +121,8 @@ def pool() -> Iterator[tuple[WorkerPool, Asked]]:
                 return Answer(None, JobEnd.STUCK, "no answer after 9 s, and no signal ends its process 7")
             return Answer({"verified": 0.0})
 
-        def ask(job: dict[str, Any], timeout_s: float, *, fork: bool) -> Answer:
-            post(job, fork=fork)
+        def ask(job: dict[str, Any], timeout_s: float, files: Any = None, *, fork: bool) -> Answer:
+            post(job, files, fork=fork)
             return collect(timeout_s)
 
         ready = SimpleNamespace(status="ready", reason="")

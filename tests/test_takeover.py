@@ -76,6 +76,7 @@ def orders(program: Path) -> bytes:
         "worker": 0,
         "target": target,
         "environment": {},
+        "threads": 0,
         "settings": dataclasses.asdict(Settings(threads=1)),
         "same_python": False,
     }

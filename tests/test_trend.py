@@ -84,7 +84,7 @@ def test_csv_has_a_line_for_every_point_and_says_where_a_level_begins() -> None:
 
 
 def test_a_name_that_no_stored_case_has_is_refused_with_a_near_one() -> None:
-    with pytest.raises(UsageError, match=r"^No stored run has a case named 'gem2'\.$") as refused:
+    with pytest.raises(UsageError, match=r"^No stored run has a case named 'gem2'\.") as refused:
         trends(stepped(), LATENCY, ["gemm", "gem2"])
     assert refused.value.hint == "Did you mean 'gemm'?"
     with pytest.raises(UsageError, match="nosuch") as refused:

@@ -31,7 +31,7 @@ IN_SETUP = (
     "Make it in the process that measures: measure(function, setup=make) calls make() there and passes on "
     "what it returns."
 )
-DEFINE = "pip install 'accelbench[notebook]' installs cloudpickle; a function that a file defines needs none."
+DEFINE = "pip install cloudpickle; a function that a file defines needs none."
 
 
 def call_of(
