@@ -25,6 +25,7 @@ from benchbench.model.case import Cache, Case
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run
 from benchbench.plan.command import command_of
+from studies import page_picture
 from tests.factories import a_case, a_failure, a_hostile_run, a_record, a_run, some_rounds
 from tests.program import accelbench
 
@@ -305,6 +306,12 @@ def test_no_page_is_wider_than_its_window(width: int, name: str, tmp_path: Path)
     (found,) = re.findall(r"<title>(\d+ of \d+)</title>", shown)
     needed, given = map(int, found.split(" of "))
     assert needed <= given
+
+
+def test_the_page_of_the_readme_is_that_of_the_committed_run() -> None:
+    assert page_picture.PAGE.read_bytes() == page_picture.page(), (
+        "python -m studies.page_picture writes it anew"
+    )
 
 
 def test_a_report_of_one_backend_answers_nothing_and_is_a_page(tmp_path: Path) -> None:
