@@ -22,7 +22,7 @@ WINDOW = "1280,870"  # pixels: the headline, and who is fastest
 
 
 def page() -> bytes:
-    """The page as `accelbench report RUN -o quick.html` writes it, without what this machine knows of itself."""
+    """The page as `accelbench report RUN -o quick.html` writes it on a machine without ceilings."""
     (content,) = Html().export(report_document(read_run(RUN))).values()
     return content
 
