@@ -1,0 +1,55 @@
+"""docs/questions.md: its commands can be typed, and its answer is that of the committed run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from benchbench.documents.run import answer
+from benchbench.store import runs
+from benchbench.store.runs import read_run
+from tests.factories import a_run
+from tests.program import accelbench
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/questions.md").read_text()
+COMMANDS = [
+    shlex.split(line)[1:]
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+]
+OWN = {"my_model.py", "bench.py:loop"}  # files of the reader's
+STORED = {"report", "hardware", "doctor"}  # answered by a stored run, or by nothing at all
+
+
+def test_the_answer_is_that_of_the_committed_run() -> None:
+    shown = re.search(r"<!-- answer -->\n```\n(.*?)```", PAGE, re.DOTALL)
+    assert shown
+    assert shown[1].splitlines() == answer(read_run(ROOT / "results/reference/2026-11-25-cpu-quick"))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "command", [each for each in COMMANDS if each[0] == "run" and not OWN & set(each)], ids=" ".join
+)
+def test_every_run_can_be_planned(command: list[str], tmp_path: Path) -> None:
+    planned = [word for word in command if word != "--profile"]
+    accelbench(*planned, "--dry-run", cwd=tmp_path, ACCELBENCH_WORKLOADS="")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each[0] in STORED], ids=" ".join)
+def test_what_stored_runs_answer_is_answered(command: list[str], tmp_path: Path) -> None:
+    runs.keep(tmp_path / "results", a_run())
+    accelbench(*command, cwd=tmp_path)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_option_is_one_of_its_verb(command: list[str], tmp_path: Path) -> None:
+    verb = command[:2] if command[0] == "env" else command[:1]
+    shown = accelbench(*verb, "--help", cwd=tmp_path, COLUMNS="200").stdout
+    for word in command:
+        if word.startswith("-"):
+            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", shown), word
