@@ -28,6 +28,7 @@ def findings_document(findings: Sequence[Finding]) -> Document:
     return Document(
         name="doctor",
         title="What spoils measurements on this machine",
+        headline=summary,
         tables=(table(map(_finding, findings), notes=[summary]),),
         data={"findings": [asdict(each) for each in findings]},
     )
@@ -85,6 +86,7 @@ def selftest_document(results: Sequence[Result], notes: Sequence[str]) -> Docume
     return Document(
         name="selftest",
         title="Are measurements right here?",
+        headline=f"{count} of {len(results)} pass",
         tables=(table(map(_result, results), notes=[*notes, f"{count} of {len(results)} pass"]),),
         data={"results": [asdict(each) for each in results], "notes": notes},
     )
@@ -113,6 +115,7 @@ def noise_document(noise: Sequence[Noise]) -> Document:
     return Document(
         name="noise",
         title="A suite against itself",
+        headline=summary,
         tables=(table(map(_noise, noise), notes=[summary, _suggestion(noise)]),),
         data={
             "cases": [asdict(each) for each in noise],
