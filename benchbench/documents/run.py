@@ -356,9 +356,11 @@ def _open(work: Work, run: Run) -> Cell:
     leader, rival = (verdict.name(each) for each in (verdict.fastest, nearest.contender))
     ends = nearest.interval
     told = ends is not None and ends[1] < WIDEST * ends[0]
-    interval = f"({Number(ends[0], '×')} to {Number(ends[1], '×')})" if ends and told else ""
-    leads = f"{work.short_title}: {leader} leads {rival} by"
-    return Cell((leads, Number(nearest.ratio, "×"), f"{interval}: {_remedy(work, run)}".lstrip(": ")))
+    remedy = _remedy(work, run)
+    known = (
+        f"({Number(ends[0], '×')} to {Number(ends[1], '×')}): {remedy}" if ends and told else f"({remedy})"
+    )
+    return Cell((f"{work.short_title}: {leader} leads {rival} by", Number(nearest.ratio, "×"), known))
 
 
 def _remedy(work: Work, run: Run) -> str:
