@@ -387,6 +387,7 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
                     ),
                     compile_cache="warm" if metric == "warm_s" else "empty",
                     compiled=2,
+                    graph_breaks=1,
                     peak_device=Memory(bytes=round(1000 * factor)),
                     peak_host=Memory(bytes=round(900 * factor)),
                 ),

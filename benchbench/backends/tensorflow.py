@@ -280,7 +280,7 @@ class TensorFlowSession(Session):
         """Gathered on the device; a number is none to gather from."""
         import tensorflow as tf
 
-        if self.world.devices > 1:
+        if not hasattr(output, "dtype"):  # a value for each replica; a parameter is the same in all
             return self._take_of_replicas(output, index)
         with tf.device(self.device):
             return self.fetch(tf.gather_nd(output, index) if output.shape.rank else output)
@@ -310,7 +310,10 @@ class TensorFlowSession(Session):
             return tf.zeros(output.shape, output.dtype)
 
     def dtype_of(self, output: Any) -> str:
-        return str(output.dtype.name)
+        (first, *_) = (
+            self.strategy.experimental_local_results(output) if self.world.devices > 1 else (output,)
+        )
+        return str(first.dtype.name)
 
     def fetch(self, output: Any) -> Floats:
         import numpy as np

@@ -157,14 +157,14 @@ def check_timed(
     """Check that what was timed uses its inputs and was waited for. Raises WrongResult, Implausible."""
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
     step_s = max(median(samples.block_s) / samples.iterations, CLOCK_S)
-    if not backend.virtual and on_cpu(job):
-        check_cpu_limits(workload, case, step_s)
     # What a program computes with, and whether it is waited for, is no matter of the process: a training step
     # is checked once a run, as it is verified at its small size. An operation's output costs little to check.
     is_first = not job["warm"]
     if is_first or isinstance(workload, Operation):
         with stage(stages, "verify_again"):
             check_other_inputs(backend, workload, case, runner, session, job)
+    if not backend.virtual and on_cpu(job):
+        check_cpu_limits(workload, case, step_s)
     if not is_first:
         return
     with stage(stages, "plausible"):
