@@ -155,7 +155,16 @@ def test_a_new_measurement_replaces_the_same_quantity_and_keeps_the_others() -> 
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"schema": 1, "ceilings": [{"device": 3}]}', b"\xff", b"[" * 10**6]
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"schema": 1, "ceilings": [{"device": 3}]}',
+        b"\xff",
+        b'{"schema": 1, "ceilings": [{"device": "a\xa7"}]}',
+        b"[" * 10**6,
+    ],
 )
 def test_a_damaged_file_is_told_and_names_itself(cache: Path, content: bytes) -> None:
     path = keep()

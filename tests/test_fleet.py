@@ -415,6 +415,13 @@ class Piece(bytes):
         return bytes(before) + bytes(self)
 
 
+@pytest.mark.parametrize("content", [b'"a\xa7"', b'{"a": "\xa7"}', b"\xff"])
+def test_a_line_whose_text_is_no_utf8_is_told(content: bytes) -> None:
+    (line,) = LineReader().lines(b"note " + content + b"\n")
+    with pytest.raises(UnreadableInput):
+        _ = line.text
+
+
 def test_a_line_is_read_in_time_linear_in_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """What came of it before is not copied for each piece."""
     monkeypatch.setattr(Piece, "copied", 0)

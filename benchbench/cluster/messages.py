@@ -110,7 +110,7 @@ def read_json(text: bytes, kind: Any) -> Any:
     """Raises UnreadableInput."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
         raise UnreadableInput(str(error)[:200]) from error
 
 

@@ -143,7 +143,7 @@ def read_ceilings(machine: Machine) -> tuple[Ceiling, ...]:
         raise UnreadableInput(f"{path}: {error.strerror}", "Make it readable.") from error
     try:
         found = msgspec.json.decode(content, type=_File)
-    except (msgspec.DecodeError, RecursionError) as error:  # its ValidationError is one
+    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
         raise UnreadableInput(
             f"{path}: {str(error)[:200]}", "Measure again: the file is replaced."
         ) from error

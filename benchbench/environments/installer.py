@@ -149,7 +149,7 @@ def installed(site: Site) -> tuple[dict[str, str], tuple[str, ...]]:
     done = subprocess.run([*_pip(site), "inspect"], capture_output=True, env=_environment(site))
     try:
         found = msgspec.json.decode(done.stdout)["installed"]
-    except (msgspec.MsgspecError, KeyError) as error:
+    except (ValueError, KeyError) as error:
         raise CannotBuild("pip does not say what it has installed.", _other(site)) from error
     packages = {each["metadata"]["name"]: each["metadata"]["version"] for each in found}
     asked = [each["metadata"]["name"] for each in found if each.get("requested")]
