@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -52,17 +53,10 @@ def bisect(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    asked = BisectOptions(
-        versions=_row(_asked := asked_of(bisect, suite, given, options), backend, versions, rev, (good, bad)),
-        measure=_asked,
-        metric=metrics.metric_named(metric),
-        threshold=valid_threshold(threshold),
-        confidence=_valid_confidence(confidence),
-        most=_valid_most(most),
-        variant=variant,
-        profile=profile,
-        resume=resume,
-    )
+    measure = asked_of(bisect, suite, given, options)
+    row = _row(measure, backend, versions, rev, (good, bad))
+    asked = _checked(measure, row, metric, threshold, confidence, most, variant)
+    asked = replace(asked, profile=profile, resume=resume)
     return bisect_versions(asked, results_folder(results), observer or BisectObserver())
 
 
@@ -90,8 +84,23 @@ def plan_bisect(
     Raises UsageError, CannotWrite.
     """
     measure = asked_of(plan_bisect, suite, given, options)
-    asked = BisectOptions(
-        versions=_row(measure, backend, versions, rev, (good, bad)),
+    row = _row(measure, backend, versions, rev, (good, bad))
+    asked = _checked(measure, row, metric, threshold, confidence, most, variant)
+    return plan_bisection(asked, results_folder(results), observer or BisectObserver())
+
+
+def _checked(
+    measure: MeasureOptions,
+    row: list[Version],
+    metric: str,
+    threshold: float,
+    confidence: float,
+    most: int,
+    variant: str,
+) -> BisectOptions:
+    """What was asked for, with each value checked. Raises UsageError."""
+    return BisectOptions(
+        versions=row,
         measure=measure,
         metric=metrics.metric_named(metric),
         threshold=valid_threshold(threshold),
@@ -99,7 +108,6 @@ def plan_bisect(
         most=_valid_most(most),
         variant=variant,
     )
-    return plan_bisection(asked, results_folder(results), observer or BisectObserver())
 
 
 def _row(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from benchbench import format as fmt
 from benchbench.documents.document import Panel, PricePanel, Sweeps, TrendLine
-from benchbench.exporters._drawing import even_ticks, log_ticks, shade_of, shape_of, tick_text
+from benchbench.exporters._drawing import even_ticks, log_ticks, mark_path, shade_of, tick_text
+from benchbench.exporters._text import html_text
 from benchbench.judging.change_points import Change
 
 WIDTH, HEIGHT = 640.0, 260.0
@@ -173,7 +173,7 @@ def _line(points: Sequence[Point], backend: str, x: Scale, y: Scale) -> str:
     path = "L".join(f"{x(each.x):.1f},{y(each.y):.1f}" for each in points)
     line = f'<path fill="none" stroke="{shade_of(backend)}" stroke-width="1.5" d="M{path}"/>'
     marks = "".join(_mark(each, backend, x, y) for each in points)
-    return f'<g data-b="{escape(fmt.visible(backend))}">{line}{marks}</g>'
+    return f'<g data-b="{html_text(backend)}">{line}{marks}</g>'
 
 
 def _mark(point: Point, backend: str, x: Scale, y: Callable[[float], float]) -> str:
@@ -182,9 +182,7 @@ def _mark(point: Point, backend: str, x: Scale, y: Callable[[float], float]) -> 
     if point.low is not None and point.high is not None and point.low > 0:
         ends = f"M{x(point.x):.1f},{y(point.low):.1f}V{y(point.high):.1f}"
         interval = f'<path stroke="{shade}" stroke-width="2" stroke-opacity=".6" d="{ends}"/>'
-    paint = f'fill="none" stroke-width="1.5" stroke="{shade}"' if point.is_open else f'fill="{shade}"'
-    place = f'transform="translate({x(point.x):.1f},{y(point.y):.1f})"'
-    return f'{interval}<path class="mark" {paint} {place} d="{shape_of(backend)}"/>'
+    return interval + mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=point.is_open)
 
 
 def _vertical(x: float, dashes: str) -> str:
@@ -193,7 +191,7 @@ def _vertical(x: float, dashes: str) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    words = escape(fmt.visible(text))
+    words = html_text(text)
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}" '
         f'fill="currentColor">{words}</text>'
@@ -201,6 +199,6 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 
 
 def _svg(parts: Sequence[str], title: str) -> str:
-    told = escape(fmt.visible(title))
+    told = html_text(title)
     size = f'width="{WIDTH:g}" height="{HEIGHT:g}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}"'
     return f'<svg class="chart" role="img" aria-label="{told}" {size}>{"".join(parts)}</svg>'

@@ -14,6 +14,7 @@ from zlib import crc32
 from benchbench import format as fmt
 from benchbench.documents.document import Mark, Spread
 from benchbench.exporters._panels import colour
+from benchbench.exporters._text import html_text
 from benchbench.stats import median, quantile
 
 WIDTH = 300.0  # pixels of a drawing
@@ -140,7 +141,7 @@ def symbol(backend: str) -> str:
 
 
 def _svg(parts: Iterable[str], height: float, told: str) -> str:
-    told = escape(fmt.visible(told))
+    told = html_text(told)
     role = f'role="img" aria-label="{told}"' if told else 'aria-hidden="true"'
     size = f'width="{WIDTH:g}" height="{height:g}" viewBox="0 0 {WIDTH:g} {height:g}"'
     return f"<svg {role} {size}>{''.join(parts)}</svg>"
@@ -161,10 +162,15 @@ def _mark(mark: Mark, ruler: Ruler, y: float) -> str:
     if mark.low is not None and mark.high is not None:
         ends = f"M{ruler.x(mark.low):.1f},{y:g}H{ruler.x(mark.high):.1f}"
         parts.append(f'<path stroke="{shade}" stroke-width="2" d="{ends}"/>')
-    paint = f'fill="none" stroke-width="1.5" stroke="{shade}"' if mark.is_open else f'fill="{shade}"'
-    place = f'transform="translate({ruler.x(mark.value):.1f},{y:g})"'
-    parts.append(f'<path class="mark" {paint} {place} d="{shape_of(mark.backend)}"/>')
-    return f'<g data-b="{escape(fmt.visible(mark.backend))}">{"".join(parts)}</g>'
+    parts.append(mark_path(mark.backend, f"{ruler.x(mark.value):.1f},{y:g}", is_open=mark.is_open))
+    return f'<g data-b="{html_text(mark.backend)}">{"".join(parts)}</g>'
+
+
+def mark_path(backend: str, place: str, *, is_open: bool) -> str:
+    """The mark of a backend at a place `x,y`; hollow where it is open."""
+    shade = shade_of(backend)
+    paint = f'fill="none" stroke-width="1.5" stroke="{shade}"' if is_open else f'fill="{shade}"'
+    return f'<path class="mark" {paint} transform="translate({place})" d="{shape_of(backend)}"/>'
 
 
 def _lanes(mark: Mark, ruler: Ruler, top: float) -> list[str]:

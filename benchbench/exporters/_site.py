@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from urllib.parse import quote
 
@@ -15,8 +14,9 @@ from benchbench.documents.comparison import comparison_document, headline, selec
 from benchbench.documents.document import Cell, Content, Document, Tone, table
 from benchbench.documents.history import history_document
 from benchbench.documents.run import report_document
+from benchbench.exporters._text import html_text
 from benchbench.exporters.html import PARTS, Html, slug
-from benchbench.format import count_of, ratio, visible
+from benchbench.format import count_of, ratio
 from benchbench.judging.change_points import Change
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import Trend
@@ -151,18 +151,14 @@ def feed(trends: Sequence[Trend], updated: str) -> bytes:
     parts = [
         '<?xml version="1.0" encoding="utf-8"?>',
         f'<feed xmlns="http://www.w3.org/2005/Atom">{title}',
-        f"<updated>{_safe(updated)}</updated><author><name>accelbench</name></author>",
+        f"<updated>{html_text(updated)}</updated><author><name>accelbench</name></author>",
     ]
     for point, trend, change in entries:
         parts.append(
-            f"<entry><title>{_safe(f'{trend.case}: {change.direction}, {ratio(change.ratio)}')}</title>"
+            f"<entry><title>{html_text(f'{trend.case}: {change.direction}, {ratio(change.ratio)}')}</title>"
             f"<id>urn:accelbench:{quote(trend.case, safe='')}:{quote(point.run, safe='')}</id>"
-            f"<updated>{_safe(point.started)}</updated>"
+            f"<updated>{html_text(point.started)}</updated>"
             f'<link href="cases/{slug(trend.case)}.html"/>'
-            f"<summary>{_safe(f'from run {point.run} on')}</summary></entry>"
+            f"<summary>{html_text(f'from run {point.run} on')}</summary></entry>"
         )
     return "\n".join([*parts, "</feed>\n"]).encode()
-
-
-def _safe(text: str) -> str:
-    return escape(visible(text))

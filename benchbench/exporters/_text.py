@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from html import escape
 
 from benchbench.documents.document import Cell, Document, Tone
 from benchbench.format import visible
@@ -11,6 +12,11 @@ SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 EMPTY = "none"  # of a table without rows, facts and notes
 STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "red"}  # of a terminal
 Marks = Mapping[str, str]
+
+
+def html_text(text: str) -> str:
+    """The text letter by letter, wherever HTML or XML reads it."""
+    return escape(visible(text))
 
 
 def marks(document: Document) -> Marks:

@@ -16,9 +16,8 @@ from zlib import crc32
 from benchbench.documents.document import Cell, Document, Gauge, Layout, Mark, Number, Spread, Table, Tone
 from benchbench.exporters._charts import chart, legend
 from benchbench.exporters._drawing import Ruler, axis, drawing, ruler_of, symbol
-from benchbench.exporters._text import EMPTY
+from benchbench.exporters._text import EMPTY, html_text
 from benchbench.exporters.base import Exporter
-from benchbench.format import visible
 
 PARTS = ("page.css", "page.js")  # beside this file
 Links = Mapping[str, str]
@@ -60,7 +59,7 @@ class Html(Exporter):
 
 def _page(document: Document, links: Links, head: str, end: str) -> str:
     """The finding, what is in doubt, the overview, the tables, the charts, then how it was measured."""
-    finding = _text(document.finding)
+    finding = html_text(document.finding)
     notes = _Links(document, links)
     cells = [*document.answer, *document.conclusions]
     answers = [_cell(each, notes) for each in cells if str(each) != document.finding]
@@ -68,14 +67,14 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
     tables = [_section(table, number, notes) for number, table in enumerate(document.tables)]
     body = [
         notes.above(),
-        f'<header><p class="soft">{_text(document.title)}</p><h1>{finding}</h1>{_list(answers)}</header>',
+        f'<header><p class="soft">{html_text(document.title)}</p><h1>{finding}</h1>{_list(answers)}</header>',
         _cautions(document.cautions),
         _tools(_backends(document)),
         *(_section(table, f"o{number}", notes) for number, table in enumerate(document.overview)),
         *tables,
         *_charts(document),
-        _below("How to read it", [*notes.texts(), *map(_text, _reading(document))]),
-        _below("How it was measured", map(_text, facts)),
+        _below("How to read it", [*notes.texts(), *map(html_text, _reading(document))]),
+        _below("How it was measured", map(html_text, facts)),
     ]
     first = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -89,13 +88,13 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
 
 
 def _reading(document: Document) -> list[str]:
-    has_drawing = any(
-        isinstance(part, Spread)
-        for table in (*document.overview, *document.tables)
-        for cell in table.cells
-        for part in cell.parts
-    )
-    return [*document.notes, *([READING] if has_drawing else [])]
+    return [*document.notes, *([READING] if any(_drawings(document)) else [])]
+
+
+def _drawings(document: Document) -> Iterator[Spread]:
+    """All that the tables draw, in the order in which it comes."""
+    cells = (cell for table in (*document.overview, *document.tables) for cell in table.cells)
+    return (part for cell in cells for part in _drawn(cell))
 
 
 class _Links:
@@ -109,13 +108,13 @@ class _Links:
 
     def above(self) -> str:
         """Links to other pages that no cell has."""
-        links = " · ".join(f'<a href="{escape(self._links[text])}">{_text(text)}</a>' for text in self._above)
+        links = " · ".join(map(self.linked, self._above))
         return f"<nav>{links}</nav>" if links else ""
 
     def linked(self, text: str) -> str:
         """The text, as a link where it leads to a page."""
         place = self._links.get(text)
-        return f'<a href="{escape(place)}">{_text(text)}</a>' if place else _text(text)
+        return f'<a href="{escape(place)}">{html_text(text)}</a>' if place else html_text(text)
 
     def marks(self, cell: Cell) -> str:
         """Links to what is said of the cell below."""
@@ -126,32 +125,26 @@ class _Links:
     def texts(self) -> Iterator[str]:
         """What is linked to."""
         for text, number in self._numbers.items():
-            yield f'<span id="note{number}"><b>{number}</b> {_text(text)}</span>'
+            yield f'<span id="note{number}"><b>{number}</b> {html_text(text)}</span>'
 
 
 def _cautions(lines: Sequence[str]) -> str:
     if not lines:
         return ""
-    return f'<aside class="care"><h2>Read with care</h2>{_list(map(_text, lines))}</aside>'
+    return f'<aside class="care"><h2>Read with care</h2>{_list(map(html_text, lines))}</aside>'
 
 
 def _backends(document: Document) -> list[str]:
     """Those that have marks, in the order in which they come."""
-    spreads = (
-        part
-        for table in (*document.overview, *document.tables)
-        for cell in table.cells
-        for part in cell.parts
-        if isinstance(part, Spread)
-    )
-    return list(dict.fromkeys(mark.backend for spread in spreads for mark in spread.marks if mark.backend))
+    marks = (mark for spread in _drawings(document) for mark in spread.marks)
+    return list(dict.fromkeys(mark.backend for mark in marks if mark.backend))
 
 
 def _tools(backends: Sequence[str]) -> str:
     """What the script can do; shown by the script."""
     picks = "".join(
-        f'<button class="symbol" data-pick="{_text(name)}" aria-pressed="false">'
-        f"{symbol(name)} {_text(name)}</button>"
+        f'<button class="symbol" data-pick="{html_text(name)}" aria-pressed="false">'
+        f"{symbol(name)} {html_text(name)}</button>"
         for name in backends
     )
     return (
@@ -162,11 +155,11 @@ def _tools(backends: Sequence[str]) -> str:
 
 def _section(table: Table, key: int | str, notes: _Links) -> str:
     """A table below its title, with a name that a link can be made to."""
-    title = _text(table.title)
+    title = html_text(table.title)
     name = slug(table.title) if table.title else f"table-{key}"
     level = "h2" if isinstance(key, str) else "h3"
     heading = f'<{level}><a href="#{name}">{title}</a></{level}>' if title else ""
-    facts, below = _list(map(_text, table.facts)), _list(map(_text, table.notes))
+    facts, below = _list(map(html_text, table.facts)), _list(map(html_text, table.notes))
     grid = _grid(table, f"t{key}", notes) if table.rows else ""
     if not grid and not facts and not below:
         grid = f"<p>{EMPTY}</p>"
@@ -198,10 +191,11 @@ def _grid(table: Table, key: str, notes: _Links) -> str:
             lines.append(
                 f'<tr class="more"><td colspan="{len(beside) + len(rulers)}">{"; ".join(told)}</td></tr>'
             )
-    head = "".join(_head(table.columns[index].name, position, key, index in rulers)
-                   for position, index in _positions(beside, rulers))  # fmt: skip
+    places = _positions(beside, rulers)
+    head = "".join(_head(table.columns[index].name, at, key, index in rulers) for at, index in places)
+    label = html_text(table.title) or "table"
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title) or "table"}"><table>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>'
         f'<thead><tr>{head}</tr></thead><tbody class="rows">{"".join(lines)}</tbody></table></div>'
     )
 
@@ -221,7 +215,7 @@ def _positions(beside: Sequence[int], rulers: dict[int, Ruler]) -> Iterator[tupl
 
 
 def _head(name: str, position: int, key: str, drawn: bool) -> str:
-    label = _text(name) or "alternative"
+    label = html_text(name) or "alternative"
     button = f'<button data-sort="{key}.{position}">{label}</button>'
     span = ' colspan="2"' if drawn else ""
     return f'<th scope="col"{span}>{button}</th>'
@@ -229,7 +223,7 @@ def _head(name: str, position: int, key: str, drawn: bool) -> str:
 
 def _with_drawing(cell: Cell | None) -> Cell | None:
     """The cell, with a mark for a ratio that has an interval."""
-    if cell is None or any(isinstance(part, Spread) for part in cell.parts):
+    if cell is None or _drawn(cell):
         return cell
     marks = [
         Mark(label="", backend="", value=part.value, low=part.low, high=part.high, is_open=is_open)
@@ -241,8 +235,7 @@ def _with_drawing(cell: Cell | None) -> Cell | None:
 
 
 def _spreads(table: Table, index: int) -> list[Spread]:
-    cells = [row[index] for row in table.rows]
-    return [part for cell in cells if cell for part in cell.parts if isinstance(part, Spread)]
+    return [spread for row in table.rows for spread in _drawn(row[index])]
 
 
 def _heights(table: Table, index: int) -> list[str]:
@@ -273,7 +266,7 @@ def _row(
     """A row; a reason instead of numbers takes all the cells that it leaves empty."""
     marks = [mark for index in beside for spread in _drawn(row[index]) for mark in spread.marks]
     alone = marks[0].backend if len(marks) == 1 else ""
-    backend = f' data-b="{_text(alone)}"' if alone else ""
+    backend = f' data-b="{html_text(alone)}"' if alone else ""
     last = max((index for index in beside if row[index] is not None), default=0)
     cells = []
     for index in beside:
@@ -301,7 +294,7 @@ def _data_cell(cell: Cell | None, name: str, span: str, notes: _Links) -> str:
     numeric = first is not None and cell.parts[0] is first
     value = f' data-v="{first.value:.6g}"' if first is not None and numeric else ""
     style = ' class="num"' if numeric else ' class="long"' if len(str(cell)) > LONG else ""
-    label = f' data-n="{_text(name)}"' if name and str(cell) else ""
+    label = f' data-n="{html_text(name)}"' if name and str(cell) else ""
     return f"<td{style}{value}{label}{span}>{_cell(cell, notes)}</td>"
 
 
@@ -314,7 +307,7 @@ def _cell(cell: Cell, notes: _Links) -> str:
 def _commands(table: Table) -> str:
     """The command that measures each row again, folded."""
     lines = [
-        f"<li><code>{_text(command)}</code> <button data-copy>copy</button></li>"
+        f"<li><code>{html_text(command)}</code> <button data-copy>copy</button></li>"
         for command in table.commands
         if command
     ]
@@ -328,12 +321,12 @@ def _charts(document: Document) -> Iterator[str]:
         drawn = [(panel, made) for panel in plot.panels if (made := chart(panel))]
         if not drawn:
             continue
-        yield f"<h2>{_text(plot.title)}</h2>"
+        yield f"<h2>{html_text(plot.title)}</h2>"
         for panel, made in drawn:
-            keys = " · ".join(f"{symbol(backend)} {_text(label)}" for label, backend in legend(panel))
+            keys = " · ".join(f"{symbol(backend)} {html_text(label)}" for label, backend in legend(panel))
             key = f'<p class="symbol">{keys}</p>' if keys else ""
-            yield f"<figure><figcaption>{_text(panel.title)}</figcaption>{made}{key}</figure>"
-        yield f'<p class="soft">{_text(plot.reading)}</p>'
+            yield f"<figure><figcaption>{html_text(panel.title)}</figcaption>{made}{key}</figure>"
+        yield f'<p class="soft">{html_text(plot.reading)}</p>'
 
 
 def _below(title: str, lines: Iterable[str]) -> str:
@@ -344,7 +337,3 @@ def _below(title: str, lines: Iterable[str]) -> str:
 def _list(lines: Iterable[str]) -> str:
     items = "".join(f"<li>{line}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else ""
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))
