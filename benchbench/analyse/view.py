@@ -11,6 +11,7 @@ from benchbench.analyse.drift import Drift
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import CaseKey, Row, by_case, case_key, rows
+from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
@@ -39,6 +40,14 @@ class RunView:
     def drift(self) -> Drift | None:
         """What changed all cases together while the run went on."""
         return digest(self.run).drift
+
+    @cached_property
+    def steps(self) -> Mapping[CaseKey, tuple[tuple[float, ...], ...]]:
+        """Seconds per step of each case by `case_key`: for every process of it, a value per block."""
+        return {
+            key: tuple(tuple(steps_s(each.outcome)) for each in own if isinstance(each.outcome, Measurement))
+            for key, own in self.recorded.items()
+        }
 
     def measured(self, case: Case) -> list[Measurement]:
         """What the processes of a case measured, in the order of its records."""

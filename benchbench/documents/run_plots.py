@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from benchbench.analyse.rows import Row, params_text
+from benchbench.analyse.rows import Row, case_key, params_text
 from benchbench.analyse.view import RunView
 from benchbench.documents.document import (
     Bar,
@@ -21,7 +21,6 @@ from benchbench.documents.document import (
     paged,
 )
 from benchbench.documents.run_table import Work
-from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Cache, Case, Phase, Scalar
 from benchbench.model.run import Run
 
@@ -155,7 +154,7 @@ def _processes(row: Row, view: RunView) -> tuple[tuple[float, ...], ...]:
     """The steps of each process, of a case that has a latency."""
     if row.value("latency_s") is None:
         return ()
-    return tuple(tuple(steps_s(each)) for each in view.measured(row.case))
+    return view.steps.get(case_key(row.case), ())
 
 
 def size_panels(works: Sequence[Work]) -> list[Sweeps]:

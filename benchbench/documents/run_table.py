@@ -36,7 +36,6 @@ from benchbench.judging.ranking import (
     rivals_of,
     work_key,
 )
-from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Cache, Case, Scalar
 from benchbench.model.placement import ONE_DEVICE, suffix
 from benchbench.plan.command import command_of
@@ -94,7 +93,7 @@ def _drawn(cell: Cell, column: ReportColumn, row: Row, label: str, view: RunView
         low=found.low,
         high=found.high,
         is_open=bool(row.doubts),
-        processes=tuple(tuple(steps_s(each)) for each in view.measured(row.case)),
+        processes=view.steps.get(case_key(row.case), ()),
     )
     return replace(cell, parts=(*cell.parts, Spread((mark,), "s")))
 
