@@ -25,6 +25,7 @@ from benchbench.model.status import Verdict
 
 File = tuple[str, bytes]  # its path below the site's folder, and its content
 Linked = dict[str, str]  # the text of a cell → the page it leads to
+HOME: Linked = {"all runs": "../index.html"}
 NEVER = "1970-01-01T00:00:00Z"  # of a feed without a run
 
 
@@ -38,47 +39,40 @@ class _Entry:
     worse: bool
 
 
-def run_pages(runs: Iterable[Run]) -> Iterator[File | _Entry]:
-    """Of runs in the order of their starts: a page of each, one beside the run before, and its line.
+def site_files(runs: Iterable[Run], trends: Sequence[Trend]) -> Iterator[File]:
+    """The files of the site one after the other; `runs` in the order of their starts, each read once.
 
-    The run before is the newest that measured one of the same cases.
+    A run stands beside the one before: the newest that measured one of the same cases.
     """
-    before: dict[str, Run] = {}  # a case's id → the newest run that measured it
+    entries: list[_Entry] = []
+    newest: dict[str, Run] = {}  # a case's id → the last run that measured it
     for run in runs:
         ids = {record.case.id for record in run.records}
-        earlier = max(
-            (before[each] for each in ids if each in before), key=lambda own: own.info.started, default=None
-        )
-        report = report_document(run)
-        links, against, worse = {"all runs": "../index.html"}, "", False
-        if earlier:
-            found = compare_runs(earlier, run)
-            against, worse = headline(found), any(each.verdict is Verdict.SLOWER for each in found.verdicts)
-            shown = comparison_document(found, select_verdicts(found, (), "ratio"))
-            links[f"beside run {earlier.info.id}: {against}"] = f"{quote(run.info.id)}-before.html"
-            yield f"runs/{run.info.id}-before.html", _page(shown, {"all runs": "../index.html"})
-        yield f"runs/{run.info.id}.html", _page(report, links)
-        yield _Entry(run.info, report.finding, against, worse)
-        before |= dict.fromkeys(ids, run)
-
-
-def site_files(runs: Iterable[Run], trends: Sequence[Trend]) -> Iterator[File]:
-    """The files of the site one after the other; `runs` in the order of their starts, each read once."""
-    entries: list[_Entry] = []
-    for made in run_pages(runs):
-        if isinstance(made, _Entry):
-            entries.append(made)
-        else:
-            yield made
+        before = {known.info.id: known for each in ids if (known := newest.get(each))}.values()
+        entry, pages = _run_pages(run, max(before, key=lambda each: each.info.started, default=None))
+        entries.append(entry)
+        yield from pages
+        newest |= dict.fromkeys(ids, run)
     for trend in trends:
-        yield (
-            f"cases/{slug(trend.case)}.html",
-            _page(history_document([trend]), {"all runs": "../index.html"}),
-        )
+        yield f"cases/{slug(trend.case)}.html", _page(history_document([trend]), HOME)
     yield "index.html", _index(entries, trends)
     yield "feed.xml", feed(trends, max((each.info.started for each in entries), default=NEVER))
     for name in PARTS:
         yield name, (files("benchbench.exporters") / name).read_bytes()
+
+
+def _run_pages(run: Run, earlier: Run | None) -> tuple[_Entry, list[File]]:
+    """The run's line of the index, its page, and one beside the run before, if there is one."""
+    report, place = report_document(run), f"runs/{run.info.id}"
+    if earlier is None:
+        return _Entry(run.info, report.finding, "", worse=False), [(f"{place}.html", _page(report, HOME))]
+    found = compare_runs(earlier, run)
+    against = headline(found)
+    shown = comparison_document(found, select_verdicts(found, (), "ratio"))
+    beside = {f"beside run {earlier.info.id}: {against}": f"{quote(run.info.id)}-before.html"}
+    worse = any(each.verdict is Verdict.SLOWER for each in found.verdicts)
+    pages = [(f"{place}-before.html", _page(shown, HOME)), (f"{place}.html", _page(report, HOME | beside))]
+    return _Entry(run.info, report.finding, against, worse), pages
 
 
 def _page(document: Document, links: Linked) -> bytes:

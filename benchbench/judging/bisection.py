@@ -281,7 +281,7 @@ def belief(pairs: Sequence[VersionPair], rules: SearchRules) -> Belief:
 
 
 def _prior(sizes: Indices, first: Indices, second: Indices) -> Floats:
-    """Of each pair of gaps, and within it equal for each of SHARES. Two steps in one gap look like one."""
+    """Each pair of gaps weighs as much, and within it each of SHARES. Two steps in one gap look like one."""
     import numpy as np
 
     count = sizes.sum()
@@ -299,7 +299,7 @@ def _grouped(pairs: Sequence[VersionPair]) -> Iterator[tuple[tuple[int, int], li
 
 
 def _log_density(residuals: Floats, scales: Floats) -> Floats:
-    """Of Student's t, without its constant."""
+    """The logarithm of Student's t density, without its constant."""
     import numpy as np
 
     return np.asarray(-np.log(scales) - (DEGREES + 1) / 2 * np.log1p((residuals / scales) ** 2 / DEGREES))

@@ -106,7 +106,7 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
 
 
 def targets_of_models(options: MeasureOptions) -> list[Target]:
-    """Of the targets asked for those that take a torch module, else this interpreter's torch."""
+    """The targets asked for that take a torch module, else this interpreter's torch."""
     chosen = requested_targets(with_project(options))
     able = [target for target in chosen if target.backend in own_engines()]
     return able or choose_targets((FRAMEWORK,), {}, sys.executable)

@@ -50,7 +50,7 @@ class Seen:
 
     @property
     def faint_share(self) -> float:
-        """Of the rows that change an output, those that change it by less than is tolerated."""
+        """The share of rows that change an output by less than is tolerated, among those that change it."""
         return self.faint / (self.rows - self.resting) if self.rows > self.resting else 0.0
 
 
