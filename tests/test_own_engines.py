@@ -16,10 +16,10 @@ from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
-from benchbench.worker import own_module
-from benchbench.worker.own_describe import described
-from benchbench.worker.own_faults import refusal
-from benchbench.worker.own_workload import OwnInference
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.describe import described
+from benchbench.worker.own.faults import refusal
+from benchbench.worker.own.workload import OwnInference
 from benchbench.workloads.base import Draw
 from tests.program import accelbench
 
@@ -124,7 +124,7 @@ def anew() -> None:
 
 
 def forget() -> None:
-    own_module.load.cache_clear()
+    torch_module.load.cache_clear()
     for name in [each for each in sys.modules if each.startswith("accelbench_own_mine")]:
         del sys.modules[name]
 
@@ -154,7 +154,7 @@ def test_an_engine_that_cannot_take_a_model_says_which_operator_and_where(
     file.write_text(BODY + text + INPUTS)
     number = file.read_text().splitlines().index(f"        {line}") + 1
     spec = parse_spec("mine.py", str(tmp_path))
-    model = OwnInference(spec, own_module.load(spec).sizes)
+    model = OwnInference(spec, torch_module.load(spec).sizes)
     monkeypatch.chdir(tmp_path)
     backend = OnnxRuntime()
     session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
@@ -166,7 +166,7 @@ def test_an_engine_that_cannot_take_a_model_says_which_operator_and_where(
 
 def test_an_error_of_the_model_itself_is_no_refusal(tmp_path: Path) -> None:
     spec = parse_spec("bert_tiny.py", str(OWN))
-    model = OwnInference(spec, own_module.load(spec).sizes)
+    model = OwnInference(spec, torch_module.load(spec).sizes)
     assert refusal(ValueError("its own"), model) is None
 
 

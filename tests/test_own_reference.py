@@ -21,15 +21,15 @@ from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
-from benchbench.worker import own_module
-from benchbench.worker.own_reference import (
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.torch_reference import (
     own_expected,
     own_reference,
     own_tolerance,
     seen_weights,
     wide_step,
 )
-from benchbench.worker.own_workload import OwnInference
+from benchbench.worker.own.workload import OwnInference
 from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements, relative_error
 from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in
 from benchbench.workloads.base import Draw
@@ -49,7 +49,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def the_model(name: str, **sizes: Any) -> OwnInference:
     spec = parse_spec(f"{name}.py", str(OWN))
-    return OwnInference(spec, {**own_module.load(spec).sizes, **sizes})
+    return OwnInference(spec, {**torch_module.load(spec).sizes, **sizes})
 
 
 def the_reference(model: OwnInference, dtype: Dtype = Dtype.FLOAT32) -> Reference:
@@ -202,9 +202,9 @@ def test_the_reference_of_a_model_that_narrows_is_float64_and_double_alone_is_no
         values = {name: mpmath.matrix(np.atleast_2d(array).tolist()) for name, array in arrays.items()}
         rows = [twin(values, row) for row in range(2)]
     assert relative_error(np.asarray(exact), np.array(rows)) < 1e-12
-    module = own_module.built(model.spec, model.sizes).double()
+    module = torch_module.built(model.spec, model.sizes).double()
     with torch.no_grad():
-        for name, tensor in own_module.tensors_of(module).items():
+        for name, tensor in torch_module.tensors_of(module).items():
             tensor.copy_(torch.from_numpy(arrays[f"weight:{name}"]))
         naive = module(torch.from_numpy(arrays["input:"]).double()).numpy()
     assert relative_error(naive, np.array(rows)) > 1e-9

@@ -40,7 +40,7 @@ BATCH = "batch"  # the parameter that is the number of samples, if there is one
 
 
 class _Graph(msgspec.Struct):
-    """What a step at some sizes costs; see `worker/own_graph.py`."""
+    """What a step at some sizes costs; see `worker/torch_graph.py`."""
 
     digest: str
     flops: int

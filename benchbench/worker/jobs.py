@@ -23,11 +23,12 @@ from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
-from benchbench.worker import own_module, random_cache, verify
+from benchbench.worker import random_cache, verify
 from benchbench.worker.call import called_case, look_at, time_unwaited
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import one_line
-from benchbench.worker.own_workload import OwnInference, own_model
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.workload import OwnInference, own_model
 from benchbench.worker.program import (
     Implausible,
     Message,
@@ -94,7 +95,7 @@ def refused_by_engine(error: Exception, job: Message) -> str | None:
     model = own_model(case["workload"], case["params"]) if case else None
     if model is None:
         return None
-    from benchbench.worker.own_faults import refusal
+    from benchbench.worker.own.faults import refusal
 
     with suppress(Exception):  # another error while this one is explained: it is told as it is
         return refusal(error, model)
@@ -118,7 +119,7 @@ def preload_kinds(backend: Backend, job: Message) -> Message:
     for spec in own.from_text(os.environ.get(own.VARIABLE, "")).values():
         if spec.is_quiet:
             with suppress(Exception):  # the job that needs it will tell
-                own_module.load(spec)
+                torch_module.load(spec)
     return {}
 
 
@@ -156,7 +157,7 @@ def reference_for(job: Message) -> verify.Reference:
 
 def own_reference_for(workload: OwnInference, job: Message) -> verify.Reference:
     """The reference of a user's model, likewise."""
-    from benchbench.worker.own_reference import own_reference  # needs torch
+    from benchbench.worker.own.torch_reference import own_reference  # needs torch
 
     use_threads(job["threads"])
     if job.get("small"):
@@ -173,7 +174,7 @@ def use_threads(count: int) -> None:
 
 def describe_model(_: Backend, job: Message) -> Message:
     """What a plan needs to know of a user's model; at given parameters what a step costs."""
-    from benchbench.worker.own_describe import described
+    from benchbench.worker.own.describe import described
 
     return {"described": described(ModelSpec(**job["spec"]), job["params"])}
 

@@ -17,7 +17,7 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
 from benchbench.worker import random_cache, verify
-from benchbench.worker.own_workload import OwnInference, own_model
+from benchbench.worker.own.workload import OwnInference, own_model
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference)
     """The reference with its elements where these are in the run's folder, as those of a user's model."""
     if not reference.kept:
         return reference
-    from benchbench.worker.own_reference import own_expected  # needs torch
+    from benchbench.worker.own.torch_reference import own_expected  # needs torch
 
     assert isinstance(workload, OwnInference)
     return own_expected(workload, dtype, reference)

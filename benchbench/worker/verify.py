@@ -72,7 +72,7 @@ class Reference:
     `others`: the elements for the other inputs, drawn for the check after timing, which may deviate by
     `stretch` times the tolerance. `plain`: of training in less than float32, the fields of the reference in
     float32, where rounding hides nothing. `spared`: how many of a tensor's largest deviations do not count.
-    `kept`: its elements are in the run's folder (worker/own_reference.py). `unverified`: why nothing says
+    `kept`: its elements are in the run's folder (worker/own). `unverified`: why nothing says
     what is right, if so. `hidden`: the share of the weights' rows that no element tells of.
     `seed`: of the places of an operation's elements.
     """

@@ -15,7 +15,7 @@ from benchbench.model import own
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.own import ModelSpec
-from benchbench.worker import own_graph, own_module
+from benchbench.worker.own import torch_graph, torch_module
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program
 from benchbench.workloads.steps import DRAWS_TOLERATED
@@ -54,8 +54,8 @@ class OwnInference(Operation):
 
     @cached_property
     def graph(self) -> dict[str, Any]:
-        """The facts of `own_graph.graph_of`."""
-        return cached_result(f"graph of {self!r}", lambda: own_graph.graph_of(self.spec, self.sizes))
+        """The facts of `torch_graph.graph_of`."""
+        return cached_result(f"graph of {self!r}", lambda: torch_graph.graph_of(self.spec, self.sizes))
 
     @property
     def work_version(self) -> str:
@@ -88,8 +88,8 @@ class OwnInference(Operation):
         number = draw.number(INPUT)
 
         def made() -> dict[str, AnyArray]:
-            module = own_module.built(self.spec, self.sizes)
-            return own_module.made_inputs(self.spec, self.sizes, module, number)[0]
+            module = torch_module.built(self.spec, self.sizes)
+            return torch_module.made_inputs(self.spec, self.sizes, module, number)[0]
 
         arrays = cached_arrays(f"inputs {number} of {self!r}", made)
         return {f"{INPUT}{name}": _as_stored(array, draw) for name, array in arrays.items()}
@@ -103,7 +103,7 @@ class OwnInference(Operation):
 
     def at_calibration(self) -> OwnInference:
         """At the size at which its weights are made, the same for all sizes of its inputs."""
-        loaded = own_module.load(self.spec)
+        loaded = torch_module.load(self.spec)
         sizes = {name: self.sizes.get(name, value) for name, value in loaded.sizes_of_model.items()}
         of_inputs = {**loaded.sizes_of_inputs, **sizes}
         if type(of_inputs.get(BATCH)) is int:
@@ -129,18 +129,18 @@ class OwnInference(Operation):
         return name in self.graph["integers"]
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """All of its outputs are verified: see `own_reference.py`."""
+        """All of its outputs are verified: see `torch_reference.py`."""
         raise NotImplementedError
 
     def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
         """The module with these weights."""
-        module = own_module.built(self.spec, self.sizes).to(device=device, dtype=dtype)
+        module = torch_module.built(self.spec, self.sizes).to(device=device, dtype=dtype)
         load_weights(module, arrays)
         return module
 
-    def arguments(self, module: Any) -> own_module.Arguments:
+    def arguments(self, module: Any) -> torch_module.Arguments:
         """What makes the module's arguments of its input tensors by name."""
-        return own_module.made_inputs(self.spec, self.sizes, module, 0)[1]
+        return torch_module.made_inputs(self.spec, self.sizes, module, 0)[1]
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """The module as the user wrote it, in evaluation mode."""
@@ -169,7 +169,7 @@ class OwnInference(Operation):
             own, named = arguments(dict(zip(names, inputs, strict=True)))
             with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
                 output = module(*own, **named)
-            found = tuple(own_module.at(output, place) for place in places)
+            found = tuple(torch_module.at(output, place) for place in places)
             return found if len(found) > 1 else found[0]
 
         layout = ("NHWC" if rearranges else "NCHW") if images else ""
@@ -180,7 +180,7 @@ def load_weights(module: Any, arrays: Arrays) -> None:
     """Give a module's parameters and buffers these values. Raises Unsupported where it has others."""
     import torch
 
-    tensors = own_module.tensors_of(module)
+    tensors = torch_module.tensors_of(module)
     values = {name.removeprefix(WEIGHT): array for name, array in arrays.items() if name.startswith(WEIGHT)}
     if tensors.keys() != values.keys():
         raise Unsupported(
@@ -203,9 +203,9 @@ def made_weights(workload: OwnInference) -> dict[str, AnyArray]:
 
     from benchbench.workloads._reference.torch_rounding import Widening, computed_in
 
-    module = own_module.built(workload.spec, workload.sizes)
-    constants = own_graph.constant_parameters(module)
-    tensors = own_module.tensors_of(module)
+    module = torch_module.built(workload.spec, workload.sizes)
+    constants = torch_graph.constant_parameters(module)
+    tensors = torch_module.tensors_of(module)
     with torch.no_grad():
         for name in constants:
             tensor = tensors[name]
@@ -213,7 +213,7 @@ def made_weights(workload: OwnInference) -> dict[str, AnyArray]:
             tensor.add_(torch.from_numpy(np.asarray(noise)).to(tensor.dtype))
     norms = [each for each in module.modules() if isinstance(each, torch.nn.modules.batchnorm._BatchNorm)]
     if any(each.track_running_stats for each in norms):
-        inputs, arguments = own_module.made_inputs(workload.spec, workload.sizes, module, 0)
+        inputs, arguments = torch_module.made_inputs(workload.spec, workload.sizes, module, 0)
         wide = module.double()
         for each in norms:
             each.train()
@@ -221,7 +221,7 @@ def made_weights(workload: OwnInference) -> dict[str, AnyArray]:
         own, named = arguments({name: widened(array) for name, array in inputs.items()})
         with torch.no_grad():
             computed_in(Widening(), lambda: wide(*own, **named))
-    return {name: own_module.as_array(tensor) for name, tensor in own_module.tensors_of(module).items()}
+    return {name: torch_module.as_array(tensor) for name, tensor in torch_module.tensors_of(module).items()}
 
 
 def widened(array: AnyArray) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.worker import own_module
+from benchbench.worker.own import torch_module
 
 # Operators that move or show numbers and compute none: how many there are differs between torch's versions.
 MOVES = frozenset(
@@ -43,19 +43,19 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     """
     import torch
 
-    module = own_module.built(spec, params)
-    arrays, arguments = own_module.made_inputs(spec, params, module, 0)
-    tensors = {name: (each.numel(), each.dtype) for name, each in own_module.tensors_of(module).items()}
-    shapes = [[name, list(each.shape)] for name, each in own_module.tensors_of(module).items()]
+    module = torch_module.built(spec, params)
+    arrays, arguments = torch_module.made_inputs(spec, params, module, 0)
+    tensors = {name: (each.numel(), each.dtype) for name, each in torch_module.tensors_of(module).items()}
+    shapes = [[name, list(each.shape)] for name, each in torch_module.tensors_of(module).items()]
     counted = sum(each.numel() for each in module.parameters())
     constants = len(constant_parameters(module))
     try:
         operators, flops, output = _traced(module.to("meta"), arrays, arguments, "meta")
     except Exception:  # noqa: BLE001 - a module may need its numbers, and fail in any way without
-        operators, flops, output = _traced(own_module.built(spec, params), arrays, arguments, "cpu")
-    outputs = own_module.outputs_of(output)
+        operators, flops, output = _traced(torch_module.built(spec, params), arrays, arguments, "cpu")
+    outputs = torch_module.outputs_of(output)
     if not outputs:
-        raise own_module.ModelMistake(
+        raise torch_module.ModelMistake(
             f"{spec.text} gives no tensor.", "Return one, or a tuple or dict of them."
         )
     moved = [*tensors.values(), *((each.numel(), each.dtype) for each in outputs.values())]
@@ -71,7 +71,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "outputs": {name: list(each.shape) for name, each in outputs.items()},
         "takes_images": any(array.ndim == 4 and array.dtype.kind == "f" for array in arrays.values()),
         "integers": [name for name, each in outputs.items() if not each.is_floating_point()],
-        "places": own_module.places_of_outputs(output),
+        "places": torch_module.places_of_outputs(output),
     }
 
 

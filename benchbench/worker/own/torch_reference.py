@@ -14,9 +14,9 @@ from typing import Any
 
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
-from benchbench.worker import own_module
 from benchbench.worker.causes import one_line
-from benchbench.worker.own_workload import INPUT, OwnInference, load_weights, widened
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.workload import INPUT, OwnInference, load_weights, widened
 from benchbench.worker.random_cache import cached_arrays, cached_normal, cached_result
 from benchbench.worker.reference import FLOAT64_FACTOR, VERIFIABLE
 from benchbench.worker.verify import UNIT_ROUNDOFF, Reference, relative_error
@@ -130,10 +130,10 @@ def _outputs(workload: OwnInference, dtype: Dtype, number: int, mode: Any) -> di
 
     draw = Draw(dtype, standard=cached_normal, renewed=lambda _: number)
     step = wide_step(workload, draw)[1]
-    own_module.seed_everything(number)  # a module may draw numbers; where it does, draws of rounding differ
+    torch_module.seed_everything(number)  # a module may draw numbers; where it does, draws of rounding differ
     with torch.no_grad():
         found = computed_in(mode, step)
-    return {name: _as_float64(own_module.as_array(each)) for name, each in found.items()}
+    return {name: _as_float64(torch_module.as_array(each)) for name, each in found.items()}
 
 
 def _as_float64(array: AnyArray) -> AnyArray:
@@ -146,7 +146,7 @@ def wide_step(workload: OwnInference, draw: Draw) -> tuple[Any, Callable[[], dic
     import torch
 
     arrays = workload.arrays(draw)
-    module = own_module.built(workload.spec, workload.sizes).to(dtype=torch.float64)
+    module = torch_module.built(workload.spec, workload.sizes).to(dtype=torch.float64)
     load_weights(module, arrays)
     arguments = workload.arguments(module)
     tensors = {
@@ -155,7 +155,7 @@ def wide_step(workload: OwnInference, draw: Draw) -> tuple[Any, Callable[[], dic
 
     def step() -> dict[str, Any]:
         own, named = arguments(tensors)
-        return own_module.outputs_of(module(*own, **named))
+        return torch_module.outputs_of(module(*own, **named))
 
     return module, step
 
@@ -196,7 +196,7 @@ def _outputs_of_seed(workload: OwnInference, dtype: Dtype, mode: Any, seed: int)
     torch.manual_seed(SEED + 1 + seed)
     with torch.no_grad():
         found = computed_in(mode, step)
-    return {name: _as_float64(own_module.as_array(each)) for name, each in found.items()}
+    return {name: _as_float64(torch_module.as_array(each)) for name, each in found.items()}
 
 
 def seen_weights(workload: OwnInference, tolerance: Mapping[str, float]) -> Seen:

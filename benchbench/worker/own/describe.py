@@ -11,10 +11,10 @@ from typing import Any
 
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.worker import own_module
 from benchbench.worker.causes import one_line
-from benchbench.worker.own_graph import graph_of
-from benchbench.worker.own_module import ModelMistake
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.torch_graph import graph_of
+from benchbench.worker.own.torch_module import ModelMistake
 
 
 def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str, Any]:
@@ -24,14 +24,14 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
     """
     begin, threads = time.perf_counter(), _thread_count()
     try:
-        loaded = own_module.load(spec)
+        loaded = torch_module.load(spec)
         took_s, started = time.perf_counter() - begin, _thread_count() - threads
         sizes = {**loaded.sizes, **(params or {})}
         graph = graph_of(spec, sizes)
     except ModelMistake as mistake:
         return {"mistake": str(mistake), "hint": mistake.hint, "line": None}
     except Exception as error:  # noqa: BLE001 - a user's file may fail in any way
-        return {"mistake": one_line(error), "hint": "", "line": own_module.line_in(error, spec)}
+        return {"mistake": one_line(error), "hint": "", "line": torch_module.line_in(error, spec)}
     return {
         "attribute": loaded.attribute,
         "is_default": loaded.is_default,

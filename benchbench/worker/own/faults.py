@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchbench.model.case import Dtype
-from benchbench.worker import own_module
-from benchbench.worker.own_workload import INPUT, OwnInference
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.workload import INPUT, OwnInference
 from benchbench.workloads.base import Draw
 
 # What takes a module apart, by where its errors are defined; the first that an error's chain has.
@@ -63,7 +63,7 @@ def _line_in(texts: list[str], error: BaseException, workload: OwnInference) -> 
     for text in texts:
         if workload.spec.file and (found := re.findall(rf'{file}(?:", line |:)(\d+)', text)):
             return int(found[-1])
-    return own_module.line_in(error, workload.spec)
+    return torch_module.line_in(error, workload.spec)
 
 
 def line_of(operator: str, workload: OwnInference) -> int | None:
@@ -85,7 +85,7 @@ def line_of(operator: str, workload: OwnInference) -> int | None:
             return func(*args, **(kwargs or {}))
 
     arrays = workload.tiny().input_arrays(Draw(Dtype.FLOAT32))
-    module = own_module.built(workload.spec, workload.tiny().sizes)
+    module = torch_module.built(workload.spec, workload.tiny().sizes)
     tensors = {name.removeprefix(INPUT): torch.from_numpy(array) for name, array in arrays.items()}
     own, named = workload.tiny().arguments(module)(tensors)
     with torch.no_grad(), Watch():
