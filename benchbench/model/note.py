@@ -57,6 +57,7 @@ class NoteKind(StrEnum):
     STAGES_IDLE = "stages_idle"
     UNVERIFIED = "unverified"
     HIDDEN_WEIGHTS = "hidden_weights"
+    ATTENTION = "attention"
 
 
 # A speed that says nothing beside others'.
@@ -167,6 +168,7 @@ CLAUSES = {
     NoteKind.STAGES_IDLE: "a stage computed nothing for {share} of a profiled step, in the mean: the bubble, "
     "what passes between stages, waiting for slower ones, and Python between operators",
     NoteKind.UNVERIFIED: "{reason}",
+    NoteKind.ATTENTION: "attention is {by}",
     NoteKind.HIDDEN_WEIGHTS: "verification cannot see {share} of the weights: these rows could be zero, and "
     "no output would leave its tolerance",
 }

@@ -124,23 +124,21 @@ class ScaledDotProduct(Operation):
         return Program(step, tuple(context.put(arrays[name]) for name in "qkv"), notes=self._masked_notes())
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.nn.dot_product_attention, by cuDNN where it can be; plain products on the CPU.
-
-        On the CPU the fused call has no kernel of its own: it ran at half the speed of the products.
-        """
+        """jax.nn.dot_product_attention, by cuDNN where it can be; plain products on the CPU."""
         import jax
 
-        platform = context.device.platform
-        if platform == "cpu":
+        if jax.default_backend() == "cpu":
             return self._jax_products(context, arrays)
-        fused = "cudnn" if platform == "gpu" and context.dtype.itemsize == 2 else None
+
+        asked = {"differentiated": self.differentiated}
 
         def step(q: Any, k: Any, v: Any) -> Any:
-            return jax.nn.dot_product_attention(q, k, v, is_causal=self.causal, implementation=fused)
+            return jax_layers.attention(q, k, v, causal=self.causal, **asked)
 
         inputs = tuple(context.put(arrays[name].transpose(BTHD_OF_BHTD)) for name in "qkv")
         axes = dict.fromkeys("qkv", BTHD_OF_BHTD)
-        return Program(step, inputs, axes=BTHD_OF_BHTD, input_axes=axes)
+        notes = jax_layers.attention_notes(context.dtype, self.dim, (self.queries, self.length), **asked)
+        return Program(step, inputs, axes=BTHD_OF_BHTD, input_axes=axes, notes=notes)
 
     def _jax_products(self, context: DeviceContext, arrays: Arrays) -> Program:
         groups = self.heads // self.groups_of

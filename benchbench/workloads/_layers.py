@@ -239,8 +239,18 @@ class SelfAttention:
     roundings: ClassVar[int] = 3  # scores, their softmax, result
 
     @property
+    def head(self) -> int:
+        """The width of one head."""
+        return self.width // self.heads
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many queries there are, and how many keys."""
+        return self.length, self.length
+
+    @property
     def products(self) -> int:
-        return self.width // self.heads + self.length
+        return self.head + self.length
 
     def weights(self) -> dict[str, Weight]:
         return {}
@@ -267,8 +277,18 @@ class CausalAttention:
     roundings: ClassVar[int] = 3  # scores, their softmax, result
 
     @property
+    def head(self) -> int:
+        """The width of one head."""
+        return self.width // self.heads
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many queries there are, and how many keys."""
+        return self.rows, self.length
+
+    @property
     def products(self) -> int:
-        return self.width // self.heads + self.length
+        return self.head + self.length
 
     def weights(self) -> dict[str, Weight]:
         return {}
@@ -388,9 +408,19 @@ class MultiHeadAttention:
     roundings: ClassVar[int] = 7  # two products with their biases, scores, softmax, result
 
     @property
+    def head(self) -> int:
+        """The width of one head."""
+        return self.width // self.heads
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many queries there are, and how many keys."""
+        return self.length, self.memory
+
+    @property
     def products(self) -> int:
         """Products summed to a query, to a score, to a result, and to an output."""
-        return 2 * self.width + self.width // self.heads + self.memory
+        return 2 * self.width + self.head + self.memory
 
     def weights(self) -> dict[str, Weight]:
         """Three matrices and biases in one, and those of the output: N(0, 1 / width) and small."""

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Indices
 from benchbench.errors import Unsupported
+from benchbench.model.note import Note
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._image_sets import PREFETCHED, ImageSet, augmented
+from benchbench.workloads._layers import CausalAttention, MultiHeadAttention, SelfAttention
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads._programs import jax_layers
 from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network, batch_statistics, grouped_by_device, marked_axis
@@ -44,7 +47,8 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
         return held, *network.channels_last_inputs(context.put, arrays)
 
     layout = images_layout(context, network.image_axes)
-    return Program(step, given(arrays), layout=layout, inputs_of=given)
+    notes = _attention_notes(network, context)
+    return Program(step, given(arrays), layout=layout, inputs_of=given, notes=notes)
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
@@ -73,7 +77,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         _first_state(network, optimizer, context, arrays),
         parameters=lambda now, _slots, _carried: {n: as_in_torch(layouts[n], p) for n, p in fetched(now)},
         gradients=gradients if optimizer.slots else None,
-        notes=batch_statistics(network, per_device=False),
+        notes=batch_statistics(network, per_device=False) + _attention_notes(network, context),
         layout=images_layout(context, network.image_axes),
         inputs_of=given,
         restart=partial(_first_state, network, optimizer, context),
@@ -101,7 +105,21 @@ def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Prog
     def given(arrays: Arrays) -> tuple[Any, ...]:
         return weights, context.put(arrays["tokens"]), positions
 
-    return Program(step, given(arrays), (cache,), inputs_of=given)
+    # One query is a row of products, in no framework's fused kernel (`jax_layers.attend`).
+    notes = _attention_notes(network, context) if network.rows > 1 else ()
+    return Program(step, given(arrays), (cache,), inputs_of=given, notes=notes)
+
+
+def _attention_notes(network: Network, context: DeviceContext) -> tuple[Note, ...]:
+    """A note that says which attention its layers call, of each kind once."""
+    dtype, kinds = context.compute or context.dtype, (SelfAttention, CausalAttention, MultiHeadAttention)
+    found = (
+        each
+        for layer in network.layers()
+        if isinstance(layer, kinds)
+        for each in jax_layers.attention_notes(dtype, layer.head, layer.lengths)
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:

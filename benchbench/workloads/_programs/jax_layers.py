@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import DECAY, EPSILON
+
+FUSED_FROM, WIDE_FROM = 8.0, 9.0  # compute capability of cuDNN's fused attention, and of that with wide heads
+WIDEST_HEAD = {False: 128, True: 256}  # whether the compute capability is that of wide heads → width
 
 
 def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
@@ -112,20 +117,60 @@ def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) ->
     return ((wide - mean) * scale + beta).astype(x.dtype)
 
 
-def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """Attention of (batch, length, heads, dim): fused on accelerators, as products on the CPU.
+def attention(q: Any, k: Any, v: Any, *, causal: bool = False, differentiated: bool = True) -> Any:
+    """Attention of (batch, length, heads, dim): by cuDNN where it can be, as products on the CPU.
 
-    Heads of `k` and `v` serve groups of those of `q`. On the CPU the fused call has no kernel of its own,
-    and none of its products for float16. In float64 it computes the scores in float32.
+    Heads of `k` and `v` serve groups of those of `q`. On the CPU the fused call has no kernel of its own: it
+    ran at half the speed of the products, and has none for float16. In float64 it computes the scores in
+    float32. `differentiated`: gradients may be asked of it.
     """
     import jax
     import jax.numpy as jnp
 
     if jax.default_backend() != "cpu" and q.dtype != jnp.float64:
-        return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
+        lengths = q.shape[1], k.shape[1]
+        fused = "xla" if unfused(q.dtype, q.shape[-1], lengths, differentiated=differentiated) else "cudnn"
+        return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation=fused)
     mask = causal_mask(q.shape[1], q.shape[2] // k.shape[2]) if causal else None
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     return attention_products(q, k, v, mask).swapaxes(1, 2)
+
+
+def unfused(dtype: Any, width: int, lengths: Collection[int], *, differentiated: bool = True) -> str:
+    """Why cuDNN has no fused attention for heads of that width and sequences of these lengths, else "".
+
+    JAX raises where a condition does not hold (jax/_src/cudnn/fused_attention_stablehlo.py). It asks its
+    first device for the compute capability, and refuses odd lengths only where gradients are taken.
+    """
+    import jax
+
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        return f"cuDNN runs on NVIDIA's GPUs, not on {device.platform}"
+    if dtype.itemsize != 2:
+        return f"cuDNN has it in 16 bits, not in {dtype}"
+    capability = float(device.compute_capability)
+    if capability < FUSED_FROM:
+        return f"cuDNN has it from compute capability {FUSED_FROM}; this GPU has {capability}"
+    widest = WIDEST_HEAD[capability >= WIDE_FROM]
+    if width > widest or width % 8:
+        return f"cuDNN has it for heads of a multiple of 8, at most {widest}; these have {width}"
+    odd = [length for length in lengths if length % 2 and differentiated]
+    return f"cuDNN has its gradients for even lengths; this one is {odd[0]}" if odd else ""
+
+
+def attention_notes(
+    dtype: Any, width: int, lengths: Collection[int], *, differentiated: bool = True
+) -> tuple[Note, ...]:
+    """A note that says which attention `attention` calls; none where it is products."""
+    import jax
+    import jax.numpy as jnp
+
+    if jax.default_backend() == "cpu" or dtype == jnp.float64:
+        return ()
+    reason = unfused(dtype, width, lengths, differentiated=differentiated)
+    by = f"XLA's, which stores the scores ({reason})" if reason else "cuDNN's fused kernel"
+    return (note(NoteKind.ATTENTION, by=by),)
 
 
 def attention_products(q: Any, k: Any, v: Any, mask: Any = None) -> Any:

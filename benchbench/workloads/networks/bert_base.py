@@ -101,8 +101,8 @@ class BertBase(Network):
         }
 
     def tiny(self) -> Self:
-        """One layer of four heads, odd lengths."""
-        small = replace(self, batch=2, length=13, masked=5, hidden=64, heads=4, depth=1)
+        """One layer of four heads, lengths that are even and no powers of two."""
+        small = replace(self, batch=2, length=14, masked=5, hidden=64, heads=4, depth=1)
         return replace(small, vocabulary=96, positions=17)
 
     def torch(self) -> Any:

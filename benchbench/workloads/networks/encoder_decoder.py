@@ -86,8 +86,8 @@ class EncoderDecoder(Network):
         }
 
     def tiny(self) -> Self:
-        """A layer each, odd lengths; so many ReLUs that some inputs round to the other side in any draw."""
-        return replace(self, batch=2, source=15, target=13, hidden=64, heads=4, depth=1, feed_forward=400)
+        """A layer each, even lengths; so many ReLUs that some inputs round to the other side in any draw."""
+        return replace(self, batch=2, source=18, target=14, hidden=64, heads=4, depth=1, feed_forward=400)
 
     def torch(self) -> Any:
         import torch

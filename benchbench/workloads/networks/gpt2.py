@@ -57,8 +57,8 @@ class Gpt2(Decoder):
         return self.heads
 
     def tiny(self) -> Self:
-        """Two blocks, an odd length, positions that are not used."""
-        return replace(self, batch=2, length=13, width=32, depth=2, heads=2, vocabulary=96, context=17)
+        """Two blocks, a length that is even and no power of two, positions that are not used."""
+        return replace(self, batch=2, length=14, width=32, depth=2, heads=2, vocabulary=96, context=17)
 
     def embeddings(self) -> list[Layer]:
         return [self.table("tokens", self.vocabulary), self.table("positions", self.context)]

@@ -54,9 +54,9 @@ class Llama(Decoder):
             raise UsageError(f"width / heads = {self.head} must be even.")
 
     def tiny(self) -> Self:
-        """Two blocks, two groups of heads, an odd length."""
+        """Two blocks, two groups of heads, a length that is even and no power of two."""
         small = {"width": 32, "depth": 2, "heads": 4, "kv_heads": 2, "hidden": 40, "vocabulary": 96}
-        return replace(self, batch=2, length=13, **small)
+        return replace(self, batch=2, length=14, **small)
 
     def embeddings(self) -> list[Layer]:
         """Positions are not learnt."""

@@ -107,8 +107,8 @@ class SpeechEncoder(BlockChain):
         return {"mels": draw.normal("mels", self.batch, STRIDE * self.frames, MELS)}
 
     def tiny(self) -> Self:
-        """One layer of four heads, an odd length."""
-        return replace(self, batch=2, frames=13, hidden=64, heads=4, depth=1)
+        """One layer of four heads, an even length."""
+        return replace(self, batch=2, frames=14, hidden=64, heads=4, depth=1)
 
     def torch(self) -> Any:
         return torch_speech_encoder(self)

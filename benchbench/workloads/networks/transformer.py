@@ -93,7 +93,7 @@ class Transformer(BlockChain):
         return {"tokens": draw.integers("tokens", self.batch, self.length, below=self.vocabulary)}
 
     def tiny(self) -> Self:
-        return replace(self, batch=2, length=13, hidden=2 * HEAD, vocabulary=96)
+        return replace(self, batch=2, length=14, hidden=2 * HEAD, vocabulary=96)
 
     def torch(self) -> Any:
         return torch_model(self)
