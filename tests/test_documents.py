@@ -56,6 +56,7 @@ from benchbench.documents.lists import (
 from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document
+from benchbench.documents.run_list import runs_document
 from benchbench.environments.build import BuildPlan, BuildRequest
 from benchbench.environments.installer import Download, Package
 from benchbench.environments.interpreters import Found
@@ -250,7 +251,7 @@ def the_hardware(name: str, _: Path) -> Document:
 
 def the_runs(name: str, results: Path) -> Document:
     runs.keep(results, a_run(command=(name,), plan=(a_case(),)))
-    return list_document("runs", results)
+    return runs_document(results)
 
 
 @cache

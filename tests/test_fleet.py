@@ -36,7 +36,7 @@ from benchbench.cluster.messages import (
 )
 from benchbench.cluster.node import describe_machine
 from benchbench.documents.fleet import fleet_document, incomplete
-from benchbench.documents.lists import list_document
+from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
@@ -533,7 +533,7 @@ def test_a_run_of_a_fleet_is_finished_with_its_fleet_alone(tmp_path: Path) -> No
         api.run(resume=stored(tmp_path)[0].info.id, results=tmp_path)
     with pytest.raises(UsageError, match="was interrupted"):
         api.run(resume=True, results=tmp_path)
-    (table,) = list_document("runs", tmp_path).tables
+    (table,) = runs_document(tmp_path).tables
     command = f"accelbench fleet --resume {fleet} --results {tmp_path}"
     assert table.notes == (f"to finish the fleet {fleet}: {command}",)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ import pytest
 from benchbench.analyse.metrics import metric_named
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.history import history_document
+from benchbench.documents.plan import processes_s, runs_here
 from benchbench.documents.run import report_document
+from benchbench.documents.run_list import runs_document
 from benchbench.exporters.terminal import Terminal
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
+from benchbench.machine.environment import machine
 from benchbench.model.run import Run
 from benchbench.store import runs
+from benchbench.timing.policy import POLICIES
 from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_run, some_rounds
 
@@ -55,6 +60,22 @@ def compare(run: Run) -> None:
 
 def follow(runs_: Sequence[Run]) -> None:
     Terminal().render(history_document(trends(runs_, LATENCY)))
+
+
+def listed(folder: Path) -> None:
+    Terminal().render(runs_document(folder))
+
+
+def estimated(folder: Path) -> None:
+    """What `run --dry-run` and `list suites` read of a store."""
+    processes_s(runs_here(folder), POLICIES["quick"])
+
+
+def a_store(folder: Path, count: int, *, cases: int = 2, rounds: int = 3) -> Path:
+    for number in range(count):
+        run = some_run(cases, rounds, number)
+        runs.keep(folder, replace(run, info=replace(run.info, machine=machine())))
+    return folder
 
 
 def calls(function: Callable[[Any], object], given: Any) -> int:
@@ -103,3 +124,20 @@ def test_s13_calls_grow_no_faster_than_records_that_are_read(
         runs.keep(tmp_path / str(number), some_run(**{axis: number})) for number in (FEW_READ, MORE_READ)
     )
     assert steepness(function, few, more) < STEEPEST * MORE_READ / FEW_READ
+
+
+def test_s13_a_list_of_runs_costs_a_row_each(tmp_path: Path) -> None:
+    few, more = (a_store(tmp_path / str(count), count) for count in (FEW_READ, MORE_READ))
+    assert steepness(listed, few, more) < STEEPEST * MORE_READ / FEW_READ
+
+
+@pytest.mark.parametrize("axis", ["cases", "rounds"])
+def test_s13_a_list_of_runs_does_not_depend_on_what_they_hold(tmp_path: Path, axis: str) -> None:
+    few, more = (a_store(tmp_path / str(size), 3, **{axis: size}) for size in (FEW_READ, MORE_READ))
+    assert steepness(listed, few, more) < STEEPEST
+
+
+def test_s13_an_estimate_reads_the_first_rounds_of_earlier_runs(tmp_path: Path) -> None:
+    few, more = (a_store(tmp_path / str(size), 3, rounds=size) for size in (FEW_READ, MORE_READ))
+    assert steepness(estimated, few, more) < STEEPEST
+    assert calls(estimated, few) > calls(estimated, a_store(tmp_path / "empty", 0))

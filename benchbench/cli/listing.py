@@ -45,8 +45,7 @@ def list_(
 
     Examples: accelbench list workloads; accelbench list runs --limit 10 --tag branch=main
     """
-    from benchbench.documents.lists import RunChoice, list_document, runs_document
-    from benchbench.launch import catalogue
+    from benchbench.documents.run_list import RunChoice, runs_document
     from benchbench.store.selectors import RunFilter
 
     wanted = RunFilter(tags=parse_tags(tag or ()), since=since)
@@ -57,6 +56,9 @@ def list_(
     if chosen != RunChoice():
         hint = f"accelbench list {what} lists all."
         raise UsageError("--tag, --suite, --since and --limit choose runs.", hint)
+    from benchbench.documents.lists import list_document
+    from benchbench.launch import catalogue
+
     print_document(list_document(what, results), format)
     if what is Listing.WORKLOADS:
         tell(*catalogue.user_file_warnings())

@@ -1,11 +1,10 @@
-"""What there is, as documents: workloads, suites, metrics, runs, devices, environments, faults in files."""
+"""What there is, as documents: workloads, suites, metrics, devices, environments, faults in files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.backends.base import Backend
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Column, Content, Document, number, table
-from benchbench.documents.plan import processes_s, runs_here
+from benchbench.documents.plan import EarlierRun, processes_s, runs_here
 from benchbench.environments import interpreters
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import size
@@ -23,15 +22,10 @@ from benchbench.launch import catalogue
 from benchbench.launch.project import user_data
 from benchbench.machine.environment import machine
 from benchbench.model.device import WHY_NOT_MEASURED, Device, DeviceClass, Probe, Target
-from benchbench.model.run import Run, RunInfo
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
 from benchbench.plan.estimates import device_classes, run_estimate
-from benchbench.plan.rerun import why_not_resumed
 from benchbench.plan.suite import Selection, select
-from benchbench.store import naming, selectors
-from benchbench.store import runs as store
-from benchbench.store.runs import ListedRun
 from benchbench.timing.policy import POLICIES
 from benchbench.workloads._image_sets import SYNTHETIC, read_set
 
@@ -51,9 +45,7 @@ SUITE_COLUMNS = (
 
 
 def list_document(what: str, results: Path) -> Document:
-    """What `accelbench list WHAT` answers; of runs, those kept in `results`."""
-    if what == "runs":
-        return runs_document(results)
+    """What `accelbench list WHAT` answers, unless it is of runs; times of suites follow from `results`."""
     if what == "suites":
         return suites_document(results)
     return _document(what, what.capitalize(), LISTS[what]())
@@ -64,8 +56,8 @@ def devices_document(probes: Sequence[Probe]) -> Document:
     return _document("devices", "Devices", [row for probe in probes for row in _devices(probe)])
 
 
-def _document(name: str, title: str, rows: Rows, notes: Sequence[str] = ()) -> Document:
-    return Document(name=name, title=title, tables=(document.table(rows, notes=notes),), data=rows)
+def _document(name: str, title: str, rows: Rows) -> Document:
+    return Document(name=name, title=title, tables=(document.table(rows),), data=rows)
 
 
 def _devices(probe: Probe) -> Rows:
@@ -120,76 +112,6 @@ def _backends() -> Rows:
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChoice:
-    """Which runs are listed: those that `wanted` takes, of one of `suites`; of these the newest `limit`."""
-
-    wanted: selectors.RunFilter = field(default_factory=selectors.RunFilter)
-    suites: tuple[str, ...] = ()
-    limit: int | None = None
-
-    def takes(self, run: ListedRun) -> bool:
-        """Whether the run is one of them, however many there are."""
-        return self.wanted.takes(run) and (not self.suites or bool({*self.suites} & {*run.suites}))
-
-
-def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
-    """A row for each stored run, oldest first, and what finishes those that were interrupted.
-
-    One that cannot be read is listed with the reason, unless runs are chosen by what it does not tell.
-    """
-    chosen = choice or RunChoice()
-    rows: Rows = []
-    interrupted: list[Path] = []
-    for name in reversed(selectors.run_ids(results)):  # the newest first, so that a limit spares reading
-        if chosen.limit is not None and len(rows) >= chosen.limit:
-            break
-        try:
-            run = store.read_listed(results / store.RUNS / name)
-        except UnreadableInput as error:
-            if chosen == RunChoice(limit=chosen.limit):
-                rows.append(_listed(name, command=f"unreadable: {error}"))
-            continue
-        if not chosen.takes(run):
-            continue
-        command, found = " ".join(run.command), naming.tags_text(run.tags)
-        rows.append(_listed(name, run.started, run.progress, str(run.cases), found, command))
-        if run.progress is store.Progress.INTERRUPTED:
-            interrupted.append(results / store.RUNS / name)
-    lines = _to_type(reversed(interrupted), selectors.results_option(results))
-    return _document("runs", "Runs", rows[::-1], lines)
-
-
-def _listed(
-    run: str, started: str = "–", status: str = "–", cases: str = "–", tags: str = "", command: str = ""
-) -> dict[str, str]:
-    return {
-        "run": run,
-        "started": started,
-        "status": status,
-        "cases": cases,
-        "tags": tags,
-        "command": command,
-    }
-
-
-def _to_type(interrupted: Iterable[Path], where: str) -> list[str]:
-    """The command that finishes each interrupted run."""
-    lines = []
-    for folder in interrupted:
-        with suppress(UnreadableInput):
-            lines.append(_to_finish(store.read_head(folder)))
-    return [line + where for line in dict.fromkeys(lines) if line]
-
-
-def _to_finish(info: RunInfo) -> str:
-    if fleet := naming.fleet_of(info.tags):
-        return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
-    if bisection := naming.bisect_of(info.tags):
-        return f"to finish the bisection {bisection}: the command that began it, with --resume {bisection}"
-    return "" if why_not_resumed(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
-
-
 def _metrics() -> Rows:
     """Every metric: what it is, and how the values of a case's processes become one."""
     return [
@@ -234,7 +156,8 @@ def suites_document(results: Path) -> Document:
     """A row per suite; one with a mistake, its own or of a workload in it, says so in its row."""
     earlier = runs_here(results)
     probes = list(_probes(earlier))
-    data = [_suite_fields(name, probes, earlier) for name in suite.suite_names()]
+    taken = {name: processes_s(earlier, policy) for name, policy in POLICIES.items()}
+    data = [_suite_fields(name, probes, taken) for name in suite.suite_names()]
     shown = document.table([_suite_row(each) for each in data], SUITE_COLUMNS)
     return Document(name="suites", title="Suites", tables=(shown,), data=data)
 
@@ -265,14 +188,17 @@ def about(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
-def _suite_fields(name: str, probes: list[Probe], earlier: Sequence[Run]) -> dict[str, Any]:
-    """A suite for programs; `estimated_s` with the rounds that all cases have."""
+def _suite_fields(name: str, probes: list[Probe], taken: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """A suite for programs; `estimated_s` with the rounds that all cases have.
+
+    `taken`: what processes took, by the policy and the case's id.
+    """
     try:
         loaded = suite.load_suite(name)
         policy = POLICIES[loaded.policy]
         cases = plan(select([loaded], Selection()), Selection(), probes).cases
-        taken = processes_s(earlier, policy)
-        count, seconds = len(cases), run_estimate(cases, policy, device_classes(probes), taken).total
+        estimate = run_estimate(cases, policy, device_classes(probes), taken[loaded.policy])
+        count, seconds = len(cases), estimate.total
     except UsageError as error:
         broken = {"cases": None, "estimated_s": None, "workloads": UNKNOWN}
         return {"suite": name, **broken, "description": f"not usable: {error}"}
@@ -285,7 +211,7 @@ def _suite_fields(name: str, probes: list[Probe], earlier: Sequence[Run]) -> dic
     }
 
 
-def _probes(earlier: list[Run]) -> Iterator[Probe]:
+def _probes(earlier: Sequence[EarlierRun]) -> Iterator[Probe]:
     """What each backend has: as an earlier run found, else what its package and this machine suggest."""
     seen = {probe.target.name: probe for run in earlier for probe in run.info.probes}
     for name in registry.entry_names("benchbench.backends"):

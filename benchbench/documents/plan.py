@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +25,7 @@ from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run, RunInfo
+from benchbench.model.run import Policy, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
@@ -35,6 +36,10 @@ from benchbench.store import runs, selectors
 from benchbench.timing.policy import in_words
 
 RECENT = 20  # runs that are looked into
+ROUNDS, MOST_LINES = (
+    3,
+    10_000,
+)  # of a run and of all, that tell what processes took: read in a fifth of a second
 HARMLESS = (Status.OK, Status.UNSUPPORTED)
 LEAST_TOLD_S = 0.05  # of the time split: less would read as 0.0 s
 ENDS = (*HARMLESS, Status.OUT_OF_MEMORY, Status.SKIPPED)
@@ -165,28 +170,39 @@ def _ending(records: Sequence[Record]) -> str:
     return str(last.outcome.status)
 
 
-def runs_here(results: Path) -> list[Run]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRun:
+    """A stored run that this machine made. Its records are read where somebody asks for them."""
+
+    folder: Path
+    info: RunInfo
+
+
+def runs_here(results: Path) -> list[EarlierRun]:
     """The newest runs in `results` that this machine made; the newest last."""
     own = fingerprint(machine())
     return [run for run in _recent(results) if fingerprint(run.info.machine) == own]
 
 
-def processes_s(earlier: Sequence[Run], policy: Policy) -> dict[str, float]:
-    """What a process of a case took, by its id, where it was measured as long as `policy` measures."""
+def processes_s(earlier: Sequence[EarlierRun], policy: Policy) -> dict[str, float]:
+    """What a process of a case took, by its id, where it was measured as long as `policy` measures.
+
+    By the first rounds of the newest runs: a run may have millions of records.
+    """
     taken: dict[str, list[float]] = {}
-    for run in earlier:
-        if run.info.policy.name == policy.name:
-            for record in run.records:
-                wall = record.stages_s.get("wall")
-                if wall and isinstance(record.outcome, Measurement):
-                    taken.setdefault(record.case.id, []).append(wall)
+    left = MOST_LINES
+    for run in reversed([each for each in earlier if each.info.policy.name == policy.name]):
+        lines = min(left, ROUNDS * len(run.info.plan))
+        left -= lines
+        with suppress(UnreadableInput):
+            for case, wall in runs.read_walls(run.folder, lines):
+                taken.setdefault(case, []).append(wall)
     return {case: mean(walls) for case, walls in taken.items()}
 
 
-def _recent(results: Path) -> Iterator[Run]:
+def _recent(results: Path) -> Iterator[EarlierRun]:
     """The newest runs that can be read; the others are the business of `list runs`."""
     for name in selectors.run_ids(results)[-RECENT:]:
-        try:
-            yield runs.read_run(results / runs.RUNS / name)
-        except UnreadableInput:
-            continue
+        folder = results / runs.RUNS / name
+        with suppress(UnreadableInput):
+            yield EarlierRun(folder=folder, info=runs.read_head(folder))

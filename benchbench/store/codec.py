@@ -37,6 +37,7 @@ LIMIT = 64 * 2**20  # bytes
 MOST_VALUES = 2**22
 LATEST = 253_402_300_799  # Unix seconds: the end of the year 9999
 SEAL = re.compile(rb',"crc32":"([0-9a-f]{8})"}(\n?)$')
+NO_SEAL = "it has no checksum: it was changed or cut off"
 SEAL_BYTES = 32  # at the end of a text, that hold all of it: an expression that has to search takes long
 
 
@@ -86,7 +87,9 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
     """
     if len(line) > LIMIT:
         raise UnreadableInput(f"longer than {LIMIT} bytes")
-    found = _converted(_parsed(unsealed(line, required=checksums), unique=not checksums), _Line)
+    if not has_seal(line) and checksums:
+        raise UnreadableInput(NO_SEAL)
+    found = _converted(_parsed(line, unique=not checksums), _Line)
     if not 0 <= found.started <= LATEST:
         raise UnreadableInput("started: no time of a calendar")
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
@@ -98,6 +101,19 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
                 f"outcome: {ranks} ranks of a case on {record.case.placement.devices} devices"
             )
     return record
+
+
+def part_of_line(line: bytes, part: type[T], *, checksums: bool) -> T:
+    """The fields of `part` alone, of a line that `decode` reads as a record; a tenth of its time.
+
+    A line without a checksum is read whole first. Raises UnreadableInput.
+    """
+    if not has_seal(line[: LIMIT + 1]):
+        decode(line, checksums=checksums)
+    try:
+        return msgspec.json.decode(line, type=part)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UnreadableInput(str(error)[:200]) from error
 
 
 def decode_head(text: bytes) -> RunInfo:
@@ -198,8 +214,7 @@ def part_of_document(path: Path, part: type[T], whole: type[Any], hint: str) -> 
     """
     text = read_file(path, LIMIT, hint)
     try:
-        unsealed(text, required=False)
-        if _seal_in(text) is None:
+        if not has_seal(text):
             _document_of(text, whole)
         try:
             found = msgspec.json.decode(text, type=part)
@@ -216,8 +231,10 @@ def part_of_document(path: Path, part: type[T], whole: type[Any], hint: str) -> 
 
 
 def _document_of(text: bytes, kind: type[T]) -> T:
-    raw = _parsed(text)
-    unsealed(text, required="checksums" in raw)
+    is_sealed = has_seal(text)
+    raw = _parsed(text, unique=not is_sealed)
+    if "checksums" in raw and not is_sealed:
+        raise UnreadableInput(NO_SEAL)
     return _converted(raw, kind)
 
 
@@ -280,27 +297,14 @@ def to_json(value: Any, indent: int | None = None, redact: Redaction = str) -> b
 
 def sealed(text: bytes) -> bytes:
     """`text`, a JSON object that is not empty, with its checksum; a newline at the end stays there."""
-    body, newline = text.rstrip(b"\n"), b"\n" if text.endswith(b"\n") else b""
-    return body[:-1].rstrip() + b',"crc32":"%08x"}' % _checksum(body) + newline
+    newline = b"\n" if text.endswith(b"\n") else b""
+    body = text.rstrip(b"\n")[:-1].rstrip()
+    return body + b',"crc32":"%08x"}' % crc32(body) + newline
 
 
-def unsealed(text: bytes, *, required: bool) -> bytes:
-    """`text`, its checksum compared. Raises UnreadableInput where it differs, or is required and absent."""
-    seal = _seal_in(text)
-    if seal is None:
-        if required:
-            raise UnreadableInput("it has no checksum: it was changed or cut off")
-        return text
-    if int(seal[1], 16) != _checksum(text[: seal.start()] + b"}"):
+def has_seal(text: bytes) -> bool:
+    """Whether the text has a checksum, at its end. Raises UnreadableInput where it is another's."""
+    seal = SEAL.search(text, max(len(text) - SEAL_BYTES, 0))
+    if seal and int(seal[1], 16) != crc32(text[: seal.start()].rstrip()):
         raise UnreadableInput("it does not match its checksum: it was changed after it was written")
-    return text
-
-
-def _seal_in(text: bytes) -> re.Match[bytes] | None:
-    """Its checksum, where it has one: at its end."""
-    return SEAL.search(text, max(len(text) - SEAL_BYTES, 0))
-
-
-def _checksum(body: bytes) -> int:
-    """Blanks before the last brace do not count: they are not kept."""
-    return crc32(body[:-1].rstrip())
+    return seal is not None

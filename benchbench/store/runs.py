@@ -13,14 +13,17 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from errno import ELOOP, ENOENT
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.format import visible
+from benchbench.model.case import Case
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import Run, RunInfo
+from benchbench.model.status import Status
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import profile_facts
 from benchbench.store.codec import sealed
@@ -80,6 +83,25 @@ class ListedRun:
     suites: tuple[str, ...]
     tags: dict[str, str]
     progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stages:
+    wall: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TimedLine:
+    """What an estimate needs of a record."""
+
+    case: Case
+    outcome: _Outcome
+    stages_s: _Stages = field(default_factory=_Stages)
 
 
 class RunWriter:
@@ -302,6 +324,18 @@ def read_run(path: Path) -> Run:
         communication=profiles.communication,
         idle=profiles.idle,
     )
+
+
+def read_walls(path: Path, lines: int) -> Iterator[tuple[str, float]]:
+    """The case and the wall time in seconds of each measurement among the first `lines` of a run.
+
+    For estimates: lines that cannot be read are left out. Raises UnreadableInput where none can be.
+    """
+    for line in islice(_lines(path / RECORDS), lines):
+        with suppress(UnreadableInput):
+            found = codec.part_of_line(line.removesuffix(b"\n"), _TimedLine, checksums=False)
+            if found.stages_s.wall and found.outcome.status == Status.OK:
+                yield found.case.id, found.stages_s.wall
 
 
 def _end(path: Path, lines: int) -> tuple[bool, list[str]]:
