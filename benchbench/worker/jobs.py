@@ -28,7 +28,8 @@ from benchbench.worker.call import called_case, look_at, time_unwaited
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import one_line
 from benchbench.worker.own import torch_module
-from benchbench.worker.own.workload import OwnInference, own_model
+from benchbench.worker.own.named import own_model
+from benchbench.worker.own.workload import OwnInference, OwnWorkload
 from benchbench.worker.program import (
     Implausible,
     Message,
@@ -146,7 +147,7 @@ def reference_for(job: Message) -> verify.Reference:
     )
 
     workload = workload_of(job["about"])
-    if isinstance(workload, OwnInference):
+    if isinstance(workload, OwnWorkload):
         return own_reference_for(workload, job)
     keep_freed_memory()
     if job.get("small"):
@@ -155,11 +156,12 @@ def reference_for(job: Message) -> verify.Reference:
     return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal, job["seed"])
 
 
-def own_reference_for(workload: OwnInference, job: Message) -> verify.Reference:
+def own_reference_for(workload: OwnWorkload, job: Message) -> verify.Reference:
     """The reference of a user's model, likewise."""
     from benchbench.worker.own.torch_reference import own_reference  # needs torch
 
     use_threads(job["threads"])
+    assert isinstance(workload, OwnInference)
     if job.get("small"):
         return own_reference(workload.tiny(), Dtype.FLOAT32)
     return own_reference(workload, Dtype(job["dtype"]))
@@ -220,7 +222,7 @@ def verify_in_float32(backend: Backend, job: Message, small: Workload, reference
     in each mode, since a compiler may do to it what eager does not. Raises WrongResult.
     """
     case = job["case"]
-    mode = case["mode"] if isinstance(small, OwnInference) else backend.modes[0]
+    mode = case["mode"] if isinstance(small, OwnWorkload) else backend.modes[0]
 
     def deviation() -> Message:
         device = backend.device_of(case["device"])

@@ -17,7 +17,8 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
 from benchbench.worker import random_cache, verify
-from benchbench.worker.own.workload import OwnInference, own_model
+from benchbench.worker.own.named import own_model
+from benchbench.worker.own.workload import OwnInference
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 if TYPE_CHECKING:

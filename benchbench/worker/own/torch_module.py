@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import chain
@@ -153,7 +154,7 @@ def _factory(found: Any, name: str) -> tuple[Callable[..., Any], Mapping[str, Sc
     from torch import nn
 
     if isinstance(found, nn.Module):
-        return lambda: found, {}
+        return lambda: deepcopy(found), {}  # whoever has it made may move it to another device
     if not callable(found):
         raise ModelMistake(f"{name} is neither a torch module nor makes one.", "Name a class or a function.")
     return found, _sizes(found, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import AnyArray, Array, Floats, Indices
 from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
-from benchbench.model import own
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import torch_graph, torch_module
 from benchbench.worker.random_cache import cached_arrays, cached_result
-from benchbench.workloads.base import DeviceContext, Draw, Operation, Program
+from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 if TYPE_CHECKING:
@@ -31,22 +29,15 @@ IMAGE_AXES = 4  # of a batch of them, NCHW
 BATCH = "batch"  # the parameter that is the number of samples, if there is one
 
 
-def own_model(name: str, params: Mapping[str, Scalar]) -> OwnInference | None:
-    """The user's model of that name at these parameters; None where no model is called so."""
-    spec = own.from_text(os.environ.get(own.VARIABLE, "")).get(name)
-    return None if spec is None else OwnInference(spec, dict(params))
-
-
 @dataclass(frozen=True)
-class OwnInference(Operation):
-    """The outputs of a user's torch module in evaluation mode, all of which are verified."""
+class OwnWorkload(Workload):
+    """What the steps of a user's model share: its sizes, its weights, its inputs, the facts of its graph."""
 
     spec: ModelSpec
     sizes: Mapping[str, Scalar]
 
-    summary = "a model of yours"
+    summary: ClassVar[str] = "a model of yours"
     draws_tolerated = DRAWS_TOLERATED
-    whole: ClassVar[bool] = True
 
     @property
     def params(self) -> dict[str, Scalar]:
@@ -108,13 +99,30 @@ class OwnInference(Operation):
         of_inputs = {**loaded.sizes_of_inputs, **sizes}
         if type(of_inputs.get(BATCH)) is int:
             of_inputs[BATCH] = max(CALIBRATED_BATCH, int(of_inputs[BATCH]))
-        return replace(self, sizes=of_inputs)
+        return OwnInference(self.spec, of_inputs)
 
     def tiny(self) -> Self:
         batch = self.sizes.get(BATCH)
         if type(batch) is not int or batch <= SMALL_BATCH:
             return self
         return replace(self, sizes={**self.sizes, BATCH: SMALL_BATCH})
+
+    def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
+        """The module with these weights."""
+        module = torch_module.built(self.spec, self.sizes).to(device=device, dtype=dtype)
+        load_weights(module, arrays)
+        return module
+
+    def arguments(self, module: Any) -> torch_module.Arguments:
+        """What makes the module's arguments of its input tensors by name."""
+        return torch_module.made_inputs(self.spec, self.sizes, module, 0)[1]
+
+
+@dataclass(frozen=True)
+class OwnInference(OwnWorkload, Operation):
+    """The outputs of a user's torch module in evaluation mode, all of which are verified."""
+
+    whole: ClassVar[bool] = True
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -131,16 +139,6 @@ class OwnInference(Operation):
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """All of its outputs are verified: see `torch_reference.py`."""
         raise NotImplementedError
-
-    def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
-        """The module with these weights."""
-        module = torch_module.built(self.spec, self.sizes).to(device=device, dtype=dtype)
-        load_weights(module, arrays)
-        return module
-
-    def arguments(self, module: Any) -> torch_module.Arguments:
-        """What makes the module's arguments of its input tensors by name."""
-        return torch_module.made_inputs(self.spec, self.sizes, module, 0)[1]
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """The module as the user wrote it, in evaluation mode."""
