@@ -22,13 +22,8 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
 from benchbench.worker.own import torch_module
-from benchbench.worker.own.torch_reference import (
-    own_expected,
-    own_reference,
-    own_tolerance,
-    seen_weights,
-    wide_step,
-)
+from benchbench.worker.own.reference import own_expected, own_reference, own_tolerance, seen_weights
+from benchbench.worker.own.torch_reference import wide_step
 from benchbench.worker.own.workload import OwnInference
 from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements, relative_error
 from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -27,15 +26,11 @@ from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
-from benchbench.model.own import ModelSpec
+from benchbench.model.own import KINDS, ModelSpec, parse_spec
 from benchbench.model.placement import Strategy
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 Ask = Callable[[Message], Answer]
-FRAMEWORK = "torch"  # whose module a model is
-LACKING = MappingProxyType(
-    dict.fromkeys(("tensorflow", "jax"), "it is a torch module: only engines that take one can run it")
-)
 BATCH = "batch"  # the parameter that is the number of samples, if there is one
 
 
@@ -106,23 +101,23 @@ class OwnModel:
     draws_tolerated = DRAWS_TOLERATED
     refused_on_cpu = ""
     worlds = (1,)
-    lacking = LACKING
     is_own = True
 
     def __init__(self, name: str, spec: ModelSpec, facts: _Described, ask: Ask) -> None:
         assert facts.graph
         self.name = self.__name__ = name
         self.spec = dataclasses.replace(spec, is_quiet=facts.can_be_preloaded)
-        self.version = f"own:{facts.graph.digest}"
+        self.version = _version(spec, facts.graph)
         self.summary = _called(facts)
         self._facts, self._graph, self._ask = facts, facts.graph, ask
+        self.kind = KINDS[spec.kind]
         self._at = lru_cache(maxsize=None)(self._sized)
 
     @property
     def told(self) -> list[str]:
         """What a user is told of it before it is measured, in lines."""
         millions, work = self._graph.parameters / 1e6, self._graph.flops
-        counted = f"{millions:.3g} M parameters, {quantity(work, 'FLOP')} a step (counted by torch)"
+        counted = f"{millions:.3g} M parameters, {quantity(work, 'FLOP')} a step ({self.kind.counted})"
         drawn = self._graph.constants
         also = f"; {drawn} constant tensors are drawn anew, so that nothing forgotten hides" if drawn else ""
         return [f"{self.name}: {self.summary}; {counted}", f"verified against its own float64{also}"]
@@ -141,8 +136,15 @@ class OwnModel:
         return ()
 
     def frameworks(self) -> list[str]:
-        """The frameworks whose modules it is."""
-        return [FRAMEWORK]
+        """The frameworks that run a model of its kind."""
+        return list(self.kind.frameworks)
+
+    @property
+    def lacking(self) -> Mapping[str, str]:
+        """Framework that cannot run it → why."""
+        others = {name for kind in KINDS.values() for name in kind.frameworks} | {"tensorflow", "jax"}
+        reason = f"it is a {self.kind.noun}: only engines that take one can run it"
+        return dict.fromkeys(others.difference(self.kind.frameworks), reason)
 
     def __call__(self, **params: Scalar) -> OwnModelSize:
         """The model at these sizes. Raises UsageError where it cannot be made at them."""
@@ -159,8 +161,12 @@ class OwnModel:
             flops=graph.flops,
             floats=graph.floats,
             other_bytes=graph.other_bytes,
-            work_version=f"own:{graph.digest}",
+            work_version=_version(self.spec, graph),
         )
+
+
+def _version(spec: ModelSpec, graph: _Graph) -> str:
+    return f"{KINDS[spec.kind].version}:{graph.digest}"
 
 
 def remember(spec: ModelSpec) -> None:
@@ -182,13 +188,22 @@ def _mark(spec: ModelSpec) -> Path:
     return cache_folder("known-models") / name
 
 
-def describe(specs: Sequence[ModelSpec], taken: Sequence[str], ask: Ask) -> dict[str, OwnModel]:
+def kinds_of(texts: Sequence[str]) -> list[str]:
+    """The kinds of the models that are asked for so, as far as their sources tell: none is executed."""
+    folder = paths.working_folder()
+    return list(dict.fromkeys(parse_spec(text, folder).kind for text in texts))
+
+
+def describe(
+    specs: Sequence[ModelSpec], taken: Sequence[str], ask_of: Callable[[str], Ask]
+) -> dict[str, OwnModel]:
     """The models by name. Raises UsageError for what is wrong with a file.
 
-    `taken`: names that other workloads have. `ask`: what puts a job to a worker with the framework.
+    `taken`: names that other workloads have. `ask_of`: what puts a job to a worker that takes such a kind.
     """
     found: dict[str, OwnModel] = {}
     for spec in specs:
+        ask = ask_of(spec.kind)
         facts = _asked(spec, None, ask)
         name = spec.stem if facts.is_default else f"{spec.stem}_{facts.attribute.lower()}"
         if name in taken:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import MappingProxyType
 
 from benchbench.errors import UsageError
 
@@ -18,12 +19,34 @@ CONFIG, SOURCE = ".json", ".py"
 WAYS = "Write FILE.py, FILE.py:Model, package.module:Model, or the JSON file of a transformers configuration."
 
 
+@dataclass(frozen=True, slots=True)
+class ModelKind:
+    """What a model is written in: a `noun` for one, the frameworks that run it, and what counts its work.
+
+    `version`: what the version of its work begins with.
+    """
+
+    noun: str
+    frameworks: tuple[str, ...]
+    counted: str
+    version: str
+
+
+TORCH = "torch"
+KINDS: Mapping[str, ModelKind] = MappingProxyType(
+    {
+        TORCH: ModelKind("torch module", ("torch",), "counted by torch", "own"),
+    }
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """Where a model is: a `file`, or a `module` that can be imported; there, by default, the obvious name.
 
     `folder`: the one it was asked for in, where what it opens by a relative path is found, too. `is_quiet`:
-    importing it starts no thread and uses no device, so that a process may do it and be forked then.
+    importing it starts no thread and uses no device, so that a process may do it and be forked then. `kind`:
+    one of `KINDS`.
     """
 
     folder: str
@@ -31,6 +54,7 @@ class ModelSpec:
     module: str = ""
     attribute: str = ""
     is_quiet: bool = False
+    kind: str = TORCH
 
     @property
     def is_config(self) -> bool:

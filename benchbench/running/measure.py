@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from benchbench import paths
@@ -219,7 +219,7 @@ def _planned(asked: Request, targets: Sequence[Target], observer: RunObserver) -
 def models_described(options: MeasureOptions, observer: RunObserver) -> Iterator[Sequence[str]]:
     """The names of the user's models that are asked for, which are workloads from here on. Raises UsageError.
 
-    A worker of the first target that has their framework describes them, and stays: it is asked again about
+    A worker of the first target that takes their kind describes them, and stays: it is asked again about
     other sizes.
     """
     if not options.model:
@@ -228,12 +228,16 @@ def models_described(options: MeasureOptions, observer: RunObserver) -> Iterator
     specs = [parse_spec(text, paths.working_folder()) for text in options.model]
     for spec in specs:
         own_models.remember(spec)
-    able = request.targets_of_models(options)
-    with WorkerPool(able, request.settings(options), sys.executable) as pool:
+    with ExitStack() as pools:
+
+        @cache
+        def ask_of(kind: str) -> own_models.Ask:
+            able = request.targets_of_kind(options, kind)
+            pool = pools.enter_context(WorkerPool(able, request.settings(options), sys.executable))
+            return partial(pool.ask_plain, target=pool.first_ready(), fork=False)
+
         observer.stage(f"importing {', '.join(spec.text for spec in specs)}")
-        name = pool.first_ready()
-        ask = partial(pool.ask_plain, target=name, fork=False)
-        models = own_models.describe(specs, catalogue.workload_names(), ask)
+        models = own_models.describe(specs, catalogue.workload_names(), ask_of)
         for model in models.values():
             for line in model.told:
                 observer.note(line)

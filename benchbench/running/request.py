@@ -12,12 +12,12 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
-from benchbench.launch import catalogue
-from benchbench.launch.own_models import FRAMEWORK
+from benchbench.launch import catalogue, own_models
 from benchbench.machine.environment import default_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation, MeasureOptions, check_tags, number_of_threads
+from benchbench.model.own import KINDS
 from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
@@ -101,22 +101,23 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
 
     Raises UsageError.
     """
-    wanted = options.backends or (own_engines() if options.model else ())
+    wanted = options.backends or own_engines(own_models.kinds_of(options.model))
     return choose_targets(wanted, options.pythons, sys.executable, labelled=labelled)
 
 
-def targets_of_models(options: MeasureOptions) -> list[Target]:
-    """The targets asked for that take a torch module, else this interpreter's torch."""
+def targets_of_kind(options: MeasureOptions, kind: str) -> list[Target]:
+    """The targets asked for that take such models, else this interpreter's frameworks that do."""
     chosen = requested_targets(with_project(options))
-    able = [target for target in chosen if target.backend in own_engines()]
-    return able or choose_targets((FRAMEWORK,), {}, sys.executable)
+    able = [target for target in chosen if target.backend in own_engines([kind])]
+    return able or choose_targets(KINDS[kind].frameworks, {}, sys.executable)
 
 
-def own_engines() -> tuple[str, ...]:
-    """The backends that take a torch module, by which a user's model is measured if nobody names others."""
+def own_engines(kinds: Sequence[str]) -> tuple[str, ...]:
+    """The backends that take models of these kinds, which measure them if nobody names others."""
+    frameworks = {framework for kind in kinds for framework in KINDS[kind].frameworks}
     names = registry.entry_names("benchbench.backends")
     found = ((name, registry.load_class("benchbench.backends", name, Backend)) for name in names)  # type: ignore[type-abstract]
-    return tuple(name for name, backend in found if backend.framework == FRAMEWORK and not backend.virtual)
+    return tuple(name for name, backend in found if backend.framework in frameworks and not backend.virtual)
 
 
 def selection(options: MeasureOptions) -> Selection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +30,7 @@ from benchbench.worker.case import measure_case
 from benchbench.worker.causes import one_line
 from benchbench.worker.own import torch_module
 from benchbench.worker.own.named import own_model
-from benchbench.worker.own.workload import OwnInference, OwnWorkload
+from benchbench.worker.own.workload import OwnInference, OwnOperation, OwnWorkload
 from benchbench.worker.program import (
     Implausible,
     Message,
@@ -94,7 +95,7 @@ def refused_by_engine(error: Exception, job: Message) -> str | None:
     """Why an engine cannot take a user's model, if that is what the error says."""
     case = job.get("case") or {}
     model = own_model(case["workload"], case["params"]) if case else None
-    if model is None:
+    if not isinstance(model, OwnInference):
         return None
     from benchbench.worker.own.faults import refusal
 
@@ -158,20 +159,19 @@ def reference_for(job: Message) -> verify.Reference:
 
 def own_reference_for(workload: OwnWorkload, job: Message) -> verify.Reference:
     """The reference of a user's model, likewise."""
-    from benchbench.worker.own.torch_reference import own_reference  # needs torch
+    from benchbench.worker.own.reference import own_reference  # needs a framework
 
     use_threads(job["threads"])
-    assert isinstance(workload, OwnInference)
+    assert isinstance(workload, OwnOperation)
     if job.get("small"):
         return own_reference(workload.tiny(), Dtype.FLOAT32)
     return own_reference(workload, Dtype(job["dtype"]))
 
 
 def use_threads(count: int) -> None:
-    """Have torch compute with so many threads where no session has said so."""
-    import torch
-
-    torch.set_num_threads(count)
+    """Have torch compute with so many threads where no session has said so; others read the environment."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(count)
 
 
 def describe_model(_: Backend, job: Message) -> Message:

@@ -18,7 +18,7 @@ from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
 from benchbench.worker import random_cache, verify
 from benchbench.worker.own.named import own_model
-from benchbench.worker.own.workload import OwnInference
+from benchbench.worker.own.workload import OwnOperation
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference)
     """The reference with its elements where these are in the run's folder, as those of a user's model."""
     if not reference.kept:
         return reference
-    from benchbench.worker.own.torch_reference import own_expected  # needs torch
+    from benchbench.worker.own.reference import own_expected  # needs autograd
 
-    assert isinstance(workload, OwnInference)
+    assert isinstance(workload, OwnOperation)
     return own_expected(workload, dtype, reference)
 
 

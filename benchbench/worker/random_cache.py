@@ -55,25 +55,45 @@ def cached_result(name: str, compute: Callable[[], dict[str, Any]]) -> dict[str,
 
 
 def cached_arrays(name: str, compute: Callable[[], dict[str, AnyArray]]) -> dict[str, AnyArray]:
-    """`compute()`, arrays by name, from the run's folder where they are there under this name."""
+    """`compute()`, arrays by name, from the run's folder where they are there under this name.
+
+    Of processes that compute at the same time, all get what the first one kept: frameworks may draw
+    differently.
+    """
     import numpy as np
 
     folder = os.environ.get(DRAWN)
     if not folder:
         return compute()
     path = Path(folder) / f"{sha256(name.encode()).hexdigest()}.npz"
-    with suppress(OSError, ValueError, EOFError), np.load(path) as stored:
-        return {each.removeprefix(NAMED): stored[each] for each in stored.files}
+
+    def kept() -> dict[str, AnyArray] | None:
+        with suppress(OSError, ValueError, EOFError), np.load(path) as stored:
+            return {each.removeprefix(NAMED): stored[each] for each in stored.files}
+        return None
+
+    if (found := kept()) is not None:
+        return found
+    is_damaged = os.path.lexists(path)
     arrays = compute()
     named: dict[str, Any] = {f"{NAMED}{each}": array for each, array in arrays.items()}
-    _keep(path, lambda file: np.savez(file, **named))
-    return arrays
+    _keep(path, lambda file: np.savez(file, **named), is_first=not is_damaged)
+    found = kept()
+    return arrays if found is None else found
 
 
-def _keep(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write the file whole or not at all. On a full disk the next process computes again, no more."""
+def _keep(path: Path, write: Callable[[BinaryIO], object], *, is_first: bool = False) -> None:
+    """Write the file whole or not at all. On a full disk the next process computes again, no more.
+
+    `is_first`: unless another process has written it meanwhile.
+    """
     part = path.with_suffix(f".{os.getpid()}")
     with suppress(OSError), part.open("wb") as file:
         write(file)
         file.flush()
-        part.replace(path)
+        if not is_first:
+            part.replace(path)
+            return
+        with suppress(FileExistsError):
+            os.link(part, path)
+        part.unlink()

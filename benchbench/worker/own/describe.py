@@ -13,8 +13,8 @@ from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.causes import one_line
 from benchbench.worker.own import torch_module
+from benchbench.worker.own.source import ModelMistake, line_in
 from benchbench.worker.own.torch_graph import graph_of
-from benchbench.worker.own.torch_module import ModelMistake
 
 
 def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
     except ModelMistake as mistake:
         return {"mistake": str(mistake), "hint": mistake.hint, "line": None}
     except Exception as error:  # noqa: BLE001 - a user's file may fail in any way
-        return {"mistake": one_line(error), "hint": "", "line": torch_module.line_in(error, spec)}
+        return {"mistake": one_line(error), "hint": "", "line": line_in(error, spec)}
     return {
         "attribute": loaded.attribute,
         "is_default": loaded.is_default,

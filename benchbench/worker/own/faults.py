@@ -9,7 +9,8 @@ from typing import Any
 
 from benchbench.model.case import Dtype
 from benchbench.worker.own import torch_module
-from benchbench.worker.own.workload import INPUT, OwnWorkload
+from benchbench.worker.own.source import line_in
+from benchbench.worker.own.workload import INPUT, TorchWorkload
 from benchbench.workloads.base import Draw
 
 # What takes a module apart, by where its errors are defined; the first that an error's chain has.
@@ -24,7 +25,7 @@ BRANCHES = re.compile(r"data-dependent")
 LONGEST = 200  # characters of a reason
 
 
-def refusal(error: BaseException, workload: OwnWorkload) -> str | None:
+def refusal(error: BaseException, workload: TorchWorkload) -> str | None:
     """`torch.export: it branches on a value, my_model.py, line 23`; None where no engine took it apart."""
     chain = list(_chain(error))
     tools = [tool for prefix, tool in TOOLS for each in chain if type(each).__module__.startswith(prefix)]
@@ -57,16 +58,16 @@ def _operator_in(texts: list[str]) -> str | None:
     return found[0] if found else None
 
 
-def _line_in(texts: list[str], error: BaseException, workload: OwnWorkload) -> int | None:
+def _line_in(texts: list[str], error: BaseException, workload: TorchWorkload) -> int | None:
     """The line of the user's file that an error names, or came from."""
     file = re.escape(workload.spec.file)
     for text in texts:
         if workload.spec.file and (found := re.findall(rf'{file}(?:", line |:)(\d+)', text)):
             return int(found[-1])
-    return torch_module.line_in(error, workload.spec)
+    return line_in(error, workload.spec)
 
 
-def line_of(operator: str, workload: OwnWorkload) -> int | None:
+def line_of(operator: str, workload: TorchWorkload) -> int | None:
     """The line of the user's file that first calls an operator, found by running the model once."""
     import traceback
 

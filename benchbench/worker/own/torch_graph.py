@@ -16,6 +16,7 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import torch_module
+from benchbench.worker.own.source import ModelMistake
 
 # Operators that move or show numbers and compute none: how many there are differs between torch's versions.
 MOVES = frozenset(
@@ -55,9 +56,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         operators, flops, output = _traced(torch_module.built(spec, params), arrays, arguments, "cpu")
     outputs = torch_module.outputs_of(output)
     if not outputs:
-        raise torch_module.ModelMistake(
-            f"{spec.text} gives no tensor.", "Return one, or a tuple or dict of them."
-        )
+        raise ModelMistake(f"{spec.text} gives no tensor.", "Return one, or a tuple or dict of them.")
     moved = [*tensors.values(), *((each.numel(), each.dtype) for each in outputs.values())]
     moved += [(array.size, torch.from_numpy(array).dtype) for array in arrays.values()]
     text = json.dumps([shapes, operators])

@@ -5,30 +5,31 @@ The user's code is executed here, in a worker. What it raises is told with the l
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import json
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from benchbench.arrays import AnyArray
-from benchbench.errors import UsageError
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.workloads.base import OUTPUT, SEED
+from benchbench.worker.own.source import (
+    Loaded,
+    ModelMistake,
+    Sought,
+    imported,
+    in_folder,
+    other_than,
+    seed_everything,
+    sizes_of,
+)
+from benchbench.workloads.base import OUTPUT
 
-DEFAULTS = ("model", "Model")  # what a file's model is called, if nobody says
 THREE_LINES = (
     "Add a function that makes the model's inputs, whose parameters are its sizes:\n"
     "def inputs(batch=1):\n"
@@ -38,115 +39,32 @@ FROM_CONFIG: Mapping[str, Scalar] = {"batch": 1, "length": 128}  # sizes of the 
 CONFIG_IMAGES = "num_channels"  # what the configuration of a model of images has
 
 
-class ModelMistake(UsageError):
-    """The user's file does not say what is to be measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a spec names: functions that make the model and its inputs, with their parameters' defaults."""
-
-    attribute: str
-    is_default: bool  # whether it is the model that a file without a name means
-    make: Callable[..., Any]
-    sizes_of_model: Mapping[str, Scalar]
-    inputs: Callable[..., Any] | None  # None: what the model itself says
-    sizes_of_inputs: Mapping[str, Scalar]
-
-    @property
-    def sizes(self) -> dict[str, Scalar]:
-        """Every parameter with its default: those of the inputs first."""
-        return {**self.sizes_of_inputs, **self.sizes_of_model}
-
-
 @cache
 def load(spec: ModelSpec) -> Loaded:
     """Import what the spec names, once in a process. Raises ModelMistake, and whatever the file raises."""
     with in_folder(spec):
         if spec.is_config:
             return _of_config(spec)
-        module = _imported(spec)
-        name = spec.attribute or _default_name(module, spec)
-        found = getattr(module, name, None)
-        if found is None:
-            raise ModelMistake(f"{spec.text} has no {name}.", f"It defines {_listed(_modules_in(module))}.")
+        module, sought = imported(spec), torch_modules()
+        name, found = sought.named_in(module, spec)
         own = getattr(module, "inputs", None)
         make, sizes = _factory(found, name)
         inputs: Callable[..., Any] | None = own if callable(own) else None
-        sizes_of_inputs: Mapping[str, Scalar] = _sizes(own, "inputs") if callable(own) else {}
+        sizes_of_inputs: Mapping[str, Scalar] = sizes_of(own, "inputs") if callable(own) else {}
         if inputs is None and (given := getattr(found, "example_inputs", None)) is not None:
             inputs, sizes_of_inputs = _example(given)
         if inputs is None and _is_transformers(found):
             sizes_of_inputs = FROM_CONFIG
         elif inputs is None and not inspect.isroutine(found):
             raise ModelMistake(f"{spec.text} has no inputs.", THREE_LINES)
-        return Loaded(name, name == _default_or_none(module), make, sizes, inputs, sizes_of_inputs)
+        return Loaded(name, name == sought.default_in(module), make, sizes, inputs, sizes_of_inputs)
 
 
-@contextmanager
-def in_folder(spec: ModelSpec) -> Iterator[None]:
-    """As if the user's program had been started there; what it raises is a mistake in the file."""
-    if spec.folder not in sys.path:
-        sys.path.insert(0, spec.folder)
-    with chdir(spec.folder) if os.path.isdir(spec.folder) else chdir("."):
-        yield
-
-
-def _imported(spec: ModelSpec) -> ModuleType:
-    if not spec.file:
-        return importlib.import_module(spec.module)
-    path = Path(spec.file)
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    name = f"accelbench_own_{spec.stem}"
-    if known := sys.modules.get(name):
-        return known
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found
-    assert found.loader  # a file that ends in .py has one
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # as import does: what it defines may look itself up
-    seed_everything(0)
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _modules_in(module: ModuleType) -> list[str]:
-    """The names of the torch modules that a file defines itself: classes, and objects."""
+def torch_modules() -> Sought:
+    """What is sought in a file written in torch."""
     from torch import nn
 
-    return [
-        name
-        for name, each in vars(module).items()
-        if not name.startswith("_")
-        and (
-            (inspect.isclass(each) and issubclass(each, nn.Module) and each.__module__ == module.__name__)
-            or isinstance(each, nn.Module)
-        )
-    ]
-
-
-def _default_or_none(module: ModuleType) -> str | None:
-    named = [name for name in DEFAULTS if callable(getattr(module, name, None))]
-    own = _modules_in(module)
-    return named[0] if named else own[0] if len(own) == 1 else None
-
-
-def _default_name(module: ModuleType, spec: ModelSpec) -> str:
-    if name := _default_or_none(module):
-        return name
-    own = _modules_in(module)
-    if not own:
-        raise ModelMistake(f"{spec.text} defines no torch module.", "Name one, or a function that makes one.")
-    raise ModelMistake(f"{spec.text} defines {_listed(own)}.", f"Name one: {spec.text}:{own[0]}.")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "no torch module"
+    return Sought((nn.Module,), "torch module")
 
 
 def _factory(found: Any, name: str) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
@@ -157,22 +75,7 @@ def _factory(found: Any, name: str) -> tuple[Callable[..., Any], Mapping[str, Sc
         return lambda: deepcopy(found), {}  # whoever has it made may move it to another device
     if not callable(found):
         raise ModelMistake(f"{name} is neither a torch module nor makes one.", "Name a class or a function.")
-    return found, _sizes(found, name)
-
-
-def _sizes(function: Any, name: str) -> dict[str, Scalar]:
-    """The parameters with a scalar default. Raises ModelMistake for one that has none."""
-    sizes: dict[str, Scalar] = {}
-    for each in inspect.signature(function).parameters.values():
-        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-            continue
-        if each.default is each.empty:
-            raise ModelMistake(
-                f"{name} needs {each.name!r}.", f"Give it a default: {each.name}=…, or name a function."
-            )
-        if type(each.default) in (bool, int, float, str):
-            sizes[each.name] = each.default
-    return sizes
+    return found, sizes_of(found, name)
 
 
 def _example(given: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
@@ -182,7 +85,7 @@ def _example(given: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
         parameters = list(inspect.signature(given).parameters)
         if parameters[:1] == ["self"]:
             return given, {}  # called with the model
-        return given, _sizes(given, "example_inputs")
+        return given, sizes_of(given, "example_inputs")
     return lambda: given, {}
 
 
@@ -233,9 +136,7 @@ def made_inputs(
     arrays = {name: as_array(tensor) for name, tensor in _named(given).items()}
     if number:
         first = {name: as_array(each) for name, each in _named(_given(spec, params, module, 0)).items()}
-        if all(_equal(first.get(name), array) for name, array in arrays.items()):
-            arrays = {name: _shuffled(array, number) for name, array in arrays.items()}
-
+        arrays = dict(other_than(first, arrays, number))
     return arrays, _arguments_like(given)
 
 
@@ -287,19 +188,6 @@ def _inputs_of_config(module: Any, batch: Any, length: Any) -> dict[str, Any]:
         shape = size if isinstance(size, list | tuple) else (size, size)
         return {"pixel_values": torch.randn(batch, config.num_channels, *shape)}
     return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
-
-
-def seed_everything(number: int) -> None:
-    """Every source of random numbers that a user's file may draw from begins at the same place."""
-    import random
-
-    import numpy as np
-    import torch
-
-    seed = SEED + number
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 Path_ = tuple[tuple[str, Any], ...]  # how a tensor is reached: by item or by attribute, step by step
@@ -382,36 +270,6 @@ def as_array(tensor: Any) -> AnyArray:
     return array
 
 
-def _equal(one: AnyArray | None, other: AnyArray) -> bool:
-    import numpy as np
-
-    return one is not None and one.shape == other.shape and bool(np.array_equal(one, other))
-
-
-def _shuffled(array: AnyArray, number: int) -> AnyArray:
-    import numpy as np
-
-    flat = np.random.default_rng((SEED, number)).permutation(array.reshape(-1))
-    found: AnyArray = flat.reshape(array.shape)
-    return found
-
-
 def tensors_of(module: Any) -> dict[str, Any]:
     """Every parameter and buffer by name, also those that a state dict leaves out; shared ones once."""
     return dict(chain(module.named_parameters(), module.named_buffers()))
-
-
-def line_in(error: BaseException, spec: ModelSpec) -> int | None:
-    """The line of the user's file that an exception came from, if one did."""
-    if isinstance(error, SyntaxError) and error.filename == spec.file:
-        return error.lineno
-    while error is not None:
-        lines = [
-            each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == spec.file
-        ]
-        if lines:
-            return lines[-1]
-        if error.__cause__ is None:
-            return None
-        error = error.__cause__
-    return None

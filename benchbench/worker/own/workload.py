@@ -1,7 +1,8 @@
-"""A user's model as a workload, in a worker: its weights and inputs, made once a run; its step in torch."""
+"""A user's model as a workload, in a worker: weights and inputs, made once a run; a torch module's step."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,8 +13,9 @@ from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.measurement import Cost
-from benchbench.model.own import ModelSpec
+from benchbench.model.own import KINDS, ModelSpec
 from benchbench.worker.own import torch_graph, torch_module
+from benchbench.worker.own.source import Loaded
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
@@ -43,18 +45,34 @@ class OwnWorkload(Workload):
     def params(self) -> dict[str, Scalar]:
         return dict(self.sizes)
 
+    @abstractmethod
+    def load(self) -> Loaded:
+        """What the spec names: see `source.Loaded`."""
+
+    @abstractmethod
+    def graph_of(self) -> dict[str, Any]:
+        """What it computes, without its numbers: see `torch_graph.graph_of`."""
+
+    @abstractmethod
+    def made_inputs(self, number: int) -> dict[str, AnyArray]:
+        """Its inputs by name, those of a seed."""
+
+    @abstractmethod
+    def made_weights(self) -> dict[str, AnyArray]:
+        """The tensors of a new model by name, ready to be verified."""
+
     @cached_property
     def graph(self) -> dict[str, Any]:
-        """The facts of `torch_graph.graph_of`."""
-        return cached_result(f"graph of {self!r}", lambda: torch_graph.graph_of(self.spec, self.sizes))
+        """The facts of `graph_of`."""
+        return cached_result(f"graph of {self!r}", self.graph_of)
 
     @property
     def work_version(self) -> str:
         """The version of the work, by what it computes: a comment changes nothing, a layer does."""
-        return f"own:{self.graph['digest']}"
+        return f"{KINDS[self.spec.kind].version}:{self.graph['digest']}"
 
     def cost(self, dtype: Dtype) -> Cost:
-        """FLOPs as torch counts them; bytes of all tensors once, a lower bound."""
+        """FLOPs as they are counted; bytes of all tensors once, a lower bound."""
         size, graph = self.sizes.get(BATCH, 1), self.graph
         items = size if isinstance(size, int) and size > 0 else 1
         moved = graph["floats"] * dtype.storage.itemsize + graph["other_bytes"]
@@ -63,7 +81,7 @@ class OwnWorkload(Workload):
         )
 
     def refuses(self, dtype: Dtype) -> str:
-        """Only what `Rounding` can draw can be verified."""
+        """Only what rounding can be drawn for can be verified."""
         if dtype is Dtype.INT8:
             return "accelbench quantises no model of yours"
         return super().refuses(dtype)
@@ -77,29 +95,23 @@ class OwnWorkload(Workload):
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
         """What its `inputs` gives, under one seed or another."""
         number = draw.number(INPUT)
-
-        def made() -> dict[str, AnyArray]:
-            module = torch_module.built(self.spec, self.sizes)
-            return torch_module.made_inputs(self.spec, self.sizes, module, number)[0]
-
-        arrays = cached_arrays(f"inputs {number} of {self!r}", made)
+        arrays = cached_arrays(f"inputs {number} of {self!r}", lambda: self.made_inputs(number))
         return {f"{INPUT}{name}": _as_stored(array, draw) for name, array in arrays.items()}
 
     def weights(self, draw: Draw) -> dict[str, Array]:
-        """Parameters and buffers, made once a run: another version of torch would draw others."""
-        arrays = cached_arrays(
-            f"weights of {self.at_calibration()!r}", lambda: made_weights(self.at_calibration())
-        )
+        """Parameters and buffers, made once a run: another version or framework would draw others."""
+        at = self.at_calibration()
+        arrays = cached_arrays(f"weights of {at!r}", at.made_weights)
         return {f"{WEIGHT}{name}": _as_stored(array, draw) for name, array in arrays.items()}
 
-    def at_calibration(self) -> OwnInference:
+    def at_calibration(self) -> Self:
         """At the size at which its weights are made, the same for all sizes of its inputs."""
-        loaded = torch_module.load(self.spec)
+        loaded = self.load()
         sizes = {name: self.sizes.get(name, value) for name, value in loaded.sizes_of_model.items()}
         of_inputs = {**loaded.sizes_of_inputs, **sizes}
         if type(of_inputs.get(BATCH)) is int:
             of_inputs[BATCH] = max(CALIBRATED_BATCH, int(of_inputs[BATCH]))
-        return OwnInference(self.spec, of_inputs)
+        return replace(self, sizes=of_inputs)
 
     def tiny(self) -> Self:
         batch = self.sizes.get(BATCH)
@@ -107,20 +119,10 @@ class OwnWorkload(Workload):
             return self
         return replace(self, sizes={**self.sizes, BATCH: SMALL_BATCH})
 
-    def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
-        """The module with these weights."""
-        module = torch_module.built(self.spec, self.sizes).to(device=device, dtype=dtype)
-        load_weights(module, arrays)
-        return module
-
-    def arguments(self, module: Any) -> torch_module.Arguments:
-        """What makes the module's arguments of its input tensors by name."""
-        return torch_module.made_inputs(self.spec, self.sizes, module, 0)[1]
-
 
 @dataclass(frozen=True)
-class OwnInference(OwnWorkload, Operation):
-    """The outputs of a user's torch module in evaluation mode, all of which are verified."""
+class OwnOperation(OwnWorkload, Operation):
+    """The outputs of a user's model of any kind in evaluation mode, all of which are verified."""
 
     whole: ClassVar[bool] = True
 
@@ -137,8 +139,44 @@ class OwnInference(OwnWorkload, Operation):
         return name in self.graph["integers"]
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """All of its outputs are verified: see `torch_reference.py`."""
+        """All of its outputs are verified: see `reference.py`."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TorchWorkload(OwnWorkload):
+    """What the steps of a user's torch module share."""
+
+    def load(self) -> Loaded:
+        return torch_module.load(self.spec)
+
+    def graph_of(self) -> dict[str, Any]:
+        return torch_graph.graph_of(self.spec, self.sizes)
+
+    def made_inputs(self, number: int) -> dict[str, AnyArray]:
+        module = torch_module.built(self.spec, self.sizes)
+        return torch_module.made_inputs(self.spec, self.sizes, module, number)[0]
+
+    def made_weights(self) -> dict[str, AnyArray]:
+        return made_weights(self)
+
+    def at_calibration(self) -> OwnInference:
+        return OwnInference(self.spec, super().at_calibration().sizes)
+
+    def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
+        """The module with these weights."""
+        module = torch_module.built(self.spec, self.sizes).to(device=device, dtype=dtype)
+        load_weights(module, arrays)
+        return module
+
+    def arguments(self, module: Any) -> torch_module.Arguments:
+        """What makes the module's arguments of its input tensors by name."""
+        return torch_module.made_inputs(self.spec, self.sizes, module, 0)[1]
+
+
+@dataclass(frozen=True)
+class OwnInference(TorchWorkload, OwnOperation):
+    """The outputs of a user's torch module."""
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """The module as the user wrote it, in evaluation mode."""
@@ -189,7 +227,7 @@ def load_weights(module: Any, arrays: Arrays) -> None:
             tensor.copy_(torch.from_numpy(values[name]))
 
 
-def made_weights(workload: OwnInference) -> dict[str, AnyArray]:
+def made_weights(workload: TorchWorkload) -> dict[str, AnyArray]:
     """The tensors of a new module, ready to be verified.
 
     Parameters that are all one number are drawn around it, since a bias of zeros can be forgotten unseen;

@@ -1,0 +1,209 @@
+"""A user's file, whatever framework it is written in: imported where a spec says, searched for its model.
+
+The user's code is executed here, in a worker. What it raises is told with the line of the user's file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchbench.arrays import AnyArray
+from benchbench.errors import UsageError
+from benchbench.model.case import Scalar
+from benchbench.model.own import ModelSpec
+from benchbench.workloads.base import SEED
+
+DEFAULTS = ("model", "Model")  # what a file's model is called, if nobody says
+
+
+class ModelMistake(UsageError):
+    """The user's file does not say what is to be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a spec names: functions that make the model and its inputs, with their parameters' defaults."""
+
+    attribute: str
+    is_default: bool  # whether it is the model that a file without a name means
+    make: Callable[..., Any]
+    sizes_of_model: Mapping[str, Scalar]
+    inputs: Callable[..., Any] | None  # None: what the model itself says
+    sizes_of_inputs: Mapping[str, Scalar]
+
+    @property
+    def sizes(self) -> dict[str, Scalar]:
+        """Every parameter with its default: those of the inputs first."""
+        return {**self.sizes_of_inputs, **self.sizes_of_model}
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a file is searched for: models of these `kinds`, classes of a framework; `noun`: one of them."""
+
+    kinds: tuple[type, ...]
+    noun: str
+
+    def defined_in(self, module: ModuleType) -> list[str]:
+        """The names of the models that a file defines itself: classes, and objects."""
+        return [
+            name
+            for name, each in vars(module).items()
+            if not name.startswith("_")
+            and (
+                (
+                    inspect.isclass(each)
+                    and issubclass(each, self.kinds)
+                    and each.__module__ == module.__name__
+                )
+                or isinstance(each, self.kinds)
+            )
+        ]
+
+    def default_in(self, module: ModuleType) -> str | None:
+        """The name of the model that is meant where nobody names one, if there is one."""
+        named = [name for name in DEFAULTS if callable(getattr(module, name, None))]
+        own = self.defined_in(module)
+        return named[0] if named else own[0] if len(own) == 1 else None
+
+    def named_in(self, module: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
+        """The name that a spec gives, or the default, and what has it. Raises ModelMistake."""
+        own = self.defined_in(module)
+        name = spec.attribute or self.default_in(module)
+        if not name and not own:
+            raise ModelMistake(
+                f"{spec.text} defines no {self.noun}.", "Name one, or a function that makes one."
+            )
+        if not name:
+            raise ModelMistake(f"{spec.text} defines {', '.join(own)}.", f"Name one: {spec.text}:{own[0]}.")
+        if (found := getattr(module, name, None)) is None:
+            raise ModelMistake(
+                f"{spec.text} has no {name}.", f"It defines {', '.join(own) or f'no {self.noun}'}."
+            )
+        return name, found
+
+
+@contextmanager
+def in_folder(spec: ModelSpec) -> Iterator[None]:
+    """As if the user's program had been started there; what it raises is a mistake in the file."""
+    if spec.folder not in sys.path:
+        sys.path.insert(0, spec.folder)
+    with chdir(spec.folder) if os.path.isdir(spec.folder) else chdir("."):
+        yield
+
+
+def imported(spec: ModelSpec) -> ModuleType:
+    """The module that a spec names, imported once."""
+    if not spec.file:
+        return importlib.import_module(spec.module)
+    path = Path(spec.file)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = module_name(spec)
+    if known := sys.modules.get(name):
+        return known
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found
+    assert found.loader  # a file that ends in .py has one
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # as import does: what it defines may look itself up
+    seed_everything(0)
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def module_name(spec: ModelSpec) -> str:
+    """The name that the module of a spec has among those imported."""
+    return f"accelbench_own_{spec.stem}" if spec.file else spec.module
+
+
+def sizes_of(function: Any, name: str, given: Sequence[str] = ()) -> dict[str, Scalar]:
+    """The parameters with a scalar default. Raises ModelMistake for one that has none.
+
+    `given`: the names of those that it is called with in any case.
+    """
+    sizes: dict[str, Scalar] = {}
+    for each in inspect.signature(function).parameters.values():
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.name in given:
+            continue
+        if each.default is each.empty:
+            raise ModelMistake(
+                f"{name} needs {each.name!r}.", f"Give it a default: {each.name}=…, or name a function."
+            )
+        if type(each.default) in (bool, int, float, str):
+            sizes[each.name] = each.default
+    return sizes
+
+
+def seed_everything(number: int) -> None:
+    """Every source of random numbers that a user's file may draw from begins at the same place.
+
+    Of frameworks, those that have been imported.
+    """
+    import numpy as np
+
+    seed = SEED + number
+    random.seed(seed)
+    np.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+    if keras := sys.modules.get("keras"):
+        keras.utils.set_random_seed(seed)
+
+
+def other_than(
+    first: Mapping[str, AnyArray], arrays: Mapping[str, AnyArray], number: int
+) -> Mapping[str, AnyArray]:
+    """The inputs drawn by another seed; shuffled, each by itself, where it gave those that the first gave.
+
+    So ranges and kinds stay as they are.
+    """
+    if all(_equal(first.get(name), array) for name, array in arrays.items()):
+        return {name: _shuffled(array, number) for name, array in arrays.items()}
+    return arrays
+
+
+def _equal(one: AnyArray | None, other: AnyArray) -> bool:
+    import numpy as np
+
+    return one is not None and one.shape == other.shape and bool(np.array_equal(one, other))
+
+
+def _shuffled(array: AnyArray, number: int) -> AnyArray:
+    import numpy as np
+
+    flat = np.random.default_rng((SEED, number)).permutation(array.reshape(-1))
+    found: AnyArray = flat.reshape(array.shape)
+    return found
+
+
+def line_in(error: BaseException, spec: ModelSpec) -> int | None:
+    """The line of the user's file that an exception came from, if one did."""
+    if isinstance(error, SyntaxError) and error.filename == spec.file:
+        return error.lineno
+    while error is not None:
+        lines = [
+            each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == spec.file
+        ]
+        if lines:
+            return lines[-1]
+        if error.__cause__ is None:
+            return None
+        error = error.__cause__
+    return None
