@@ -34,7 +34,9 @@ class Pool:
 
 def laid(pool: Pool, *plan: Case) -> Precomputed:
     stand_in: Any = pool
-    return Precomputed(stand_in, lambda label: None, plan, plan)
+    made = Precomputed(stand_in, lambda label: None)
+    made.prepare(plan, plan)
+    return made
 
 
 def exported(**over: Any) -> Case:

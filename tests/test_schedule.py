@@ -15,7 +15,7 @@ from benchbench.analyse.rows import rows
 from benchbench.errors import UsageError
 from benchbench.launch.pool import Job
 from benchbench.launch.transport import Answer, JobEnd
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Phase
 from benchbench.model.device import Target
 from benchbench.model.note import NoteKind
 from benchbench.model.options import seconds_in
@@ -23,7 +23,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.running import recording
-from benchbench.running.schedule import CaseWidth, affordable, due, in_blocks, undecided, widest
+from benchbench.running.schedule import CaseWidth, affordable, due, in_blocks, soonest, undecided, widest
 from benchbench.store import codec
 from benchbench.timing.policy import POLICIES, half_width, in_words, of_rounds, rounds_of, within
 from tests.answering import answer_all
@@ -160,9 +160,12 @@ class Scripted:
         self._script = {case.id: iter(values) for case, values in script}
         self.now_s = 0.0
         self.started: list[list[str]] = []
+        self.prepared: list[str] = []
+        self.ahead: int | None = None
 
     def ask_together(self, jobs: Iterable[Job], announce: object) -> None:
-        answer_all(jobs, lambda job: Answer({"reference": {}}))
+        answered = answer_all(jobs, lambda job: Answer({"reference": {}, "verified": 0.0}))
+        self.prepared += [job.label for job in answered]
 
     def start(self, cases: list[Case]) -> None:
         self.started.append(sorted({case.target for case in cases}))
@@ -362,6 +365,30 @@ def test_a_round_measures_each_work_in_one_block(matrix: tuple[int, int, int, in
     sizes = [case.params["m"] for case in order]
     assert all(len(set(sizes[at : at + backends])) == 1 for at in range(0, len(sizes), backends))
     assert order == in_blocks(cases[::-1], seed, number)
+
+
+def test_the_least_computation_is_timed_while_all_others_and_later_rounds_wait() -> None:
+    small, large = a_work(64, torch=[1.0] * 3, jax=[1.0] * 3), a_work(128, torch=[1.0] * 3)
+    train = (a_case(workload="convnet_train", params={"batch": 1}, phase=Phase.TRAIN), [1.0] * 3)
+    policy = of_rounds(POLICIES["quick"], 3)
+    pool = Scripted([train, *large, *small])
+    plan = tuple(case for case, _ in (train, *large, *small))
+    stand_in: Any = pool
+    made = recording.measure_rounds([stand_in], [a_run_info(plan=plan, policy=policy)], lambda text: None)
+    first, second = next(made)[1], next(made)[1]
+    assert {first.case.id, second.case.id} == {case.id for case, _ in small}
+    assert pool.prepared == [f"float64 reference of {small[0][0].work}"]
+    assert pool.ahead is None
+    next(made)
+    assert {f"float64 reference of {case.work}" for case in plan} <= set(pool.prepared)
+    assert pool.ahead == 2
+    assert len(pool.prepared) == len(set(pool.prepared))
+
+
+def test_where_all_is_training_or_of_unknown_work_nothing_comes_first() -> None:
+    train = a_case(workload="convnet_train", params={"batch": 1}, phase=Phase.TRAIN)
+    doubled = a_case(params={"m": 1, "n": 64, "k": 64}, doubles="m")
+    assert soonest([train, doubled]) == []
 
 
 def test_nobody_comes_first_in_all_rounds() -> None:

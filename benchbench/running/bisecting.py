@@ -257,6 +257,7 @@ class _Row:
         own = replace(self.terms, policy=of_rounds(self.terms.policy, 1), seed=self._seed, tags=tags)
         info = run_head(probes, Plan(tuple(here.values()), ()), own)
         recorder = Recorder(pool, info, self._observer.stage)
+        recorder.prepare(info.plan)
         writer = self._stack.enter_context(runs.create_run(self.results, info))
         return _Side(pool, info, writer, recorder, here)
 

@@ -40,7 +40,7 @@ from benchbench.plan.doubling import smallest, why_needless
 from benchbench.plan.revision import commit_tag
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.running.request import Request, Terms
-from benchbench.running.schedule import due, in_blocks
+from benchbench.running.schedule import due, in_blocks, soonest
 from benchbench.running.verification import Announce, Precomputed, decoded
 from benchbench.stats import median
 from benchbench.store import artifacts, disk, runs
@@ -190,16 +190,10 @@ def measure_rounds(
     has already, none of which is made again.
     """
     began = clock() - sum(record.stages_s.get("wall", 0.0) for record in earlier)
-    done = max((record.round for record in earlier), default=0)
-    for pool, info in zip(pools, infos, strict=True):
-        pool.start_ahead(info.plan, info.policy.rounds - 1 - done)
     recorders = [
         Recorder(pool, info, announce, clock, order=len(earlier))
         for pool, info in zip(pools, infos, strict=True)
     ]
-    announce("importing frameworks for all rounds")
-    for pool, info in zip(pools, infos, strict=True):
-        pool.await_ahead(info.plan)
     yield from _Rounds(pools, infos, recorders, announce, lambda: clock() - began, earlier)
 
 
@@ -216,6 +210,7 @@ class _Rounds:
         earlier: Sequence[Record] = (),
     ) -> None:
         self._pools = pools
+        self._infos = infos
         self._recorders = recorders
         self._announce = announce
         self._spent_s = spent_s
@@ -239,7 +234,11 @@ class _Rounds:
             order = in_blocks(cases, self._info.seed, number)
             if not (order := [case for case in order if (case.id, number) not in self._earlier]):
                 continue
-            if not fresh:
+            if fresh:
+                soon = soonest(order)
+                yield from self._begin(soon, number)
+                order = [case for case in order if case not in soon]
+            else:
                 self._announce(f"round {number + 1}: importing frameworks")
                 before = self._spent_s()
                 for side, pool in enumerate(self._pools):
@@ -248,6 +247,25 @@ class _Rounds:
             fresh = False
             for case in order:
                 yield from self._measure(case, number)
+
+    def _begin(self, soon: Sequence[Case], number: int) -> Iterator[tuple[int, Record]]:
+        """Measure the cases that are ready `soon`; then prepare all others and later rounds' workers."""
+        if soon:
+            self._prepare(soon)
+        for case in soon:
+            yield from self._measure(case, number)
+        for pool, info in zip(self._pools, self._infos, strict=True):
+            pool.start_ahead(info.plan, info.policy.rounds - 1 - number)
+        self._prepare(self._info.plan)
+
+    def _prepare(self, cases: Sequence[Case]) -> None:
+        """Do what these cases need before they are timed, and wait for workers that import meanwhile."""
+        own = [[self._sides[case.id][side] for case in cases] for side in range(len(self._pools))]
+        for recorder, cases_of in zip(self._recorders, own, strict=True):
+            recorder.prepare(cases_of)
+        self._announce("importing frameworks")
+        for pool, cases_of in zip(self._pools, own, strict=True):
+            pool.await_ahead(cases_of)
 
     def _measure(self, case: Case, number: int) -> Iterator[tuple[int, Record]]:
         failed, needless = False, self._why_needless(case)
@@ -280,10 +298,7 @@ class Recorder:
         clock: Callable[[], float] = time.perf_counter,
         order: int = 0,
     ) -> None:
-        """Do what is done before anything is timed.
-
-        `order`: how many records the run has already.
-        """
+        """`order`: how many records the run has already."""
         self._pool = pool
         self._policy = info.policy
         self._smallest = smallest(info.plan)  # by which a whole sequence is verified at the small size
@@ -291,13 +306,17 @@ class Recorder:
         self._models = {
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
         }
-        computed = [case for case in info.plan if not case.is_call]
-        firsts = [case for case in computed if self._smallest[case.id] is case]
-        self._precomputed = Precomputed(pool, announce, computed, firsts, info.seed)
+        self._precomputed = Precomputed(pool, announce, info.seed)
         self._clock = clock
         self._order = order
         self._part = len(info.resumed)
         self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
+
+    def prepare(self, cases: Sequence[Case]) -> None:
+        """Do what is done once a run before these cases are timed."""
+        computed = [case for case in cases if not case.is_call]
+        firsts = [case for case in computed if self._smallest[case.id] is case]
+        self._precomputed.prepare(computed, firsts)
 
     def record(self, case: Case, number: int, needless: str = "") -> Record:
         """Measure the case, unless it is known to fail; `needless`: why it is skipped, if it is.

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from benchbench.analyse.rows import case_key
 from benchbench.judging.ranking import WorkVerdict, judge_records
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Phase
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
+from benchbench.plan.costs import cost_of
 from benchbench.plan.doubling import ascending
 from benchbench.timing.policy import half_width, rounds_of
 
@@ -116,12 +117,28 @@ def in_blocks(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
     source = random.Random(f"{seed}/{number}")
     blocks: dict[tuple[object, ...], list[Case]] = {}
     for case in sorted(cases, key=lambda case: case.id):
-        blocks.setdefault((case.suite, case.workload, *case.params.items()), []).append(case)
+        blocks.setdefault(_computation(case), []).append(case)
     order = list(blocks.values())
     source.shuffle(order)
     for block in order:
         source.shuffle(block)
     return ascending([case for block in order for case in block])
+
+
+def soonest(order: Sequence[Case]) -> list[Case]:
+    """The cases of the computation that is ready to be timed first, in their order: the least, no training.
+
+    So a run shows its first results while everything else has still to be verified.
+    """
+    ready = [case for case in order if not (case.is_call or case.doubles or case.phase is Phase.TRAIN)]
+    if not ready:
+        return []
+    first = _computation(min(ready, key=lambda case: cost_of(case).flops))
+    return [case for case in order if _computation(case) == first]
+
+
+def _computation(case: Case) -> tuple[object, ...]:
+    return (case.suite, case.workload, *case.params.items())
 
 
 def _by_case(records: Iterable[Record]) -> dict[str, list[Record]]:

@@ -37,37 +37,39 @@ Announce = Callable[[str], None]
 class Precomputed:
     """References, verifications and exports: what a run's processes start from."""
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        announce: Announce,
-        plan: Sequence[Case],
-        smallest: Sequence[Case],
-        seed: int = SEED,
-    ):
-        """Compute what the plan needs. `smallest`: the first case of each sequence, and all others.
-
-        `seed`: of the places at which outputs are compared.
-        """
+    def __init__(self, pool: WorkerPool, announce: Announce, seed: int = SEED) -> None:
+        """`seed`: of the places at which outputs are compared."""
         self._seed = seed
         self._pool = pool
         self._announce = announce
         self._references: References = {}
         self._verified: Verified = {}
         self._exported: dict[str, Failure | None] = {}  # id of a case → why its model could not be exported
-        training = [case for case in smallest if case.phase is Phase.TRAIN]
-        hidden = list({check_name(case): case for case in smallest if is_hidden(case)}.values())
+
+    def prepare(self, cases: Sequence[Case], smallest: Sequence[Case]) -> None:
+        """Compute what the cases need and what is not there yet.
+
+        `smallest`: those of them that are no member of a sequence, or the first one.
+        """
+        unverified = {check_name(case): case for case in smallest if check_name(case) not in self._verified}
+        training = [case for case in unverified.values() if case.phase is Phase.TRAIN]
+        hidden = [case for case in unverified.values() if is_hidden(case)]
         # Of a sequence, most members may be found needless: what they need is made when they are due.
-        others = [case for case in plan if not case.doubles]
-        inference = [case for case in others if case.phase is not Phase.TRAIN]
+        others = [case for case in cases if not case.doubles]
+        inference = [
+            case
+            for case in others
+            if case.phase is not Phase.TRAIN and computed(case) not in self._references
+        ]
         verify = partial(verify_job, found=self._verified)
         jobs = [
-            *reference_jobs(training, self._references, verify, seed=seed),
+            *reference_jobs(training, self._references, verify, seed=self._seed),
             *reference_jobs(hidden, {}, partial(verify, in_float32=True), small=True),
-            *reference_jobs(inference, self._references, seed=seed),
-            *self._export_jobs(others),
+            *reference_jobs(inference, self._references, seed=self._seed),
+            *self._export_jobs(case for case in others if case.id not in self._exported),
         ]
-        pool.ask_together(jobs, announce)
+        if jobs:
+            self._pool.ask_together(jobs, self._announce)
 
     def reference(self, case: Case) -> Message | Failure | None:
         """The float64 reference of what the case computes, or why there is none; None: nothing is."""
