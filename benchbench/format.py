@@ -214,3 +214,21 @@ def _shifted(value: float, power: int) -> str:
 def _digits(value: float) -> Decimal:
     # Rounded in decimal before the unit is chosen: 999.6 µs is 1.00 ms, not 1000 µs.
     return Decimal(f"{value:.2e}")
+
+
+WORDS = re.compile(r"accelbench [^;,→]*[^;,→\s][;,]?|\S+")  # a command stays whole, to be copied
+
+
+def at_words(line: str, columns: int) -> list[str]:
+    """The line in as many as it takes, broken between words, the further ones indented."""
+    if len(line) <= columns:
+        return [line]
+    lines, end = [""], 0
+    for word in WORDS.finditer(line):
+        gap = line[end : word.start()]
+        if lines[-1].strip() and len(lines[-1]) + len(gap) + len(word[0]) > columns:
+            lines.append("  " + word[0])
+        else:
+            lines[-1] += gap + word[0]
+        end = word.end()
+    return lines

@@ -18,7 +18,7 @@ from benchbench.judging import change_points, comparison, pairs, session_cases, 
 from benchbench.launch import pool
 from benchbench.machine import conditions, sampler
 from benchbench.profiling import tables
-from benchbench.running import measure, schedule
+from benchbench.running import measure, schedule, time_left
 from benchbench.timing import policy, sampling
 from benchbench.worker import after_timing, reference, verify
 from benchbench.workloads import _amp, steps
@@ -51,6 +51,7 @@ KNOWN = {
                 tables,
                 measure,
                 schedule,
+                time_left,
                 policy,
                 sampling,
                 after_timing,

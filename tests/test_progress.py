@@ -9,33 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from benchbench.format import at_words
 from benchbench.model.status import Status
-from benchbench.running.observer import Forecast, duration, line
-from tests.factories import a_case, a_failure, a_measurement, a_record
+from benchbench.running.observer import duration, line
+from tests.factories import a_failure, a_measurement, a_record
 from tests.program import environment, folders_for, started
 
-CASES = [a_case(params={"m": m, "n": 1, "k": 1}) for m in (1, 2)]
-IDS = [case.id for case in CASES]
 
-
-def test_the_forecast_begins_with_the_estimates() -> None:
-    assert Forecast({IDS[0]: 2.0, IDS[1]: 4.0}, rounds=3).remaining_s == pytest.approx(18.0)
-
-
-def test_what_was_measured_replaces_and_scales_the_estimates() -> None:
-    forecast = Forecast({IDS[0]: 2.0, IDS[1]: 4.0}, rounds=3)
-    forecast.add(a_record(case=CASES[0], stages_s={"wall": 1.0}))
-    assert forecast.remaining_s == pytest.approx(2 * 1.0 + 3 * 4.0 * 0.5)
-    forecast.add(a_record(case=CASES[1], stages_s={"wall": 10.0}))
-    assert forecast.remaining_s == pytest.approx(2 * 1.0 + 2 * 10.0)
-    assert forecast.done == 2
-
-
-def test_a_failed_case_costs_no_further_time() -> None:
-    forecast = Forecast({IDS[0]: 2.0, IDS[1]: 4.0}, rounds=3)
-    forecast.add(a_record(a_failure(), case=CASES[0], stages_s={"wall": 2.0}))
-    assert forecast.remaining_s == pytest.approx(12.0)
-    assert forecast.done == 3
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_long_lines_break_at_words_and_never_within_a_command(columns: int) -> None:
+    command = "accelbench env create torch_xla --python /somewhere/else"
+    text = "left out: 8 on torch_xla:cpu, unavailable: " + "no module of that name " * 6 + f"→ {command}"
+    lines = at_words(text, columns)
+    assert all(len(each) <= columns for each in lines)
+    assert " ".join(" ".join(lines).split()) == text
+    assert any(command in each for each in lines)
+    assert at_words("short", columns) == ["short"]
 
 
 @pytest.mark.parametrize(

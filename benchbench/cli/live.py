@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchbench.cli.screen import tell
-from benchbench.documents.plan import forecast, left_out, run_summary, time_split
-from benchbench.format import count_of, visible
+from benchbench.documents.plan import left_out, run_summary, time_left, time_split
+from benchbench.format import at_words, count_of, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
@@ -72,7 +72,7 @@ class Lines(RunObserver):
         self.note(f"{count_of(len(records), 'record')} {exist} already")
         if self._bar:
             for record in records:
-                self._bar.add(record, 0)
+                self._bar.add(record, 0, earlier=True)
 
     def record(self, record: Record, side: int) -> None:
         """Print the record's line, with its side where there are two."""
@@ -107,39 +107,46 @@ class Lines(RunObserver):
 
 
 class ProgressLine:
-    """The bar below the lines on a terminal: the stage that is under way, and the time left."""
+    """The bar below the lines on a terminal: the time left, and the stage that is under way."""
 
     def __init__(self, infos: Sequence[RunInfo]) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+        from rich.table import Column
+        from rich.text import Text
 
-        columns = (BarColumn(20), TextColumn("{task.fields[left]} left  {task.description}", markup=False))
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._forecasts = [forecast(info) for info in infos]
+        self._time_left = left = time_left(infos)
+
+        class LeftColumn(ProgressColumn):
+            max_refresh = 1.0  # seconds: it goes down while a case is measured
+
+            def render(self, task: Task) -> Text:
+                return Text(f"{observer.duration(left.remaining_s)} left", style="default")
+
+        one_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        stage = TextColumn("{task.description}", markup=False, table_column=one_line)
+        columns = (BarColumn(20), LeftColumn(Column(no_wrap=True)), stage)
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
         total = sum(len(info.plan) * info.policy.rounds for info in infos)
-        self._task = self._progress.add_task("", total=total, left=self._left)
+        self._task = self._progress.add_task("", total=total)
         self._progress.start()
 
     def describe(self, text: str) -> None:
         """What is under way."""
-        self._progress.update(self._task, description=text, left=self._left)
+        self._progress.update(self._task, description=text)
 
-    def add(self, record: Record, side: int) -> None:
-        """Count a record, and forecast the time left."""
-        self._forecasts[side].add(record)
-        done = sum(each.done for each in self._forecasts)
-        self._progress.update(self._task, completed=done, left=self._left)
+    def add(self, record: Record, side: int, *, earlier: bool = False) -> None:
+        """Count a record. `earlier`: made before the run was interrupted."""
+        self._time_left.add(record, side, earlier=earlier)
+        self._progress.update(self._task, completed=self._time_left.done)
 
     def print(self, text: str, style: str = "") -> None:
         """Above the bar."""
         from rich.text import Text
 
-        self._progress.console.print(Text(text, style=style), highlight=False)
+        lines = Text("\n".join(at_words(text, self._progress.console.width)), style=style)
+        self._progress.console.print(lines, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Take it away."""
         self._progress.stop()
-
-    @property
-    def _left(self) -> str:
-        return observer.duration(sum(each.remaining_s for each in self._forecasts))

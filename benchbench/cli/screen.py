@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,21 @@ SUGGESTION = " Did you mean "
 
 
 def tell(*lines: str) -> None:
-    """Beside the answer, a line each, safe to show."""
-    from benchbench.format import visible
+    """Beside the answer, a line each, safe to show; on a terminal broken at words."""
+    from benchbench.format import at_words, visible
 
+    columns = _columns_of_errors()
     for line in lines:
-        typer.echo(visible(line), err=True)
+        safe = visible(line)
+        typer.echo("\n".join(at_words(safe, columns)) if columns else safe, err=True)
+
+
+def _columns_of_errors() -> int | None:
+    """The columns of the terminal that standard error is; None where it is none, or tells no width."""
+    with suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            return int(os.environ.get("COLUMNS") or os.get_terminal_size(sys.stderr.fileno()).columns) or None
+    return None
 
 
 def print_answer(text: str) -> None:

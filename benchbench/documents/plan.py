@@ -7,10 +7,11 @@ on this machine took is the best estimate of that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +31,8 @@ from benchbench.model.status import Status
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
 from benchbench.plan.traffic import Traffic, traffic
-from benchbench.running.observer import Forecast, duration
+from benchbench.running.observer import duration
+from benchbench.running.time_left import FURTHER, Expected, TimeLeft
 from benchbench.stats import mean
 from benchbench.store import runs, selectors
 from benchbench.timing.policy import in_words
@@ -115,11 +117,30 @@ def left_out(cases: Sequence[LeftOut]) -> list[str]:
     ]
 
 
-def forecast(info: RunInfo) -> Forecast:
-    """The time left of a run that has not begun."""
+def time_left(infos: Sequence[RunInfo], clock: Callable[[], float] = monotonic) -> TimeLeft:
+    """The time left of a run that begins now, or of two sides that are interleaved."""
+    policy = infos[0].policy
+    found = [run_estimate(info.plan, policy, device_classes(info.probes)) for info in infos]
+    return TimeLeft(
+        [_expected(info) for info in infos],
+        policy.rounds,
+        preparing_s=sum(each.importing + each.verifying for each in found),
+        budget_s=policy.budget_s or 0.0,
+        further=FURTHER if policy.most_rounds and len(infos) == 1 else 0.0,
+        clock=clock,
+    )
+
+
+def _expected(info: RunInfo) -> dict[str, Expected]:
+    """Case id → what its processes are estimated to take."""
     classes = device_classes(info.probes)
-    estimates = {case.id: process_s(case, info.policy, classes) for case in info.plan}
-    return Forecast(estimates, info.policy.rounds, info.policy.budget_s)
+    return {
+        case.id: Expected(
+            first_s=process_s(case, info.policy, classes, first=True),
+            later_s=process_s(case, info.policy, classes),
+        )
+        for case in info.plan
+    }
 
 
 def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:

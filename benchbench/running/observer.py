@@ -1,4 +1,4 @@
-"""Who follows a run: the interface that is called as cases are measured; a line per record, the time left."""
+"""Who follows a run: the interface that is called as cases are measured; a line per record."""
 
 from __future__ import annotations
 
@@ -66,45 +66,6 @@ class Callbacks(RunObserver):
     def record(self, record: Record, side: int) -> None:
         if self._on_record:
             self._on_record(record)
-
-
-class Forecast:
-    """Seconds left: each case costs what it cost in the last round, scaled estimates before that.
-
-    Rounds that noisy cases get in addition are not foreseen, but for a budget that is to be used up.
-    """
-
-    def __init__(self, estimates_s: Mapping[str, float], rounds: int, budget_s: float | None = None) -> None:
-        """`estimates_s`: case id → seconds of one process."""
-        self._budget_s = budget_s or 0.0
-        self._estimates = dict(estimates_s)
-        self._left = dict.fromkeys(estimates_s, rounds)
-        self._rounds = rounds
-        self._spent: dict[str, float] = {}
-
-    def add(self, record: Record) -> None:
-        """A case of the current round is done; after a failure it is not measured again."""
-        identity = record.case.id
-        self._spent[identity] = wall = record.stages_s.get("wall", 0.0)
-        self._budget_s -= wall
-        failed = isinstance(record.outcome, Failure)
-        self._left[identity] = 0 if failed else max(self._left[identity] - 1, 0)
-
-    @property
-    def done(self) -> int:
-        """Records made, those that a failure makes needless counted in."""
-        return len(self._left) * self._rounds - sum(self._left.values())
-
-    @property
-    def remaining_s(self) -> float:
-        """The seconds that all cases and rounds are likely to take from here."""
-        expected = sum(self._estimates[identity] for identity in self._spent)
-        scale = sum(self._spent.values()) / expected if expected else 1.0
-        planned = sum(
-            left * self._spent.get(identity, self._estimates[identity] * scale)
-            for identity, left in self._left.items()
-        )
-        return max(planned, self._budget_s)
 
 
 def line(record: Record) -> str:
