@@ -10,10 +10,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from inline_snapshot import snapshot
 
+from benchbench.cli.app import app, import_commands
+from benchbench.cli.help import EXAMPLES, PANELS, arranged
 from tests.program import accelbench, mentioning, records, rows, started, wait_for
 
 FIELDS = [
@@ -398,6 +402,26 @@ def test_help_shows_the_defaults_that_are_told_in_words(tmp_path: Path) -> None:
     shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="200").stdout
     assert "A suite's name or TOML file. [default: quick]" in shown
     assert "[default: the suite quick; the newest interrupted run]" in " ".join(shown.split())
+
+
+def test_the_help_of_run_has_panels_and_an_example_a_line(tmp_path: Path) -> None:
+    shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="80").stdout
+    panels = re.findall(r"╭─ (.+?) ─", shown)
+    assert panels == ["Arguments", "Options", *PANELS]
+    assert "list[str]" not in shown
+    assert shown.split("╭")[0].count("\n accelbench ") == 4
+
+
+def test_every_example_of_every_verb_fits_into_a_line_of_80_columns() -> None:
+    import_commands(())
+    waiting, examples = [typer.main.get_command(app)], []
+    while waiting:
+        command: Any = waiting.pop()
+        waiting += [arranged(each) for each in getattr(command, "commands", {}).values()]
+        if EXAMPLES in command.help:
+            examples += command.help.partition(EXAMPLES)[2].strip().splitlines()
+    assert len(examples) > 30
+    assert all(each.startswith("accelbench ") and len(each) <= 78 for each in examples)
 
 
 def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:

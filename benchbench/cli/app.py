@@ -10,6 +10,7 @@ import typer
 import typer.core
 
 from benchbench import __version__
+from benchbench.cli.help import arranged
 from benchbench.cli.screen import print_answer
 
 MEASURE, COMPARE, EXPLAIN = "Measure and report", "Compare", "Explain"  # panels of `--help`
@@ -40,10 +41,14 @@ VERBS = {  # in the order of use → the file in this folder that defines it
 
 
 class InOrder(typer.core.TyperGroup):
-    """Lists the verbs in the order of use."""
+    """Lists the verbs in the order of use, their options arranged."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        return command and arranged(command)
 
 
 app = typer.Typer(

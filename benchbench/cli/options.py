@@ -32,9 +32,7 @@ def _unmarked(text: str) -> str:
 
 
 Names = list[str] | None
-TagOption = Annotated[
-    Names, option("--tag", text="NAME=VALUE to store with the run, for `history --by NAME`.")
-]
+TagOption = Annotated[Names, option("--tag", text="To store with the run, for `history --by NAME`.")]
 ResultsOption = Annotated[
     Path, option("--results", text="The folder that keeps runs.", envvar="ACCELBENCH_RESULTS")
 ]

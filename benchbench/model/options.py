@@ -227,7 +227,7 @@ class MeasureOptions:
     )
     pythons: Mapping[str, str] = _named(
         "--python",
-        text="NAME=PATH: the interpreter that a backend, or torch@old, runs under.",
+        text="The interpreter that a backend, or torch@old, runs under.",
         read=parse_interpreters,
         kept=False,
         of_baseline=False,
@@ -259,7 +259,7 @@ class MeasureOptions:
     )
     environment: Mapping[str, str | Sequence[str]] = _named(
         "--env",
-        text="NAME=a,b: an environment variable; each value makes separate cases.",
+        text="An environment variable; each value makes separate cases.",
         read=parse_environment,
     )
     preset: str | None = _switches(
@@ -307,7 +307,7 @@ class MeasureOptions:
         "--seed", text="Seed for the order of cases. [default: random, stored]", kind=int | None
     )
     tags: Mapping[str, str] = _named(
-        "--tag", text="NAME=VALUE to store with the run, for `history --by NAME`.", read=parse_tags
+        "--tag", text="To store with the run, for `history --by NAME`.", read=parse_tags
     )
     command: tuple[str, ...] = ()
 
