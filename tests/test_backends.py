@@ -136,13 +136,19 @@ def test_cuda_blocks_are_queued_between_events_and_synchronised_once(stream: Str
     assert 0 < batch.enqueue_s < batch.host_s
 
 
-def test_cuda_caches_are_cleared_on_the_stream_before_the_event_that_begins_a_block(stream: Stream) -> None:
+@pytest.mark.parametrize(("l2", "cleared"), [(6 * 2**20, 2**28), (2**28, 2**29)])
+def test_cuda_caches_are_cleared_on_the_stream_before_the_event_that_begins_a_block(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, l2: int, cleared: int
+) -> None:
+    """For long enough that the step behind it is launched meanwhile, however small the cache."""
+    properties = SimpleNamespace(L2_cache_size=l2)
+    monkeypatch.setattr(sys.modules["torch"].cuda, "get_device_properties", lambda device: properties)
     session = Torch().open("cuda:0", Dtype.FLOAT32, "eager", 2)
     timer = session.timer(session.flush)
     assert timer.blocks(stream.step, 1, 2) == pytest.approx([2e-3, 2e-3])
     block = ["flush", "event", "step", "event"]
     assert stream.diary == ["event", *block, *block, "synchronize"]
-    assert stream.allocated == [2 * 1000]
+    assert stream.allocated == [cleared]
     assert timer.batches[0].device_s == pytest.approx(0.102)  # clearing the first block's included
 
 

@@ -438,8 +438,13 @@ def launching(measured: Measurement) -> float | None:
 
 
 def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
-    """A note where the device waits for the host: it is not at least a fifth of a block behind it."""
-    shares = [share for process in measured if (share := launching(process)) is not None]
+    """A note where the device waits for the host: it is not at least a fifth of a block behind it.
+
+    Not of a process whose steps wait for the device: launching them sooner would not shorten them.
+    """
+    waiting = [any(each.kind is NoteKind.HOST_WAITS for each in process.notes) for process in measured]
+    queued = (process for process, waits in zip(measured, waiting, strict=True) if not waits)
+    shares = [share for process in queued if (share := launching(process)) is not None]
     bound = [share for share in shares if share > 1 - DISAGREEMENT]
     if not bound:
         return []

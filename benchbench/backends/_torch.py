@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.backends.base import CLEARING, PrecisionMismatch, Session, host_cache_bytes
+from benchbench.backends.base import PrecisionMismatch, Session, host_cache_bytes
 from benchbench.errors import Unsupported
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Memory
@@ -118,7 +118,7 @@ class TorchSession(Session):
         if self._clearing is None:
             import torch
 
-            size = CLEARING * self.cache_bytes() // 4
+            size = self.cleared_bytes() // 4
             self._clearing = torch.zeros(size, dtype=torch.int32, device=self.device)
         return self._clearing.add_(1)
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 LARGEST_CACHE = 256 * 2**20  # bytes: AMD's MI300, the most of any accelerator with a known peak
 CLEARING = 2  # times the cache's size is written: its replacement is no strict least-recently-used
+# Bytes that are written on CUDA at least. Twice the L2 of a V100 (6 MB) or a T4 (4 MB) takes some 25 µs, less
+# than a compiled step's dispatch: the device would wait for the host, and that would be timed. These: 0.6 ms.
+LEAST_CLEARED = 256 * 2**20
 
 
 class PrecisionMismatch(Exception):
@@ -258,6 +261,10 @@ class Session(ABC):
         """Places so far where a compiled step went back to Python; None where that is not counted."""
         return None
 
+    def skipped_graphs(self) -> int | None:
+        """Programs that the mode should have made CUDA graphs of, and has not; None where it makes none."""
+        return None
+
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:
         """What times this device; the host's clock unless the device has a better one.
 
@@ -278,6 +285,10 @@ class Session(ABC):
     def cache_bytes(self) -> int:
         """Bytes in the device's last-level cache, or as many as any device has. Raises Unsupported."""
         raise Unsupported("accelbench does not know its caches")
+
+    def cleared_bytes(self) -> int:
+        """Bytes that `flush` writes. Raises Unsupported."""
+        return CLEARING * self.cache_bytes()
 
     def flush(self) -> Any:
         """Overwrite what the device's caches hold: queued, as a step is. Raises Unsupported."""
@@ -353,6 +364,8 @@ class Backend(ABC):
     # Strategy that its framework's programs may have, or others', and it has not → why.
     undividable: ClassVar[Mapping[Strategy, str]] = MappingProxyType({})
     undividable_modes: ClassVar[Mapping[tuple[Strategy, str], str]] = MappingProxyType({})  # and mode → why
+    # Mode → why a step may have one backward pass in it, not several whose gradients are summed or apart.
+    single_backward_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     statistics_per_device: ClassVar[bool] = True  # of batch normalisation; False: of the whole batch
     world: World = ALONE  # of this process
     start_up: ClassVar[StartUp] = StartUp()  # for estimates, in the modes that `mode_start_ups` has not

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends.base import (
-    CLEARING,
     LARGEST_CACHE,
     Backend,
     PrecisionMismatch,
@@ -303,7 +302,7 @@ class JaxSession(Session):
         import jax.numpy as jnp
 
         if self._clearing is None:
-            size = CLEARING * self.cache_bytes() // 4
+            size = self.cleared_bytes() // 4
             values = jax.device_put(jnp.zeros(size, jnp.int32), self.device)
             self._clearing = jax.jit(lambda x: x + 1, donate_argnums=0), values
         bump, values = self._clearing

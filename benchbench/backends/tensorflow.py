@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends.base import (
-    CLEARING,
     LARGEST_CACHE,
     Backend,
     PrecisionMismatch,
@@ -350,7 +349,7 @@ class TensorFlowSession(Session):
 
         with tf.device(self.device):
             if self._clearing is None:
-                self._clearing = tf.zeros(CLEARING * self.cache_bytes() // 4, tf.float32)
+                self._clearing = tf.zeros(self.cleared_bytes() // 4, tf.float32)
             self._clearing = self._clearing + 1.0
         return self._clearing
 

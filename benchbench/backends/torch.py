@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import Backend, HostTimer, Session, Timer
+from benchbench.backends.base import LEAST_CLEARED, Backend, HostTimer, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
@@ -40,7 +40,11 @@ COMPILED = {
 }
 CHANNELS_LAST = "channels_last"  # eager, a user's module and its images rearranged; our networks are already
 DEFAULT_CXX = "clang++" if sys.platform == "darwin" else "g++"  # as inductor's; asking it imports all of it
+# Calls until a step is replayed. Ours: eager, then captured and replayed at once. Inductor's: compiled and
+# warmed up, recorded, replayed (torch/_inductor/cudagraph_trees.py).
+CALLS_UNTIL_TIMED = {"cudagraph": 2, "reduce-overhead": 3}
 OF_CUDA = ("reduce-overhead", "cudagraph")
+PARALLEL = (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL, Strategy.PIPELINE)
 
 
 class Torch(Backend):
@@ -79,6 +83,18 @@ class Torch(Backend):
             ((Strategy.TENSOR_PARALLEL, mode) for mode in COMPILED),
             "torch.compile cannot trace a step of layers that parallelize_module divided: ask for eager",
         )
+        | dict.fromkeys(  # docs.pytorch.org/docs/stable/notes/cuda.html, "Usage with DistributedDataParallel"
+            ((strategy, "cudagraph") for strategy in PARALLEL),
+            "accelbench has verified no CUDA graph of several devices; PyTorch asks for DDP made on a side "
+            "stream and eleven eager steps before a capture",
+        )
+    )
+    # Gradients are overwritten by the next forward pass, or wrong: pytorch#169545, pytorch#96693.
+    single_backward_modes = MappingProxyType(
+        {
+            "reduce-overhead": "inductor's CUDA graphs overwrite the gradients of a step with several "
+            "backward passes: ask for compile, or cudagraph"
+        }
     )
 
     def join(self, world: World, device: str) -> None:
@@ -313,11 +329,19 @@ class CudaSession(CpuSession):
         super().fix()
         torch.cuda.set_device(self.device)
         torch.backends.cudnn.benchmark = True
-        self.calls_until_timed = 2 if self._mode == "cudagraph" else 1  # a graph's first call is eager
+        self.calls_until_timed = CALLS_UNTIL_TIMED.get(self._mode, 1)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """Also replays a CUDA graph, in that mode."""
         return Replay(step) if self._mode == "cudagraph" else super().compile(step, state)
+
+    def skipped_graphs(self) -> int | None:
+        """Inductor counts them while it compiles, or finds its program compiled."""
+        if self._mode != "reduce-overhead":
+            return None
+        from torch._dynamo.utils import counters
+
+        return int(counters["inductor"]["cudagraph_skips"])
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
         """A graph reads the inputs it was captured with."""
@@ -340,6 +364,9 @@ class CudaSession(CpuSession):
         import torch
 
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
+
+    def cleared_bytes(self) -> int:
+        return max(super().cleared_bytes(), LEAST_CLEARED)
 
     def range(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range, as nsys shows it."""

@@ -72,6 +72,7 @@ class OwnModelSize:
     other_bytes: int  # of those that are no floats
     work_version: str
     multiplications_saved: float | None = None  # nobody counted the convolutions
+    backward_passes: int = 0
 
     def refuses(self, dtype: Dtype) -> str:
         """Why it cannot be computed in `dtype`, else ""."""

@@ -73,6 +73,7 @@ class _Figures(msgspec.Struct):
     refused_dtypes: dict[Dtype, str] = {}
     costs: dict[Dtype, Cost | None] = {}
     multiplications_saved: float | None = None
+    backward_passes: int = 1
     refused: str = ""
     hint: str = ""
     mistakes: list[_Mistake] = []
@@ -94,6 +95,7 @@ class UserWorkloadSize:
     refused: dict[Dtype, str]
     costs: dict[Dtype, Cost | None]
     multiplications_saved: float | None
+    backward_passes: int
 
     def refuses(self, dtype: Dtype) -> str:
         """Why it cannot be computed in `dtype`, else ""."""
@@ -144,7 +146,8 @@ class UserWorkload:
         if figures.mistakes:
             raise UsageError(placed(self._file, figures.mistakes[0]), MORE)
         saved = figures.multiplications_saved
-        return UserWorkloadSize(figures.params, figures.refused_dtypes, figures.costs, saved)
+        passes = figures.backward_passes
+        return UserWorkloadSize(figures.params, figures.refused_dtypes, figures.costs, saved, passes)
 
 
 class UserFilesProcess:

@@ -58,6 +58,8 @@ class NoteKind(StrEnum):
     UNVERIFIED = "unverified"
     HIDDEN_WEIGHTS = "hidden_weights"
     ATTENTION = "attention"
+    SKIPPED_GRAPHS = "skipped_graphs"
+    HOST_WAITS = "host_waits"
 
 
 # A speed that says nothing beside others'.
@@ -168,6 +170,9 @@ CLAUSES = {
     NoteKind.STAGES_IDLE: "a stage computed nothing for {share} of a profiled step, in the mean: the bubble, "
     "what passes between stages, waiting for slower ones, and Python between operators",
     NoteKind.UNVERIFIED: "{reason}",
+    NoteKind.HOST_WAITS: "a step waits for the device before it returns, so none is launched ahead: a scaled "
+    "loss, pageable memory or a barrier does that",
+    NoteKind.SKIPPED_GRAPHS: "inductor made no CUDA graph of {count} programs, though {mode} is to",
     NoteKind.ATTENTION: "attention is {by}",
     NoteKind.HIDDEN_WEIGHTS: "verification cannot see {share} of the weights: these rows could be zero, and "
     "no output would leave its tolerance",

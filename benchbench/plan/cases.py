@@ -249,7 +249,10 @@ def unsupported(
         return Obstacle(Status.UNSUPPORTED, reason)
     if device.device_class is DeviceClass.CPU and workload.refused_on_cpu:
         return Obstacle(Status.UNSUPPORTED, workload.refused_on_cpu)
-    if reason := instance(case).refuses(case.computes_in):
+    work = instance(case)
+    if work.backward_passes > 1 and (reason := backend.single_backward_modes.get(case.mode, "")):
+        return Obstacle(Status.UNSUPPORTED, reason)
+    if reason := work.refuses(case.computes_in):
         return Obstacle(Status.UNSUPPORTED, reason)
     if case.mode in missing_modes:
         return Obstacle(Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}")

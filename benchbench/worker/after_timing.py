@@ -21,7 +21,15 @@ from benchbench.machine.cpu_limits import bytes_limit, flops_limit
 from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Case, Dtype
 from benchbench.stats import median
-from benchbench.timing.sampling import CLOCK_S, PREMATURE, Stopwatch, clamp, premature, smallest_ratio
+from benchbench.timing.sampling import (
+    CLOCK_S,
+    PREMATURE,
+    Samples,
+    Stopwatch,
+    clamp,
+    premature,
+    smallest_ratio,
+)
 from benchbench.worker import verify
 from benchbench.worker.program import (
     Implausible,
@@ -50,7 +58,25 @@ UNSEEN_BYTES = 2**26  # and together no more than this, or one
 UNSEEN_SLOWER = 10  # times as long: caches that have not seen them either are no such step apart
 PROJECTED = 2**27  # elements of an output at most: it is read whole, in float64
 SKIPPED = 3  # steps in a row that a scale of the loss may skip, each of which halves it
+SPUN_STEPS, SHORTEST_SPIN_S = 4, 1e-3  # that a device spins for; a step behind it takes the host one at most
+SPIN_CYCLES = 1_000_000  # whose length tells that of a cycle: half a millisecond at 2 GHz
 FAR = 100.0  # times what a network was trained on, so that its loss is of that order
+
+
+def waits_in_step(runner: Runner, session: Session, samples: Samples) -> bool:
+    """Whether a step waits for the device before it returns, so that none is launched ahead.
+
+    The device is made to spin, and a step launched behind that: it returns before the spin is over, unless it
+    waits. Where launching is slow it takes the host as long as a step.
+    """
+    cycles_s = session.timer().blocks(lambda: session.spin(SPIN_CYCLES), 1, 2)[1]
+    step_s = max(median(samples.block_s) / samples.iterations, SHORTEST_SPIN_S)
+    session.spin(round(SPUN_STEPS * step_s / cycles_s * SPIN_CYCLES))
+    start = session.clock()
+    output = runner.step()
+    host_s = session.clock() - start
+    session.wait(output)
+    return host_s > SPUN_STEPS * step_s / 2
 
 
 def check_other_inputs(

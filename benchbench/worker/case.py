@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
-from benchbench.backends.base import CLEARING, Backend, Session, Timer
+from benchbench.backends.base import Backend, Session, Timer
 from benchbench.machine.kernel import cpu_seconds
 from benchbench.model.case import Cache, Case
 from benchbench.model.measurement import Measurement, Memory
@@ -26,7 +26,13 @@ from benchbench.timing.sampling import (
     measure_steps,
 )
 from benchbench.worker import verify
-from benchbench.worker.after_timing import check_cpu_limits, check_not_kept, check_other_inputs, check_waited
+from benchbench.worker.after_timing import (
+    check_cpu_limits,
+    check_not_kept,
+    check_other_inputs,
+    check_waited,
+    waits_in_step,
+)
 from benchbench.worker.memory import step_peak
 from benchbench.worker.program import (
     Message,
@@ -75,9 +81,11 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         graph_breaks = session.graph_breaks()
     agreed = together(timer, session)
     with stage(stages, "verify"):
-        if isinstance(workload, Operation):  # training counts its steps: its losses of each are verified
-            for _ in range(session.calls_until_timed - 1):
-                output = runner.step()
+        captured = Memory(bytes=0)
+        # Training counts its steps: its losses of each are verified, and its graph is captured in warm-up.
+        if isinstance(workload, Operation) and session.calls_until_timed > 1:
+            del output  # its memory is no part of the graph's
+            output, captured = call_until_timed(runner, session)
         error, allowed, notes = verify_output(workload, runner, output, session, job)
     del output
     session.reset_peak()  # what the first call tried is no memory that a step needs
@@ -85,7 +93,8 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
     with stage(stages, "timing"):
         samples = time_steps(opened, agreed, policy if on_cpu(job) else on_accelerator(policy))
     warm = bool(job["warm"]) and backend.keeps_compiled
-    peak_device = device_peak(session, warm=warm)
+    peak_device = device_peak(session, warm=warm, captured=captured)
+    waiting = [note(NoteKind.HOST_WAITS)] if session.spins and waits_in_step(runner, session, samples) else []
     with stage(stages, "parts"):
         parts_s = time_parts(runner, agreed, samples.iterations)
     with stage(stages, "memory"):
@@ -115,6 +124,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
             *notes,
             *session.notes,
             *unused_notes(backend, case, workload),
+            *waiting,
             *notes_of(opened, samples, compiled),
         ),
         workload_version=workload.work_version,
@@ -175,13 +185,28 @@ def check_timed(
         check_waited(workload, runner, session, together(session.timer(), session), iterations)
 
 
-def device_peak(session: Session, *, warm: bool) -> Memory:
-    """The peak of device memory while steps ran.
+def call_until_timed(runner: Runner, session: Session) -> tuple[Any, Memory]:
+    """The output of the call from which on steps are as they are timed, and the device's peak until then.
+
+    A graph takes its memory when it is captured, and none when it is replayed.
+    """
+    session.reset_peak()
+    for _ in range(session.calls_until_timed - 2):
+        runner.step()
+    output = runner.step()
+    session.wait(output)
+    return output, session.peak_device()
+
+
+def device_peak(session: Session, *, warm: bool, captured: Memory) -> Memory:
+    """The peak of device memory while steps ran, or while the graph that they replay was captured.
 
     Where it may be that of the first call, which tries algorithms, the reason says so. `warm`: the first call
     found its program compiled, so it tried none.
     """
     peak = session.peak_device()
+    if peak.bytes is not None and captured.bytes is not None:
+        peak = dataclasses.replace(peak, bytes=max(peak.bytes, captured.bytes))
     if warm or not session.keeps_peak or peak.bytes is None:
         return peak
     return dataclasses.replace(peak, reason=TRIED)
@@ -198,9 +223,11 @@ def notes_of(opened: Opened, samples: Samples, compiled: int | None) -> Iterator
     if session.world.oversubscribed and not runner.program.simulated:
         yield note(NoteKind.OVERSUBSCRIBED, ranks=session.world.devices)
     if case.cache is Cache.COLD:
-        yield note(NoteKind.CLEARING_IN_PEAKS, bytes=CLEARING * session.cache_bytes())
+        yield note(NoteKind.CLEARING_IN_PEAKS, bytes=session.cleared_bytes())
     if session.compiler and runner.program.compiles and compiled == 0:
         yield note(NoteKind.UNRANKED, reason=f"{session.compiler} compiled nothing, Python ran the step")
+    if skipped := session.skipped_graphs():
+        yield note(NoteKind.SKIPPED_GRAPHS, count=skipped, mode=case.mode)
     if samples.recompiled:
         yield note(NoteKind.RECOMPILED, count=samples.recompiled)
 

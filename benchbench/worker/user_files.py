@@ -144,6 +144,7 @@ def figures(name: str, params: Message) -> Message:
         "refused_dtypes": refused,
         "costs": costs,
         "multiplications_saved": work.multiplications_saved,
+        "backward_passes": work.backward_passes,
     }
 
 

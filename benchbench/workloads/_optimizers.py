@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from benchbench.errors import UsageError, unknown
 from benchbench.model.case import Dtype
 
+FUSED_ADAGRAD_ON_CUDA = (2, 12)  # torch's release from which torch.optim.Adagrad takes it there
 NARROW = (Dtype.FLOAT16, Dtype.BFLOAT16)
 Slots = Mapping[str, Any]  # what an optimizer keeps of one parameter, by name
 
@@ -198,11 +199,12 @@ class Adagrad(Optimizer):
         return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
+        """Before torch 2.12 the fused kernel's first step raises on CUDA."""
         import torch
 
-        return torch.optim.Adagrad(
-            parameters, lr=self.learning_rate, eps=self.epsilon, **_fused(parameters, fused)
-        )
+        works = not _on_cuda(parameters) or _release(torch.__version__) >= FUSED_ADAGRAD_ON_CUDA
+        settings = _fused(parameters, fused and works)
+        return torch.optim.Adagrad(parameters, lr=self.learning_rate, eps=self.epsilon, **settings)
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         import tensorflow as tf
@@ -321,6 +323,12 @@ def _fused(parameters: Sequence[Any], fused: bool) -> dict[str, bool]:
     kind = parameters[0].device.type
     works = kind != "xla" and not (kind == "cpu" and parameters[0].element_size() == 2)
     return {"fused": True} if fused and works else {}
+
+
+def _release(version: str) -> tuple[int, int]:
+    """(2, 12) for `2.12.1+cu130`."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _on_cuda(parameters: Sequence[Any]) -> bool:

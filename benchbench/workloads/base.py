@@ -164,6 +164,11 @@ class Workload(ABC):
         """How many times fewer of them than are counted an algorithm may do; None: nobody knows."""
         return None
 
+    @property
+    def backward_passes(self) -> int:
+        """How many times a step goes back through a network, at most once where it is no training step."""
+        return 1
+
     def refuses(self, dtype: Dtype) -> str:
         """Why it cannot be computed in `dtype` on any framework, else ""."""
         return ""

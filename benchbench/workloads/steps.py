@@ -154,6 +154,11 @@ class TrainingStep(Network, Training):
         moved = dtype.storage.itemsize * moves * parameters_in(self.layers())
         return replace(cost, bytes=count * micro_batch.bytes + moved, items=self.items, item=self.item)
 
+    @property
+    def backward_passes(self) -> int:
+        """One for each micro-batch of each objective."""
+        return self.accumulate * len(self.objectives)
+
     def passes(self) -> Passes:
         return training_passes(self.layers(), self.first_layers())
 

@@ -1,0 +1,236 @@
+"""CUDA graphs without a GPU: which are refused, what they hold, what their notes say, who waits for whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from benchbench.analyse.rows import launch_notes
+from benchbench.backends.base import Session
+from benchbench.backends.fake import Fake, FakeSession
+from benchbench.backends.torch import CudaSession, Torch
+from benchbench.model.case import Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Batch, Memory
+from benchbench.model.note import NoteKind, note
+from benchbench.model.placement import Placement, Strategy
+from benchbench.plan.cases import unsupported
+from benchbench.timing.policy import POLICIES
+from benchbench.timing.sampling import Samples
+from benchbench.worker.after_timing import SPIN_CYCLES, waits_in_step
+from benchbench.worker.case import measure_case
+from benchbench.worker.program import Runner
+from benchbench.workloads import _optimizers
+from benchbench.workloads._optimizers import OPTIMIZERS
+from tests.factories import a_case, a_measurement, a_probe
+from tests.tiny import EVERY
+
+GPU = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="Example GPU")
+
+
+def refusal(workload: str, mode: str, placement: Placement | None = None, **params: Any) -> str:
+    over = {"placement": placement} if placement else {}
+    case = a_case(
+        workload=workload,
+        params=params,
+        phase=Phase.TRAIN,
+        mode=mode,
+        device="cuda:0",
+        dtype="float32",
+        **over,
+    )
+    probe = a_probe(devices=(GPU, dataclasses.replace(GPU, name="cuda:1")))
+    found = unsupported(case, EVERY[workload], probe, GPU)
+    return found.reason if found else ""
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL, Strategy.PIPELINE],
+)
+def test_a_graph_of_several_devices_is_not_planned(strategy: Strategy) -> None:
+    two = Placement(devices=2, strategy=strategy)
+    assert "eleven eager steps" in refusal("gpt2_train", "cudagraph", two, batch=8)
+    assert not refusal("gpt2_train", "eager", two, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("workload", "mode", "params", "refused"),
+    [
+        ("convnet_train", "reduce-overhead", {}, False),
+        ("convnet_train", "reduce-overhead", {"accumulate": 2}, True),
+        ("convnet_train", "cudagraph", {"accumulate": 2}, False),
+        ("convnet_train", "compile", {"accumulate": 2}, False),
+        ("dcgan_train", "reduce-overhead", {}, True),  # two losses
+        ("dcgan_train", "cudagraph", {}, False),
+    ],
+)
+def test_inductor_s_graphs_are_planned_of_one_backward_pass(
+    workload: str, mode: str, params: dict[str, Any], refused: bool
+) -> None:
+    assert ("several backward passes" in refusal(workload, mode, **params)) == refused
+
+
+class GraphSession(FakeSession):
+    """Its second call captures a graph, in 500 bytes; the first is eager, in 900, and replays take 100."""
+
+    calls_until_timed = 2
+
+    def __init__(self, device: str, dtype: Dtype) -> None:
+        super().__init__(device, dtype)
+        self.peak, self.calls = 0, 0
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        timed = super().compile(step, state)
+
+        def call(*arguments: Any) -> Any:
+            self.calls += 1
+            self.peak = max(self.peak, {1: 900, 2: 500}.get(self.calls, 100))
+            return timed(*arguments)
+
+        return call
+
+    def reset_peak(self) -> None:
+        self.peak = 0
+
+    def peak_device(self) -> Memory:
+        return Memory(bytes=self.peak)
+
+    def skipped_graphs(self) -> int | None:
+        return 2
+
+
+class Graphs(Fake):
+    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> FakeSession:
+        return GraphSession(device, dtype)
+
+
+def test_the_peak_of_a_graph_is_that_of_its_capture_and_what_was_skipped_is_a_note() -> None:
+    job = {
+        "case": dataclasses.asdict(a_case(backend="fake", mode="", device="sim:0")), "threads": 1,
+        "policy": dataclasses.asdict(POLICIES["quick"]), "warm": False, "reference": None, "verified": None,
+    }  # fmt: skip
+    found = measure_case(Graphs(), job, {})
+    assert found.peak_device == Memory(bytes=500)
+    assert NoteKind.SKIPPED_GRAPHS in [each.kind for each in found.notes]
+
+
+def test_a_graph_is_timed_from_its_first_replay_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager, then captured and replayed; inductor's is warmed up, recorded, replayed."""
+    cuda = SimpleNamespace(set_device=lambda device: None)
+    switch = SimpleNamespace(fp32_precision="")
+    libraries = SimpleNamespace(
+        cuda=SimpleNamespace(matmul=switch), cudnn=SimpleNamespace(conv=switch, rnn=switch),
+        mkldnn=SimpleNamespace(matmul=switch, conv=switch, rnn=switch),
+    )  # fmt: skip
+    fake = SimpleNamespace(
+        device=lambda name: name, float32="float32", cuda=cuda, backends=libraries,
+        set_float32_matmul_precision=lambda how: None,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch.backends", libraries)
+    counted = {}
+    for mode in ("eager", "compile", "cudagraph", "reduce-overhead"):
+        session = CudaSession("cuda:0", Dtype.FLOAT32, mode)
+        session.fix()
+        counted[mode] = session.calls_until_timed
+    assert counted == {"eager": 1, "compile": 1, "cudagraph": 2, "reduce-overhead": 3}
+
+
+@pytest.mark.real
+def test_what_inductor_skipped_is_counted_where_graphs_were_asked_for() -> None:
+    pytest.importorskip("torch")
+    from torch._dynamo.utils import counters
+
+    before = counters["inductor"]["cudagraph_skips"]
+    graphs, compiled = (CudaSession("meta", Dtype.FLOAT32, mode) for mode in ("reduce-overhead", "compile"))
+    counters["inductor"]["cudagraph_skips"] += 1
+    try:
+        assert graphs.skipped_graphs() == before + 1
+        assert compiled.skipped_graphs() is None
+    finally:
+        counters["inductor"]["cudagraph_skips"] = before
+
+
+class Queue:
+    """A device with a queue: a step takes it `step_s`, and the host `launch_s` to launch."""
+
+    spins = True
+
+    def __init__(self, step_s: float, launch_s: float, waits: bool) -> None:
+        self.now_s = self.free_s = 0.0
+        self._step_s, self._launch_s, self._waits = step_s, launch_s, waits
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def spin(self, cycles: int) -> None:
+        self.free_s = max(self.free_s, self.now_s) + cycles / 1.5e9
+
+    def wait(self, output: Any) -> None:
+        self.now_s = max(self.now_s, self.free_s)
+
+    def timer(self) -> Any:
+        return SimpleNamespace(blocks=lambda step, iterations, count: [SPIN_CYCLES / 1.5e9] * count)
+
+    def step(self) -> None:
+        self.now_s += self._launch_s
+        self.free_s = max(self.free_s, self.now_s) + self._step_s
+        if self._waits:
+            self.wait(None)
+
+
+@pytest.mark.parametrize("step_s", [1e-5, 1e-3, 0.3])
+@pytest.mark.parametrize(("launching", "waits"), [(0.1, False), (1.0, False), (0.1, True), (1.0, True)])
+def test_a_step_that_waits_for_the_device_is_told_from_one_that_is_launched_slowly(
+    step_s: float, launching: float, waits: bool
+) -> None:
+    queue = Queue(step_s, launching * step_s, waits)
+    samples = cast(Samples, SimpleNamespace(block_s=(2 * step_s,) * 5, iterations=2))
+    runner, session = cast(Runner, SimpleNamespace(step=queue.step)), cast(Session, queue)
+    assert waits_in_step(runner, session, samples) == waits
+
+
+def test_a_step_that_waits_for_the_device_is_not_launch_bound() -> None:
+    batches = (Batch(blocks=5, enqueue_s=0.0097, device_s=0.01, host_s=0.05),)
+    launched, waiting = (
+        a_measurement(batches=batches, notes=notes) for notes in ((), (note(NoteKind.HOST_WAITS),))
+    )
+    assert [each.kind for each in launch_notes([launched, waiting])] == [NoteKind.LAUNCH_BOUND]
+    assert launch_notes([waiting]) == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("release", ["2.9.1", "2.11.0", "2.13.0+cu130"])
+def test_every_optimizer_takes_a_step_on_cuda_in_every_release(
+    release: str, name: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FakeTensorMode has tensors of CUDA without a GPU; the older releases refuse CUDA in Adagrad's check."""
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for kernel in ("_fused_sgd_", "_fused_adagrad_"):
+        monkeypatch.setattr(torch, kernel, lambda *_, **__: None)  # none for fake tensors
+    monkeypatch.setattr(torch, "__version__", release)
+    if _optimizers._release(release) < _optimizers.FUSED_ADAGRAD_ON_CUDA:
+        adagrad: Any = sys.modules["torch.optim.adagrad"]
+        check = adagrad._device_dtype_check_for_fused
+        monkeypatch.setattr(
+            adagrad, "_device_dtype_check_for_fused", lambda p: check(p, cuda_unsupported=True)
+        )
+    with FakeTensorMode():
+        parameter = torch.zeros(3, device="cuda:0", requires_grad=True)
+        update = OPTIMIZERS[name].torch([parameter], fused=fused)
+        parameter.grad = torch.zeros(3, device="cuda:0")
+        update.step()
+
+
+def test_the_modes_that_the_plan_refuses_are_modes() -> None:
+    assert {mode for _, mode in Torch.undividable_modes} | {*Torch.single_backward_modes} <= {*Torch.modes}
