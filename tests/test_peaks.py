@@ -26,6 +26,8 @@ from benchbench.model.case import Dtype
         ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
         ("Tesla V100-SXM2-32GB", "NVIDIA V100 SXM2"),
         ("NVIDIA GH200 144G HBM3e", "NVIDIA GH200 (HBM3e)"),
+        ("NVIDIA A10G", "NVIDIA A10G"),
+        ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 6000 Ada"),
     ],
 )
 def test_a_framework_s_name_for_a_device_finds_its_peaks(name: str, device: str) -> None:
@@ -81,6 +83,24 @@ def test_float32_may_be_three_products_of_tf32_and_no_more() -> None:
     assert v100.flops_limit(Dtype.FLOAT32) == 15.7e12
 
 
+def test_no_device_multiplies_int8_slower_than_float16_but_blackwell_ultra() -> None:
+    """Which has next to none of it; every other part doubles it, or has as much."""
+    rows = list(csv.DictReader(line for line in TABLE.read_text().splitlines() if not line.startswith("#")))
+    known = [row for row in rows if row["int8"] and row["float16"]]
+    slower = {row["device"] for row in known if float(row["int8"]) < float(row["float16"])}
+    assert slower == {"NVIDIA GB300 SXM", "NVIDIA B300 SXM", "NVIDIA Rubin SXM"}
+
+
+def test_float16_may_be_summed_in_float16_twice_as_fast_on_geforce_alone() -> None:
+    geforce, ada = peaks("NVIDIA GeForce RTX 4080"), peaks("NVIDIA RTX 6000 Ada Generation")
+    assert geforce
+    assert ada
+    assert geforce.flops_limit(Dtype.FLOAT16, narrow_sums=True) == 2 * 97.5e12
+    assert geforce.flops_limit(Dtype.FLOAT16) == 97.5e12
+    assert geforce.flops_limit(Dtype.BFLOAT16, narrow_sums=True) == 97.5e12
+    assert ada.flops_limit(Dtype.FLOAT16, narrow_sums=True) == 364.2e12
+
+
 def test_only_geforce_cards_may_exceed_their_datasheet_by_their_makers_clocks() -> None:
     geforce, h100 = peaks("NVIDIA GeForce RTX 5090"), peaks("NVIDIA H100 80GB HBM3")
     assert geforce
@@ -93,7 +113,7 @@ def test_the_table_names_its_source_and_licence_and_no_name_twice() -> None:
     assert "stas00/ml-engineering" in text
     assert "CC BY-SA 4.0" in text
     rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
-    assert len(rows) == 44
+    assert len(rows) == 52
     assert all(row["source"] for row in rows)
     names = [name.strip() for row in rows for name in row["names"].split(";") if name.strip()]
     assert len(set(names)) == len(names)

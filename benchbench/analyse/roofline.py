@@ -229,13 +229,16 @@ def strays(blocks: Sequence[float]) -> bool:
 
 
 def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
-    peak = None if case.dtype is None else known.flops_limit(case.dtype)
+    # TensorRT sums float16 as it finds fastest (TensorRT documentation, "Accuracy considerations").
+    narrow = "tensorrt" in (case.mode, case.device.partition(":")[0])
+    peak = None if case.dtype is None else known.flops_limit(case.dtype, narrow_sums=narrow)
     if case.dtype is None or not peak or speed <= known.clock_margin * peak:
         return ""  # nobody need be asked, and no file of the user's be imported
     saved = _multiplications_saved(case)
     if not saved or speed <= saved * known.clock_margin * peak:
         return ""
-    split = "" if peak == known.flops_peak(case.dtype) else " (of three TF32 products each)"
+    how = "summed in float16" if case.dtype is Dtype.FLOAT16 else "of three TF32 products each"
+    split = "" if peak == known.flops_peak(case.dtype) else f" ({how})"
     limit = f"the datasheet's {rate(peak, 'FLOP/s')} of {case.dtype.compute}{split} on {known.device}"
     times = "" if saved == 1 else f"{saved:.3g} times "
     why = "" if saved == 1 else ", more than any fast convolution saves"

@@ -16,6 +16,8 @@ SPLIT_PRODUCTS = (
     3  # of TF32 make one of float32 (Ootomo & Yokota 2022, "Recovering single precision accuracy")
 )
 OVERCLOCKED = 1.1
+GEFORCE = "GeForce"
+NARROW_SUMS = 2  # NVIDIA Ada whitepaper, appendix A: RTX 4090, 330 TFLOPS by FP16 and 165 by FP32 accumulate
 MAKER = "nvidia "  # older drivers leave it out
 
 
@@ -30,7 +32,7 @@ class Peaks:
     @property
     def clock_margin(self) -> float:
         """How far a card of this name may exceed its datasheet: makers overclock GeForce cards."""
-        return OVERCLOCKED if "GeForce" in self.device else 1.0
+        return OVERCLOCKED if GEFORCE in self.device else 1.0
 
     def of_devices(self, count: int) -> Peaks:
         """The peaks of so many devices together."""
@@ -44,9 +46,14 @@ class Peaks:
         """FLOP/s of a case's dtype: mixed precision has the peak of what it multiplies."""
         return self.flops_per_s.get(dtype.compute)
 
-    def flops_limit(self, dtype: Dtype) -> float | None:
-        """FLOP/s that cannot be exceeded: tensor cores may do float32 as three products of TF32."""
+    def flops_limit(self, dtype: Dtype, *, narrow_sums: bool = False) -> float | None:
+        """FLOP/s that cannot be exceeded: tensor cores may do float32 as three products of TF32.
+
+        `narrow_sums`: float16 may be summed in float16, which GeForce cards do twice as fast.
+        """
         peak = self.flops_peak(dtype)
+        if narrow_sums and dtype is Dtype.FLOAT16 and peak and GEFORCE in self.device:
+            return NARROW_SUMS * peak
         if dtype.compute is not Dtype.FLOAT32 or peak is None:
             return peak
         return max(peak, self.flops_per_s.get(Dtype.TF32, 0.0) / SPLIT_PRODUCTS)
