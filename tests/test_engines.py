@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.backends.base import HostTimer, PrecisionMismatch
+from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch
+from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import WIDENED, OnnxRuntime, OnnxSession
 from benchbench.backends.tensorflow import TensorFlow
+from benchbench.backends.torch import Torch
 from benchbench.backends.torch_xla import TorchXla, XlaSession
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
@@ -170,7 +173,8 @@ TENSORRT = "TensorrtExecutionProvider"
     ("device", "dtype", "asked"),
     [
         ("cpu", Dtype.FLOAT32, [CPU]),
-        ("cuda:0", Dtype.FLOAT32, [(CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 1})]),
+        ("cuda:0", Dtype.FLOAT32, [(CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 0})]),
+        ("cuda:0", Dtype.FLOAT16, [(CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 1})]),
         ("cuda:1", Dtype.TF32, [(CUDA, {"device_id": 1, "use_tf32": 1, "prefer_nhwc": 1})]),
         (
             "tensorrt:0",
@@ -185,7 +189,7 @@ TENSORRT = "TensorrtExecutionProvider"
             Dtype.FLOAT32,
             [
                 (TENSORRT, {"device_id": 1, "trt_fp16_enable": False}),
-                (CUDA, {"device_id": 1, "use_tf32": 0, "prefer_nhwc": 1}),
+                (CUDA, {"device_id": 1, "use_tf32": 0, "prefer_nhwc": 0}),
             ],
         ),
     ],
@@ -250,6 +254,120 @@ def test_a_provider_that_falls_back_to_the_cpu_is_not_measured(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "onnxruntime", Engine([CUDA, CPU], starts=CPU).module())
     with pytest.raises(Unsupported, match="fell back to the CPU"):
         OnnxSession("cuda:0", Dtype.FLOAT32, 2)._session(Path("model.onnx"))
+
+
+class Refused(Exception):
+    """ONNX Runtime's `Fail`."""
+
+
+@pytest.mark.parametrize(
+    ("text", "raised"),
+    [
+        ("but fallback to CPU EP has been explicitly disabled by the user.", Unsupported),
+        ("CUDA failure 2: out of memory", Refused),
+    ],
+)  # fmt: skip
+def test_a_node_that_only_the_cpu_has_a_kernel_for_is_unsupported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, raised: type[Exception]
+) -> None:
+    faults = ModuleType("onnxruntime.capi.onnxruntime_pybind11_state")
+    vars(faults).update(NotImplemented=KeyError, InvalidGraph=KeyError, Fail=Refused)
+    capi = ModuleType("onnxruntime.capi")
+    vars(capi).update(onnxruntime_pybind11_state=faults)
+    monkeypatch.setitem(sys.modules, "onnxruntime", ModuleType("onnxruntime"))
+    monkeypatch.setitem(sys.modules, "onnxruntime.capi", capi)
+
+    class Kept(OnnxSession):
+        @contextmanager
+        def model_file(self, *_: Any) -> Iterator[tuple[Path, Path]]:
+            yield tmp_path / "model.onnx", tmp_path
+
+        def _session(self, path: Path, **_: Any) -> Any:
+            raise Refused(text)
+
+    with pytest.raises(raised, match="has no kernel for every node" if raised is Unsupported else text):
+        Kept("cuda:0", Dtype.FLOAT32, 2).loaded(lambda: None, ())
+
+
+def test_tensorrt_s_timings_are_kept_in_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    monkeypatch.setenv("ACCELBENCH_EXPORTED", str(tmp_path / "cache/onnx"))
+    engine = Engine([TENSORRT, CUDA], starts=TENSORRT)
+    monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
+    OnnxSession("tensorrt:0", Dtype.FLOAT32, 2)._session(Path("model.onnx"))
+    options = engine.asked[0][1]
+    assert options["trt_timing_cache_enable"]
+    assert Path(options["trt_timing_cache_path"]) == tmp_path / "cache/tensorrt"
+    assert (tmp_path / "cache/tensorrt").is_dir()
+    assert [OnnxRuntime().keeps_compiled_for(name) for name in ("tensorrt:0", "cuda:0")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("built", "brought", "preloaded", "told"),
+    [
+        ("12.8", "12.8", 0, "does not start here (are CUDA"),
+        ("12.8", "13.0", 1, "it is built for CUDA 12, and torch brings CUDA 13"),
+        ("13.0", None, 1, "it is built for CUDA 13, and torch brings none"),
+        ("", "13.0", 0, "does not start here (are CUDA"),
+    ],
+)
+def test_cuda_s_libraries_are_loaded_from_their_wheels_where_torch_brings_others_and_both_are_named(
+    monkeypatch: pytest.MonkeyPatch, built: str, brought: str | None, preloaded: int, told: str
+) -> None:
+    asked: list[str] = []
+    module = Engine([CUDA, CPU], starts=CPU).module()
+    vars(module).update(cuda_version=built, preload_dlls=lambda: asked.append("preload"))
+    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    torch = ModuleType("torch")
+    vars(torch).update(version=SimpleNamespace(cuda=brought))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr("benchbench.backends.onnxruntime._relu", bytes)
+    reason = OnnxRuntime().devices()[1]["cuda"]
+    assert told in reason
+    assert len(asked) == preloaded
+
+
+MEMORY = {
+    Torch: ["CUDA error: out of memory", "CUDA out of memory. Tried to allocate 2.00 GiB",
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+            "NCCL error: Cuda failure 2 'out of memory'", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"],
+    Jax: ["RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.",
+          "INTERNAL: failed to allocate 8 bytes: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+          "INTERNAL: cublas error: CUBLAS_STATUS_ALLOC_FAILED"],
+    TensorFlow: ["failed to create cublas handle: CUBLAS_STATUS_ALLOC_FAILED",
+                 "OOM when allocating tensor with shape[8,8]",
+                 "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB"],
+    TorchXla: ["RESOURCE_EXHAUSTED: Attempting to allocate 8B"],
+    OnnxRuntime: ["CUDA failure 2: out of memory ; GPU=0 ; hostname=a ; expr=cudaMalloc((void**)&p, size);",
+                  "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0",
+                  "bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 8",
+                  "Available memory of 7 is smaller than requested bytes of 8",
+                  "TensorRT EP: Error Code 2: OutOfMemory (Requested size was 8 bytes.)"],
+}  # fmt: skip
+OTHER_FAULTS = [
+    "CUDA error: an illegal memory access was encountered", "CUDA failure 209: no kernel image is available",
+    "out of resource: shared memory, Required: 131072, Hardware limit: 101376",
+    "CUBLAS_STATUS_EXECUTION_FAILED", "INTERNAL: ptxas exited with non-zero error code 2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+def test_full_memory_is_told_by_what_each_framework_says(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Backend]
+) -> None:
+    class Own(Exception):
+        pass
+
+    fakes = ModuleType("torch"), ModuleType("tensorflow")
+    vars(fakes[0]).update(OutOfMemoryError=Own)
+    vars(fakes[1]).update(errors=SimpleNamespace(ResourceExhaustedError=Own))
+    for fake in fakes:
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    backend = kind()
+    assert [text for text in MEMORY[kind] if not backend.out_of_memory(RuntimeError(text))] == []
+    assert [text for text in OTHER_FAULTS if backend.out_of_memory(RuntimeError(text))] == []
+    assert backend.out_of_memory(MemoryError())
 
 
 def test_a_gpu_is_not_profiled_by_what_its_host_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

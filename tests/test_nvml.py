@@ -109,6 +109,27 @@ def test_what_a_gpu_does_not_support_is_none_and_the_rest_is_there() -> None:
     assert (settings.name, settings.mig, settings.power_limit_w) == ("", None, None)
 
 
+def test_a_gpu_that_the_driver_has_lost_leaves_the_others_measured() -> None:
+    def handle(index: int) -> str:
+        if index == 1:
+            raise NVMLError("GPU is lost")
+        return f"handle {index}"
+
+    module = a_module()
+    module.nvmlDeviceGetCount, module.nvmlDeviceGetHandleByIndex = lambda: 8, handle
+    found = nvml.connect(lambda: module)
+    assert not isinstance(found, str)
+    assert [found.settings(index).name for index in range(3)] == ["Example GPU", "", "Example GPU"]
+    assert (found.state(0).power_w, found.state(1).power_w) == (312.5, None)
+    assert found.process_names(1) == ()
+
+
+def test_a_driver_that_cannot_count_its_gpus_is_a_reason() -> None:
+    module = a_module()
+    module.nvmlDeviceGetCount = refuse
+    assert nvml.connect(lambda: module) == "no NVML: Not Supported"
+
+
 def test_an_older_driver_is_asked_for_throttle_reasons_by_their_old_name() -> None:
     old = {"GetCurrentClocksEventReasons": None, "GetCurrentClocksThrottleReasons": 8}
     assert connected(**old).state(0).reasons == 8
@@ -174,6 +195,7 @@ def test_the_real_library_has_every_name_that_is_asked_for() -> None:
 
 
 A, B = some_settings(name="A", uuid="GPU-aaaa"), some_settings(name="B", uuid="GPU-bbbb")
+GONE, SLICED = some_settings(name="", uuid=""), some_settings(name="C", uuid="GPU-cccc", mig=True)
 PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
@@ -187,6 +209,9 @@ PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         ("cuda:0", [A, A, A], {"CUDA_VISIBLE_DEVICES": "2,1"}, 2),
         ("cuda:1", [A, A, A], {"CUDA_VISIBLE_DEVICES": "2, 1"}, 1),
         ("cuda:0", [A, B], {"CUDA_VISIBLE_DEVICES": "GPU-bb"}, 1),
+        ("tensorrt:1", [A, A], {}, 1),
+        ("cuda:0", [A, GONE, B], {"CUDA_VISIBLE_DEVICES": "GPU-bb"}, 2),
+        ("cuda:0", [A, SLICED], {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}, 0),
     ],
 )
 def test_a_device_is_the_gpu_that_cuda_means(
@@ -205,6 +230,10 @@ def test_a_device_is_the_gpu_that_cuda_means(
         ("cuda:1", [A, A], {"CUDA_VISIBLE_DEVICES": "1"}, "NVML has no GPU that is cuda:1"),
         ("cuda:0", [A, B], {}, "without CUDA_DEVICE_ORDER=PCI_BUS_ID"),
         ("cuda:0", [A], {"CUDA_VISIBLE_DEVICES": "MIG-1"}, "not a MIG slice's"),
+        ("cuda:0", [SLICED], {}, "not a MIG slice's"),  # as in a container that is given one
+        ("tensorrt:0", [SLICED], {}, "not a MIG slice's"),
+        ("cuda:0", [SLICED, A], {"CUDA_VISIBLE_DEVICES": "GPU-cccc"}, "not a MIG slice's"),
+        ("cuda:1", [A, GONE, A], PCI, "the driver has lost one"),
     ],
 )
 def test_a_device_that_is_no_gpu_of_nvmls_has_a_reason(

@@ -148,6 +148,16 @@ def kept_model(name: str) -> Path | None:
     return path if path and os.path.isfile(path) else None
 
 
+def run_cache(name: str) -> Path | None:
+    """A folder of that name, made now, for what a run's processes leave each other; None outside of one."""
+    exported = os.environ.get(EXPORTED)
+    if exported is None:
+        return None
+    folder = Path(exported).absolute().with_name(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def is_any_kept() -> bool:
     """Whether a process of this run has exported a model."""
     folder = os.environ.get(EXPORTED)

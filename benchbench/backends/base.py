@@ -38,6 +38,16 @@ CLEARING = 2  # times the cache's size is written: its replacement is no strict 
 # Bytes that are written on CUDA at least. Twice the L2 of a V100 (6 MB) or a T4 (4 MB) takes some 25 µs, less
 # than a compiled step's dispatch: the device would wait for the host, and that would be timed. These: 0.6 ms.
 LEAST_CLEARED = 256 * 2**20
+# What CUDA's runtime and driver, cuBLAS, cuDNN and NCCL say ("CUDA error: out of memory", "CUDA failure 2",
+# CUDA_ERROR_OUT_OF_MEMORY), whichever framework calls them.
+FULL_MEMORY = (
+    "out of memory",
+    "OUT_OF_MEMORY",
+    "CUDA failure 2:",
+    "cudaErrorMemoryAllocation",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 
 class PrecisionMismatch(Exception):
@@ -351,6 +361,8 @@ class Backend(ABC):
     preloads_ahead: bool = True  # what `preload` imports is needed in later rounds, too
     exports: bool = False  # its processes load a model, which a job before them exports (`Session.export`)
     runs_unused: ClassVar[frozenset[str]] = frozenset()  # modes that execute what no result depends on
+    # What a message says, in whatever case, where the device's or the host's memory is full.
+    full_memory: ClassVar[tuple[str, ...]] = FULL_MEMORY
     keeps_compiled: bool = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
@@ -457,6 +469,11 @@ class Backend(ABC):
         """
         raise Unsupported(f"{self.framework} cannot measure a function of yours")
 
+    def keeps_compiled_for(self, device: str) -> bool:
+        """Whether a process finds what one before it compiled for this device."""
+        return self.keeps_compiled
+
     def out_of_memory(self, error: BaseException) -> bool:
-        """Whether `error` is this framework's way of saying the device's memory is full."""
-        return isinstance(error, MemoryError)
+        """Whether `error` is this framework's way of saying that memory is full."""
+        text = str(error).lower()
+        return isinstance(error, MemoryError) or any(each.lower() in text for each in self.full_memory)

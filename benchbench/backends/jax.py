@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends.base import (
+    FULL_MEMORY,
     LARGEST_CACHE,
     Backend,
     PrecisionMismatch,
@@ -68,6 +69,7 @@ class Jax(Backend):
     extra = "jax"
     start_up = StartUp(import_s=1.5, call_s=0.08, layer_s=0.02, kept=0.25, profile_s=3.0)
     spread = Spread.DEVICES
+    full_memory = (*FULL_MEMORY, "RESOURCE_EXHAUSTED")  # XLA's status code
     statistics_per_device = False  # a sharded batch is one array
 
     def join(self, world: World, device: str) -> None:
@@ -166,10 +168,6 @@ class Jax(Backend):
             state=first(program.state),
             restart=again and (lambda arrays: first(again(arrays))),
         )
-
-    def out_of_memory(self, error: BaseException) -> bool:
-        """XLA's status code stands in the message."""
-        return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 class JaxSession(Session):

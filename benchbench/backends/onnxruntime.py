@@ -13,8 +13,15 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
-from benchbench.backends._onnx import ExportedSession, ExportingBackend, is_any_kept, require_exporter
-from benchbench.backends.base import PrecisionMismatch, Session
+from benchbench.backends._onnx import (
+    ExportedSession,
+    ExportingBackend,
+    is_any_kept,
+    require_exporter,
+    run_cache,
+)
+from benchbench.backends._torch import lie_channels_last
+from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Cache, Dtype, Phase
@@ -38,6 +45,7 @@ PROVIDERS = {
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
 ONNX_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 TRACE = "trace.json"
+LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"  # inference_session.cc
 WARM_STEPS = 3  # of a session that records: the first allocates
 PROVIDER = "CPUExecutionProvider"
 RECURRENT = {"GRU", "LSTM", "RNN"}  # ONNX's operators
@@ -61,6 +69,13 @@ class OnnxRuntime(ExportingBackend):
         }
     )
     extra = "onnxruntime"
+    # Its arenas (bfc_arena.cc), and TensorRT's builder.
+    full_memory = (
+        *FULL_MEMORY,
+        "Failed to allocate memory",
+        "smaller than requested bytes",
+        "OutOfMemory",
+    )
     own_code = MappingProxyType(
         {
             "graph": 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
@@ -117,11 +132,13 @@ class OnnxRuntime(ExportingBackend):
         import torch
 
         torch.set_num_threads(threads)
+        if device != "cpu":
+            _preload()
         return OnnxSession(device, dtype, threads)
 
-    def out_of_memory(self, error: BaseException) -> bool:
-        """ONNX Runtime's arenas say so in the message."""
-        return isinstance(error, MemoryError) or "Failed to allocate memory" in str(error)
+    def keeps_compiled_for(self, device: str) -> bool:
+        """TensorRT's builder finds the timings of a process before."""
+        return device.startswith("tensorrt")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,6 +217,10 @@ class OnnxSession(ExportedSession):
                 session = self._session(path, trace=trace)
             except (faults.NotImplemented, faults.InvalidGraph) as error:
                 raise self._without_kernel(error) from error
+            except faults.Fail as error:
+                if LEFT_TO_CPU not in str(error):
+                    raise
+                raise Unsupported(f"{self._provider} has no kernel for every node of it") from error
             self._check_kernels(path, folder)
         return session
 
@@ -235,10 +256,12 @@ class OnnxSession(ExportedSession):
         if self._memory == "cpu":
             return [self._provider]
         tf32, where = self.case_dtype is Dtype.TF32, {"device_id": self._index}
-        cuda = PROVIDERS["cuda"], {**where, "use_tf32": int(tf32), "prefer_nhwc": 1}
+        nhwc = lie_channels_last("cuda", self.case_dtype)  # a matter of its kernels alone
+        cuda = PROVIDERS["cuda"], {**where, "use_tf32": int(tf32), "prefer_nhwc": int(nhwc)}
         if self._provider == PROVIDERS["cuda"]:
             return [cuda]
-        return [(self._provider, {**where, "trt_fp16_enable": self.case_dtype is Dtype.FLOAT16}), cuda]
+        fp16 = {"trt_fp16_enable": self.case_dtype is Dtype.FLOAT16}
+        return [(self._provider, {**where, **fp16, **_timing_cache()}), cuda]
 
     def _check_kernels(self, path: Path, folder: Path) -> None:
         """Read the optimised graph back: a cast it inserted means another precision than was asked for."""
@@ -339,18 +362,52 @@ def _not_measured(providers: Sequence[str]) -> dict[str, str]:
     return {kind: NOT_MEASURED[kind] for kind in sorted(kinds)}
 
 
+def _timing_cache() -> dict[str, Any]:
+    """TensorRT's timings of its kernels are kept in the run: else each process takes minutes to try them."""
+    folder = run_cache("tensorrt")
+    if folder is None:
+        return {}
+    return {"trt_timing_cache_enable": True, "trt_timing_cache_path": str(folder)}
+
+
+def _cuda_majors() -> tuple[str, str]:
+    """The CUDA that this onnxruntime was built for, and the one that the installed torch brings; "": none."""
+    import onnxruntime
+    import torch
+
+    built, brought = getattr(onnxruntime, "cuda_version", ""), torch.version.cuda or ""
+    return built.partition(".")[0], brought.partition(".")[0]
+
+
+def _preload() -> None:
+    """Load CUDA's and cuDNN's libraries from their wheels, unless torch has loaded the same.
+
+    From onnxruntime 1.21 on (onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html).
+    """
+    import onnxruntime
+
+    built, brought = _cuda_majors()
+    if built and built != brought and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()
+
+
 def _does_not_start(name: str) -> str:
     """Why the provider does not start here, else "": a build may have one whose libraries are not there."""
     import onnxruntime
 
+    _preload()
+    built, brought = _cuda_majors()
+    majors = f" (it is built for CUDA {built}, and torch brings {f'CUDA {brought}' if brought else 'none'})"
+    majors = majors if built and built != brought else ""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(_relu(), options, providers=[PROVIDERS[name]])
     except Exception as error:  # noqa: BLE001 - whatever keeps it from starting is the reason
-        return f"{PROVIDERS[name]} does not start: {str(error).splitlines()[0][:200]}"
+        return f"{PROVIDERS[name]} does not start{majors}: {str(error).splitlines()[0][:200]}"
     if session.get_providers()[0] != PROVIDERS[name]:
-        return f"{PROVIDERS[name]} does not start here (are CUDA, cuDNN, and TensorRT's libraries installed?)"
+        there = f"{PROVIDERS[name]} does not start here{majors}"
+        return f"{there} (are CUDA, cuDNN, and TensorRT's libraries installed?)"
     return ""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends.base import (
+    FULL_MEMORY,
     LARGEST_CACHE,
     Backend,
     PrecisionMismatch,
@@ -59,6 +60,7 @@ class TensorFlow(Backend):
     extra = "tensorflow"
     start_up = StartUp(import_s=4.0, call_s=0.06, layer_s=0.005, profile_s=0.4)
     spread = Spread.DEVICES
+    full_memory = (*FULL_MEMORY, "OOM when allocating", "ran out of memory")  # its kernels, its allocator
     undividable = MappingProxyType({Strategy.PIPELINE: "TensorFlow has no schedule of stages"})
 
     def join(self, world: World, device: str) -> None:
@@ -153,10 +155,10 @@ class TensorFlow(Backend):
         return known[device], TensorFlowSession(device, Dtype.FLOAT32, "eager")
 
     def out_of_memory(self, error: BaseException) -> bool:
-        """TensorFlow raises ResourceExhaustedError on any device."""
+        """TensorFlow raises ResourceExhaustedError on any device, unless a library of CUDA's speaks first."""
         import tensorflow as tf
 
-        return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
+        return isinstance(error, tf.errors.ResourceExhaustedError) or super().out_of_memory(error)
 
 
 class TensorFlowSession(Session):

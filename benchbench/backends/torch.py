@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import LEAST_CLEARED, Backend, HostTimer, Session, Timer
+from benchbench.backends.base import FULL_MEMORY, LEAST_CLEARED, Backend, HostTimer, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
@@ -67,6 +67,7 @@ class Torch(Backend):
             'mode="max-autotune-no-cudagraphs")',
         }
     )
+    full_memory = (*FULL_MEMORY, "can't allocate memory")  # the CPU's allocator
     runs_unused = frozenset(modes)  # torch.compile, too: autograd runs between its graphs
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
@@ -207,12 +208,9 @@ class Torch(Backend):
         )
 
     def out_of_memory(self, error: BaseException) -> bool:
-        """torch.OutOfMemoryError on CUDA; the CPU allocator says so in the text of a RuntimeError."""
         import torch
 
-        return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(
-            error
-        )
+        return isinstance(error, torch.OutOfMemoryError) or super().out_of_memory(error)
 
 
 class CpuSession(TorchSession):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from benchbench.arrays import Array
 from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import Backend, PrecisionMismatch, Session
+from benchbench.backends.base import FULL_MEMORY, Backend, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import Dtype
@@ -38,6 +38,7 @@ class TorchXla(Backend):
     }
     dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16, Dtype.AMP_BF16)
     keeps_compiled = False
+    full_memory = (*FULL_MEMORY, "RESOURCE_EXHAUSTED")  # XLA's status code
     distributions = ("torch_xla",)
     # torch_xla 2.9.0 is the newest release and loads beside this torch only; its metadata does not say so.
     requirements = ("torch==2.9.0", "torch_xla==2.9.0", "numpy")
@@ -120,10 +121,6 @@ class TorchXla(Backend):
         session = XlaSession(torch_xla.device(index), dtype)
         session.fix()
         return session
-
-    def out_of_memory(self, error: BaseException) -> bool:
-        """XLA's status code stands in the message."""
-        return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 class XlaSession(TorchSession):

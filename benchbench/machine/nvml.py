@@ -22,7 +22,9 @@ THROTTLED = {  # bits of nvmlClocksEventReasons (nvml.h): what takes a clock bel
     0x80: "power brake",
 }
 
-CUDA = ("cuda", "gpu")  # what frameworks call NVIDIA's devices
+CUDA = ("cuda", "gpu", "tensorrt")  # what frameworks call NVIDIA's devices
+MIG = "NVML's counters are the whole GPU's, not a MIG slice's"
+LOST = ""  # the name of a GPU that the driver has lost (Xid 79: it fell off the bus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +84,19 @@ def connect(load: Callable[[], Any] | None = None) -> Nvml | str:
         return "no NVML: nvidia-ml-py is not installed"
     try:
         module.nvmlInit()
+        return Pynvml(module)
     except module.NVMLError_LibraryNotFound:
         return "no NVML: there is no NVIDIA driver"
     except module.NVMLError as error:
         return f"no NVML: {error}"
-    return Pynvml(module)
 
 
 def gpu_index(device: str, gpus: Sequence[GpuSettings], environment: Mapping[str, str]) -> int | str:
     """Which GPU of NVML's a framework's device (`cuda:0`, `gpu:1`) is, or why it cannot be told.
 
     CUDA numbers the GPUs that CUDA_VISIBLE_DEVICES leaves, the fastest first unless CUDA_DEVICE_ORDER says
-    otherwise (CUDA programming guide, environment variables).
+    otherwise (CUDA programming guide, environment variables). Where a GPU is in MIG mode, as it is seen in a
+    container that no variable was set in, CUDA computes on slices of it.
     """
     kind, _, digits = device.partition(":")
     if kind not in CUDA:
@@ -104,14 +107,16 @@ def gpu_index(device: str, gpus: Sequence[GpuSettings], environment: Mapping[str
         number = visible[int(number)] if int(number) < len(visible) else ""
     named = [index for index, gpu in enumerate(gpus) if number and gpu.uuid.startswith(number)]
     if len(named) == 1:
-        return named[0]
+        return MIG if gpus[named[0]].mig else named[0]
     if number.startswith("MIG-"):
-        return "NVML's counters are the whole GPU's, not a MIG slice's"
+        return MIG
+    if any(gpu.name == LOST for gpu in gpus):
+        return f"cannot tell which GPU is {device}: the driver has lost one, so CUDA numbers them otherwise"
     if not number.isdecimal() or int(number) >= len(gpus):
         return f"NVML has no GPU that is {device}"
     alike = len({gpu.name for gpu in gpus}) == 1
     if alike or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
-        return int(number)
+        return MIG if gpus[int(number)].mig else int(number)
     return f"cannot tell which GPU is {device} without CUDA_DEVICE_ORDER=PCI_BUS_ID"
 
 
@@ -121,7 +126,13 @@ class Pynvml:
     def __init__(self, module: Any) -> None:
         """`module` is pynvml, initialised."""
         self._nvml = module
-        self._gpus = [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
+        self._gpus = [self._handle(index) for index in range(module.nvmlDeviceGetCount())]
+
+    def _handle(self, index: int) -> Any:
+        """None for a GPU that the driver has lost: the others can be asked."""
+        with suppress(self._nvml.NVMLError):
+            return self._nvml.nvmlDeviceGetHandleByIndex(index)
+        return None
 
     def count(self) -> int:
         return len(self._gpus)
@@ -135,7 +146,7 @@ class Pynvml:
         }
         current = {name: mode[0] if isinstance(mode, list | tuple) else mode for name, mode in modes.items()}
         return GpuSettings(
-            name=ask("GetName", gpu) or "",
+            name=ask("GetName", gpu) or LOST,
             uuid=ask("GetUUID", gpu) or "",
             max_sm_mhz=ask("GetMaxClockInfo", gpu, nvml.NVML_CLOCK_SM),
             set_sm_mhz=ask("GetApplicationsClock", gpu, nvml.NVML_CLOCK_SM),
@@ -178,7 +189,9 @@ class Pynvml:
             self._nvml.nvmlShutdown()
 
     def _ask(self, question: str, *arguments: Any) -> Any:
-        """The answer of `nvmlDevice<question>`, None where there is none."""
+        """The answer of `nvmlDevice<question>` about a GPU, None where there is none."""
+        if arguments[0] is None:
+            return None
         with suppress(self._nvml.NVMLError):
             return getattr(self._nvml, f"nvmlDevice{question}")(*arguments)
         return None

@@ -163,7 +163,7 @@ def called_case(backend: Backend, job: Message) -> Message:
     function = bound_function(job["call"], Path(job["folder"]))
     built = perf_counter() - begin
     made = measure_call(function, backend, job["case"]["device"], Policy(**job["policy"]))
-    warm = bool(job["warm"]) and backend.keeps_compiled
+    warm = bool(job["warm"]) and backend.keeps_compiled_for(job["case"]["device"])
     outcome = dataclasses.replace(made.measurement, compile_cache="warm" if warm else "empty")
     cold = made.measurement.cold_s or 0.0
     return {

@@ -92,7 +92,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
     policy = Policy(**job["policy"])
     with stage(stages, "timing"):
         samples = time_steps(opened, agreed, policy if on_cpu(job) else on_accelerator(policy))
-    warm = bool(job["warm"]) and backend.keeps_compiled
+    warm = bool(job["warm"]) and backend.keeps_compiled_for(case.device)
     peak_device = device_peak(session, warm=warm, captured=captured)
     waiting = [note(NoteKind.HOST_WAITS)] if session.spins and waits_in_step(runner, session, samples) else []
     with stage(stages, "parts"):
