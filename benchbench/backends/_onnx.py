@@ -153,7 +153,7 @@ def run_cache(name: str) -> Path | None:
     exported = os.environ.get(EXPORTED)
     if exported is None:
         return None
-    folder = Path(exported).absolute().with_name(name)
+    folder = Path(exported).with_name(name)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
