@@ -187,7 +187,35 @@ def test_the_line_of_code_that_uses_an_engine_runs_and_gives_the_same(
             assert torch.allclose(torch.from_numpy(found), expected, atol=1e-6)
         else:
             assert torch.equal(names["model"](*inputs).detach(), expected)
-    assert set(Torch.own_modes) <= set(Torch.own_code)
+    assert {*Torch.own_modes, *Torch.only_own_modes} <= set(Torch.own_code)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_package_compiled_ahead_of_time_is_loaded_by_each_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := Torch().missing_modes().get("aoti"):
+        pytest.skip(reason)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("ACCELBENCH_EXPORTED", str(tmp_path / "kept"))
+    monkeypatch.chdir(tmp_path)
+    spec = parse_spec("faint.py", str(OWN))
+    model = OwnInference(spec, torch_module.load(spec).sizes)
+    sessions = [Torch().open("cpu", Dtype.FLOAT32, "aoti", 1) for _ in range(2)]
+    for number, session in enumerate(sessions):
+        program = Torch().program(session, model, model.arrays(Draw(Dtype.FLOAT32)))
+        if not number:
+            session.export(program.step, program.inputs)
+        found = session.compile(program.step, 0)(*program.inputs)
+        assert torch.allclose(found, program.step(*program.inputs), atol=1e-6)
+        assert not session.notes
+    assert len([*(tmp_path / "kept").iterdir()]) == 1
+    # The line to type does the same.
+    module, inputs = model.module(model.arrays(Draw(Dtype.FLOAT32)), "cpu", torch.float32), program.inputs
+    names: dict[str, Any] = {"torch": torch, "model": module, "inputs": inputs}
+    exec(Torch.own_code["aoti"], names)
+    assert torch.allclose(names["model"](*inputs), found, atol=1e-6)
 
 
 def test_only_a_user_s_model_has_the_mode_channels_last(tmp_path: Path) -> None:

@@ -14,15 +14,17 @@ pytest.importorskip("torch")
 
 from benchbench.analyse import rows as analysed
 from benchbench.documents.plan import failing
+from benchbench.documents.run import answer, report_document
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
 from benchbench.launch import own_models
 from benchbench.model import own
 from benchbench.model.note import NoteKind, note
-from benchbench.model.options import from_keywords
+from benchbench.model.options import MeasureOptions, from_keywords
 from benchbench.model.own import ModelSpec, looks_like_model, parse_spec
-from benchbench.model.run import Run
+from benchbench.model.run import Run, Settings
 from benchbench.model.status import Status, Verdict
+from benchbench.running.request import max_error
 from benchbench.store import codec
 from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.program import accelbench, rows
@@ -122,6 +124,26 @@ def test_a_model_that_is_right_in_float64_alone_is_wrong_in_each_other_dtype(tmp
     assert "in float32 against float64" in messages["bfloat16"][1]
 
 
+@pytest.mark.real
+def test_a_lossy_engine_competes_only_where_an_error_is_allowed_and_within_it(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    engine = (str(OWN / "bert_tiny.py"), "-b", "onnxruntime", "--mode", "graph-dynamic", *ONCE)
+    left_out = accelbench("run", *engine, cwd=tmp_path, code=3)
+    assert "it is lossy, weights in int8" in left_out.stderr
+    assert "--max-error 1% would let it compete" in left_out.stderr
+    accelbench("run", *engine, "--max-error", "10%", cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert row["status"] == "ok"
+    assert row["error_of_allowed"] == pytest.approx(row["relative_error"] / 0.1)
+    shown = accelbench("report", "latest", cwd=tmp_path).stdout
+    assert "onnxruntime graph-dynamic is lossy: its results are up to" in shown
+    assert "10 % was allowed" in shown
+    accelbench("run", *engine, "--max-error", "0.01%", cwd=tmp_path, code=4)
+    (row,) = rows(tmp_path)
+    assert row["status"] == "wrong_result"
+    assert "exceeds 0.0001" in row["message"]
+
+
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
@@ -189,6 +211,36 @@ def test_a_changed_graph_is_other_work_and_the_same_graph_is_compared() -> None:
     assert same.verdicts[0].verdict is not Verdict.INCOMPARABLE
     assert changed.verdicts[0].verdict is Verdict.INCOMPARABLE
     assert codec.outcome_of(dataclasses.asdict(of_version("own:1").records[0].outcome)) is not None
+
+
+def test_without_the_lossy_engines_another_one_is_fastest() -> None:
+    lossy = (note(NoteKind.LOSSY, how="int8", allowed=0.01),)
+    modes = {"graph-dynamic": (0.001, lossy), "graph": (0.002, ()), "slow": (0.004, ())}
+    found = [
+        a_record(
+            case=a_case(backend="onnxruntime", target="onnxruntime", mode=mode),
+            round=number,
+            outcome=a_measurement(
+                block_s=(10 * seconds * (1 + number / 1000),) * 5, relative_error=0.002, notes=notes
+            ),
+        )
+        for number in range(5)
+        for mode, (seconds, notes) in modes.items()
+    ]
+    run = a_run(found, settings=Settings(threads=1, max_error=0.01))
+    fastest, told, others = answer(run)
+    assert fastest.startswith("graph-dynamic is fastest in 1 of 1")
+    assert told == "onnxruntime graph-dynamic is lossy: its results are up to 0.2 % off, and 1 % was allowed"
+    assert others.startswith("of the others, graph is fastest in 1 of 1")
+    shown = [str(line[0]) for table in report_document(run).tables for line in table.rows]
+    assert any("graph-dynamic (lossy)" in each for each in shown)
+
+
+def test_an_error_is_allowed_to_models_of_the_user_s_only() -> None:
+    with pytest.raises(UsageError, match="for models of yours"):
+        max_error(MeasureOptions(max_error="1%"))
+    assert max_error(MeasureOptions(max_error="1%", model=("m.py",))) == 0.01
+    assert max_error(MeasureOptions()) is None
 
 
 def unverified(reason: str = "its outputs are integers") -> Any:

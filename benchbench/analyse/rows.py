@@ -132,6 +132,11 @@ class Row:
         """Whether the case's speed says nothing beside others'; its notes say why."""
         return any(each.kind in UNRANKED for each in self.notes)
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether its engine loses more precision than rounding does, as by int8."""
+        return any(each.kind is NoteKind.LOSSY for each in self.notes)
+
     def value(self, name: str) -> float | None:
         """The value of a metric, in its unit."""
         return self.metric(name).value

@@ -22,7 +22,7 @@ MOST = 100  # pairs
 CONFIDENCE = 0.95
 
 
-@takes_keywords(without=("model", "rounds", "budget_s"))
+@takes_keywords(without=("model", "max_error", "rounds", "budget_s"))
 def bisect(
     backend: str = "",
     versions: Names = (),
@@ -60,7 +60,7 @@ def bisect(
     return bisect_versions(asked, results_folder(results), observer or BisectObserver())
 
 
-@takes_keywords(without=("model", "rounds", "budget_s"))
+@takes_keywords(without=("model", "max_error", "rounds", "budget_s"))
 def plan_bisect(
     backend: str = "",
     versions: Names = (),

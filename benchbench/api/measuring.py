@@ -187,7 +187,7 @@ def doctor() -> list[Finding]:
     return measuring.examine_machine()
 
 
-@takes_keywords(without=("model", "tags"))
+@takes_keywords(without=("model", "max_error", "tags"))
 def measure_noise(
     suite: Names = "quick",
     *,

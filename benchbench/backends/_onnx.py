@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchbench.backends._torch import TorchSession
+from benchbench.backends._kept import EXPORTED, is_any_kept, keep_model, kept_model, model_name
+from benchbench.backends._torch import TorchSession, as_module
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Phase
@@ -30,8 +28,6 @@ USED_BY_EXPORT = (
     "torch._functorch.aot_autograd",
     "torch.onnx._internal.exporter._compat",
 )
-EXPORTED = "ACCELBENCH_EXPORTED"  # the variable that names the folder of a run's models
-FREE_TIMES = 10  # a model's size must be free on the disk, or it is not kept
 
 
 class ExportingBackend(Backend):
@@ -42,7 +38,7 @@ class ExportingBackend(Backend):
     modes = ("graph",)
     phases = (Phase.FORWARD,)
     preloads_ahead = False
-    exports = True
+    exporting_modes: ClassVar[tuple[str, ...]] = ("graph",)
     keeps_compiled = False  # each process loads and optimises its model
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
@@ -62,7 +58,7 @@ class ExportingBackend(Backend):
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """Raises Unsupported for a step that no framework compiles: there is no graph of it."""
         assert isinstance(session, ExportedSession)
-        session.model = model_name(workload, session.case_dtype)
+        session.model = model_name(workload, session.case_dtype, session.mode)
         program = super().program(session, workload, arrays)
         if not program.compiles:
             raise Unsupported(f"{self.runtime} runs whole graphs only, and this step is not one")
@@ -75,11 +71,12 @@ class ExportedSession(TorchSession):
     overwrites = True
     model = ""  # the name that its exported model is kept by, in this run; "": it is not
 
-    def __init__(self, dtype: Dtype) -> None:
+    def __init__(self, dtype: Dtype, mode: str = "graph") -> None:
         """Images are NCHW, as ONNX has them; a runtime lays them out for its kernels."""
         super().__init__("cpu", dtype)
         self.channels_last = False
         self.case_dtype = dtype
+        self.mode = mode
         self.work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None  # the step, and what it was given
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
@@ -136,62 +133,11 @@ def require_exporter() -> None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def model_name(workload: Workload, dtype: Dtype) -> str:
-    """What the model of a workload is kept by: equal parameters and dtype have equal weights."""
-    kind = type(workload)
-    return sha256(f"{kind.__module__} {workload!r} {dtype}".encode()).hexdigest()[:24]
-
-
-def kept_model(name: str) -> Path | None:
-    """The file of that model, if a process of this run has exported it."""
-    path = _place_of(name)
-    return path if path and os.path.isfile(path) else None
-
-
-def run_cache(name: str) -> Path | None:
-    """A folder of that name, made now, for what a run's processes leave each other; None outside of one."""
-    exported = os.environ.get(EXPORTED)
-    if exported is None:
-        return None
-    folder = Path(exported).with_name(name)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def is_any_kept() -> bool:
-    """Whether a process of this run has exported a model."""
-    folder = os.environ.get(EXPORTED)
-    return folder is not None and any(Path(folder).glob("*.onnx"))
-
-
-def keep_model(path: Path, name: str) -> None:
-    """Move the model to where it is kept, unless there is no such place or little room."""
-    kept, size = _place_of(name), path.stat().st_size
-    has_parts = os.path.exists(path.with_name(f"{path.name}.data"))  # weights of more than 2 GB lie beside it
-    if kept is None or shutil.disk_usage(path).free < FREE_TIMES * size or has_parts:
-        return
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    path.replace(kept)  # one file system: both are in the run's folder
-
-
-def _place_of(name: str) -> Path | None:
-    folder = os.environ.get(EXPORTED)
-    return Path(folder) / f"{name}.onnx" if folder and name else None
-
-
 def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
     """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
     import torch
 
-    class Exported(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.step = step  # a module's buffers are then its own, and may change
-
-        def forward(self, *arguments: Any) -> Any:
-            return self.step(*arguments)
-
     path = folder / "model.onnx"
     with torch.no_grad():
-        torch.onnx.export(Exported(), inputs, dynamo=True, verbose=False).save(path)
+        torch.onnx.export(as_module(step), inputs, dynamo=True, verbose=False).save(path)
     return path

@@ -129,6 +129,21 @@ class TorchSession(Session):
         return Memory(bytes=None, reason=ON_THE_CPU)
 
 
+def as_module(step: Callable[..., Any]) -> Any:
+    """A module that runs the step, for what exports modules only."""
+    import torch
+
+    class Exported(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = step  # a module's buffers are then its own, and may change
+
+        def forward(self, *arguments: Any) -> Any:
+            return self.step(*arguments)
+
+    return Exported()
+
+
 def _precision_switches() -> list[Any]:
     from torch.backends import cuda, cudnn, mkldnn
 

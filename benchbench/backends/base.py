@@ -260,7 +260,7 @@ class Session(ABC):
         return tuple(output.shape)
 
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-        """Export the step for the other processes of the run, where the backend `exports`."""
+        """Export the step for the other processes of the run, in the backend's `exporting_modes`."""
         raise NotImplementedError
 
     def compilations(self) -> int | None:
@@ -350,16 +350,19 @@ class Backend(ABC):
 
     summary: ClassVar[str]
     modes: ClassVar[tuple[str, ...]]  # the first is what its users usually run
-    # That a user's own model is tried in, some of which only such a model has; (): the first of `modes`.
-    own_modes: ClassVar[tuple[str, ...]] = ()
+    own_modes: ClassVar[tuple[str, ...]] = ()  # that a user's own model is tried in; (): the first of `modes`
+    only_own_modes: ClassVar[tuple[str, ...]] = ()  # that nothing but such a model has
     # Mode → the line of code that has it run a user's `model`, a torch module, on `inputs`, a tuple.
     own_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Of those, what loses precision beyond rounding → how: they compete only where an error is allowed.
+    lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)
     caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
     preloads_ahead: bool = True  # what `preload` imports is needed in later rounds, too
-    exports: bool = False  # its processes load a model, which a job before them exports (`Session.export`)
+    # Modes whose processes load a model, which a job before them exports or compiles (`Session.export`).
+    exporting_modes: ClassVar[tuple[str, ...]] = ()
     runs_unused: ClassVar[frozenset[str]] = frozenset()  # modes that execute what no result depends on
     # What a message says, in whatever case, where the device's or the host's memory is full.
     full_memory: ClassVar[tuple[str, ...]] = FULL_MEMORY
@@ -428,8 +431,8 @@ class Backend(ABC):
         """Why it offers no such case, else "". Called in the parent: imports nothing."""
         if mode in self.refused_modes:
             return self.refused_modes[mode]
-        if mode not in (*self.modes, *self.own_modes):
-            return f"it has the modes {', '.join(self.modes)}"
+        if mode not in (*self.modes, *self.only_own_modes):
+            return f"it has the modes {', '.join((*self.modes, *self.only_own_modes))}"
         if phase not in self.phases:
             return f"it has no {phase} step"
         if dtype not in self.dtypes:

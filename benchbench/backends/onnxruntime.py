@@ -13,13 +13,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
-from benchbench.backends._onnx import (
-    ExportedSession,
-    ExportingBackend,
-    is_any_kept,
-    require_exporter,
-    run_cache,
-)
+from benchbench.backends._kept import is_any_kept, run_cache
+from benchbench.backends._onnx import ExportedSession, ExportingBackend, require_exporter
 from benchbench.backends._torch import lie_channels_last
 from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
@@ -44,6 +39,7 @@ PROVIDERS = {
 }
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
 ONNX_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
+DYNAMIC = "graph-dynamic"  # a mode: dynamic quantisation
 TRACE = "trace.json"
 LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"  # inference_session.cc
 WARM_STEPS = 3  # of a session that records: the first allocates
@@ -59,6 +55,9 @@ class OnnxRuntime(ExportingBackend):
     summary = "ONNX Runtime: inference on a graph exported from PyTorch"
     runtime = "ONNX Runtime"
     not_measured = ("mps", "rocm", "xpu")
+    only_own_modes = (DYNAMIC,)
+    exporting_modes = ("graph", DYNAMIC)
+    lossy_modes = MappingProxyType({DYNAMIC: "weights in int8, activations rounded to int8 as they come"})
     refused_modes: ClassVar[dict[str, str]] = {"eager": "ONNX Runtime runs whole graphs only"}
     dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.INT8)
     distributions = ("onnxruntime", "onnxruntime-gpu")
@@ -80,6 +79,10 @@ class OnnxRuntime(ExportingBackend):
         {
             "graph": 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
             'session = onnxruntime.InferenceSession("model.onnx")',
+            DYNAMIC: 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
+            "import onnxruntime.quantization; "
+            'onnxruntime.quantization.quantize_dynamic("model.onnx", "int8.onnx", per_channel=True, '
+            'reduce_range=True); session = onnxruntime.InferenceSession("int8.onnx")',
         }
     )
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
@@ -121,6 +124,8 @@ class OnnxRuntime(ExportingBackend):
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         on_cpu = device.device_class is DeviceClass.CPU
+        if mode == DYNAMIC and not (on_cpu and dtype is Dtype.FLOAT32):
+            return f"{mode} is of float32, and offered on its CPU only"
         if dtype is Dtype.FLOAT16 and on_cpu:
             return "its CPU kernels compute float16 in float32"
         if dtype in (Dtype.INT8, Dtype.FLOAT64) and not on_cpu:
@@ -134,7 +139,7 @@ class OnnxRuntime(ExportingBackend):
         torch.set_num_threads(threads)
         if device != "cpu":
             _preload()
-        return OnnxSession(device, dtype, threads)
+        return OnnxSession(device, dtype, threads, mode)
 
     def keeps_compiled_for(self, device: str) -> bool:
         """TensorRT's builder finds the timings of a process before."""
@@ -157,9 +162,9 @@ def _value(output: BoundOutput) -> Any:
 class OnnxSession(ExportedSession):
     """One execution provider; an output is where its binding holds it, several are a tuple."""
 
-    def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
+    def __init__(self, device: str, dtype: Dtype, threads: int, mode: str = "graph") -> None:
         """`device` is a name such as `cpu`, `cuda:0`, `tensorrt:0`."""
-        super().__init__(dtype)
+        super().__init__(dtype, mode)
         name, _, index = device.partition(":")
         self._provider = PROVIDERS[name]
         self._index = int(index or 0)
@@ -227,6 +232,8 @@ class OnnxSession(ExportedSession):
     def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
         """Quantised in int8."""
         path = super().exported(step, inputs, folder)
+        if self.mode == DYNAMIC:
+            return quantise_dynamically(path)
         return quantise(path, inputs) if self.case_dtype is Dtype.INT8 else path
 
     def _session(self, path: Path, *, optimised: Path | None = None, trace: Path | None = None) -> Any:
@@ -435,6 +442,15 @@ def saturates(flags: Set[str]) -> bool:
     x86 without VNNI does (VPMADDUBSW); ONNX Runtime's page on quantisation advises weights of 7 bits there.
     """
     return "avx2" in flags and not flags & SUMS_IN_32_BITS
+
+
+def quantise_dynamically(path: Path) -> Path:
+    """Weights in int8, activations as they come: by channel, in the 7 bits that no CPU's kernels saturate."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    quantised = path.with_name("dynamic.onnx")
+    quantize_dynamic(path, quantised, per_channel=True, reduce_range=True)
+    return quantised
 
 
 def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:

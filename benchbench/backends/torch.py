@@ -12,20 +12,26 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from benchbench.backends._aoti import SUFFIX, Packaged, keep_package
+from benchbench.backends._kept import EXPORTED, model_name
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import FULL_MEMORY, LEAST_CLEARED, Backend, HostTimer, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
+from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
 from benchbench.traces import chrome
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays, Program, Workload
 
 TRACE, DETAILS = "trace.json", "details.trace.json"
 
@@ -38,6 +44,7 @@ COMPILED = {
     "max-autotune-no-cudagraphs": "max-autotune-no-cudagraphs",
     "reduce-overhead": "reduce-overhead",
 }
+AOTI = "aoti"  # AOTInductor: compiled ahead of time into a package
 CHANNELS_LAST = "channels_last"  # eager, a user's module and its images rearranged; our networks are already
 DEFAULT_CXX = "clang++" if sys.platform == "darwin" else "g++"  # as inductor's; asking it imports all of it
 # Calls until a step is replayed. Ours: eager, then captured and replayed at once. Inductor's: compiled and
@@ -57,11 +64,18 @@ class Torch(Backend):
     framework = "torch"
     modes = ("eager", *COMPILED, "cudagraph")
     own_modes = ("eager", CHANNELS_LAST, "compile")
+    only_own_modes = (CHANNELS_LAST, AOTI)
+    exporting_modes = (AOTI,)
     own_code = MappingProxyType(
         {
             "eager": "model = model.eval()",
             CHANNELS_LAST: "model = model.eval().to(memory_format=torch.channels_last)",
             "compile": "model = torch.compile(model.eval())",
+            FREEZING: "torch._inductor.config.freezing = True; model = torch.compile(model.eval()); "
+            "torch.set_grad_enabled(False)",
+            AOTI: "program = torch.export.export(model.eval(), inputs); "
+            'torch._inductor.aoti_compile_and_package(program, package_path="model.pt2"); '
+            'model = torch._inductor.aoti_load_package("model.pt2")',
             "reduce-overhead": 'model = torch.compile(model.eval(), mode="reduce-overhead")',
             "max-autotune-no-cudagraphs": "model = torch.compile(model.eval(), "
             'mode="max-autotune-no-cudagraphs")',
@@ -76,7 +90,12 @@ class Torch(Backend):
     extra = "torch"
     start_up = StartUp(import_s=2.5, call_s=0.02, layer_s=0.0005, profile_s=0.8, profile_event_s=0.003)
     mode_start_ups = MappingProxyType(
-        dict.fromkeys(COMPILED, StartUp(import_s=5.0, call_s=2.0, layer_s=0.6, kept=0.4, profile_s=2.0))
+        {
+            **dict.fromkeys(
+                COMPILED, StartUp(import_s=5.0, call_s=2.0, layer_s=0.6, kept=0.4, profile_s=2.0)
+            ),
+            AOTI: StartUp(import_s=5.0, call_s=40.0, layer_s=0.6, kept=0.01, profile_s=2.0),
+        }
     )
     spread = Spread.PROCESSES
     undividable_modes = MappingProxyType(
@@ -120,6 +139,7 @@ class Torch(Backend):
             "TORCHINDUCTOR_COMPILE_THREADS": str(settings.threads),
             "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
             "TRITON_CACHE_DIR": f"{cache}/triton",
+            EXPORTED: f"{cache}/aoti",
         }
 
     def load(self) -> str:
@@ -129,7 +149,7 @@ class Torch(Backend):
 
     def preload(self, phase: Phase, mode: str) -> None:
         """What its first optimizer imports, over a second, or its first compile, four."""
-        if mode in COMPILED:
+        if mode in COMPILED or mode == AOTI:
             import torch._inductor.compile_fx
         elif phase is Phase.TRAIN:
             import torch._dynamo  # noqa: F401
@@ -161,17 +181,17 @@ class Torch(Backend):
         missing = dict.fromkeys(OF_CUDA, "a CUDA graph needs a CUDA device")
         if not shutil.which(os.environ.get("CXX") or DEFAULT_CXX):
             reason = "inductor found no C++ compiler (apt install g++, or set CXX)"
-            missing = dict.fromkeys(COMPILED, reason) | missing
+            missing = dict.fromkeys((*COMPILED, AOTI), reason) | missing
         return missing
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
         """A graph cannot hold the host's look at the gradients that scaling them needs, nor other inputs."""
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
-        if mode == FREEZING and phase is not Phase.FORWARD:
-            return "inductor freezes the weights of inference only"
-        if mode == FREEZING and device.device_class is not DeviceClass.CPU:
-            return "accelbench has verified freezing on CPUs only"
+        if mode in (FREEZING, AOTI) and phase is not Phase.FORWARD:
+            return f"{mode} makes constants of the weights of inference only"
+        if mode in (FREEZING, AOTI) and device.device_class is not DeviceClass.CPU:
+            return f"accelbench has verified {mode} on CPUs only"
         if mode == "cudagraph" and cache is Cache.ROTATE:
             return "a CUDA graph is replayed on the inputs it was captured with"
         if mode in OF_CUDA and device.device_class is DeviceClass.CPU:
@@ -179,6 +199,14 @@ class Torch(Backend):
         if mode == "cudagraph" and dtype is Dtype.AMP_FP16:
             return "gradient scaling reads the device on every step, which a CUDA graph cannot hold"
         return ""
+
+    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
+        """A package is kept by the workload; the compiler writes the number of threads into it."""
+        import torch
+
+        if isinstance(session, CpuSession) and session.mode == AOTI:
+            session.package = model_name(workload, session.case_dtype, torch.get_num_threads(), suffix=SUFFIX)
+        return super().program(session, workload, arrays)
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Threads and precision first: both must be fixed before the first operation."""
@@ -217,11 +245,13 @@ class CpuSession(TorchSession):
     """The CPU, eager or compiled."""
 
     overwrites = True
+    package = ""  # the name that its package is kept by, in this run; "": it is not
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
         """`device` is a name such as `cpu`, `cuda:0`."""
         super().__init__(device, dtype)
-        self._mode = mode
+        self.case_dtype = dtype
+        self.mode = mode
         self.rearranges = mode == CHANNELS_LAST
         self.compiler = "torch.compile" if mode in COMPILED else ""
 
@@ -239,16 +269,24 @@ class CpuSession(TorchSession):
                 ours.copy_(theirs)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        if self._mode not in COMPILED:
+        if self.mode == AOTI:
+            return Packaged(step, self.package, self._note_compiling)
+        if self.mode not in COMPILED:
             return step
         return self._compiled(step)
+
+    def _note_compiling(self) -> None:
+        self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
+
+    def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+        keep_package(step, inputs, self.package)
 
     def _compiled(self, step: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Any]:
         """By torch.compile; inductor freezes weights only where gradients are off around the call, too."""
         import torch
 
-        compiled: Callable[..., Any] = torch.compile(step, mode=COMPILED[self._mode], dynamic=dynamic)
-        if self._mode != FREEZING:
+        compiled: Callable[..., Any] = torch.compile(step, mode=COMPILED[self.mode], dynamic=dynamic)
+        if self.mode != FREEZING:
             return compiled
         from torch._inductor import config
 
@@ -258,15 +296,17 @@ class CpuSession(TorchSession):
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
         """torch.compile by itself takes a size for dynamic once it has changed."""
-        if self._mode == "cudagraph":
+        if self.mode == "cudagraph":
             raise Unsupported("a CUDA graph is replayed on the inputs it was captured with")
-        if self._mode not in COMPILED:
+        if self.mode == AOTI:
+            raise Unsupported("its package is compiled for the shapes of its first call")
+        if self.mode not in COMPILED:
             return step
         return self._compiled(step, dynamic=dynamic or None)
 
     def compilations(self) -> int | None:
         """Graphs that torch.compile has made in this process."""
-        if self._mode not in COMPILED:
+        if self.mode not in COMPILED:
             return None
         from torch._dynamo.utils import counters
 
@@ -274,7 +314,7 @@ class CpuSession(TorchSession):
 
     def graph_breaks(self) -> int | None:
         """Those that dynamo met, each place as often as it was traced."""
-        if self._mode not in COMPILED:
+        if self.mode not in COMPILED:
             return None
         from torch._dynamo.utils import counters
 
@@ -327,15 +367,15 @@ class CudaSession(CpuSession):
         super().fix()
         torch.cuda.set_device(self.device)
         torch.backends.cudnn.benchmark = True
-        self.calls_until_timed = CALLS_UNTIL_TIMED.get(self._mode, 1)
+        self.calls_until_timed = CALLS_UNTIL_TIMED.get(self.mode, 1)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """Also replays a CUDA graph, in that mode."""
-        return Replay(step) if self._mode == "cudagraph" else super().compile(step, state)
+        return Replay(step) if self.mode == "cudagraph" else super().compile(step, state)
 
     def skipped_graphs(self) -> int | None:
         """Inductor counts them while it compiles, or finds its program compiled."""
-        if self._mode != "reduce-overhead":
+        if self.mode != "reduce-overhead":
             return None
         from torch._dynamo.utils import counters
 
@@ -343,7 +383,7 @@ class CudaSession(CpuSession):
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
         """A graph reads the inputs it was captured with."""
-        if self._mode != "cudagraph":
+        if self.mode != "cudagraph":
             return others
         for ours, theirs in zip(inputs, others, strict=True):
             ours.copy_(theirs)

@@ -17,7 +17,7 @@ from benchbench.model.options import MeasureOptions
 
 
 @app.command("bisect", rich_help_panel=COMPARE)
-@measure_options(without=("model", "rounds", "budget_s"))
+@measure_options(without=("model", "max_error", "rounds", "budget_s"))
 def bisect_(
     *,
     of: Annotated[

@@ -20,7 +20,7 @@ KEPT = "every record that arrived is kept; accelbench fleet --resume measures th
 
 
 @app.command(rich_help_panel=MEASURE)
-@measure_options(without=("model",))
+@measure_options(without=("model", "max_error"))
 def fleet(
     *,
     interrupted: Annotated[

@@ -31,7 +31,7 @@ from benchbench.documents.run_table import (
     work_tables,
     works,
 )
-from benchbench.format import count_of
+from benchbench.format import count_of, share
 from benchbench.judging.ranking import ALIKE, THREADS, Rival, Standing, WorkVerdict
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
@@ -270,7 +270,25 @@ def answer(run: Run) -> list[str]:
 def _answer(shown: Sequence[Work], view: RunView) -> list[Cell]:
     """Who is fastest, and with how many threads; where nothing else is compared, the latter alone."""
     only_threads = any(work.verdict.kind == THREADS for work in shown)
-    return [*([] if only_threads else fastest_lines(shown, view.run)), *thread_lines(shown, view)]
+    fastest = [] if only_threads else [*fastest_lines(shown, view.run), *lossy_lines(shown, view)]
+    return [*fastest, *thread_lines(shown, view)]
+
+
+def lossy_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
+    """Which engines lost precision, and how much; who is fastest of the others."""
+    lossy = [row for work in shown for row in work.rows if row.is_lossy]
+    if not lossy:
+        return []
+    worst: dict[str, float] = {}
+    for row in lossy:
+        name = f"{row.case.target} {row.case.mode}"
+        worst[name] = max(row.relative_error.value or 0.0, worst.get(name, 0.0))
+    allowed = view.run.info.settings.max_error or 0.0
+    told = [f"{name} is lossy: its results are up to {share(error)} off" for name, error in worst.items()]
+    lines = [Cell((f"{each}, and {share(allowed)} was allowed",)) for each in told]
+    exact = [row for work in shown for row in work.rows if not row.is_lossy]
+    compared = [work for work in judged(works(exact), view) if work.verdict.others]
+    return [*lines, *([Cell(("of the others,", *_summary(compared).parts))] if compared else [])]
 
 
 def thread_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:

@@ -513,8 +513,8 @@ def _work(group: Sequence[Row], by: str, known: Telling, one_mode: bool) -> Work
         title=" · ".join((_head(case.workload, params), *context)),
         short_title=" · ".join((_head(case.workload, short) + more, *context)),
         rows=tuple(group),
-        names=tuple(_name(row.case, by, same_device, False) for row in group),
-        short_names=tuple(_name(row.case, by, same_device, one_mode) for row in group),
+        names=tuple(_marked(row, _name(row.case, by, same_device, False)) for row in group),
+        short_names=tuple(_marked(row, _name(row.case, by, same_device, one_mode)) for row in group),
     )
 
 
@@ -526,6 +526,10 @@ def _context(case: Case, by: str, device: str) -> list[str]:
     dtype = str(case.dtype) if case.dtype and by != "dtype" else ""
     caches = CACHES.get(case.cache, "") if case.dtype and by != "cache" else ""
     return [text for text in (dtype, caches, device) if text]
+
+
+def _marked(row: Row, name: str) -> str:
+    return f"{name} (lossy)" if row.is_lossy else name
 
 
 def _name(case: Case, by: str, same_device: bool, one_mode: bool) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from benchbench.format import percent, ratio, size
+from benchbench.format import percent, ratio, share, size
 
 Datum = float | int | str
 
@@ -60,6 +60,7 @@ class NoteKind(StrEnum):
     ATTENTION = "attention"
     SKIPPED_GRAPHS = "skipped_graphs"
     HOST_WAITS = "host_waits"
+    LOSSY = "lossy"
 
 
 # A speed that says nothing beside others'.
@@ -103,6 +104,7 @@ def _cores(count: float) -> str:
 FORMATS: Mapping[str, Callable[[float], str]] = {
     "share": percent,
     "limit": percent,
+    "allowed": share,
     "hidden": percent,
     "waiting": percent,
     "times": ratio,
@@ -119,6 +121,7 @@ PREFIXES = {
     NoteKind.UNEVEN_ROUNDS: "uneven: ",
     NoteKind.NOT_PROFILED: "profile: ",
     NoteKind.UNVERIFIED: "unverified: ",
+    NoteKind.LOSSY: "lossy: ",
     **dict.fromkeys(CONTENTION, "contended: "),
 }
 CLAUSES = {
@@ -176,6 +179,7 @@ CLAUSES = {
     NoteKind.ATTENTION: "attention is {by}",
     NoteKind.HIDDEN_WEIGHTS: "verification cannot see {share} of the weights: these rows could be zero, and "
     "no output would leave its tolerance",
+    NoteKind.LOSSY: "{how}; verified to {allowed} only, and what is wrong by less is not told",
 }
 
 

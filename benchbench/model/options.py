@@ -219,6 +219,12 @@ class MeasureOptions:
         kept=False,
         of_baseline=False,
     )
+    max_error: str | float | None = _option(
+        "--max-error",
+        text="Of models of yours: let engines that lose precision, as by int8, compete if they are at most "
+        "so far off: 1%.",
+        kind=str | None,
+    )
     workloads: tuple[str, ...] = _names(
         "--workload", "-w", text="Only these workloads: gemm,conv2d, or 'gpt2*'."
     )
@@ -241,7 +247,8 @@ class MeasureOptions:
     modes: tuple[str, ...] = _names(
         "--mode",
         text="eager, compile, compile-freezing, max-autotune-no-cudagraphs, reduce-overhead, cudagraph, "
-        "function, xla, tensorrt, jit, lazy, graph.",
+        "function, xla, tensorrt, jit, lazy, graph; of models of yours also channels_last, aoti, "
+        "graph-dynamic.",
     )
     params: Mapping[str, Size | Sequence[Size]] = _named(
         "--param", "-p", text="Override sizes: batch=32,64; m=n=k=512,1024 ties them.", read=parse_params
@@ -346,6 +353,7 @@ class MeasureKeywords(TypedDict, total=False):
     """
 
     model: Names
+    max_error: str | float | None
     workloads: Names
     backends: Names
     pythons: Mapping[str, str | Path] | None

@@ -47,6 +47,7 @@ class Settings:
     allocator: Allocator = Allocator.STEADY
     isolation: Isolation = Isolation.FORK
     timeout_s: float = 300.0
+    max_error: float | None = None  # of a user's model on an engine that loses precision; None: on none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benchbench.backends.base import Backend
 from benchbench.errors import UsageError, unknown
 from benchbench.format import size
 from benchbench.launch.catalogue import WorkloadKind, workload_at
@@ -129,7 +130,7 @@ def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
         mode
         for probe in probes
         for backend in [backend_of(probe)]
-        for mode in (*backend.modes, *backend.own_modes, *backend.refused_modes)
+        for mode in (*backend.modes, *backend.only_own_modes, *backend.refused_modes)
     ]
     for mode in modes:
         if mode not in known:
@@ -165,7 +166,9 @@ def _cases_on(
     """The cases on one device, each with the reason why it cannot run; `placed`: the worlds it is part of."""
     workload, (device, absent) = entry_workload(entry), place
     backend = backend_of(probe)
-    usual = workload.modes(backend) if isinstance(workload, OwnModel) else backend.modes[:1]
+    usual = list(backend.modes[:1])
+    if isinstance(workload, OwnModel):
+        usual = [*workload.modes(backend), *(backend.lossy_modes if selection.takes_lossy else ())]
     modes = entry.mode or usual
     axes = (entry.dtype or [], modes, entry.cache, selection.environments, entry.threads or [0], placed)
     for point, (dtype, mode, cache, environment, threads, placement) in itertools.product(
@@ -187,7 +190,19 @@ def _cases_on(
             threads=threads,
             doubles=entry.double,
         )
-        yield case, absent or unsupported(case, workload, probe, device, launched=selection.launched)
+        lossless = _lossless(backend, mode) if not selection.takes_lossy else None
+        yield (
+            case,
+            absent or unsupported(case, workload, probe, device, launched=selection.launched) or lossless,
+        )
+
+
+def _lossless(backend: type[Backend] | Backend, mode: str) -> Obstacle | None:
+    """Why a mode is left out where nobody allows an error, if it loses precision."""
+    if mode not in backend.lossy_modes:
+        return None
+    reason = f"it is lossy, {backend.lossy_modes[mode]}: --max-error 1% would let it compete"
+    return Obstacle(Status.UNSUPPORTED, reason)
 
 
 def _sized(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
@@ -240,8 +255,7 @@ def unsupported(
     if not (backend.virtual or backend.computes(workload.frameworks())):
         unwritten = f"{case.workload} has no build_{backend.framework}"
         return Obstacle(Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten))
-    is_of_models = case.mode in backend.own_modes and case.mode not in backend.modes
-    if is_of_models and not isinstance(workload, OwnModel):
+    if case.mode in backend.only_own_modes and not isinstance(workload, OwnModel):
         return Obstacle(Status.UNSUPPORTED, f"{case.mode} is a mode of your own models only")
     if reason_undivided := undivided(case, workload, probe, device, launched=launched):
         return reason_undivided

@@ -103,6 +103,7 @@ class Selection:
     worlds: tuple[str, ...] = ()  # numbers of devices, or names of them
     strategies: tuple[Strategy, ...] = ()
     threads: tuple[int, ...] = ()  # several make cases; one is a setting, but of what compares several
+    takes_lossy: bool = False  # engines that lose precision compete, of a user's model
     launched: bool = False  # by a launcher: each rank sees the devices that it was given, the first not all
     hosts: int = 1  # on which the devices of a world of several lie
 

@@ -20,6 +20,7 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from benchbench import __version__
+from benchbench.environments.targets import backend_class
 from benchbench.errors import NothingToMeasure, UnreadableInput
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
@@ -301,6 +302,7 @@ class Recorder:
         """`order`: how many records the run has already."""
         self._pool = pool
         self._policy = info.policy
+        self._max_error = info.settings.max_error
         self._smallest = smallest(info.plan)  # by which a whole sequence is verified at the small size
         self._versions = {probe.target.name: probe.version for probe in info.probes}
         self._models = {
@@ -356,12 +358,21 @@ class Recorder:
             if isinstance(failure, Failure):
                 return failure, "fork", {}
         stages: dict[str, float] = {}
+        reference = self._allowed(case, reference)
         job: dict[str, Any] = {"kind": "measure", "reference": reference, "verified": error}
         job |= {"warm": case.id in self._compiled, "policy": dataclasses.asdict(self._policy)}
         self._compiled.add(case.id)
         with self._pool.watch(case) as observer:
             answer, isolation = self._pool.ask(case, job)
         return observer.seen_in(decoded(answer, stages)), isolation, stages
+
+    def _allowed(self, case: Case, reference: Message | None) -> Message | None:
+        """The reference, from which an engine that loses precision may be as far as was asked for."""
+        allowed = self._max_error
+        if reference is None or allowed is None or case.mode not in backend_class(case.backend).lossy_modes:
+            return reference
+        tolerance = {name: limit and max(limit, allowed) for name, limit in reference["tolerance"].items()}
+        return {**reference, "tolerance": tolerance}
 
     def _called(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
         """A function of the user's: nothing is known of it that it could be verified by."""

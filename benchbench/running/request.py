@@ -22,7 +22,7 @@ from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
-from benchbench.plan.suite import Entry, Selection, Suite, environments, parse_world, select
+from benchbench.plan.suite import Entry, Selection, Suite, environments, fraction, parse_world, select
 from benchbench.timing.policy import POLICIES, of_rounds, within
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy)
@@ -135,6 +135,7 @@ def selection(options: MeasureOptions) -> Selection:
         worlds=_worlds(options.worlds, options.devices),
         strategies=tuple(member(Strategy, name) for name in options.strategies),
         threads=tuple(dict.fromkeys(options.threads)),
+        takes_lossy=options.max_error is not None,
         environments=environments(
             {
                 name: [value] if isinstance(value, str) else value
@@ -161,7 +162,19 @@ def settings(options: MeasureOptions) -> Settings:
         allocator=member(Allocator, options.allocator),
         isolation=member(Isolation, options.isolation),
         timeout_s=_within("seconds for a process", options.timeout_s, MOST_S),
+        max_error=max_error(options),
     )
+
+
+def max_error(options: MeasureOptions) -> float | None:
+    """How far results of lossy engines may be off, as a fraction; None: none competes. Raises UsageError."""
+    if options.max_error is None:
+        return None
+    if not options.model:
+        raise UsageError(
+            "--max-error is for models of yours.", "Name one: accelbench run my_model.py --max-error 1%."
+        )
+    return fraction(str(options.max_error))
 
 
 def _within(what: str, value: N, most: int) -> N:

@@ -91,7 +91,7 @@ class Precomputed:
 
     def _export_jobs(self, cases: Iterable[Case]) -> Iterator[Job]:
         for case in cases:
-            if not load_class("benchbench.backends", case.backend, Backend).exports:  # type: ignore[type-abstract]
+            if case.mode not in _backend(case).exporting_modes:
                 continue
 
             def answered(answer: Answer, case: Case = case) -> Iterable[Job]:

@@ -125,6 +125,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
             *session.notes,
             *unused_notes(backend, case, workload),
             *waiting,
+            *lossy_notes(backend, case, allowed),
             *notes_of(opened, samples, compiled),
         ),
         workload_version=workload.work_version,
@@ -237,6 +238,12 @@ def unused_notes(backend: Backend, case: Case, workload: Workload) -> Iterator[N
     if workload.forward_unused and case.mode in backend.runs_unused:
         what = "a forward pass, which these gradients do not need"
         yield note(NoteKind.EXECUTED, times=1 + workload.forward_unused, what=what)
+
+
+def lossy_notes(backend: Backend, case: Case, allowed: float | None) -> Iterator[Note]:
+    """A note where the engine loses more than rounding does. `allowed`: the relative error."""
+    if how := backend.lossy_modes.get(case.mode):
+        yield note(NoteKind.LOSSY, how=how, allowed=allowed or 0.0)
 
 
 def together(timer: Timer, session: Session) -> Stopwatch:

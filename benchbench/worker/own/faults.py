@@ -19,6 +19,7 @@ TOOLS = (
     ("torch.fx.experimental.symbolic_shapes", "torch.export"),
     ("torch._export", "torch.export"),
     ("torch._dynamo", "torch.compile"),
+    ("torch._inductor", "torch's inductor"),
 )
 OPERATOR = re.compile(r"aten\.(\w+)")
 BRANCHES = re.compile(r"data-dependent")
