@@ -18,7 +18,7 @@ from tests.test_architecture import ROOT
 PAGE = (ROOT / "docs/ci.md").read_text()
 WORKFLOW = (ROOT / "docs/ci.yml").read_text()
 MODEL = "shop/ranking.py"
-FILES = (MODEL, "benchmarks/ranking.py", "accelbench.toml", "benchmarks/suite.toml")
+FILES = (MODEL, "benchmarks/ranking.py", "accelbench.toml", "benchmarks/suite.toml", ".gitignore")
 BUILD_FAKE = """
     def build_fake(self, context, arrays):
         from shop.ranking import SECONDS, scores
@@ -193,7 +193,14 @@ def run_job(job: str, checkout: Path, runner: Path, code: int = 0) -> str:
         assert "NOT COMPARABLE: no case could be tested" in told
         pytest.skip("others kept the machine busy, and the gate said so")
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert untracked(checkout) == ""
     return told
+
+
+def untracked(checkout: Path) -> str:
+    """What `git status` shows."""
+    command = ["git", "status", "--porcelain"]
+    return subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True).stdout
 
 
 def shell(commands: str, checkout: Path, runner: Path) -> subprocess.CompletedProcess[str]:
