@@ -7,6 +7,7 @@ foreign interpreters.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -73,6 +74,7 @@ def serve(lines: Any, backend: Backend, job: Message, descriptor: int) -> None:
     preload_for(backend, job)
     path = Path(f"{job['folder']}.answer")
     own = children()  # which its framework started
+    gc.freeze()  # a process that collects its garbage need not go through what the framework's import made
     pid = os.fork()
     if pid == 0:
         os.close(descriptor)  # one job cannot answer for another
