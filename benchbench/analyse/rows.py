@@ -196,7 +196,7 @@ def _with_profile(row: Row, run: Run) -> Row:
 
 
 def _left_out(info: RunInfo, left_out: LeftOut) -> Row:
-    version, model = _probed(info, left_out.case)
+    version, model = probed(info, left_out.case)
     return Row(
         case=left_out.case,
         status=left_out.status,
@@ -210,7 +210,7 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     """The row of a planned case; records in any order give the same row."""
     done = sorted(records, key=lambda record: record.round)
     measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
-    version, model = _probed(context.info, case)
+    version, model = probed(context.info, case)
     if done:
         version, model = done[0].framework_version, done[0].device_model
     status, message = _ending(done)
@@ -237,13 +237,31 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     return replace(made, notes=(*_part_notes(done), *made.notes))
 
 
-def _probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
-    """The framework's version and the device's model."""
+def probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
+    """The framework's version and the device's model, as they were found before anything was measured."""
     for probe in info.probes:
         if probe.target.name == case.target:
             models = [device.model for device in probe.devices if device.name == case.device]
             return probe.version, models[0] if models else None
     return None, None
+
+
+def why_unranked(case: Case, model: str | None, records: Sequence[Record]) -> str:
+    """Why the speed of a planned case says nothing beside that of others; empty where it does.
+
+    `model`: of its device. `records`: of the case. As its row says, and in a tenth of the time.
+    """
+    status, _ = _ending(sorted(records, key=lambda record: record.round))
+    measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
+    if status not in MEASURED:
+        return str(status)
+    if implausible(case, model, measured):
+        return str(Status.IMPLAUSIBLE)
+    kinds = {each.kind for process in measured for each in process.notes}
+    if kinds.intersection(UNRANKED):
+        return "not ranked"
+    verified = _relative_error(records, "").value is not None or NoteKind.SIMULATED in kinds
+    return "" if verified else "not verified"
 
 
 def _ending(records: Sequence[Record]) -> tuple[Status, str]:

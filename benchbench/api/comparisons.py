@@ -14,13 +14,15 @@ from benchbench.api.stored import folder, load, profile
 from benchbench.errors import AccelbenchWarning, UnreadableInput, member
 from benchbench.judging import comparison
 from benchbench.judging.comparison import THRESHOLD, BetweenSessions, Comparison, valid_threshold
-from benchbench.judging.series import Trend, trends
+from benchbench.judging.series import Trend, is_wanted, trends
 from benchbench.model.device import Machine
 from benchbench.model.options import Names, Variance, several
 from benchbench.model.run import Run
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
 from benchbench.store.selectors import results_folder
+from benchbench.summaries.cache import read_summaries
+from benchbench.summaries.summary import RunSummary, summaries
 
 if TYPE_CHECKING:
     from benchbench.analyse.pricing import Prices
@@ -98,16 +100,22 @@ def history(
     root, quantity = results_folder(results), metrics.metric_named(metric)
     if not selectors.run_ids(root):
         folder("latest", root)  # tells what to do
-    told = observer or RunObserver()
-    stored = selectors.read_all(root, lambda reason: told.note(f"left out: {reason}"))
-    return trends(_told(stored, told), quantity, several(cases), threshold, by)
+    told, patterns = observer or RunObserver(), several(cases)
+    stored = read_summaries(
+        root,
+        [quantity],
+        lambda case: is_wanted(case, patterns),
+        skipped=lambda reason: told.note(f"left out: {reason}"),
+        told=told.note,
+    )
+    return trends(_told(stored, told), quantity, patterns, threshold, by)
 
 
-def _told(stored: Iterable[Run], observer: RunObserver) -> Iterator[Run]:
+def _told(stored: Iterable[RunSummary], observer: RunObserver) -> Iterator[RunSummary]:
     """The same runs; damaged lines of each are told."""
     for run in stored:
         if run.damaged:
-            observer.note(f"damaged, not in this history: run {run.info.id}, {'; '.join(run.damaged)}")
+            observer.note(f"damaged, not in this history: run {run.id}, {'; '.join(run.damaged)}")
         yield run
 
 
@@ -141,6 +149,7 @@ def hardware(
     prices: Prices | None = None,
     dedicated: bool = False,
     results: str | Path | None = None,
+    observer: RunObserver | None = None,
 ) -> HardwareComparison:
     """What `accelbench hardware` shows: who is fastest, cheapest and most frugal, and which machine is slow.
 
@@ -148,20 +157,28 @@ def hardware(
     left out with an AccelbenchWarning. `cases`: parts of cases' ids, or patterns of whole ones. `tags`: what
     a run must be filed under; `since`: an ISO date. `by`: the tag that names machines. `prices`: of devices,
     else those of the nearest accelbench.toml. `dedicated`: nobody else uses the machines.
+    An `observer` is told how far reading has come, where it takes long.
     Raises UsageError, UnreadableInput where there is no run.
     """
     from benchbench.choosing.choice import compare_hardware
     from benchbench.plan.config import known_prices
 
     chosen = [each if isinstance(each, Run) else load(each, results) for each in runs]
-    wanted = selectors.RunFilter(tags=tags or {}, since=since)
-    shown = [run for run in chosen or _all_runs(results_folder(results)) if wanted.takes(run.info)]
-    return compare_hardware(shown, prices or known_prices(), cases=several(cases), by=by, dedicated=dedicated)
+    wanted, patterns = selectors.RunFilter(tags=tags or {}, since=since), several(cases)
+    known = summaries(chosen) if chosen else _all_runs(results_folder(results), patterns, observer)
+    shown = (run for run in known if wanted.takes(run))
+    return compare_hardware(shown, prices or known_prices(), cases=patterns, by=by, dedicated=dedicated)
 
 
-def _all_runs(root: Path) -> Iterator[Run]:
+def _all_runs(root: Path, patterns: Sequence[str], observer: RunObserver | None) -> Iterator[RunSummary]:
+    from benchbench.analyse.metrics import ENERGY, LATENCY
+
     if not selectors.run_ids(root):
         folder("latest", root)  # tells what to do
-    return selectors.read_all(
-        root, lambda reason: warnings.warn(AccelbenchWarning(f"left out: {reason}"), stacklevel=2)
+    return read_summaries(
+        root,
+        [LATENCY, ENERGY],
+        lambda case: is_wanted(case, patterns),
+        skipped=lambda reason: warnings.warn(AccelbenchWarning(f"left out: {reason}"), stacklevel=4),
+        told=(observer or RunObserver()).note,
     )

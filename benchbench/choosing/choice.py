@@ -7,7 +7,7 @@ offer no other beats in both rate and price.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -32,6 +32,7 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.stats import Difference, mean
+from benchbench.summaries.summary import RunSummary, summaries
 
 K = TypeVar("K")
 
@@ -54,7 +55,7 @@ class HardwareComparison:
 
 
 def compare_hardware(
-    runs: Iterable[Run],
+    runs: Iterable[Run | RunSummary],
     prices: Prices | None = None,
     *,
     cases: Sequence[str] = (),
@@ -66,13 +67,13 @@ def compare_hardware(
     `by`: the tag that names machines; `dedicated`: nobody else uses them, so that their days differ less.
     Raises UsageError where no run has the tag.
     """
-    stored = list(runs)
-    evidence = evidence_of(stored, cases, by)
+    names: list[str] = []
+    evidence = evidence_of(_named(runs, names), cases, by)
     assumed = ASSUMED_DEDICATED if dedicated else ASSUMED_SHARED
     choices = work_choices(evidence.sessions, prices, assumed)
     overall, common = overall_offers(choices, prices)
     return HardwareComparison(
-        runs=tuple(run.info.id for run in stored),
+        runs=tuple(names),
         evidence=evidence,
         choices=tuple(choices),
         overall=tuple(overall),
@@ -81,6 +82,13 @@ def compare_hardware(
         prices=prices,
         assumed=assumed,
     )
+
+
+def _named(runs: Iterable[Run | RunSummary], names: list[str]) -> Iterator[RunSummary]:
+    """The summaries of the runs, whose ids `names` then has: not all runs fit in memory."""
+    for run in summaries(runs):
+        names.append(run.id)
+        yield run
 
 
 class Aim(StrEnum):

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from benchbench.analyse.digest import CaseDigest, digest
+from benchbench.analyse.digest import CaseDigest
 from benchbench.analyse.metrics import LATENCY, Metric
-from benchbench.analyse.roofline import device_of
-from benchbench.analyse.rows import Row, rows
 from benchbench.errors import UsageError, unknown
 from benchbench.format import count_of
 from benchbench.judging.pairs import LEAST_PROCESSES, PARTS_APART
@@ -22,11 +20,11 @@ from benchbench.judging.sessions import ENOUGH, Hours, days_of, hours_of
 from benchbench.machine.environment import fingerprint
 from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case
-from benchbench.model.note import NoteKind
 from benchbench.model.placement import Strategy, suffix
-from benchbench.model.run import Run, RunInfo, Settings
+from benchbench.model.run import Run, Settings
 from benchbench.stats import Difference, deviation, mean, t_quantile
 from benchbench.store.naming import begun
+from benchbench.summaries.summary import RunSummary, summaries
 
 TAG = "machine"  # names the machine of a run, where nothing else is asked for
 DIGITS = 8  # of a machine's id, enough to tell thousands apart
@@ -107,7 +105,9 @@ class Evidence:
     left_out: Mapping[str, int]
 
 
-def evidence_of(runs: Iterable[Run], cases: Sequence[str] = (), by: str | None = None) -> Evidence:
+def evidence_of(
+    runs: Iterable[Run | RunSummary], cases: Sequence[str] = (), by: str | None = None
+) -> Evidence:
     """What the runs measured of each case on each hardware; halves of `compare --ab` do not count.
 
     `cases`: parts of ids, or patterns of whole ones; none means all. `by`: the tag that names machines.
@@ -115,20 +115,28 @@ def evidence_of(runs: Iterable[Run], cases: Sequence[str] = (), by: str | None =
     Of a case on one hardware the framework's version of the newest run counts, and of a work the workload's
     version of the newest run. Raises UsageError where no run has the tag.
     """
-    stored = sorted(
-        (run for run in runs if run.info.partner is None), key=lambda run: (begun(run.info), run.info.id)
-    )
-    if by and stored and not any(by in run.info.tags for run in stored):
-        known = sorted({name for run in stored for name in run.info.tags})
-        raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, known))
-    left_out: Counter[str] = Counter()
-    measured = [
-        session
-        for run in stored
-        for processes in _wanted(run, cases)
-        if (session := _session(run.info, processes, by or TAG, left_out))
-    ]
+    seen: list[_Measured] = []
+    tags: set[str] = set()
+    for run in summaries(runs):
+        if not run.is_half:
+            tags |= run.tags.keys()
+            seen.append(_measured(run, cases, by or TAG))
+    if by and seen and by not in tags:
+        raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, sorted(tags)))
+    seen.sort(key=lambda each: (each.begun, each.run))
+    left_out = sum((each.left_out for each in seen), Counter[str]())
+    measured = [session for each in seen for session in each.sessions]
     return Evidence(sessions=tuple(_newest(measured, left_out)), left_out=dict(left_out))
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What a run measured that counts, and why the rest does not: the part of it that is kept in memory."""
+
+    begun: float  # Unix time
+    run: str
+    sessions: tuple[CaseSession, ...]
+    left_out: Counter[str]
 
 
 def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[Hours]:
@@ -148,52 +156,38 @@ def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterator[Hours]:
     return (list(hours.values()) for hours in days.values())
 
 
-def machine_name(info: RunInfo, by: str) -> str:
-    """The tag's value, else the beginning of the machine's id."""
-    return info.tags.get(by) or info.machine_id[:DIGITS] or UNNAMED
+def _measured(run: RunSummary, cases: Sequence[str], by: str) -> _Measured:
+    left_out: Counter[str] = Counter()
+    machine = run.tags.get(by) or run.machine_id[:DIGITS] or UNNAMED
+    kind = fingerprint(run.machine)
+    sessions = []
+    for name, case in run.cases.items():
+        if cases and not any(part in name or fnmatchcase(name, part) for part in cases):
+            continue
+        hardware, found = Hardware(case.facts.device, case.facts.threads), case.digest
+        if fault := _fault(case.facts.unranked, found):
+            left_out[f"{fault}, on {hardware.label}"] += 1
+            continue
+        assert found.case
+        sessions.append(
+            CaseSession(
+                case=found.case,
+                type=MachineType(hardware, run.machine.cpu, kind, run.settings),
+                machine=machine,
+                run=run.id,
+                started=run.started,
+                processes=found,
+            )
+        )
+    return _Measured(begun(run), run.id, tuple(sessions), left_out)
 
 
-def _wanted(run: Run, cases: Sequence[str]) -> Iterator[tuple[Row, CaseDigest]]:
-    """The cases that were planned and asked for."""
-    known = {row.case.id: row for row in rows(run)}
-    for name, processes in digest(run).cases.items():
-        wanted = not cases or any(part in name or fnmatchcase(name, part) for part in cases)
-        if wanted and not processes.absent and name in known:
-            yield known[name], processes
-
-
-def _session(
-    info: RunInfo, measured: tuple[Row, CaseDigest], by: str, left_out: Counter[str]
-) -> CaseSession | None:
-    """The session of a case; None of what does not count, which is then in `left_out`."""
-    row, processes = measured
-    hardware = _hardware(info, row)
-    if fault := _fault(row, processes):
-        left_out[f"{fault}, on {hardware.label}"] += 1
-        return None
-    return CaseSession(
-        case=row.case,
-        type=MachineType(hardware, info.machine.cpu, fingerprint(info.machine), info.settings),
-        machine=machine_name(info, by),
-        run=info.id,
-        started=info.started,
-        processes=processes,
-    )
-
-
-def _hardware(info: RunInfo, row: Row) -> Hardware:
-    model, threads = device_of(info, row.case, row.device_name)
-    return Hardware(model or row.case.device, threads or 0)
-
-
-def _fault(row: Row, processes: CaseDigest) -> str:
+def _fault(unranked: str, processes: CaseDigest) -> str:
     """Why a case does not count; empty where it does."""
-    simulated = any(note.kind is NoteKind.SIMULATED for note in row.notes)
+    if unranked:
+        return unranked
     count = len(processes.logs(LATENCY))
     faults = {
-        str(row.status): not row.ok,
-        "not ranked": row.unranked,
-        "not verified": row.relative_error.value is None and not simulated,
         "contended": bool(processes.contended),
         "still warming up": processes.unsteady > 0,
         "processes disagree": bool(processes.disagreement(LATENCY)),

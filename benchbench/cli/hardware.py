@@ -69,6 +69,7 @@ def hardware(
     Examples: accelbench hardware --price '*H100*=2.5 EUR' --price '*L4*=0.7'; accelbench hardware --by node
     """
     from benchbench import api
+    from benchbench.cli.live import Lines
     from benchbench.documents.hardware import hardware_document
     from benchbench.plan.config import known_prices
 
@@ -82,6 +83,7 @@ def hardware(
         prices=known_prices(price or ()),
         dedicated=dedicated,
         results=results,
+        observer=Lines(),
     )
     document = hardware_document(found, split_names(columns))
     print_document(document, chosen, output or (results if has_pictures(chosen) else None))

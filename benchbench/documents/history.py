@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from benchbench import format as fmt
@@ -34,6 +34,7 @@ FIELDS = (
     *("case", "metric", "unit", "tag", "run", "started", "value", "processes", "change"),
     *("spike", "contended", "not_comparable", "damaged"),
 )
+POINT = tuple(field.name for field in fields(Point))
 LOTTERY = "runs go back and forth between these: no change of the code"
 NOTHING = "no stored run has such a case, or a value of it: accelbench report shows the ids of cases"
 READING = (
@@ -243,6 +244,7 @@ def _records(trend: Trend) -> Iterator[dict[str, Any]]:
     """A row per point; `change`: the ratio of the level that begins with it to the one before."""
     changes = {change.index: change.ratio for change in trend.history.changes}
     bars = dict(zip(trend.boundaries, trend.bars, strict=True))
+    spikes = frozenset(trend.history.outliers)
     for index, point in enumerate(trend.points):
         yield {
             "case": trend.case,
@@ -254,7 +256,7 @@ def _records(trend: Trend) -> Iterator[dict[str, Any]]:
             "value": point.value,
             "processes": len(point.processes),
             "change": changes.get(index),
-            "spike": index in trend.history.outliers,
+            "spike": index in spikes,
             "contended": point.contended,
             "not_comparable": bars.get(index),
             "damaged": point.damaged,
@@ -269,7 +271,7 @@ def _fields(trend: Trend) -> dict[str, Any]:
         "unit": trend.metric.unit,
         "by": trend.by,
         "untagged": trend.untagged,
-        "points": [asdict(point) for point in trend.points],
+        "points": [{name: getattr(point, name) for name in POINT} for point in trend.points],
         "changes": [_change(trend, change) for change in trend.history.changes],
         "recurring": trend.history.recurring,
         "segments": [asdict(segment) for segment in trend.history.segments],

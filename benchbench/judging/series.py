@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
-from benchbench.analyse.digest import CaseDigest, Digest, case_bars, digest, run_bars
+from benchbench.analyse.digest import case_bars, run_bars
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points
-from benchbench.machine.environment import fingerprint
-from benchbench.model.case import Case
+from benchbench.machine.environment import MEMORY_TOLERANCE, fingerprint
+from benchbench.model.device import Machine
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.stats import median
 from benchbench.store.naming import begun, bisect_of
+from benchbench.summaries.summary import CaseSummary, Facts, Planned, RunSummary, Setup, summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ class Series:
 
 
 def series(
-    runs: Iterable[Run], metric: Metric, patterns: Sequence[str] = (), by: str | None = None
+    runs: Iterable[Run | RunSummary], metric: Metric, patterns: Sequence[str] = (), by: str | None = None
 ) -> list[Series]:
     """A series per case whose id holds or matches one of `patterns`; runs may come in any order.
 
@@ -82,11 +85,11 @@ def series(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A case in one run, with what says whether another can be compared with it; `run` has no cases."""
+    """A case in one run, with what says whether another can be compared with it."""
 
     point: Point
-    run: Digest
-    case: CaseDigest
+    setup: Setup
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,66 +103,66 @@ class _Seen:
 
 
 def _seen_runs(
-    runs: Iterable[Run], metric: Metric, patterns: Sequence[str], by: str | None
-) -> tuple[list[_Seen], dict[str, Case]]:
+    runs: Iterable[Run | RunSummary], metric: Metric, patterns: Sequence[str], by: str | None
+) -> tuple[list[_Seen], dict[str, Planned]]:
     """The runs that count, and the cases of all of them by id."""
     kept: list[_Seen] = []
-    planned: dict[str, Case] = {}
-    for run in runs:
-        planned.update((case.id, case) for case in run.info.plan)
-        if run.info.partner is None and not bisect_of(run.info.tags):
+    planned: dict[str, Planned] = {}
+    for run in summaries(runs):
+        planned.update((case.id, case) for case in run.planned)
+        if not (run.is_half or bisect_of(run.tags)):
             kept.append(_seen(run, metric, patterns, by))
     return kept, planned
 
 
-def _check_patterns(patterns: Sequence[str], planned: Collection[Case]) -> None:
+def _check_patterns(patterns: Sequence[str], planned: Collection[Planned]) -> None:
     """Raise UsageError for one that none of these cases has or matches."""
     for pattern in patterns:
-        if not any(_wanted(case.id, [pattern]) for case in planned):
+        if not any(is_wanted(case.id, [pattern]) for case in planned):
             known = sorted({name for case in planned for name in (case.workload, case.target)})
             hint = unknown("workloads and targets", pattern, known)
             raise UsageError(f"No stored run has a case named {pattern!r}.", hint)
 
 
-def _seen(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> _Seen:
-    reduced = digest(run)
-    alone = replace(reduced, cases={})
-    tag = run.info.tags.get(by) if by else None
+def _seen(run: RunSummary, metric: Metric, patterns: Sequence[str], by: str | None) -> _Seen:
+    tag = run.tags.get(by) if by else None
     cases = tuple(
-        (name, _Measured(point, alone, case))
-        for name, case in reduced.cases.items()
-        if _wanted(name, patterns) and (point := _point(alone, case, metric, tag))
+        (name, _Measured(point, run.setup, case.facts))
+        for name, case in run.cases.items()
+        if is_wanted(name, patterns) and (point := _point(run, case, metric, tag))
     )
-    return _Seen(begun(run.info), run.info.id, run.info.tags, cases)
+    return _Seen(begun(run), run.id, run.tags, cases)
 
 
-def _point(run: Digest, case: CaseDigest, metric: Metric, tag: str | None) -> Point | None:
-    processes = _processes(case, metric)
-    value = _pooled(processes, metric) if processes else None
-    if value is None:
+def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) -> Point | None:
+    values = case.of(metric)
+    if values is None or values.pooled is None:
         return None
+    found = case.facts.digest
     return Point(
         run=run.id,
         started=run.started,
-        value=value,
-        version=case.version,
-        hardware=f"{fingerprint(run.machine)}/{case.device_model}",
-        device=case.device_model or run.machine.cpu,
-        backend=case.case.backend if case.case else "",
-        threads=(case.case.threads if case.case else 0) or run.settings.threads,
-        processes=processes,
+        value=values.pooled,
+        version=found.version,
+        hardware=f"{_fingerprint(run.machine)}/{found.device_model}",
+        device=found.device_model or run.machine.cpu,
+        backend=found.case.backend if found.case else "",
+        threads=(found.case.threads if found.case else 0) or run.settings.threads,
+        processes=values.known,
         runs=(run.id,),
         tag=tag,
-        contended=case.disturbance(metric),
+        contended=found.disturbance(metric),
         damaged=tuple(f"{run.id}: {text}" for text in run.damaged),
     )
 
 
-def _processes(case: CaseDigest, metric: Metric) -> tuple[float, ...]:
-    return tuple(value for value in case.of(metric) if value is not None and 0 < value < math.inf)
+@lru_cache(maxsize=1024)
+def _fingerprint(machine: Machine) -> str:
+    return fingerprint(machine)
 
 
-def _wanted(case: str, patterns: Sequence[str]) -> bool:
+def is_wanted(case: str, patterns: Sequence[str]) -> bool:
+    """Whether a case's id holds or matches one of the patterns; without any, each does."""
     return not patterns or any(pattern in case or fnmatchcase(case, pattern) for pattern in patterns)
 
 
@@ -197,17 +200,44 @@ def _series(
 def _comparable(measured: Sequence[_Measured]) -> list[list[_Measured]]:
     """Groups in the order of their first: each can be compared with the one before it in its group."""
     groups: list[list[_Measured]] = []
+    places: dict[tuple[object, ...], set[int]] = {}  # what has to be equal → the groups whose last has it
+    own = -1  # the group of the one before
     for each in measured:
-        group = next((known for known in groups if not _bars(known[-1], each)), None)
-        if group is None:
-            groups.append([each])
-        else:
-            group.append(each)
+        if own < 0 or not _same(groups[own][-1], each):
+            kind, band = _kind(each), _memory_band(each.setup.machine)
+            near = [index for step in (-1, 0, 1) for index in places.get((*kind, band + step), ())]
+            own = next((index for index in sorted(near) if not _bars(groups[index][-1], each)), len(groups))
+            if own == len(groups):
+                groups.append([])
+            else:
+                last = groups[own][-1]
+                places[*_kind(last), _memory_band(last.setup.machine)].discard(own)
+            places.setdefault((*kind, band), set()).add(own)
+        groups[own].append(each)
     return groups
 
 
+def _same(one: _Measured, other: _Measured) -> bool:
+    """Whether nothing but the values can differ: most runs share these with the one before."""
+    return one.setup is other.setup and one.facts is other.facts
+
+
+def _kind(measured: _Measured) -> tuple[object, ...]:
+    """What is equal in all that can be compared: to look among those is quicker than to compare with all."""
+    settings, found = measured.setup.settings, measured.facts.digest
+    counted = found.cost and (found.cost.flops, found.cost.bytes, found.cost.items, found.cost.item)
+    hardware = _fingerprint(replace(measured.setup.machine, memory_bytes=0))
+    how = settings.threads, settings.allocator, settings.isolation
+    return hardware, *how, found.device_model, found.workload_version, counted, found.timer
+
+
+def _memory_band(machine: Machine) -> int:
+    """Machines that are the same but for a little memory are in the same band or in neighbouring ones."""
+    return math.floor(math.log(max(machine.memory_bytes, 1)) / -math.log1p(-MEMORY_TOLERANCE))
+
+
 def _bars(one: _Measured, other: _Measured) -> list[str]:
-    return [*run_bars(one.run, other.run), *case_bars(one.case, other.case)]
+    return [*run_bars(one.setup, other.setup), *case_bars(one.facts.digest, other.facts.digest)]
 
 
 def _by_tag(points: Sequence[Point], metric: Metric, places: Mapping[str, int]) -> list[Point]:
@@ -257,12 +287,13 @@ class Trend:
 
     def sides(self, change: Change) -> tuple[Point, Point]:
         """The points between which it lies."""
-        quiet = [point for point in self.points[: change.index] if not point.contended]
-        return quiet[-1], self.points[change.index]
+        earlier = reversed(range(change.index))
+        before = next(index for index in earlier if not self.points[index].contended)
+        return self.points[before], self.points[change.index]
 
 
 def trends(
-    runs: Iterable[Run],
+    runs: Iterable[Run | RunSummary],
     metric: Metric,
     patterns: Sequence[str] = (),
     threshold: float = 0.03,
@@ -323,16 +354,16 @@ def _events(located: Sequence[_Located]) -> Iterator[SharedChange]:
     """An event lasts two days from its first change, and has one change of a case."""
     rest = sorted(located, key=lambda each: (each.when, each.case))
     while rest:
-        first = rest[0]
-        near = [each for each in rest if each.when - first.when <= TOGETHER_S]
-        own = {each.case: each for each in reversed(near)}
+        first, own = rest[0], dict[str, _Located]()
+        end = bisect_right(rest, first.when + TOGETHER_S, key=lambda each: each.when)
+        later = [each for each in rest[:end] if own.setdefault(each.case, each) is not each]
+        rest = later + rest[end:]
         yield SharedChange(
             day=first.day,
             direction=first.change.direction,
             cases=tuple(sorted(own)),
             changes=tuple(own[case].change for case in sorted(own)),
         )
-        rest = [each for each in rest if each not in own.values()]
 
 
 def _trend(series: Series, metric: Metric, threshold: float, by: str | None, family: int) -> Trend:
@@ -354,7 +385,7 @@ def _history(
 ) -> History:
     """The changes among the points that nobody disturbed; indices are those of all points."""
     quiet = [index for index, point in enumerate(points) if not point.contended]
-    starts = {sum(index < boundary for index in quiet) for boundary in boundaries}
+    starts = {bisect_left(quiet, boundary) for boundary in boundaries}
     history = change_points(
         [points[index].value for index in quiet],
         threshold=threshold,

@@ -1,0 +1,1 @@
+"""Stored runs reduced to what histories and comparisons of hardware need, and a cache of that."""

@@ -1,0 +1,308 @@
+"""The cache of summaries says what the runs' files say, is kept as they are read, and may be lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from benchbench import api
+from benchbench.analyse.metrics import METRICS, metric_named
+from benchbench.choosing.sessions import evidence_of
+from benchbench.documents.history import history_document
+from benchbench.judging.series import trends
+from benchbench.model.case import LeftOut
+from benchbench.model.record import Record
+from benchbench.model.run import Partner, Run
+from benchbench.model.status import Status
+from benchbench.store import runs
+from benchbench.summaries import cache
+from benchbench.summaries.cache import read_summaries
+from benchbench.summaries.summary import RunSummary, summarise
+from tests.factories import a_case, a_failure, a_machine, a_record, a_run, some_rounds
+from tests.program import environment
+from tests.test_architecture import ROOT
+from tests.test_linear_growth import FEW_READ, MORE_READ, STEEPEST, a_store, steepness
+
+LATENCY = metric_named("latency_s")
+RUNS = 8
+# What the code of summaries imports and does not compute with: errors, paths, where workloads are found.
+KNOWS_NO_MEASUREMENT = {"arrays", "backends", "errors", "launch", "paths", "registry", "traces", "wire"}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def files_of(own_cache: Path) -> list[Path]:
+    return sorted(own_cache.rglob("*.sqlite"))
+
+
+def all_kinds() -> list[Run]:
+    """Runs that differ in all that a summary tells."""
+    fails, slow, absent = a_case(params={"m": 1}), a_case(params={"m": 2}), a_case(params={"m": 3})
+    records: list[Record] = [*some_rounds(0.001, 0.0011, 0.0012), a_record(a_failure(), case=fails)]
+    left_out = (LeftOut(case=absent, status=Status.UNSUPPORTED, reason="no graph"),)
+    plan = (a_case(), fails, slow)
+    whole = a_run(records, id="R1", started="2026-01-01T00:00:00+00:00", left_out=left_out, plan=plan)
+    half = Partner(label="A", run="R1", cases={})
+    return [
+        whole,
+        a_run(some_rounds(0.001, 0.1), id="R2", started="2026-01-02T00:00:00+00:00"),  # they disagree
+        a_run(id="R3", started="2026-01-03T00:00:00+00:00", partner=half),
+        a_run(id="R4", started="2026-01-04T00:00:00+00:00", machine=a_machine(cores=4), tags={"commit": "é"}),
+        a_run(some_rounds(0.002, steady=False), id="R5", started="2026-01-05T00:00:00+00:00"),
+        a_run([], id="R6", started="2026-01-06T00:00:00+00:00", plan=plan),
+    ]
+
+
+def kept(root: Path, stored: Sequence[Run]) -> Path:
+    for run in stored:
+        runs.keep(root, run)
+    return root
+
+
+def read(root: Path) -> list[RunSummary]:
+    return list(read_summaries(root, METRICS, skipped=pytest.fail))
+
+
+def spoil(root: Path, *, same_time: bool) -> None:
+    """Other bytes in all records; by their sizes, and times if so, the files are as they were."""
+    for path in root.rglob(runs.RECORDS):
+        times = path.stat()
+        path.write_bytes(b"x" * times.st_size)
+        if same_time:
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_what_is_kept_is_what_was_read(tmp_path: Path) -> None:
+    root = kept(tmp_path / "results", all_kinds())
+    direct = [summarise(runs.read_run(root / runs.RUNS / f"R{number}")) for number in range(1, 7)]
+    assert read(root) == direct
+    spoil(root, same_time=True)  # so that nothing but the cache can tell
+    assert read(root) == direct
+
+
+def test_a_history_and_hardware_are_the_same_with_the_cache_and_without(tmp_path: Path) -> None:
+    root = kept(tmp_path / "results", all_kinds())
+    stored = [runs.read_run(root / runs.RUNS / f"R{number}") for number in range(1, 7)]
+    for metric in METRICS:
+        for _ in range(2):
+            found = trends(read_summaries(root, [metric], skipped=pytest.fail), metric)
+            assert found == trends(stored, metric)
+    first, again = (evidence_of(read(root)) for _ in range(2))
+    assert first == again == evidence_of(stored)
+
+
+def test_a_rate_follows_from_what_is_kept(tmp_path: Path) -> None:
+    root = kept(tmp_path / "results", [a_run(some_rounds(0.001, 0.001))])
+    for _ in range(2):
+        (found,) = api.history(metric="items_per_s", results=root)
+        assert found.points[0].value == pytest.approx(1000.0)
+
+
+def test_a_run_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    root = kept(tmp_path / "results", all_kinds())
+    read(root)
+    spoil(root, same_time=False)
+    assert all(each.damaged for each in read(root) if each.id != "R6")
+
+
+def test_a_run_that_has_not_ended_is_not_kept(tmp_path: Path) -> None:
+    root = kept(tmp_path / "results", [a_run()])
+    (end,) = root.rglob(runs.END)
+    end.unlink()
+    read(root)
+    spoil(root, same_time=True)
+    (found,) = read(root)
+    assert found.damaged
+
+
+def test_a_run_that_is_gone_is_in_no_answer_and_leaves_the_file(tmp_path: Path, own_cache: Path) -> None:
+    root = kept(tmp_path / "results", [a_run(id="R1"), a_run(id="R2")])
+    read(root)
+    (root / runs.RUNS / "R1").rename(tmp_path / "elsewhere")
+    assert [each.id for each in read(root)] == ["R2"]
+    (path,) = files_of(own_cache)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT folder FROM runs").fetchall() == [("R2",)]
+        assert connection.execute("SELECT COUNT(DISTINCT run) FROM points").fetchone() == (1,)
+
+
+def test_what_was_read_before_an_interruption_is_kept(tmp_path: Path) -> None:
+    root = kept(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
+    reading = read_summaries(root, [LATENCY], skipped=pytest.fail)
+    for _ in range(3):
+        next(reading)
+    with pytest.raises(KeyboardInterrupt):
+        reading.throw(KeyboardInterrupt)
+    spoil(root, same_time=True)
+    assert [bool(each.damaged) for each in read(root)] == [False] * 3 + [True] * (RUNS - 3)
+
+
+def test_other_code_counts_nothing_that_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = kept(tmp_path / "results", [a_run()])
+    read(root)
+    spoil(root, same_time=True)
+    monkeypatch.setattr(cache, "code_version", lambda: "another")
+    (found,) = read(root)
+    assert found.damaged
+
+
+def test_the_version_covers_all_code_that_summaries_follow_from() -> None:
+    program = (
+        "import sys; import benchbench.summaries.summary; "
+        "print(*(name for name in sys.modules if name.startswith('benchbench.')))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    parts = {name.split(".")[1] for name in found.stdout.split()}
+    covered = {each.removesuffix(".py") for each in cache.COMPUTED_BY}
+    assert parts - covered <= KNOWS_NO_MEASUREMENT
+
+
+def flipped(path: Path, place: float) -> None:
+    content = bytearray(path.read_bytes())
+    index = int(place * (len(content) - 1))
+    content[index] ^= 1 << random.Random(index).randrange(8)
+    path.write_bytes(content)
+
+
+def changed(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+BROKEN: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "no database": lambda path: path.write_bytes(b"x" * 10_000),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:9000]),
+    "without its rows": lambda path: changed(path, "DELETE FROM points"),
+    "with other names": lambda path: changed(path, "UPDATE cases SET id = id || '1'"),
+    "with other values": lambda path: changed(path, "UPDATE points SET pooled = 2 * pooled"),
+    "with other runs": lambda path: changed(path, "UPDATE runs SET head = REPLACE(head, '2026', '2025')"),
+    "of other tables": lambda path: changed(path, "DROP TABLE points"),
+    "gone": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("harm", BROKEN)
+def test_a_broken_cache_is_as_if_there_were_none(tmp_path: Path, own_cache: Path, harm: str) -> None:
+    root = kept(tmp_path / "results", all_kinds())
+    expected = read(root)
+    BROKEN[harm](*files_of(own_cache))
+    assert read(root) == expected
+    assert read(root) == expected
+
+
+def test_a_bit_that_flips_in_the_cache_changes_no_answer(tmp_path: Path, own_cache: Path) -> None:
+    root = kept(tmp_path / "results", all_kinds())
+    expected = read(root)
+    (path,) = files_of(own_cache)
+    content = path.read_bytes()
+    for number in range(60):
+        path.write_bytes(content)
+        flipped(path, number / 60)
+        assert read(root) == expected
+
+
+def test_a_cache_that_cannot_be_written_is_as_if_there_were_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = kept(tmp_path / "results", all_kinds())
+    expected = read(root)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "file"))
+    assert read(root) == expected
+
+
+def test_a_cache_that_another_process_has_locked_is_as_if_there_were_none(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = kept(tmp_path / "results", all_kinds())
+    expected = read(root)
+    monkeypatch.setattr(cache, "LOCKED_S", 0.0)
+    (path,) = files_of(own_cache)
+    with sqlite3.connect(path) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        assert read(root) == expected
+
+
+def test_a_full_disk_is_as_if_there_were_no_cache(tmp_path: Path, own_cache: Path) -> None:
+    root = kept(tmp_path / "results", all_kinds())
+    program = (
+        "import resource, signal, sys; from pathlib import Path; "
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        "from benchbench.analyse.metrics import METRICS; "
+        "from benchbench.summaries.cache import read_summaries; "
+        "print(*(each.id for each in read_summaries(Path(sys.argv[1]), METRICS, skipped=sys.exit)))"
+    )
+    command = [sys.executable, "-c", program, str(root)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert done.stdout.split() == [f"R{number}" for number in range(1, 7)]
+    assert [each.id for each in read(root)] == [f"R{number}" for number in range(1, 7)]
+
+
+def test_several_processes_fill_one_cache(tmp_path: Path, own_cache: Path) -> None:
+    root = kept(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
+    command = [sys.executable, "-m", "benchbench.cli", "history", "--results", str(root), "--format", "json"]
+    env = environment(ACCELBENCH_CACHE=str(own_cache))
+    started = [
+        subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    ended = [each.communicate() for each in started]
+    assert [each.returncode for each in started] == [0] * 3, ended
+    assert len({output for output, _ in ended}) == 1
+    spoil(root, same_time=True)
+    assert not any(each.damaged for each in read(root))
+
+
+def history_of(folder: Path) -> None:
+    trends(read_summaries(folder, [LATENCY], skipped=pytest.fail), LATENCY)
+
+
+def one_case(folder: Path) -> None:
+    name = a_case(params={"m": 0, "n": 64}).id
+    list(read_summaries(folder, [LATENCY], lambda case: case == name, skipped=pytest.fail))
+
+
+def test_s13_a_history_that_is_kept_does_not_depend_on_the_records(tmp_path: Path) -> None:
+    few, more = (a_store(tmp_path / str(size), 3, rounds=size) for size in (FEW_READ, MORE_READ))
+    read(more)
+    assert steepness(history_of, few, more) < 1.5  # a value of each process; each record would be 4
+
+
+def test_s13_a_history_of_one_case_does_not_depend_on_the_others(tmp_path: Path) -> None:
+    few, more = (a_store(tmp_path / str(size), 12, cases=size) for size in (FEW_READ, MORE_READ))
+    read(more)
+    assert steepness(one_case, few, more) < 1.5  # a list of names for each run
+
+
+def test_s13_a_history_where_each_run_has_other_hardware_is_linear() -> None:
+    def different(count: int) -> list[Run]:
+        machines = [a_machine(memory_bytes=round(2 ** (30 + number / 4))) for number in range(count)]
+        return [a_run(id=f"R{number:06}", machine=each) for number, each in enumerate(machines)]
+
+    few, more = different(40), different(160)
+    assert len(trends(few, LATENCY)[0].boundaries) == len(few) - 1
+    assert steepness(lambda stored: history_document(trends(stored, LATENCY)), few, more) < STEEPEST * 4
