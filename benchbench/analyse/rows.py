@@ -30,6 +30,7 @@ from benchbench.machine.conditions import condition_notes, mean_notes, step_s, s
 from benchbench.model.case import Case, LeftOut, Scalar
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
+from benchbench.model.own import kind_of_version
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
@@ -69,8 +70,8 @@ class Row:
     `metrics`: by name, of all in `METRICS`; without any, as `steps`, `position` and `price`, where the case
     is not ok. `cost`: of a step, None where no round was measured. `layout`: of images in memory.
     `relative_error`: the worst, of failed rounds too; `error_of_allowed`: as a share of what rounding
-    explains, where that was kept. `is_own`: it is a model of the user's, verified by itself. `shares`: by
-    name, of `SHARES`, where a step has parts.
+    explains, where that was kept. `is_own`: it is a model of the user's, verified by itself;
+    `own_kind`: of which kind. `shares`: by name, of `SHARES`, where a step has parts.
     `communication`: of a profiled step, the share in which something passed between devices; `idle`: of a
     pipeline's, in which a stage computed nothing. `rounds`: those measured; `samples`: their blocks.
     """
@@ -89,6 +90,7 @@ class Row:
     relative_error: Value = UNKNOWN
     error_of_allowed: Value = UNKNOWN
     is_own: bool = False
+    own_kind: str = ""
     position: Position = field(default_factory=Position)
     price: CasePrice = field(default_factory=CasePrice)
     shares: Mapping[str, Value] = field(default_factory=dict)
@@ -229,6 +231,9 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
         relative_error=_relative_error(done, "not verified" if status in MEASURED else ""),
         error_of_allowed=_error_of_allowed(done),
         is_own=any(isinstance(each.workload_version, str) for each in measured),
+        own_kind=next(
+            (kind_of_version(v) for v in (m.workload_version for m in measured) if isinstance(v, str)), ""
+        ),
     )
     if not row.ok:
         return row

@@ -22,6 +22,7 @@ from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import Note
+from benchbench.model.own import TORCH
 from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
@@ -354,7 +355,9 @@ class Backend(ABC):
     only_own_modes: ClassVar[tuple[str, ...]] = ()  # that nothing but such a model has
     # Mode → the line of code that has it run a user's `model`, a torch module, on `inputs`, a tuple.
     own_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # Of those, what loses precision beyond rounding → how: they compete only where an error is allowed.
+    # (kind, mode) → the same of models of other kinds (model/own.py).
+    kind_code: ClassVar[Mapping[tuple[str, str], str]] = MappingProxyType({})
+    # Of those modes, what loses precision beyond rounding → how: they compete only where an error is allowed.
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
@@ -386,6 +389,13 @@ class Backend(ABC):
     start_up: ClassVar[StartUp] = StartUp()  # for estimates, in the modes that `mode_start_ups` has not
     mode_start_ups: ClassVar[Mapping[str, StartUp]] = MappingProxyType({})
     virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
+
+    @classmethod
+    def own_code_of(cls, kind: str) -> Mapping[str, str]:
+        """Mode → the line of code that has it run a user's model of that kind."""
+        if kind == TORCH:
+            return cls.own_code
+        return {mode: code for (name, mode), code in cls.kind_code.items() if name == kind}
 
     @classmethod
     def remedy(cls) -> str:

@@ -50,6 +50,14 @@ class Jax(Backend):
     summary = "JAX: jax.jit"
     framework = "jax"
     modes = ("jit",)
+    kind_code = MappingProxyType(
+        {
+            ("keras", "jit"): "weights = model.trainable_variables, model.non_trainable_variables; "
+            "run = jax.jit(lambda weights, *x: model.stateless_call(*weights, *x, training=False)[0])  "
+            "# with KERAS_BACKEND=jax",
+            ("jax", "jit"): "run = jax.jit(model)",
+        }
+    )
     not_measured = ("mps", "rocm")
     caches = tuple(Cache)
     refused_modes: ClassVar[dict[str, str]] = {

@@ -46,6 +46,16 @@ class TensorFlow(Backend):
     summary = "TensorFlow: tf.function, XLA, eager, or converted by TensorRT"
     framework = "tensorflow"
     modes = ("function", "xla", "eager", "tensorrt")
+    own_modes = ("function", "xla", "eager")
+    kind_code = MappingProxyType(
+        {
+            ("keras", "eager"): "run = lambda *x: model(*x, training=False)  # with KERAS_BACKEND=tensorflow",
+            ("keras", "function"): "run = tf.function(lambda *x: model(*x, training=False))  "
+            "# with KERAS_BACKEND=tensorflow",
+            ("keras", "xla"): "run = tf.function(lambda *x: model(*x, training=False), jit_compile=True)  "
+            "# with KERAS_BACKEND=tensorflow",
+        }
+    )
     runs_unused = frozenset({"eager"})
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)

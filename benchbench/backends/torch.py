@@ -82,6 +82,14 @@ class Torch(Backend):
         }
     )
     full_memory = (*FULL_MEMORY, "can't allocate memory")  # the CPU's allocator
+    kind_code = MappingProxyType(
+        {
+            ("keras", "eager"): "run = torch.no_grad()(lambda *x: model(*x, training=False))  "
+            "# with KERAS_BACKEND=torch",
+            ("keras", "compile"): "run = torch.no_grad()(torch.compile(model.eval()))  "
+            "# with KERAS_BACKEND=torch",
+        }
+    )
     runs_unused = frozenset(modes)  # torch.compile, too: autograd runs between its graphs
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)

@@ -341,7 +341,8 @@ def _usage(compared: Sequence[Work]) -> list[Cell]:
         case = work.verdict.fastest and work.verdict.fastest.case
         if case and any(row.is_own for row in work.rows) and work.verdict.standing is not Standing.OPEN:
             backend = find_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
-            if backend and (code := backend.own_code.get(case.mode)):
+            kind = next(row.own_kind for row in work.rows if row.is_own)
+            if backend and (code := backend.own_code_of(kind).get(case.mode)):
                 found[f"to use {case.target} {case.mode}: {code}"] = None
     return [Cell((line,)) for line in found]
 

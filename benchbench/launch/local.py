@@ -127,6 +127,8 @@ class RunScratch:
         backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
         cache = str(self._cache(target, settings, chosen or {}))
         extra = {**backend.environment(settings, cache), **(chosen or {})}
+        if backend.framework in own.KINDS[own.KERAS].frameworks:
+            extra["KERAS_BACKEND"] = backend.framework  # else Keras would compute with another
         code = self._code or user_code()
         if code.sources or code.workloads:
             tell_code_runs()

@@ -6,31 +6,44 @@ worker describes them, within the time of any job.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from benchbench import paths
 from benchbench.backends.base import Backend
-from benchbench.errors import UsageError
+from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import quantity, visible
 from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
-from benchbench.model.own import KINDS, ModelSpec, parse_spec
+from benchbench.model.own import JAX, KERAS, KINDS, SOURCE, TORCH, ModelSpec, parse_spec
 from benchbench.model.placement import Strategy
+from benchbench.reading import read_file
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 Ask = Callable[[Message], Answer]
+PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(  # kind of model → what its file imports
+    {
+        KERAS: ("keras", "keras_hub", "tensorflow"),
+        TORCH: ("torch", "transformers"),
+        JAX: ("jax", "flax", "equinox"),
+    }
+)
+MOST_SOURCE = 2**20  # bytes of a source file
+ENDS = (".py", "/__init__.py")
 BATCH = "batch"  # the parameter that is the number of samples, if there is one
 
 
@@ -143,7 +156,7 @@ class OwnModel:
     @property
     def lacking(self) -> Mapping[str, str]:
         """Framework that cannot run it → why."""
-        others = {name for kind in KINDS.values() for name in kind.frameworks} | {"tensorflow", "jax"}
+        others = {name for kind in KINDS.values() for name in kind.frameworks}
         reason = f"it is a {self.kind.noun}: only engines that take one can run it"
         return dict.fromkeys(others.difference(self.kind.frameworks), reason)
 
@@ -192,7 +205,42 @@ def _mark(spec: ModelSpec) -> Path:
 def kinds_of(texts: Sequence[str]) -> list[str]:
     """The kinds of the models that are asked for so, as far as their sources tell: none is executed."""
     folder = paths.working_folder()
-    return list(dict.fromkeys(parse_spec(text, folder).kind for text in texts))
+    return list(dict.fromkeys(with_kind(parse_spec(text, folder)).kind for text in texts))
+
+
+def with_kind(spec: ModelSpec) -> ModelSpec:
+    """The spec with the kind that its file tells by what it imports; it is not executed."""
+    if spec.is_saved:
+        return dataclasses.replace(spec, kind=KERAS)
+    names = _imported_by(_source(spec))
+    kinds = [kind for kind, packages in PACKAGES.items() if names.intersection(packages)]
+    return dataclasses.replace(spec, kind=kinds[0] if kinds else TORCH)
+
+
+def _source(spec: ModelSpec) -> Path | None:
+    """The file that a spec is executed from, as far as it can be found without importing anything."""
+    if spec.file:
+        return Path(spec.file) if spec.file.endswith(SOURCE) else None
+    inner = spec.module.replace(".", "/")
+    ways = (Path(folder) / f"{inner}{end}" for folder in (spec.folder, *sys.path) for end in ENDS)
+    return next((path for path in ways if os.path.isfile(path)), None)
+
+
+def _imported_by(source: Path | None) -> set[str]:
+    """The packages that a file imports anywhere in it."""
+    if source is None:
+        return set()
+    try:
+        body = ast.walk(ast.parse(read_file(source, MOST_SOURCE)))
+    except (UnreadableInput, SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()  # the worker will tell
+    names: set[str] = set()
+    for each in body:
+        if isinstance(each, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
+            names.add(each.module.partition(".")[0])
+    return names
 
 
 def describe(
@@ -203,7 +251,7 @@ def describe(
     `taken`: names that other workloads have. `ask_of`: what puts a job to a worker that takes such a kind.
     """
     found: dict[str, OwnModel] = {}
-    for spec in specs:
+    for spec in map(with_kind, specs):
         ask = ask_of(spec.kind)
         facts = _asked(spec, None, ask)
         name = spec.stem if facts.is_default else f"{spec.stem}_{facts.attribute.lower()}"

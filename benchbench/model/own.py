@@ -15,27 +15,40 @@ from types import MappingProxyType
 from benchbench.errors import UsageError
 
 VARIABLE = "ACCELBENCH_MODELS"  # the variable that tells workers which models of the user's there are
-CONFIG, SOURCE = ".json", ".py"
-WAYS = "Write FILE.py, FILE.py:Model, package.module:Model, or the JSON file of a transformers configuration."
+CONFIG, SOURCE, SAVED = ".json", ".py", ".keras"
+WAYS = (
+    "Write FILE.py, FILE.py:Model, package.module:Model, FILE.keras, or the JSON file of a transformers "
+    "configuration."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
     """What a model is written in: a `noun` for one, the frameworks that run it, and what counts its work.
 
-    `version`: what the version of its work begins with.
+    `version`: what the version of its work begins with. `engines`: the backends that measure it if nobody
+    names others; (): all of its frameworks.
     """
 
     noun: str
     frameworks: tuple[str, ...]
     counted: str
     version: str
+    engines: tuple[str, ...] = ()
 
 
-TORCH = "torch"
+TORCH, KERAS, JAX = "torch", "keras", "jax"
 KINDS: Mapping[str, ModelKind] = MappingProxyType(
     {
         TORCH: ModelKind("torch module", ("torch",), "counted by torch", "own"),
+        KERAS: ModelKind(
+            "Keras model",
+            ("tensorflow", "torch", "jax"),
+            "counted from its layers",
+            "own-keras",
+            engines=("tensorflow", "torch", "jax"),
+        ),
+        JAX: ModelKind("JAX function", ("jax",), "counted from its jaxpr", "own-jax"),
     }
 )
 
@@ -60,6 +73,11 @@ class ModelSpec:
     def is_config(self) -> bool:
         """Whether it is a configuration of transformers, which is no code."""
         return self.file.endswith(CONFIG)
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether it is a model that Keras has saved, which is no code."""
+        return self.file.endswith(SAVED)
 
     @property
     def stem(self) -> str:
@@ -99,7 +117,7 @@ def moved(spec: ModelSpec, folder: str) -> ModelSpec:
 def looks_like_model(text: str) -> bool:
     """Whether what was typed names a model, and no suite."""
     path, _, _ = text.partition(":")
-    return path.endswith((CONFIG, SOURCE)) or ":" in text
+    return path.endswith((CONFIG, SOURCE, SAVED)) or ":" in text
 
 
 def parse_spec(text: str, folder: str) -> ModelSpec:
@@ -107,11 +125,17 @@ def parse_spec(text: str, folder: str) -> ModelSpec:
     path, colon, attribute = text.partition(":")
     if colon and not attribute.replace("_", "a").isalnum():
         raise UsageError(f"{text!r} names no model.", WAYS)
-    if path.endswith((CONFIG, SOURCE)):
+    if path.endswith((CONFIG, SOURCE, SAVED)):
         return ModelSpec(folder=folder, file=str(PurePath(folder) / path), attribute=attribute)
     if attribute and all(part.isidentifier() for part in path.split(".")):
         return ModelSpec(folder=folder, module=path, attribute=attribute)
     raise UsageError(f"{text!r} names no model.", WAYS)
+
+
+def kind_of_version(version: str) -> str:
+    """The kind of the model whose work has this version."""
+    begin = version.partition(":")[0]
+    return next((name for name, kind in KINDS.items() if kind.version == begin), TORCH)
 
 
 def as_text(models: Mapping[str, ModelSpec]) -> str:

@@ -114,10 +114,15 @@ def targets_of_kind(options: MeasureOptions, kind: str) -> list[Target]:
 
 def own_engines(kinds: Sequence[str]) -> tuple[str, ...]:
     """The backends that take models of these kinds, which measure them if nobody names others."""
-    frameworks = {framework for kind in kinds for framework in KINDS[kind].frameworks}
+    engines = {name for kind in kinds for name in KINDS[kind].engines}
+    frameworks = {name for kind in kinds if not KINDS[kind].engines for name in KINDS[kind].frameworks}
     names = registry.entry_names("benchbench.backends")
     found = ((name, registry.load_class("benchbench.backends", name, Backend)) for name in names)  # type: ignore[type-abstract]
-    return tuple(name for name, backend in found if backend.framework in frameworks and not backend.virtual)
+    return tuple(
+        name
+        for name, backend in found
+        if name in engines or (backend.framework in frameworks and not backend.virtual)
+    )
 
 
 def selection(options: MeasureOptions) -> Selection:

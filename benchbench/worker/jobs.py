@@ -28,9 +28,8 @@ from benchbench.worker import random_cache, verify
 from benchbench.worker.call import called_case, look_at, time_unwaited
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import one_line
-from benchbench.worker.own import torch_module
-from benchbench.worker.own.named import own_model
-from benchbench.worker.own.workload import OwnInference, OwnOperation, OwnWorkload
+from benchbench.worker.own.named import own_model, use_cpu
+from benchbench.worker.own.workload import OwnOperation, OwnWorkload
 from benchbench.worker.program import (
     Implausible,
     Message,
@@ -84,9 +83,9 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
         return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
         traceback.print_exc()
-        if refused := refused_by_engine(error, job):
-            return failed(Status.UNSUPPORTED, refused)
         status = Status.OUT_OF_MEMORY if backend.out_of_memory(error) else Status.FAILED
+        if status is Status.FAILED and (refused := refused_by_engine(error, job)):
+            return failed(Status.UNSUPPORTED, refused)
         log = "".join(traceback.format_exception(error))[-LONGEST_LOG:]  # without local variables
         return failure_reply(Failure(status=status, message=one_line(error), log=log))
 
@@ -95,7 +94,7 @@ def refused_by_engine(error: Exception, job: Message) -> str | None:
     """Why an engine cannot take a user's model, if that is what the error says."""
     case = job.get("case") or {}
     model = own_model(case["workload"], case["params"]) if case else None
-    if not isinstance(model, OwnInference):
+    if model is None:
         return None
     from benchbench.worker.own.faults import refusal
 
@@ -118,10 +117,10 @@ def preload_kinds(backend: Backend, job: Message) -> Message:
     """Import, in a template, what cases of these phases and modes will need."""
     for phase, mode in job["kinds"]:
         backend.preload(Phase(phase), mode)
-    for spec in own.from_text(os.environ.get(own.VARIABLE, "")).values():
-        if spec.is_quiet:
+    for name, spec in own.from_text(os.environ.get(own.VARIABLE, "")).items():
+        if spec.is_quiet and (model := own_model(name, {})):
             with suppress(Exception):  # the job that needs it will tell
-                torch_module.load(spec)
+                model.load()
     return {}
 
 
@@ -162,6 +161,7 @@ def own_reference_for(workload: OwnWorkload, job: Message) -> verify.Reference:
     from benchbench.worker.own.reference import own_reference  # needs a framework
 
     use_threads(job["threads"])
+    use_cpu(workload.spec.kind)
     assert isinstance(workload, OwnOperation)
     if job.get("small"):
         return own_reference(workload.tiny(), Dtype.FLOAT32)

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchbench.model.case import Scalar
-from benchbench.model.own import ModelSpec
+from benchbench.model.own import JAX, KERAS, ModelSpec
 from benchbench.worker.causes import one_line
-from benchbench.worker.own import torch_module
-from benchbench.worker.own.source import ModelMistake, line_in
-from benchbench.worker.own.torch_graph import graph_of
+from benchbench.worker.own.named import use_cpu
+from benchbench.worker.own.source import Loaded, ModelMistake, line_in
+
+GraphOf = Callable[[ModelSpec, Mapping[str, Scalar]], dict[str, Any]]
+
+
+def load_of(spec: ModelSpec) -> tuple[Loaded, GraphOf]:
+    """What the spec names, imported, and what tells the graph of such a model; on the CPU alone."""
+    use_cpu(spec.kind)
+    if spec.kind == KERAS:
+        from benchbench.worker.own import keras_graph, keras_model
+
+        return keras_model.load(spec), keras_graph.graph_of
+    if spec.kind == JAX:
+        from benchbench.worker.own import jax_function, jax_graph
+
+        return jax_function.load(spec), jax_graph.graph_of
+    from benchbench.worker.own import torch_graph, torch_module
+
+    return torch_module.load(spec), torch_graph.graph_of
 
 
 def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str, Any]:
@@ -24,7 +42,7 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
     """
     begin, threads = time.perf_counter(), _thread_count()
     try:
-        loaded = torch_module.load(spec)
+        loaded, graph_of = load_of(spec)
         took_s, started = time.perf_counter() - begin, _thread_count() - threads
         sizes = {**loaded.sizes, **(params or {})}
         graph = graph_of(spec, sizes)
@@ -55,6 +73,5 @@ def _thread_count() -> int:
 
 
 def _uses_cuda() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_initialized())
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchbench.model.case import Dtype
+from benchbench.worker.causes import one_line
 from benchbench.worker.own import torch_module
 from benchbench.worker.own.source import line_in
-from benchbench.worker.own.workload import INPUT, TorchWorkload
+from benchbench.worker.own.workload import INPUT, OwnWorkload, TorchWorkload
 from benchbench.workloads.base import Draw
 
 # What takes a module apart, by where its errors are defined; the first that an error's chain has.
@@ -26,8 +27,16 @@ BRANCHES = re.compile(r"data-dependent")
 LONGEST = 200  # characters of a reason
 
 
-def refusal(error: BaseException, workload: TorchWorkload) -> str | None:
-    """`torch.export: it branches on a value, my_model.py, line 23`; None where no engine took it apart."""
+def refusal(error: BaseException, workload: OwnWorkload) -> str | None:
+    """`torch.export: it branches on a value, my_model.py, line 23`; None where no engine took it apart.
+
+    Of a model that is no torch module, what its own file raised: it was described by another engine, or is
+    compiled by this one.
+    """
+    if not isinstance(workload, TorchWorkload):
+        raised_at = line_in(error, workload.spec)
+        told = f"{one_line(error)[:LONGEST]}, {Path(workload.spec.file).name}, line {raised_at}"
+        return told if raised_at else None
     chain = list(_chain(error))
     tools = [tool for prefix, tool in TOOLS for each in chain if type(each).__module__.startswith(prefix)]
     if not tools:

@@ -7,10 +7,30 @@ from collections.abc import Mapping
 
 from benchbench.model import own
 from benchbench.model.case import Scalar
+from benchbench.model.own import JAX, KERAS, TORCH
+from benchbench.worker.own import jax_function, keras_model
+from benchbench.worker.own.jax_workload import JaxInference
+from benchbench.worker.own.keras_workload import KerasInference
 from benchbench.worker.own.workload import OwnInference, OwnWorkload
 
 
 def own_model(name: str, params: Mapping[str, Scalar]) -> OwnWorkload | None:
     """The user's model of that name at these parameters; None where no model is called so."""
     spec = own.from_text(os.environ.get(own.VARIABLE, "")).get(name)
-    return None if spec is None else OwnInference(spec, dict(params))
+    kinds: dict[str, type[OwnWorkload]] = {
+        TORCH: OwnInference,
+        KERAS: KerasInference,
+        JAX: JaxInference,
+    }
+    return None if spec is None else kinds[spec.kind](spec, dict(params))
+
+
+def use_cpu(kind: str) -> None:
+    """Have this process run models of the kind on the CPU alone: it describes one, or computes a reference.
+
+    Before its framework has computed anything. Torch does so unless it is told otherwise.
+    """
+    if kind == KERAS:
+        keras_model.use_cpu()
+    elif kind == JAX:
+        jax_function.use_cpu()

@@ -25,6 +25,7 @@ from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.workloads.base import SEED
 
+_variants: dict[tuple[str, str], ModuleType] = {}
 DEFAULTS = ("model", "Model")  # what a file's model is called, if nobody says
 
 
@@ -104,14 +105,17 @@ def in_folder(spec: ModelSpec) -> Iterator[None]:
         yield
 
 
-def imported(spec: ModelSpec) -> ModuleType:
-    """The module that a spec names, imported once."""
+def imported(spec: ModelSpec, variant: str = "") -> ModuleType:
+    """The module that a spec names, imported once; of each `variant` apart."""
     if not spec.file:
-        return importlib.import_module(spec.module)
+        if variant and (spec.module, variant) not in _variants:
+            sys.modules.pop(spec.module, None)
+            _variants[spec.module, variant] = importlib.import_module(spec.module)
+        return _variants[spec.module, variant] if variant else importlib.import_module(spec.module)
     path = Path(spec.file)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    name = module_name(spec)
+    name = f"accelbench_own_{spec.stem}" + (f" {variant}" if variant else "")
     if known := sys.modules.get(name):
         return known
     found = importlib.util.spec_from_file_location(name, path)
@@ -126,11 +130,6 @@ def imported(spec: ModelSpec) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def module_name(spec: ModelSpec) -> str:
-    """The name that the module of a spec has among those imported."""
-    return f"accelbench_own_{spec.stem}" if spec.file else spec.module
 
 
 def sizes_of(function: Any, name: str, given: Sequence[str] = ()) -> dict[str, Scalar]:

@@ -1,0 +1,126 @@
+"""A user's Keras model in float64, with weights and inputs moved by a rounding each, and its derivatives.
+
+TensorFlow has no way to see every operator, so what rounding does is told by what it does to the numbers
+that a model computes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchbench.arrays import AnyArray
+from benchbench.model.case import Dtype
+from benchbench.worker.own import keras_model
+from benchbench.worker.own.keras_workload import KerasInference, stateless, wide_tensors
+from benchbench.worker.random_cache import cached_normal
+from benchbench.worker.verify import UNIT_ROUNDOFF, relative_error
+from benchbench.workloads.base import Draw
+from benchbench.workloads.draw import SEED
+
+LEAST = 2.0**-16  # of a rounding: moves so small do so much less, unless a model narrows what it computes
+NARROWED = 2.0**-10  # of the error of a whole rounding
+
+
+def outputs(workload: KerasInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
+    """Layers compute in float64, whatever they ask for."""
+    return _outputs(workload, dtype, number, seed=number)
+
+
+def rounded_outputs(workload: KerasInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
+    """Every weight and input is a unit roundoff larger, or smaller. Raises ValueError if a model narrows."""
+    unit = UNIT_ROUNDOFF[Dtype.FLOAT32 if dtype is Dtype.FLOAT64 else dtype]
+    moved = _outputs(workload, dtype, 0, seed=1 + seed, unit=unit)
+    if dtype is Dtype.FLOAT32 and not seed:
+        exact = _outputs(workload, dtype, 0, seed=1)
+        little = _outputs(workload, dtype, 0, seed=1, unit=LEAST * unit)
+        for name, values in exact.items():
+            error = relative_error(little[name], values)
+            if error > NARROWED * relative_error(moved[name], values) > 0:
+                raise ValueError(f"its {name} is computed in less, whatever its layers are told")
+    return moved
+
+
+def _outputs(
+    workload: KerasInference, dtype: Dtype, number: int, *, seed: int, unit: float = 0.0
+) -> dict[str, AnyArray]:
+    """The outputs of inputs of that number, moved by `unit` of themselves, to either side by chance."""
+    import numpy as np
+
+    draw = Draw(dtype, standard=cached_normal, renewed=lambda _: number)
+    source = np.random.default_rng((SEED, seed))
+
+    def moved(array: AnyArray) -> AnyArray:
+        if array.dtype.kind != "f" or not unit:
+            return array
+        signs = source.integers(0, 2, array.shape) * 2 - 1
+        return np.asarray(array.astype(float) * (1 + unit * signs))
+
+    arrays = {name: moved(array) for name, array in workload.arrays(draw).items()}
+    model = workload.model(arrays, keras_model.FLOAT64, seed, widens=True)
+    with keras_model.layers_in(keras_model.FLOAT64, widens=True):
+        tensors = wide_tensors(workload.input_arrays_of(arrays))
+        found = keras_model.called(model, workload.whole_inputs(model, tensors))
+        named = keras_model.outputs_of(found)
+        return {name: keras_model.as_array(each).astype(float) for name, each in named.items()}
+
+
+def row_gradients(
+    workload: KerasInference, tolerance: Mapping[str, float]
+) -> Iterator[tuple[AnyArray, AnyArray, bool]]:
+    """By the backend's own differentiation; a row is what one unit of a layer's output has."""
+    import numpy as np
+
+    arrays = workload.arrays(Draw(Dtype.FLOAT32, standard=cached_normal))
+    model = workload.model(arrays, keras_model.FLOAT64, widens=True)
+    source = np.random.default_rng(SEED)
+    with keras_model.layers_in(keras_model.FLOAT64, widens=True):
+        whole = workload.whole_inputs(model, wide_tensors(workload.input_arrays_of(arrays)))
+        found = keras_model.outputs_of(keras_model.called(model, whole))
+        sizes = {name: float(np.linalg.norm(keras_model.as_array(each))) for name, each in found.items()}
+        chosen = [name for name in found if tolerance.get(name) and sizes[name]]
+        vectors = {
+            name: source.standard_normal(found[name].shape) / (sizes[name] * tolerance[name])
+            for name in chosen
+        }
+
+        def total(output: Any) -> Any:
+            import keras
+
+            named = keras_model.outputs_of(output)
+            return sum(keras.ops.sum(vectors[name] * named[name]) for name in chosen)
+
+        gradients = _gradients(model, whole, total) if chosen else []
+    for variable, gradient in zip(model.trainable_variables, gradients, strict=bool(chosen)):
+        if gradient is not None:
+            weight = keras_model.as_array(variable.value)
+            last = weight.shape[-1] if weight.ndim else 1
+            yield weight.reshape(-1, last).T, keras_model.as_array(gradient).reshape(-1, last).T, False
+
+
+def _gradients(model: Any, given: Any, total: Any) -> list[Any]:
+    """The derivatives of `total` of the model's output by its trained variables; None: it has none."""
+    import keras
+
+    backend, variables = keras.config.backend(), model.trainable_variables
+    if backend == "jax":
+        import jax
+
+        others = [each.value for each in model.non_trainable_variables]
+        own = [each.value for each in variables]
+        return list(jax.grad(lambda own: total(stateless(model, own, others, given)))(own))
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = total(keras_model.called(model, given))
+        found = tape.gradient(value, [each.value for each in variables])
+        return [None if each is None else tf.convert_to_tensor(each) for each in found]
+    import torch
+
+    tensors = [each.value for each in variables]
+    for each in tensors:
+        each.requires_grad_(True)
+    with torch.enable_grad():
+        value = total(keras_model.called(model, given))
+        return list(torch.autograd.grad(value, tensors, allow_unused=True))

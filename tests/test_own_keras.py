@@ -1,0 +1,289 @@
+"""A user's Keras model and JAX function: one float64 for every framework, and wrong engines are told."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.launch.own_models import with_kind
+from benchbench.model.case import Dtype
+from benchbench.model.own import JAX, KERAS, TORCH, ModelSpec, kind_of_version, parse_spec
+from benchbench.worker.own import jax_function, keras_model
+from benchbench.worker.own.jax_workload import JaxInference
+from benchbench.worker.own.keras_workload import KerasInference
+from benchbench.worker.own.reference import own_expected, own_reference, seen_weights
+from benchbench.worker.own.workload import OwnOperation
+from benchbench.worker.verify import Deviation, output_deviation, output_elements, relative_error
+from benchbench.workloads.base import Draw
+from tests.program import accelbench, rows
+
+OWN = Path(__file__).parent / "own"
+ONCE = ("--quick", "--rounds", "1", "--threads", "1")
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("import keras\nimport numpy", KERAS),
+        ("from tensorflow.keras import layers", KERAS),
+        ("def f():\n    import jax.numpy as jnp", JAX),
+        ("from flax import nnx", JAX),
+        ("import jax\nimport torch", TORCH),
+        ("import numpy", TORCH),
+        ("syntax error", TORCH),
+    ],
+)
+def test_what_a_file_imports_tells_the_kind_of_its_model(tmp_path: Path, source: str, kind: str) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    assert with_kind(parse_spec("mine.py", str(tmp_path))).kind == kind
+    assert with_kind(parse_spec("mine:model", str(tmp_path))).kind == kind
+
+
+def test_a_saved_model_is_keras_s_and_a_version_tells_the_kind() -> None:
+    assert with_kind(parse_spec("mine.keras", "/here")).kind == KERAS
+    assert [kind_of_version(f"{own}:12345678") for own in ("own", "own-keras", "own-jax")] == [
+        TORCH,
+        KERAS,
+        JAX,
+    ]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are kept from test to test, as in a run; Keras computes with torch here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "torch"))
+        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
+        yield
+
+
+def spec_of(name: str) -> ModelSpec:
+    return with_kind(parse_spec(f"{name}.py", str(OWN)))
+
+
+def digits() -> KerasInference:
+    pytest.importorskip("keras")
+    pytest.importorskip("torch")
+    spec = spec_of("keras_digits")
+    return KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2, "width": 2})
+
+
+def mlp() -> JaxInference:
+    pytest.importorskip("jax")
+    spec = spec_of("jax_mlp")
+    return JaxInference(spec, jax_function.load(spec).sizes)
+
+
+def backend_of(workload: OwnOperation) -> type[Backend]:
+    name = JAX
+    if isinstance(workload, KerasInference):
+        import keras
+
+        name = keras.config.backend()
+    return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+
+
+def deviation(workload: OwnOperation, dtype: Dtype = Dtype.FLOAT32) -> Deviation:
+    """How far the first mode of the framework at hand is from the reference."""
+    backend = backend_of(workload)()
+    session = backend.open("cpu", dtype, backend.modes[0], 1)
+    program = backend.program(session, workload, workload.arrays(Draw(dtype)))
+    found = session.compile(program.step, 0)(*program.inputs)
+    reference = own_expected(workload, dtype, own_reference(workload, dtype))
+    elements = output_elements(workload, program, found, session)
+    return output_deviation(workload, elements, reference.expected, reference.tolerance)
+
+
+def keras_mutants() -> dict[str, Callable[[Any], None]]:
+    def epsilon(model: Any) -> None:
+        for each in model.layers:
+            if hasattr(each, "epsilon"):
+                each.epsilon *= 10
+
+    def bias(model: Any) -> None:
+        first = model.layers[0].bias
+        first.assign(np.zeros(first.shape))
+
+    def row(model: Any) -> None:
+        kernel = model.layers[0].kernel
+        values = keras_model.as_array(kernel.value)
+        values[..., 0] = 0
+        kernel.assign(values)
+
+    def rounded(model: Any) -> None:
+        for each in model.weights:
+            each.assign(keras_model.as_array(each.value).astype(np.float16))
+
+    return {"epsilon": epsilon, "a bias": bias, "a row": row, "weights in 16 bits": rounded}
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_a_right_keras_engine_is_well_within_and_every_wrong_one_beyond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, right = digits(), KerasInference.model
+    assert deviation(model).ratio < 0.8
+    wrong = {}
+    for name, mutate in keras_mutants().items():
+
+        def changed(*given: Any, mutate: Callable[[Any], None] = mutate, **named: Any) -> Any:
+            made = right(*given, **named)
+            mutate(made)
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(KerasInference, "model", changed)
+            wrong[name] = deviation(model).ratio
+    with monkeypatch.context() as patch:
+        patch.setattr(keras_model, "called", lambda made, given: made(given, training=True))
+        wrong["training"] = deviation(model).ratio
+    assert min(wrong.values()) > 2, wrong
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -> None:
+    """Beside the same network in NumPy, in float64."""
+    model = digits()
+    arrays = {name: each.astype(float) for name, each in model.arrays(Draw(Dtype.FLOAT32)).items()}
+    images, *weights = arrays.values()
+    assert relative_error(np.asarray(own_exact(model)), forward(images, weights)) < 1e-12
+    tolerance = own_reference(model, Dtype.FLOAT32).tolerance
+    assert seen_weights(model, tolerance).faint_share < 0.1
+    assert not [name for name, each in arrays.items() if each.size > 1 and np.ptp(each) == 0]
+
+
+def own_exact(model: OwnOperation) -> Any:
+    return own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32)).expected["output"]
+
+
+def forward(x: Any, weights: list[Any]) -> Any:
+    one, bias, two, bias2, gamma, beta, mean, variance, last, bias3 = weights
+
+    def convolved(x: Any, kernel: Any) -> Any:
+        views = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], axis=(1, 2))
+        return np.einsum("bhwcij,ijco->bhwo", views, kernel)
+
+    def pooled(x: Any) -> Any:
+        rows, columns = x.shape[1] // 2, x.shape[2] // 2
+        return x[:, : 2 * rows, : 2 * columns].reshape(len(x), rows, 2, columns, 2, -1).max((2, 4))
+
+    x = pooled(np.maximum(convolved(x, one) + bias, 0))
+    x = convolved(x, two) + bias2
+    x = pooled(np.maximum(gamma * (x - mean) / np.sqrt(variance + 1e-3) + beta, 0))
+    logits = x.reshape(len(x), -1) @ last + bias3
+    exponents = np.exp(logits - logits.max(1, keepdims=True))
+    return exponents / exponents.sum(1, keepdims=True)
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
+    model = mlp()
+    assert own_reference(model, Dtype.FLOAT32).unverified == ""
+    assert deviation(model).ratio < 0.8
+    reference = own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32))
+    arrays = model.arrays(Draw(Dtype.FLOAT32))
+
+    def changed(name: str, change: Callable[[Any], Any]) -> float:
+        mutated = {**arrays, name: change(arrays[name].copy())}
+        leaves, inputs = model.tensors(mutated, lambda array: array)
+        found = {each: jax_function.as_array(value) for each, value in model.outputs(leaves, inputs).items()}
+        return output_deviation(model, found, reference.expected, reference.tolerance).ratio
+
+    def without_first(array: Any) -> Any:
+        array[0] = 0
+        return array
+
+    mutants = {
+        "a bias": changed("weight:bias", lambda array: array * 0),
+        "a row": changed("weight:in", without_first),
+        "16 bits": changed("weight:layers", lambda array: array.astype(np.float16).astype(np.float32)),
+        "a scale": changed("weight:scale", lambda array: array * 0 + 1),
+    }
+    assert min(mutants.values()) > 2, mutants
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_jax_s_reference_widens_what_the_function_narrows() -> None:
+    """`normalised` asks for float32; beside the same formula in NumPy, in float64."""
+    model = mlp()
+    arrays = {name: each.astype(float) for name, each in model.arrays(Draw(Dtype.FLOAT32)).items()}
+    weights = {name.removeprefix("weight:"): each for name, each in arrays.items()}
+    x = weights["input:"] @ weights["in"]
+    for weight, bias in zip(weights["layers"], weights["bias"], strict=True):
+        y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        z = weights["scale"] * y @ weight + bias
+        x = x + 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
+    reference = own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32))
+    assert relative_error(np.asarray(reference.expected["hidden"]), x) < 1e-7
+
+
+@pytest.mark.real
+def test_flops_and_digests_are_of_what_is_computed() -> None:
+    model = mlp()
+    other = dataclasses.replace(model, sizes={**model.sizes, "depth": 4})
+    assert model.graph["flops"] == 2 * 4 * (12 * 16 + 3 * 16 * 16)
+    assert other.graph["flops"] == 2 * 4 * (12 * 16 + 4 * 16 * 16)
+    assert model.work_version != other.work_version
+    assert model.work_version.startswith("own-jax:")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("library", ["equinox", "flax"])
+def test_modules_of_equinox_and_flax_are_functions_of_their_parameters(tmp_path: Path, library: str) -> None:
+    pytest.importorskip(library)
+    pytest.importorskip("jax")
+    source = {
+        "equinox": "import equinox, jax\n\nclass Model(equinox.Module):\n"
+        "    layer: equinox.nn.Linear\n\n    def __init__(self, width=8, *, key):\n"
+        "        self.layer = equinox.nn.Linear(4, width, key=key)\n\n"
+        "    def __call__(self, x):\n        return jax.vmap(self.layer)(x)\n",
+        "flax": "from flax import nnx\n\nclass Model(nnx.Module):\n"
+        "    def __init__(self, width=8, *, rngs):\n        self.layer = nnx.Linear(4, width, rngs=rngs)\n\n"
+        "    def __call__(self, x):\n        return self.layer(x)\n",
+    }[library]
+    inputs = (
+        "\nimport numpy\n\ndef inputs(batch=2):\n    return numpy.random.randn(batch, 4).astype('float32')\n"
+    )
+    (tmp_path / f"mine_{library}.py").write_text(source + inputs)
+    spec = with_kind(parse_spec(f"mine_{library}.py", str(tmp_path)))
+    model = JaxInference(spec, jax_function.load(spec).sizes)
+    assert (model.graph["parameters"], model.graph["flops"]) == (40, 2 * 2 * 4 * 8)
+    assert 0 < deviation(model).ratio < 0.8
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_one_keras_model_runs_on_three_frameworks_with_the_same_weights(tmp_path: Path) -> None:
+    for name in ("keras", "torch", "jax", "tensorflow"):
+        pytest.importorskip(name)
+    modes = ("-b", "tensorflow,torch,jax", "--mode", "function,eager,jit", "-p", "width=2")
+    accelbench("run", str(OWN / "keras_digits.py"), *modes, *ONCE, cwd=tmp_path)
+    found = {(row["backend"], row["mode"]): row for row in rows(tmp_path) if row["status"] == "ok"}
+    assert found.keys() == {
+        ("tensorflow", "function"),
+        ("tensorflow", "eager"),
+        ("torch", "eager"),
+        ("jax", "jit"),
+    }
+    assert all(0 < row["error_of_allowed"] < 0.8 for row in found.values())
+
+
+@pytest.mark.real
+def test_a_jax_function_is_a_verified_table_and_other_engines_say_why_not(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    accelbench("run", str(OWN / "jax_mlp.py"), *ONCE, cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert (row["backend"], row["mode"], row["status"]) == ("jax", "jit", "ok")
+    assert 0 < row["error_of_allowed"] < 0.8
