@@ -225,7 +225,10 @@ def test_x9_a_store_that_holds_hostile_numbers_is_told_not_an_internal_error(tmp
     with runs.create_run(tmp_path / "results", a_run_info(id=naming.new_id())) as writer:
         writer.append(a_record())
     (head,) = tmp_path.rglob("run.json")
-    head.write_bytes(head.read_bytes().replace(b'"seed": 1', b'"seed": 1' + b"0" * 309))
+    text = head.read_bytes().replace(b'"seed": 1', b'"seed": 1' + b"0" * 309)
+    head.write_bytes(text)
+    assert "does not match its checksum" in accelbench("report", cwd=tmp_path, code=5).stderr
+    head.write_bytes(codec.sealed(codec.SEAL.sub(b"}", text)))
     assert "more than 30 digits" in accelbench("report", cwd=tmp_path, code=5).stderr
 
 

@@ -57,7 +57,7 @@ def test_nothing_typed_is_nothing_given() -> None:
 def test_what_is_typed_is_what_python_is_given() -> None:
     typed = read(
         *("-s", "conv,quick", "-w", "gemm", "-w", "copy", "-b", "torch,jax", "-d", "cpu"),
-        *("--model", "mine.py:Net"),
+        *("--model", "mine.py:Net", "--max-error", "1%"),
         *("--python", "torch=/usr/bin/python", "--dtype", "float32", "--mode", "eager"),
         *("-p", "m=1,2", "-p", "causal=true", "--cache", "hot,cold", "--quick", "--rounds", "4"),
         *("--world", "1,2", "--strategy", "data-parallel,pipeline"),
@@ -69,6 +69,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
         ["conv", "quick"],
         {
             "model": "mine.py:Net",
+            "max_error": "1%",
             "workloads": ["gemm", "copy"],
             "backends": ("torch", "jax"),
             "devices": "cpu",
