@@ -28,6 +28,9 @@ class TorchSession(Session):
         self.device = torch.device(device)
         self.dtype = getattr(torch, dtype.storage.value)
         self.compute = getattr(torch, dtype.compute.value) if dtype in AMP else None
+        self.is_mixed = dtype in AMP
+        if dtype is Dtype.FLOAT8:
+            self.compute = torch.float8_e4m3fn
         self.channels_last = lie_channels_last(str(device).partition(":")[0], dtype)
         self._fp32 = "tf32" if dtype is Dtype.TF32 else "ieee"
         self._clearing: Any = None
@@ -99,8 +102,8 @@ class TorchSession(Session):
         return {"float32_multiply": self._fp32, "storage": str(self.dtype), **self._autocast_precision()}
 
     def _autocast_precision(self) -> dict[str, str]:
-        if self.compute is None:
-            return {}
+        if not self.is_mixed:
+            return {} if self.compute is None else {"multiply": str(self.compute)}
         import torch
 
         with torch.autocast(self.device.type, dtype=self.compute):

@@ -163,7 +163,7 @@ class Session(ABC):
 
     device: Any
     dtype: Any  # of what is stored
-    compute: Any = None  # of what is multiplied, under mixed precision only
+    compute: Any = None  # of what is multiplied, under mixed precision and in float8
     world: World = ALONE
     channels_last: bool = True  # how images lie in memory; only torch has a choice (`_torch_layouts.py`)
     rearranges: bool = False  # whether a user's module and its images are to lie channels last
@@ -361,7 +361,9 @@ class Backend(ABC):
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
-    dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)
+    dtypes: ClassVar[tuple[Dtype, ...]] = tuple(
+        dtype for dtype in Dtype if dtype not in (Dtype.INT8, Dtype.FLOAT8)
+    )
     caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
     preloads_ahead: bool = True  # what `preload` imports is needed in later rounds, too
     # Modes whose processes load a model, which a job before them exports or compiles (`Session.export`).
@@ -449,6 +451,10 @@ class Backend(ABC):
             return f"it has the dtypes {', '.join(self.dtypes)}"
         if dtype is Dtype.TF32 and device.device_class is DeviceClass.CPU:
             return "TF32 is a mode of NVIDIA tensor cores; a CPU has none"
+        if dtype is Dtype.FLOAT8 and device.device_class is DeviceClass.CPU:
+            return "a CPU has no tensor cores: frameworks would convert float8 to float32 and multiply that"
+        if dtype is Dtype.FLOAT8 and phase is not Phase.FORWARD:
+            return "float8 is offered for forward products only"
         if dtype in AMP and phase is not Phase.TRAIN:
             return f"{dtype} is mixed precision for training; ask for {dtype.compute}"
         if cache not in self.caches:

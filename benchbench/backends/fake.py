@@ -49,6 +49,7 @@ class Fake(Backend):
     virtual = True
     start_up = StartUp(import_s=0.3, call_s=0.0, layer_s=0.0)
     modes = ("eager", "compile")
+    dtypes = (*Backend.dtypes, Dtype.FLOAT8)
     caches = tuple(Cache)
     distributions = ("accelbench",)
     requirements = ("numpy",)

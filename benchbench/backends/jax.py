@@ -58,6 +58,7 @@ class Jax(Backend):
             ("jax", "jit"): "run = jax.jit(model)",
         }
     )
+    dtypes = (*Backend.dtypes, Dtype.FLOAT8)
     not_measured = ("mps", "rocm")
     caches = tuple(Cache)
     refused_modes: ClassVar[dict[str, str]] = {
@@ -146,6 +147,8 @@ class Jax(Backend):
         if platform == "cpu":  # else every accelerator would be opened too, and a TPU admits one process
             jax.config.update("jax_platforms", "cpu")
         found = jax.devices(platform)[int(index or 0)]
+        if dtype is Dtype.FLOAT8 and not (platform == "gpu" and float(found.compute_capability) >= 8.9):
+            raise Unsupported(f"float8 needs NVIDIA tensor cores of Ada, Hopper or later; {device} has none")
         jax.config.update("jax_default_device", found)
         jax.config.update("jax_enable_x64", dtype is Dtype.FLOAT64)
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(dtype))
@@ -190,6 +193,8 @@ class JaxSession(Session):
         self.device = device
         self.dtype = jnp.dtype(dtype.storage.value)
         self.compute = jnp.dtype(dtype.compute.value) if dtype in AMP else None
+        if dtype is Dtype.FLOAT8:
+            self.compute = jnp.dtype("float8_e4m3fn")
         self._dtype = dtype
         self.keeps_peak = device.platform == "gpu"  # XLA tries algorithms while it compiles
         self.waits_every_step = device.platform == "cpu"  # the CPU's client may run them side by side

@@ -63,6 +63,7 @@ class Torch(Backend):
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
     framework = "torch"
     modes = ("eager", *COMPILED, "cudagraph")
+    dtypes = (*Backend.dtypes, Dtype.FLOAT8)
     own_modes = ("eager", CHANNELS_LAST, "compile")
     only_own_modes = (CHANNELS_LAST, AOTI)
     exporting_modes = (AOTI,)
@@ -224,6 +225,8 @@ class Torch(Backend):
         on_cuda = device.startswith("cuda")
         if dtype is Dtype.TF32 and not (on_cuda and torch.cuda.get_device_capability(device)[0] >= 8):
             raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
+        if dtype is Dtype.FLOAT8 and not (on_cuda and torch.cuda.get_device_capability(device) >= (8, 9)):
+            raise Unsupported(f"float8 needs NVIDIA tensor cores of Ada, Hopper or later; {device} has none")
         session = CudaSession(device, dtype, mode) if on_cuda else CpuSession(device, dtype, mode)
         session.fix()
         return session

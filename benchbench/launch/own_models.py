@@ -32,6 +32,7 @@ from benchbench.model.measurement import Cost
 from benchbench.model.own import JAX, KERAS, KINDS, SOURCE, TORCH, ModelSpec, parse_spec
 from benchbench.model.placement import Strategy
 from benchbench.reading import read_file
+from benchbench.workloads.base import NO_FLOAT8
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 Ask = Callable[[Message], Answer]
@@ -91,6 +92,8 @@ class OwnModelSize:
         """Why it cannot be computed in `dtype`, else ""."""
         if dtype is Dtype.INT8:
             return "accelbench quantises no model of yours"
+        if dtype is Dtype.FLOAT8:
+            return NO_FLOAT8
         if dtype is Dtype.TF32 and not self.flops:
             return f"{dtype} is a way to multiply, and it multiplies nothing"
         return ""

@@ -17,7 +17,9 @@ VECTORS = {"avx512f": 64, "avx2": 32}
 OTHERS = 16  # with narrower vectors
 MATRICES = {"amx_bf16": 1024, "amx_fp16": 1024, "amx_int8": 2048}  # of a core's tiles (same manual, AMX)
 # Operations as many times as in float32, where narrower numbers share a vector and are added in pairs.
-DENSER = {Dtype.FLOAT64: 0.5, Dtype.FLOAT32: 1, Dtype.BFLOAT16: 4, Dtype.FLOAT16: 4, Dtype.INT8: 8}
+DENSER = {
+    Dtype.FLOAT64: 0.5, Dtype.FLOAT32: 1, Dtype.BFLOAT16: 4, Dtype.FLOAT16: 4, Dtype.INT8: 8, Dtype.FLOAT8: 8
+}  # fmt: skip
 # Bytes of a core in a cycle: two loads and one store of 64 each.
 PORTS = 192
 

@@ -18,7 +18,9 @@ class Dtype(StrEnum):
     """What a case computes in.
 
     `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32; `amp-…` keeps float32
-    parameters and multiplies in 16 bits; `int8` quantises what float32 inputs and weights are multiplied.
+    parameters and multiplies in 16 bits; `int8` quantises what float32 inputs and weights are multiplied;
+    `float8` multiplies E4M3 numbers (Micikevicius et al. 2022, "FP8 formats for deep learning"), and gives
+    bfloat16.
     """
 
     FLOAT64 = "float64"
@@ -29,6 +31,7 @@ class Dtype(StrEnum):
     AMP_BF16 = "amp-bf16"
     AMP_FP16 = "amp-fp16"
     INT8 = "int8"
+    FLOAT8 = "float8"
 
     @classmethod
     def _missing_(cls, value: object) -> Dtype | None:
@@ -37,7 +40,9 @@ class Dtype(StrEnum):
 
     @property
     def storage(self) -> Dtype:
-        """What inputs and weights are stored in."""
+        """What outputs are stored in, and inputs and weights but those that are multiplied in float8."""
+        if self is Dtype.FLOAT8:
+            return Dtype.BFLOAT16
         return Dtype.FLOAT32 if self in (Dtype.TF32, Dtype.INT8, *AMP) else self
 
     @property
@@ -53,7 +58,9 @@ class Dtype(StrEnum):
     @property
     def itemsize(self) -> int:
         """Bytes of one element that is multiplied."""
-        return {Dtype.FLOAT64: 8, Dtype.INT8: 1}.get(self, 2 if self.compute in AMP.values() else 4)
+        return {Dtype.FLOAT64: 8, Dtype.INT8: 1, Dtype.FLOAT8: 1}.get(
+            self, 2 if self.compute in AMP.values() else 4
+        )
 
 
 ALIASES = {
@@ -64,6 +71,7 @@ ALIASES = {
     **dict.fromkeys(("amp", "amp_bf16", "amp-bfloat16"), "amp-bf16"),
     **dict.fromkeys(("amp_fp16", "amp-float16"), "amp-fp16"),
     **dict.fromkeys(("i8", "qint8"), "int8"),
+    **dict.fromkeys(("fp8", "f8", "e4m3"), "float8"),
 }
 AMP = {Dtype.AMP_BF16: Dtype.BFLOAT16, Dtype.AMP_FP16: Dtype.FLOAT16}  # mixed precision → what it multiplies
 

@@ -242,7 +242,7 @@ class MeasureOptions:
         "--device", "-d", text="cpu, gpu, tpu, accelerator, or a name such as cuda:1."
     )
     dtypes: tuple[str, ...] = _names(
-        "--dtype", text="float64, float32, tf32, bfloat16, float16, amp-bf16, amp-fp16, int8."
+        "--dtype", text="float64, float32, tf32, bfloat16, float16, amp-bf16, amp-fp16, int8, float8."
     )
     modes: tuple[str, ...] = _names(
         "--mode",

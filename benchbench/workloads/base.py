@@ -51,6 +51,7 @@ __all__ = [  # what a file of workloads may need
 ]
 
 CORNERS = 0.25  # of a sample at most: more would leave too few elements of the middle
+NO_FLOAT8 = "accelbench has float8 in gemm and linear only"
 
 
 class Workload(ABC):
@@ -71,6 +72,7 @@ class Workload(ABC):
     # `reduction` tells.
     draws_tolerated: ClassVar[float] = 0.0
     lacking: ClassVar[Mapping[str, str]] = {}  # framework that has no builder → why, where that is known
+    multiplies_float8: ClassVar[bool] = False  # whether its programs have a product in float8
     refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "": it is
     forward_unused: ClassVar[float] = 0.0  # FLOPs of a forward pass that no result needs, over those counted
     worlds: ClassVar[tuple[int, ...]] = (1,)  # of how many devices it is measured, if nobody says
@@ -171,7 +173,7 @@ class Workload(ABC):
 
     def refuses(self, dtype: Dtype) -> str:
         """Why it cannot be computed in `dtype` on any framework, else ""."""
-        return ""
+        return NO_FLOAT8 if dtype is Dtype.FLOAT8 and not self.multiplies_float8 else ""
 
     @abstractmethod
     def tiny(self) -> Self:
@@ -210,7 +212,7 @@ class Operation(Workload):
         """TF32 and int8 narrow what is multiplied: without a product they would be float32 by other names."""
         if dtype in (Dtype.TF32, Dtype.INT8) and not self.cost(dtype).flops:
             return f"{dtype} is a way to multiply, and it multiplies nothing"
-        return ""
+        return super().refuses(dtype)
 
     samples_apart: ClassVar[bool] = False  # each row of the output follows from the same rows of the inputs
 

@@ -98,4 +98,8 @@ def rounded(values: AnyArray, dtype: Dtype) -> AnyArray:
         bits = values.view(np.uint32)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
         return np.asarray(bits.view(np.float32))
+    if dtype is Dtype.FLOAT8:  # E4M3: three bits behind the leading one, and multiples of 2⁻⁹ below 2⁻⁶
+        _, exponents = np.frexp(values)
+        spacing = np.ldexp(np.float32(1), np.maximum(exponents - 1, -6) - 3)
+        return np.asarray(np.clip(np.rint(values / spacing) * spacing, -448, 448), np.float32)
     return values

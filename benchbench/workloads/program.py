@@ -20,7 +20,7 @@ class DeviceContext(Protocol):
 
     device: Any  # the framework's own device object or name
     dtype: Any  # the framework's own dtype, of what is stored
-    compute: Any  # and of what is multiplied under mixed precision; else None
+    compute: Any  # and of what is multiplied under mixed precision and in float8; else None
     world: World  # the processes and devices that compute a step together
     channels_last: bool  # how images lie in memory; torch's builders ask
 

@@ -141,7 +141,7 @@ class TrainingStep(Network, Training):
         devices = self.placement.devices if self.placement.strategy.divides_batch else 1
         if self.batch % (devices * self.accumulate):
             return f"a batch of {self.batch} cannot be divided {_parts(devices, self.accumulate)}"
-        return refusal(self.optimizer, dtype)
+        return super().refuses(dtype) or refusal(self.optimizer, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
         """Counted over the layers, see `counted_cost`; the optimizer moves every parameter several times.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads import _float8
 from benchbench.workloads.base import Operation, Program, wide
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Gemm(Operation):
     added = frozenset({"transpose_a", "transpose_b"})
     multiplications_saved = 1.0
     projects = True
+    multiplies_float8 = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2mnk FLOPs; A, B and C move once; an item is one product."""
@@ -69,6 +71,11 @@ class Gemm(Operation):
         inner = np.matmul(b.T if self.transpose_b else b, vector)
         return np.asarray(np.matmul(a.T if self.transpose_a else a, inner))
 
+    def _operands(self, arrays: Arrays) -> tuple[Array, Array]:
+        """A of (m, k) and B of (k, n)."""
+        a, b = arrays["a"], arrays["b"]
+        return a.T if self.transpose_a else a, b.T if self.transpose_b else b
+
     def forward(self, ops: Any, arrays: Any) -> Any:
         a, b = arrays["a"], arrays["b"]
         return ops.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
@@ -76,6 +83,9 @@ class Gemm(Operation):
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """torch.matmul; a transposed operand is a view, which BLAS takes by its flag."""
         import torch
+
+        if _float8.is_float8(context):
+            return _float8.torch_product(context, *self._operands(arrays))
 
         def step(a: Any, b: Any) -> Any:
             return torch.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
@@ -94,6 +104,9 @@ class Gemm(Operation):
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """jnp.matmul; XLA makes a transposed operand part of the product."""
         import jax.numpy as jnp
+
+        if _float8.is_float8(context):
+            return _float8.jax_product(context, *self._operands(arrays))
 
         def step(a: Any, b: Any) -> Any:
             return jnp.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads import _float8
 from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Operation, Program, wide
 
@@ -26,6 +27,7 @@ class Linear(Operation):
     summary = "a dense layer with bias"
     multiplications_saved = 1.0
     projects = True
+    multiplies_float8 = True
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·I·O FLOPs, the bias's additions not counted; x, weight, bias and result move once."""
@@ -84,6 +86,9 @@ class Linear(Operation):
         """A program that calls F.linear."""
         import torch.nn.functional as F
 
+        if _float8.is_float8(context):
+            return _float8.torch_product(context, arrays["x"], arrays["weight"].T, arrays["bias"])
+
         return Program(F.linear, tuple(context.put(arrays[name]) for name in ("x", "weight", "bias")))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -97,6 +102,8 @@ class Linear(Operation):
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """x @ weight + bias; the weight (inputs, outputs), as Flax has it."""
+        if _float8.is_float8(context):
+            return _float8.jax_product(context, arrays["x"], arrays["weight"].T, arrays["bias"])
         return self._with_kernel(lambda x, weight, bias: x @ weight + bias, context, arrays)
 
     def _with_kernel(self, step: Any, context: DeviceContext, arrays: Arrays) -> Program:

@@ -71,7 +71,7 @@ class Update(Training):
 
     def refuses(self, dtype: Dtype) -> str:
         """What the optimizer cannot keep; TF32 and mixed precision are of products, and here are none."""
-        if dtype in (Dtype.TF32, *AMP):
+        if dtype in (Dtype.TF32, Dtype.FLOAT8, *AMP):
             return f"an update multiplies no matrices: {dtype} would be float32"
         return refusal(self.optimizer, dtype)
 

@@ -1,0 +1,152 @@
+"""Products in float8: what is drawn, within which tolerance, what is caught, and where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.backends.base import Backend
+from benchbench.backends.fake import Fake
+from benchbench.backends.jax import Jax, JaxSession
+from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.backends.tensorflow import TensorFlow
+from benchbench.backends.torch import CpuSession, Torch
+from benchbench.errors import Unsupported
+from benchbench.model.case import Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.worker.reference import reference
+from benchbench.worker.verify import relative_error, sample_indices
+from benchbench.workloads.base import Draw, Operation
+from benchbench.workloads.draw import rounded
+from benchbench.workloads.operations.gemm import Gemm
+from benchbench.workloads.operations.linear import Linear
+from benchbench.workloads.operations.relu import Relu
+from tests.tiny import tiny
+
+GPU = Device(name="gpu:0", device_class=DeviceClass.ACCELERATOR, model="Example GPU")
+CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
+# As cuBLASLt takes them, multiples of 16, though a CPU takes any.
+PRODUCTS = [
+    Gemm(m=48, n=32, k=64), Gemm(m=48, n=32, k=64, transpose_a=True, transpose_b=True),
+    Linear(batch=16, inputs=64, outputs=48), Gemm(m=16, n=16, k=4096),
+]  # fmt: skip
+
+
+def output(framework: str, work: Any) -> Any:
+    arrays = work.arrays(Draw(Dtype.FLOAT8))
+    if framework == "torch":
+        pytest.importorskip("torch")
+        session: Any = CpuSession("cpu", Dtype.FLOAT8, "eager")
+        program = work.build_torch(session, arrays)
+        found = program.step(*program.inputs)
+    else:
+        jax: Any = pytest.importorskip("jax")
+        session = JaxSession(jax.devices("cpu")[0], Dtype.FLOAT8)
+        program = work.build_jax(session, arrays)
+        found = jax.jit(program.step)(*program.inputs)
+    assert "float8_e4m3fn" in str(program.inputs[0].dtype)
+    assert session.dtype_of(found) == "bfloat16"
+    return session.fetch(found)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("work", PRODUCTS)
+def test_a_product_in_float8_is_within_its_tolerance(framework: str, work: Operation) -> None:
+    exact, (index,) = reference(work, Dtype.FLOAT8), sample_indices(work).values()
+    measured = output(framework, work)[tuple(index.T)]
+    assert relative_error(measured, exact.expected["output"]) < exact.tolerance["output"] < 0.03
+
+
+def without_a_product(work: Any) -> Any:
+    """A product fewer in 20."""
+    arrays = dict(work.arrays(Draw(Dtype.FLOAT8)))
+    arrays["a"] = arrays["a"].copy()
+    arrays["a"][:, ::20] = 0
+    return arrays["a"] @ arrays["b"]
+
+
+def of_fewer_bits(work: Any) -> Any:
+    """A mantissa of two bits, as E5M2 has."""
+    a, b = (work.arrays(Draw(Dtype.FLOAT8))[name] for name in "ab")
+    _, exponents = np.frexp(a)
+    spacing = np.ldexp(1.0, exponents - 3)
+    return (np.rint(a / spacing) * spacing) @ b
+
+
+def transposed(work: Any) -> Any:
+    a, b = (work.arrays(Draw(Dtype.FLOAT8))[name] for name in "ab")
+    return (a @ b).T
+
+
+@pytest.mark.parametrize("mistake", [without_a_product, of_fewer_bits, transposed])
+@pytest.mark.parametrize("size", [64, 1024])
+def test_mistakes_in_float8_are_beyond_its_tolerance(mistake: Callable[[Any], Any], size: int) -> None:
+    work = Gemm(m=64, n=64, k=size)
+    exact, (index,) = reference(work, Dtype.FLOAT8), sample_indices(work).values()
+    wrong = mistake(work)[tuple(index.T)]
+    assert relative_error(wrong, exact.expected["output"]) > exact.tolerance["output"]
+
+
+def test_what_is_drawn_are_float8_numbers() -> None:
+    values = np.array([0.0, 1.0, 1.06, -1.07, 0.0009, 0.001, 300.0, 1000.0, 2**-6 * 1.0625], np.float32)
+    wanted = [0.0, 1.0, 1.0, -1.125, 0.0, 2**-9, 288.0, 448.0, 2**-6]
+    assert rounded(values, Dtype.FLOAT8).tolist() == wanted
+    drawn = Gemm(m=64, n=64, k=64).arrays(Draw(Dtype.FLOAT8))["a"]
+    np.testing.assert_array_equal(rounded(drawn, Dtype.FLOAT8), drawn)
+
+
+@pytest.mark.real
+def test_they_are_the_frameworks_own() -> None:
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(1).standard_normal(10_000, np.float32)
+    theirs = torch.from_numpy(values).to(torch.float8_e4m3fn).to(torch.float32).numpy()
+    np.testing.assert_array_equal(rounded(values, Dtype.FLOAT8), theirs)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "phase", "reason"),
+    [
+        (Torch(), GPU, Phase.FORWARD, ""),
+        (Jax(), GPU, Phase.FORWARD, ""),
+        (Torch(), CPU, Phase.FORWARD, "a CPU has no tensor cores"),
+        (Jax(), GPU, Phase.BACKWARD, "forward products only"),
+        (TensorFlow(), GPU, Phase.FORWARD, "it has the dtypes"),
+        (OnnxRuntime(), GPU, Phase.FORWARD, "it has the dtypes"),
+    ],
+)
+def test_where_there_is_no_float8_the_plan_says_why(
+    backend: Backend, device: Device, phase: Phase, reason: str
+) -> None:
+    found = backend.refuses(device, Dtype.FLOAT8, backend.modes[0], phase)
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+@pytest.mark.real
+def test_torch_asks_for_sizes_that_cublaslt_takes() -> None:
+    pytest.importorskip("torch")
+    work = Gemm(m=7, n=24, k=32)
+    with pytest.raises(Unsupported, match="n and k are multiples of 16; here 24 and 32"):
+        work.build_torch(CpuSession("cpu", Dtype.FLOAT8, "eager"), work.arrays(Draw(Dtype.FLOAT8)))
+
+
+def test_only_products_have_a_form_in_float8() -> None:
+    told = "float8 in gemm and linear only"
+    assert not Gemm().refuses(Dtype.FLOAT8)
+    assert not Linear().refuses(Dtype.FLOAT8)
+    assert told in Relu().refuses(Dtype.FLOAT8)
+    for name in ("gpt2_prefill", "resnet50_infer", "gpt2_train", "attention"):
+        assert told in tiny(name).refuses(Dtype.FLOAT8)
+
+
+def test_a_product_in_float8_counts_a_byte_an_element() -> None:
+    work = replace(Gemm(), m=8, n=8, k=8)
+    assert work.cost(Dtype.FLOAT8).bytes == 3 * 64
+    assert Dtype("fp8") is Dtype.FLOAT8
+    assert (Dtype.FLOAT8.storage, Dtype.FLOAT8.compute) == (Dtype.BFLOAT16, Dtype.FLOAT8)
+    assert Dtype.FLOAT8 in Fake.dtypes
