@@ -1,16 +1,15 @@
 """The HTML page: what it draws is what was measured, nothing in it acts, and a browser shows all of it."""
 
 import gzip
+import json
 import math
 import os
 import random
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -27,12 +26,9 @@ from benchbench.model.run import Run
 from benchbench.plan.command import command_of
 from studies import page_picture
 from tests.factories import a_case, a_failure, a_hostile_run, a_record, a_run, some_rounds
-from tests.program import accelbench
+from tests.program import accelbench, rows
 
 BACKENDS = ("torch", "jax", "tensorflow", "onnxruntime")
-CHROMIUM = shutil.which("chromium")
-HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000")
-needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no chromium here")
 
 
 def page(document: Document) -> str:
@@ -243,6 +239,21 @@ def test_the_command_of_a_row_plans_that_case_alone(case: Case, tmp_path: Path) 
         assert f"{name}={value}" in planned
 
 
+@pytest.mark.real
+def test_every_command_on_a_page_plans_its_row_alone(tmp_path: Path) -> None:
+    chosen = ("-w", "gemm", "-p", "m=8", "-p", "n=8,16", "-p", "k=8", "--cache", "hot,cold")
+    accelbench("run", *chosen, "-b", "fake", "--rounds", "1", cwd=tmp_path)
+    text = accelbench("report", "--format", "html", cwd=tmp_path).stdout
+    planned = []
+    for typed in re.findall("<code>(.*?)</code>", text):
+        command = shlex.split(unescape(typed))[1:]
+        found = json.loads(accelbench(*command, "--dry-run", "--format", "json", cwd=tmp_path).stdout)
+        (only,) = found["cases"]
+        planned.append(only["case"])
+    assert len(planned) == 4
+    assert sorted(planned) == sorted(row["case"] for row in rows(tmp_path))
+
+
 def test_a_case_of_several_numbers_of_threads_is_measured_with_its_own() -> None:
     assert command_of(a_case(threads=3)).endswith("--threads 3")
 
@@ -250,68 +261,6 @@ def test_a_case_of_several_numbers_of_threads_is_measured_with_its_own() -> None
 def test_a_case_that_no_command_can_measure_has_none() -> None:
     assert command_of(a_case(environment={"A": "1,2"})) == ""
     assert command_of(a_case(dtype=None)) == ""
-
-
-def in_browser(url: str, *more: str) -> str:
-    """The page as a browser has it once its script has run."""
-    assert CHROMIUM
-    done = subprocess.run(
-        [CHROMIUM, *HEADLESS, *more, "--dump-dom", url],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.stdout
-
-
-def rows_of(text: str, title: str) -> Iterator[str]:
-    """The first cell of each row that is shown."""
-    body = sections(text)[title]
-    for attributes, row in re.findall(r"<tr([^>]*)>(.*?)</tr>", body.split("<tbody")[1], re.DOTALL):
-        if "hidden" not in attributes:
-            yield "".join(Census(row.split("</td>")[0]).words)
-
-
-@pytest.mark.real
-@needs_chromium
-def test_a_link_opens_the_same_order_and_the_same_rows(tmp_path: Path) -> None:
-    found = report_document(measured())
-    path = tmp_path / "page.html"
-    path.write_text(page(found))
-    title = found.tables[0].title
-    plain = list(rows_of(in_browser(path.as_uri()), title))
-    assert len(plain) == len(BACKENDS)
-    turned = list(rows_of(in_browser(f"{path.as_uri()}#?sort=t0.1.down"), title))
-    assert turned == plain[::-1]
-    filtered = in_browser(f"{path.as_uri()}#?q=jax&pick=jax")
-    assert list(rows_of(filtered, title)) == ["jax jit"]
-    assert re.search(r'data-pick="jax" aria-pressed="true"', filtered)
-
-
-WIDE = """<script>addEventListener("load", () => {
-for (const each of document.querySelectorAll("details")) each.open = true;
-parent.postMessage(`${document.documentElement.scrollWidth} of ${innerWidth}`, "*");
-})</script>"""
-# A window of Chromium is never narrower than 500 pixels; a frame is.
-FRAME = """<!doctype html><script>
-addEventListener("message", (event) => { document.title = event.data; });
-</script><iframe src="page.html" width="{width}" height="900" style="border:0"></iframe>"""
-
-
-@pytest.mark.real
-@needs_chromium
-@pytest.mark.parametrize("width", [320, 400, 800, 1600])
-@pytest.mark.parametrize("name", ["a" * 120, "gemm"])
-def test_no_page_is_wider_than_its_window(width: int, name: str, tmp_path: Path) -> None:
-    run: Document = report_document(a_hostile_run(name) if len(name) > 9 else measured())
-    (tmp_path / "page.html").write_text(page(run) + WIDE)
-    frame = tmp_path / "frame.html"
-    frame.write_text(FRAME.replace("{width}", str(width)))
-    shown = in_browser(frame.as_uri(), "--window-size=1700,1000")
-    (found,) = re.findall(r"<title>(\d+ of \d+)</title>", shown)
-    needed, given = map(int, found.split(" of "))
-    assert given <= width
-    assert needed <= given
 
 
 def test_the_page_of_the_readme_is_that_of_the_committed_run() -> None:

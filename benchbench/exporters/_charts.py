@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from benchbench import format as fmt
 from benchbench.documents.document import Panel, PricePanel, Sweeps, TrendLine
 from benchbench.exporters._drawing import even_ticks, log_ticks, mark_path, shade_of, tick_text
+from benchbench.exporters._panels import label_of
 from benchbench.exporters._text import html_text
 from benchbench.judging.change_points import Change
 
@@ -191,7 +192,7 @@ def _vertical(x: float, dashes: str) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    words = html_text(text)
+    words = html_text(label_of(text))
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}" '
         f'fill="currentColor">{words}</text>'

@@ -64,13 +64,14 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
     cells = [*document.answer, *document.conclusions]
     answers = [_cell(each, notes) for each in cells if str(each) != document.finding]
     facts = [each for each in document.facts if each not in document.cautions]
-    tables = [_section(table, number, notes) for number, table in enumerate(document.tables)]
+    below = "h3" if document.overview else "h2"
+    tables = [_section(table, f"t{number}", below, notes) for number, table in enumerate(document.tables)]
     body = [
         notes.above(),
         f'<header><p class="soft">{html_text(document.title)}</p><h1>{finding}</h1>{_list(answers)}</header>',
         _cautions(document.cautions),
         _tools(_backends(document)),
-        *(_section(table, f"o{number}", notes) for number, table in enumerate(document.overview)),
+        *(_section(table, f"o{number}", "h2", notes) for number, table in enumerate(document.overview)),
         *tables,
         *_charts(document),
         _below("How to read it", [*notes.texts(), *map(html_text, _reading(document))]),
@@ -153,14 +154,13 @@ def _tools(backends: Sequence[str]) -> str:
     )
 
 
-def _section(table: Table, key: int | str, notes: _Links) -> str:
+def _section(table: Table, key: str, level: str, notes: _Links) -> str:
     """A table below its title, with a name that a link can be made to."""
     title = html_text(table.title)
     name = slug(table.title) if table.title else f"table-{key}"
-    level = "h2" if isinstance(key, str) else "h3"
     heading = f'<{level}><a href="#{name}">{title}</a></{level}>' if title else ""
     facts, below = _list(map(html_text, table.facts)), _list(map(html_text, table.notes))
-    grid = _grid(table, f"t{key}", notes) if table.rows else ""
+    grid = _grid(table, key, notes) if table.rows else ""
     if not grid and not facts and not below:
         grid = f"<p>{EMPTY}</p>"
     return (

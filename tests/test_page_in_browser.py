@@ -1,0 +1,296 @@
+"""Pages in a headless Chromium: what is seen, by whom, under which rules; and what keys do."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import format as fmt
+from benchbench.documents.document import Document, Spread
+from benchbench.documents.run import RunReport, report_document
+from tests.browser import Tab, a_browser, needs_chromium
+from tests.factories import a_case, a_failure, a_record, a_run
+from tests.test_documents import DOCUMENTS
+from tests.test_page import BACKENDS, HOSTILE, measured, page
+
+pytestmark = [pytest.mark.real, needs_chromium, pytest.mark.xdist_group("browser")]
+Show = Callable[..., None]
+
+VERBS = (
+    *("report", "time", "compare", "check", "history", "hardware", "profile", "profile of two", "bisect"),
+    *("doctor", "doctor --ceilings", "doctor --selftest", "doctor --aa"),
+)
+WIDTHS = (320, 400, 800, 1600)  # pixels
+# Jenkins' htmlpublisher serves reports like this: no script, no style but a file's, nothing from elsewhere.
+JENKINS = "sandbox; default-src 'none'; style-src 'self'"
+UNFOLD = "for (const each of document.querySelectorAll('details')) each.open = true"
+AXE = importlib.util.find_spec("axe_playwright_python")
+NO_AXE = "no axe-core: pip install --no-deps -c constraints.txt axe-playwright-python"
+
+ROWS = """[...document.querySelectorAll('section')].map(section => [section.dataset.title,
+  [...section.querySelectorAll('tbody > tr:not(.axis):not(.more)')].map(row => row.innerText)])"""
+SHOWN = """[...document.querySelectorAll('section')].map(section => [section.dataset.title,
+  [...section.querySelectorAll('tbody > tr:not(.axis)')].filter(row => row.checkVisibility())
+    .map(row => row.cells[0].textContent)])"""  # the text of what is not yet painted, too
+UNPAINTED = """[...document.querySelectorAll('svg path, svg text')].filter(each =>
+  getComputedStyle(each).fill === 'none' && getComputedStyle(each).stroke === 'none').length"""
+DRAWN = """(() => {
+  const middle = each => { const box = each.getBoundingClientRect(); return box.x + box.width / 2; };
+  return [...document.querySelectorAll('section')].map(section => [section.dataset.title,
+    [...section.querySelectorAll('.axis text')].map(each => [middle(each), each.textContent]),
+    [...section.querySelectorAll('tbody > tr:not(.axis)')].map(row =>
+      [...row.querySelectorAll('g')].map(mark => {
+        const line = mark.querySelector('path:not(.mark)')?.getBoundingClientRect();
+        const own = mark.querySelector('.mark');
+        return [middle(own), own.getAttribute('fill') === 'none', line?.left, line?.right];
+      }))]);
+})()"""
+CENSUS = """[...document.querySelectorAll('*')].map(each =>
+  [each.tagName, ...each.getAttributeNames().sort()].join(' ')).sort()"""
+VIOLATIONS = """axe.run({resultTypes: ['violations']}).then(found => found.violations.map(each =>
+  [each.id, each.nodes.map(node => node.html + node.failureSummary)]))"""
+# Cells whose texts lie on each other, by the boxes of what is written in them.
+OVERLAPS = """(() => {
+  const boxes = cell => { const range = document.createRange(); range.selectNodeContents(cell);
+    return [...range.getClientRects()].filter(box => box.width > 1 && box.height > 1); };
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+    && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  const found = [];
+  for (const row of document.querySelectorAll('tbody > tr')) {
+    const cells = [...row.cells].map(boxes);
+    cells.forEach((own, at) => cells.slice(at + 1).forEach(others => {
+      if (own.some(a => others.some(b => meet(a, b)))) found.push(row.innerText); }));
+  }
+  return found;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    with a_browser() as browser:
+        yield Tab(browser)
+
+
+@pytest.fixture
+def show(tab: Tab, tmp_path: Path) -> Show:
+    """Open the page of a document, all of it unfolded."""
+
+    def shown(document: Document, state: str = "") -> None:
+        path = tmp_path / "page.html"
+        path.write_text(page(document))
+        tab.open(path.as_uri() + state)
+        tab.value(UNFOLD)
+
+    return shown
+
+
+@functools.cache
+def documents(name: str) -> tuple[Document, ...]:
+    """What each verb that judges answers about something of that name."""
+    return tuple(DOCUMENTS[verb](name, Path("nowhere")) for verb in VERBS)
+
+
+def with_a_failure() -> RunReport:
+    failed = a_record(a_failure(message="no room"), case=a_case(backend="openvino"))
+    return report_document(a_run([*measured().records, failed]))
+
+
+class Jenkins(SimpleHTTPRequestHandler):
+    """A folder, under the rules of Jenkins."""
+
+    def end_headers(self) -> None:
+        self.send_header("Content-Security-Policy", JENKINS)
+        super().end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def jenkins(tmp_path: Path) -> Iterator[str]:
+    """The address at which the files of the test's folder are served."""
+    handler = functools.partial(Jenkins, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_where_scripts_and_styles_are_forbidden_every_value_is_seen(
+    tab: Tab, jenkins: str, tmp_path: Path
+) -> None:
+    found = with_a_failure()
+    (tmp_path / "page.html").write_text(page(found))
+    tab.window(1280)
+    tab.open(f"{jenkins}/page.html")
+    assert tab.value("getComputedStyle(document.body).maxWidth") == "none"
+    assert not tab.value("document.querySelector('.tools').checkVisibility()")
+    assert not tab.value(UNPAINTED)
+    seen = dict(tab.value(ROWS))
+    for work in found.data["works"]:
+        title = " ".join(work["work"].split())
+        assert sum(title in row for row in seen["Who is fastest"]) == 1
+    for row in found.data["rows"]:
+        (own,) = (
+            text
+            for title, texts in seen.items()
+            for text in texts
+            if text.startswith(f"{row['target']} {row['mode']}")
+            and all(f"{name}={value}" in title for name, value in row["params"].items())
+        )
+        if row["latency_s"] is None:
+            assert row["status"] in own
+            assert row["message"] in own
+        else:
+            assert fmt.seconds(row["latency_s"]) in own
+    answers = [str(line[1]) for line in found.overview[0].rows]
+    assert all(answer in row for answer, row in zip(answers, seen["Who is fastest"], strict=True))
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+def test_a_drawing_is_read_back_to_the_pixel(width: int, tab: Tab, show: Show) -> None:
+    found = report_document(measured())
+    tab.window(width)
+    show(found)
+    tables = {table.title: table for table in (*found.overview, *found.tables)}
+    drawings = [each for each in tab.value(DRAWN) if each[1]]
+    assert len(drawings) == 1 + len(found.tables)
+    for title, ticks, rows in drawings:
+        place = ruler(ticks)
+        for row, marks in zip(tables[title].rows, rows, strict=True):
+            (spread,) = (part for cell in row if cell for part in cell.parts if isinstance(part, Spread))
+            for mark, (x, hollow, left, right) in zip(spread.marks, marks, strict=True):
+                assert abs(x - place(mark.value)) <= 1
+                assert hollow == mark.is_open
+                for end, drawn in ((mark.low, left), (mark.high, right)):
+                    if end is not None and ticks[0][0] < place(end) < ticks[-1][0]:  # else it may be cut
+                        assert abs(drawn - place(end)) <= 1
+
+
+def ruler(ticks: list[tuple[float, str]]) -> Callable[[float], float]:
+    """Where a value stands, by the ticks alone."""
+    scale = {"×": 1.0, " s": 1.0, " ms": 1e-3, " µs": 1e-6, " ns": 1e-9}
+    read = [
+        (x, float(told[1]) * scale[told[2]])
+        for x, text in ticks
+        if (told := re.fullmatch(r"([\d.]+)(.*)", text))
+    ]
+    (first_x, first), (last_x, last) = read[0], read[-1]
+    assert last > first
+    per_log = (last_x - first_x) / math.log(last / first)
+    return lambda value: first_x + per_log * math.log(value / first)
+
+
+def test_hostile_text_adds_nothing_does_nothing_and_loads_nothing(tab: Tab, show: Show) -> None:
+    tab.window(1280)
+    for plain, hostile in zip(documents("a" * len(HOSTILE)), documents(HOSTILE), strict=True):
+        show(plain)
+        wanted = tab.value(CENSUS)
+        show(hostile)
+        assert tab.value(CENSUS) == wanted
+        assert tab.complaints == []
+        assert len(tab.requests) == 1
+
+
+@pytest.mark.parametrize("name", ["gemm", "a" * 120])
+def test_no_page_is_wider_than_its_window_and_no_text_lies_on_another(
+    name: str, tab: Tab, show: Show
+) -> None:
+    for document in (report_document(measured()), *documents(name)):
+        show(document)
+        for width in WIDTHS:
+            tab.window(width)
+            needed, given = tab.value("[document.documentElement.scrollWidth, innerWidth]")
+            assert needed <= given == width, document.name
+            assert tab.value(OVERLAPS) == [], (document.name, width)
+
+
+@pytest.mark.slow  # needs what the test extra does not have
+@pytest.mark.skipif(not AXE, reason=NO_AXE)
+def test_axe_finds_nothing_that_keeps_anybody_out(tab: Tab, show: Show) -> None:
+    assert AXE
+    assert AXE.origin
+    axe = (Path(AXE.origin).parent / "axe.min.js").read_text()
+    for document in (with_a_failure(), *documents("gemm")):
+        show(document)
+        tab.value(f"{axe};0")
+        for theme, width in (("light", 1600), ("dark", 400)):
+            tab.window(width, scheme=theme)
+            assert tab.value(VIOLATIONS) == [], (document.name, theme)
+
+
+def test_the_keyboard_alone_filters_picks_sorts_and_folds(tab: Tab, show: Show) -> None:
+    tab.window(1280)
+    found = report_document(measured())
+    show(found)
+    title = found.tables[0].title
+    before = dict(tab.value(SHOWN))[title]
+    focus_on(tab, "#q")
+    tab.type("jax")
+    assert dict(tab.value(SHOWN))[title] == ["jax jit"]
+    tab.value("document.getElementById('q').select()")
+    tab.type(" ")
+    focus_on(tab, "[data-pick=jax]")
+    assert tab.value("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    tab.press(" ")
+    assert tab.value("document.activeElement.getAttribute('aria-pressed')") == "true"
+    faded = tab.value("[...document.querySelectorAll('.faded')].map(each => each.dataset.b)")
+    assert {*faded} == {*BACKENDS} - {"jax"}
+    focus_on(tab, "[data-sort='t0.1']")
+    tab.press("Enter")
+    assert tab.value("document.activeElement.closest('th').getAttribute('aria-sort')") == "ascending"
+    tab.press("Enter")
+    assert tab.value("document.activeElement.closest('th').getAttribute('aria-sort')") == "descending"
+    turned = dict(tab.value(SHOWN))[title]
+    assert turned == before[::-1]
+    focus_on(tab, "summary")
+    tab.press("Enter")
+    assert not tab.value("document.activeElement.parentElement.open")
+    assert "pick=jax" in tab.value("location.hash")
+
+
+def focus_on(tab: Tab, wanted: str) -> None:
+    """By the tabulator, from wherever the focus is."""
+    for _ in range(200):
+        if tab.value(f"document.activeElement.matches({wanted!r})"):
+            return
+        tab.press("Tab")
+    raise AssertionError(f"no key leads to {wanted}")
+
+
+def test_a_link_opens_the_same_order_the_same_rows_and_the_same_theme(tab: Tab, show: Show) -> None:
+    tab.window(1280)
+    found = report_document(measured())
+    title = found.tables[0].title
+    show(found)
+    plain = dict(tab.value(SHOWN))[title]
+    assert len(plain) == len(BACKENDS)
+    show(found, "#?sort=t0.1.down")
+    assert dict(tab.value(SHOWN))[title] == plain[::-1]
+    show(found, "#?q=jax&pick=jax&theme=dark")
+    assert dict(tab.value(SHOWN))[title] == ["jax jit"]
+    assert tab.value("document.querySelector('[data-pick=jax]').getAttribute('aria-pressed')") == "true"
+    assert tab.value("document.documentElement.dataset.theme") == "dark"
+    tab.value("document.getElementById('theme').click()")
+    assert tab.value("[document.documentElement.dataset.theme, location.hash.includes('theme=light')]") == [
+        "light",
+        True,
+    ]
+
+
+def test_a_link_to_a_work_leads_there(tab: Tab, show: Show) -> None:
+    tab.window(1280, 300)
+    found = report_document(measured())
+    show(found)
+    name = tab.value("[...document.querySelectorAll('section')].at(-1).id")
+    show(found, f"#{name}")
+    assert tab.value(f"Math.abs(document.getElementById('{name}').getBoundingClientRect().top) < innerHeight")
