@@ -578,7 +578,7 @@ def told(extended: Path) -> Path:
     commands = {arguments[0]: [*arguments, "--format", "org"] for arguments in IN_ORG}
     commands["nothing"] = ["history", "-o", "found.org"]
     program = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
-    subprocess.run(program, cwd=extended, env=environment(PYTHONPATH=str(extended)), check=True, timeout=60)
+    subprocess.run(program, cwd=extended, env=environment(PYTHONPATH=str(extended)), check=True, timeout=300)
     return extended
 
 

@@ -169,6 +169,7 @@ def test_a_drawing_is_read_back_to_the_pixel(width: int, tab: Tab, show: Show) -
         for row, marks in zip(tables[title].rows, rows, strict=True):
             (spread,) = (part for cell in row if cell for part in cell.parts if isinstance(part, Spread))
             for mark, (x, hollow, left, right) in zip(spread.marks, marks, strict=True):
+                assert mark.value
                 assert abs(x - place(mark.value)) <= 1
                 assert hollow == mark.is_open
                 for end, drawn in ((mark.low, left), (mark.high, right)):

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from benchbench.documents.document import Bar, Bars, Document, Plot, Strip, Strips, Sweeps
+from benchbench.documents.document import Bar, Bars, Document, Plot, Spread, Strip, Strips, Sweeps
 from benchbench.documents.run import report_document
-from benchbench.exporters._panels import colour
+from benchbench.exporters._figure import Role, layout_of
+from benchbench.exporters._panels import colour, is_wide
 from benchbench.exporters.svg import Svg
 from benchbench.model.record import Record
 from benchbench.registry import entry_names
 from tests.factories import a_case, a_cost, a_run, some_rounds
+from tests.rendering import rendered
 from tests.test_exporters import a_typical_run
 
 
@@ -117,3 +119,46 @@ def test_a_case_without_a_headline_shows_its_samples() -> None:
     (content,) = Svg().export(Document(name="d", title="t", plots=(plot,))).values()
     assert "no headline" in texts(content)
     assert b"<image" in content
+
+
+def test_a_picture_s_title_is_who_is_fastest_and_what_cannot_be_told_is_hollow() -> None:
+    other = a_case(backend="jax", mode="jit")
+    won = report_document(a_run([*some_rounds(1, 1.001, 0.999), *some_rounds(2, 2.001, 2, case=other)]))
+    unlike = report_document(a_run([*some_rounds(1, 1.3, 0.8), *some_rounds(0.9, 1.2, 1.1, case=other)]))
+    for document, is_open in ((won, False), (unlike, True)):
+        for plot in document.plots:
+            assert plot.title == str(document.answer[0])
+            assert plot.shared.endswith("(less is better) · float32 · cpu") or plot.name != "latency"
+            assert [panel.title for panel in plot.panels] == ["gemm  m=64 n=64 k=64"]
+            drawn = [bar for panel in plot.panels if isinstance(panel, Bars | Strips) for bar in rows(panel)]
+            assert [bar.is_open for bar in drawn] == [is_open] * 2
+
+
+def rows(panel: Bars | Strips) -> tuple[Bar, ...]:
+    return panel.bars if isinstance(panel, Bars) else panel.strips
+
+
+def test_processes_that_disagree_are_drawn_one_by_one_in_pictures_and_pages() -> None:
+    document = report_document(a_run(some_rounds(0.001, 0.2, 0.21)))
+    (latency,) = (plot for plot in document.plots if plot.name == "latency")
+    (panel,) = latency.panels
+    assert isinstance(panel, Strips)
+    assert panel.strips[0].value is None
+    assert [process[0] for process in panel.strips[0].processes] == pytest.approx([0.001, 0.2, 0.21])
+    spreads = [part for cell in document.tables[0].cells for part in cell.parts if isinstance(part, Spread)]
+    assert [mark.value for spread in spreads for mark in spread.marks] == [None]
+    page = rendered(document, "html")
+    assert "processes disagree: 1.00, 200, 210 ms" in page
+    assert page.count("<svg") == 3  # its backend, its ruler, its lanes
+
+
+def test_a_picture_has_one_kind_of_scale_and_no_title_on_two_lines() -> None:
+    wide = some_rounds(0.001, 0.2, 0.21, case=a_case(workload="a" * 200))
+    document = report_document(a_run([*some_rounds(1, 1.1, 1.2), *wide]))
+    for plot in document.plots:
+        layout = layout_of(plot)
+        titles = [line.text for line in layout.texts if line.role is Role.PANEL]
+        assert len(titles) == len(plot.panels)
+        assert not any("\n" in title for title in titles)
+    assert [is_wide(panel) for panel in plot.panels] == [False, True]
+    assert "logarithmic" in " ".join(texts(Svg().export(document)["latency.svg"]))

@@ -73,12 +73,13 @@ class Gauge:
 class Mark:
     """A value on a ruler, with its 95 % interval. The backend chooses the colour and the shape.
 
-    `is_open`: it decides nothing. `processes`: the samples of each process, in the mark's unit.
+    `value`: None where the processes disagree. `is_open`: it decides nothing. `processes`: the samples of
+    each process, in the mark's unit.
     """
 
     label: str
     backend: str
-    value: float
+    value: float | None
     low: float | None = None
     high: float | None = None
     is_open: bool = False
@@ -261,7 +262,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One alternative of a panel; `status` is why it has no value. A backend has one colour in all plots."""
+    """One alternative of a panel; `status` is why it has no value. A backend has one colour in all plots.
+
+    `is_open`: it decides nothing.
+    """
 
     label: str
     backend: str
@@ -269,6 +273,7 @@ class Bar:
     low: float | None = None
     high: float | None = None
     status: str = ""
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,11 +385,13 @@ PAGE = 24  # panels of a picture that can still be looked at
 class Plot:
     """Panels of one kind and one unit. `name` is that of its file, `reading` says what the marks mean.
 
+    `title`: the finding, where there is one. `shared`: what is drawn, and what all panels have in common.
     `facts`: on what it was measured, with what, and when. `empty`: what is said where there is no panel.
     """
 
     name: str
     title: str
+    shared: str = ""
     facts: tuple[str, ...]
     reading: str
     empty: str

@@ -16,8 +16,8 @@ from benchbench.analyse.view import RunView
 from benchbench.backends.base import Backend
 from benchbench.documents import document
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
-from benchbench.documents.document import Cell, Content, Document, Number, Part, Records, Table, number
-from benchbench.documents.run_overview import overview
+from benchbench.documents.document import Cell, Content, Document, Number, Records, Table, number
+from benchbench.documents.run_overview import overview, summary
 from benchbench.documents.run_plots import run_plots
 from benchbench.documents.run_table import (
     UNSURE,
@@ -32,7 +32,7 @@ from benchbench.documents.run_table import (
     works,
 )
 from benchbench.format import count_of, share
-from benchbench.judging.ranking import ALIKE, THREADS, Rival, Standing, WorkVerdict
+from benchbench.judging.ranking import ALIKE, THREADS, Rival, Standing, WorkVerdict, work_key
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
@@ -97,7 +97,11 @@ def report_document(
     places = {_place(row) for row in made[: len(run.info.plan)]}
     shown = [row for row in made if _place(row) in places and not is_needless(row)]
     found = judged(works(shown), view)
-    ranked = works([row for row in shown if not row.unranked])
+    verdicts_by_work = {work_key(work.rows[0].case): work.verdict for work in found}
+    ranked = [
+        replace(work, verdict=verdicts_by_work[work_key(work.rows[0].case)])
+        for work in works([row for row in shown if not row.unranked])
+    ]
     scaled = scalings(view)
     tables = (
         *_tables(view, shown, found, columns, by),
@@ -288,7 +292,7 @@ def lossy_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
     lines = [Cell((f"{each}, and {share(allowed)} was allowed",)) for each in told]
     exact = [row for work in shown for row in work.rows if not row.is_lossy]
     compared = [work for work in judged(works(exact), view) if work.verdict.others]
-    return [*lines, *([Cell(("of the others,", *_summary(compared).parts))] if compared else [])]
+    return [*lines, *([Cell(("of the others,", *summary(compared).parts))] if compared else [])]
 
 
 def thread_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
@@ -328,7 +332,7 @@ def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
     if not compared:
         return []
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]
-    lines = [_summary(compared), *(_open(work, run) for work in undecided[:SHOWN])]
+    lines = [summary(compared), *(_open(work, run) for work in undecided[:SHOWN])]
     if more := len(undecided) - SHOWN:
         lines += [Cell((f"and {count_of(more, 'work')} more, marked ? below",))] if more > 0 else []
     return [*lines, *_usage(compared)]
@@ -345,27 +349,6 @@ def _usage(compared: Sequence[Work]) -> list[Cell]:
             if backend and (code := backend.own_code_of(kind).get(case.mode)):
                 found[f"to use {case.target} {case.mode}: {code}"] = None
     return [Cell((line,)) for line in found]
-
-
-def _summary(compared: Sequence[Work]) -> Cell:
-    standings = Counter(work.verdict.standing for work in compared)
-    tied, undecided = standings[Standing.TIED], standings[Standing.OPEN]
-    if undecided == len(compared):
-        where = f" in any of {undecided}" if undecided > 1 else ""
-        return Cell((f"cannot tell which is fastest{where}",))
-    won = Counter(work.verdict.winner for work in compared if work.verdict.winner)
-    named = [f"{name} in {count}" for name, count in won.most_common()]
-    parts: list[Part] = []
-    if named:
-        named[0] = named[0].replace(" in ", " is fastest in ", 1) + f" of {len(compared)}"
-        least = min(work.verdict.least_lead for work in compared if work.verdict.winner)
-        parts += [", ".join(named) + ", by at least", Number(least, "×")]
-        if beside := sum(work.verdict.disturbed for work in compared if work.verdict.winner):
-            parts.append(f"({beside} beside what others computed)")
-    alike = f"as fast as each other within {ALIKE:.0%} in {tied}{'' if named else f' of {len(compared)}'}"
-    rest = [*([alike] if tied else []), *([f"{undecided} undecided"] if undecided else [])]
-    separated = [f"({each})" for each in rest] if named else ["; ".join(rest)]
-    return Cell((*parts, *separated))
 
 
 def _open(work: Work, run: Run) -> Cell:

@@ -24,6 +24,28 @@ def overview(works: Sequence[Work], rows: Sequence[Row]) -> tuple[Table, ...]:
     return (*fastest, _coverage(rows))
 
 
+def summary(compared: Sequence[Work]) -> Cell:
+    """`torch is fastest in 3 of 6, jax in 2, by at least 1.05× (1 undecided)`."""
+    standings = Counter(work.verdict.standing for work in compared)
+    tied, undecided = standings[Standing.TIED], standings[Standing.OPEN]
+    if undecided == len(compared):
+        where = f" in any of {undecided}" if undecided > 1 else ""
+        return Cell((f"cannot tell which is fastest{where}",))
+    won = Counter(work.verdict.winner for work in compared if work.verdict.winner)
+    named = [f"{name} in {count}" for name, count in won.most_common()]
+    parts: list[Part] = []
+    if named:
+        named[0] = named[0].replace(" in ", " is fastest in ", 1) + f" of {len(compared)}"
+        least = min(work.verdict.least_lead for work in compared if work.verdict.winner)
+        parts += [", ".join(named) + ", by at least", Number(least, "×")]
+        if beside := sum(work.verdict.disturbed for work in compared if work.verdict.winner):
+            parts.append(f"({beside} beside what others computed)")
+    alike = f"as fast as each other within {ALIKE:.0%} in {tied}{'' if named else f' of {len(compared)}'}"
+    rest = [*([alike] if tied else []), *([f"{undecided} undecided"] if undecided else [])]
+    separated = [f"({each})" for each in rest] if named else ["; ".join(rest)]
+    return Cell((*parts, *separated))
+
+
 def _fastest_row(work: Work) -> dict[str, Cell]:
     verdict = work.verdict
     labels = dict(zip((row.case.id for row in work.rows), work.names, strict=True))
@@ -43,6 +65,7 @@ def _fastest_row(work: Work) -> dict[str, Cell]:
 
 def _ratio(mark: Mark, *, sure: bool) -> list[Part]:
     """A separator, a name and its ratio, in doubt or not: `· jax jit 1.31× ?`."""
+    assert mark.value is not None
     return ["·", mark.label, Number(mark.value, "×"), *([] if sure else ["?"])]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from benchbench.analyse.rows import Row, case_key, params_text
@@ -20,21 +21,24 @@ from benchbench.documents.document import (
     Sweeps,
     paged,
 )
+from benchbench.documents.run_overview import summary
 from benchbench.documents.run_table import Work
 from benchbench.model.case import Cache, Case, Phase, Scalar
 from benchbench.model.run import Run
 
 INTERVALS = "with its 95 % interval over processes, which may run off the axis"
-BARS = f"A bar is a rate {INTERVALS}; the fastest is first."
+HOLLOW = "What is hollow decides nothing: what differs between rounds, others, or warming up may explain it."
+BARS = f"A bar is a rate {INTERVALS}; the fastest is first. {HOLLOW}"
 STRIPS = (
     "A dot is a block of steps, a lane is a process, its tick the median; "
-    f"the diamond is the headline {INTERVALS}. The fastest is first."
+    f"the diamond is the headline {INTERVALS}. The fastest is first. {HOLLOW}"
 )
 LINES = "Both axes are logarithmic. A line at each point is the 95 % interval over processes."
 SPEEDUPS = (
     "Both axes are logarithmic. A point is the rate over that of one device in the same rounds, its line the "
     "95 % interval; on the ideal line each device adds as much as the first."
 )
+LATENCY = "Latency of a step (less is better)"
 NOTHING = "nothing was measured"
 RATES = {"throughput": "flops_per_s", "bandwidth": "bytes_per_s", "training": "items_per_s"}
 TITLES = {
@@ -43,6 +47,7 @@ TITLES = {
     "training": "Training rate (more is better)",
 }
 UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
+MOST_TITLE = 60  # characters of a workload with its parameters, above a panel
 LEAST = 3  # sizes that make a line
 MOST_TIED = 3  # parameters that are one size, as m = n = k
 Sizes = dict[int, Work]  # size → the work that has it
@@ -61,19 +66,39 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
             Plot(name=name, title=title, facts=facts, reading=reading, empty=NOTHING, panels=tuple(panels))
         )
 
+    def ranking(name: str, what: str, reading: str, own: Sequence[Work], panels: Sequence[Panel]) -> None:
+        """Pictures of alternatives: their title is who is fastest."""
+        compared = [work for work in own if work.verdict.others]
+        common = _common([work.title for work in own])
+        for plot in plots(name, str(summary(compared)) if compared else what, reading, panels):
+            shared = " · ".join((*([what] if compared else []), *common))
+            made.append(replace(plot, shared=shared, panels=tuple(_without(common, plot.panels))))
+
     made: list[Plot] = []
     for name, metric in RATES.items():
-        panels = [_bars(work, metric) for work in works if _rate_of(work) == name]
-        if panels or (name == "throughput" and not works):
-            made += plots(name, TITLES[name], BARS, panels)
-    made += plots(
-        "latency", "Latency of a step (less is better)", STRIPS, [_strips(work, view) for work in works]
-    )
+        own = [work for work in works if _rate_of(work) == name]
+        if own or (name == "throughput" and not works):
+            ranking(name, TITLES[name], BARS, own, [_bars(work, metric) for work in own])
+    ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
     if lines := size_panels(works):
         made += plots("sizes", "Latency of a step over sizes (less is better)", LINES, lines)
     if scaling:
         made += plots("scaling", "Speed-up over one device (more is better)", SPEEDUPS, scaling)
     return tuple(made)
+
+
+def _common(titles: Sequence[str]) -> tuple[str, ...]:
+    """What all titles end in, of the parts between ` · `: `float32`, `cpu`."""
+    ends = [tuple(title.split(" · ")[1:]) for title in titles]
+    return tuple(part for part in ends[0] if all(part in end for end in ends)) if ends else ()
+
+
+def _without(common: Sequence[str], panels: Sequence[Panel]) -> Iterator[Panel]:
+    """The panels, their titles without what all have in common."""
+    for panel in panels:
+        head, *context = panel.title.split(" · ")
+        title = " · ".join((head, *(part for part in context if part not in common)))
+        yield replace(panel, title=title)
 
 
 def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
@@ -105,9 +130,10 @@ def _bars(work: Work, metric: str) -> Bars:
     items = {row.item for row in work.rows if row.item}
     bars = [
         Bar(
-            label=_label(name, row),
+            label=name,
             backend=row.case.backend,
             status=_status(row),
+            is_open=_is_open(work, row),
             value=row.value(metric),
             low=row.metric(metric).low,
             high=row.metric(metric).high,
@@ -116,7 +142,7 @@ def _bars(work: Work, metric: str) -> Bars:
     ]
     unit = UNITS.get(metric, f"{' or '.join(sorted(items)) or 'item'}/s")
     return Bars(
-        title=work.title,
+        title=_panel_title(work),
         unit=unit,
         bars=tuple(sorted(bars, key=lambda bar: math.inf if bar.value is None else -bar.value)),
     )
@@ -125,9 +151,10 @@ def _bars(work: Work, metric: str) -> Bars:
 def _strips(work: Work, view: RunView) -> Strips:
     strips = [
         Strip(
-            label=_label(name, row),
+            label=name,
             backend=row.case.backend,
             status=_status(row),
+            is_open=_is_open(work, row),
             value=row.value("latency_s"),
             low=row.metric("latency_s").low,
             high=row.metric("latency_s").high,
@@ -136,13 +163,20 @@ def _strips(work: Work, view: RunView) -> Strips:
         for name, row in zip(work.names, work.rows, strict=True)
     ]
     return Strips(
-        title=work.title,
+        title=_panel_title(work),
         strips=tuple(sorted(strips, key=lambda bar: math.inf if bar.value is None else bar.value)),
     )
 
 
-def _label(name: str, row: Row) -> str:
-    return ", ".join((name, *row.doubts))
+def _panel_title(work: Work) -> str:
+    """The work's title; where that fills more than a line, only what tells it from the others."""
+    return work.title if len(work.title.partition(" · ")[0]) <= MOST_TITLE else work.short_title
+
+
+def _is_open(work: Work, row: Row) -> bool:
+    """Whether it cannot be told from the fastest, whatever others or warming up may explain."""
+    beside = work.beside(row)
+    return beside is not None and not beside.told
 
 
 def _status(row: Row) -> str:
@@ -151,10 +185,8 @@ def _status(row: Row) -> str:
 
 
 def _processes(row: Row, view: RunView) -> tuple[tuple[float, ...], ...]:
-    """The steps of each process, of a case that has a latency."""
-    if row.value("latency_s") is None:
-        return ()
-    return view.steps.get(case_key(row.case), ())
+    """The steps of each process, whether or not these agree."""
+    return view.steps.get(case_key(row.case), ()) if row.ok else ()
 
 
 def size_panels(works: Sequence[Work]) -> list[Sweeps]:

@@ -71,20 +71,24 @@ def _lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[t
     for row, name in zip(work.rows, _names(work), strict=True):
         latency = latency_s(row)
         if latency is None:
-            lines.append((float("inf"), (name, _reason(row), *[None] * (len(columns) - 1)), row))
+            why = _drawn(_reason(row), row, str(name), view)
+            lines.append((float("inf"), (name, why, *[None] * (len(columns) - 1)), row))
             continue
+        beside = work.beside(row)
+        cells = [column.cell(row, beside) for column in columns]
         cells = [
-            _drawn(column.cell(row, work.beside(row)), column, row, str(name), view) for column in columns
+            _drawn(cell, row, str(name), view) if column.name == "latency" else cell
+            for cell, column in zip(cells, columns, strict=True)
         ]
         place = UNRANKED if row.unranked else latency
         lines.append((place, (name, _noted(cells[0], row), *cells[1:]), row))
     return [(line, row) for _, line, row in sorted(lines, key=lambda item: item[0])]
 
 
-def _drawn(cell: Cell, column: ReportColumn, row: Row, label: str, view: RunView) -> Cell:
-    """A latency with its processes, for formats that draw; hollow where others or warming up disturbed it."""
-    found = row.metric("latency_s")
-    if column.name != "latency" or found.value is None:
+def _drawn(cell: Cell, row: Row, label: str, view: RunView) -> Cell:
+    """The cell with the processes, for formats that draw; hollow where others or warming up disturbed it."""
+    found, steps = row.metric("latency_s"), view.steps.get(case_key(row.case), ())
+    if not row.ok or not steps:
         return cell
     mark = Mark(
         label=label,
@@ -93,7 +97,7 @@ def _drawn(cell: Cell, column: ReportColumn, row: Row, label: str, view: RunView
         low=found.low,
         high=found.high,
         is_open=bool(row.doubts),
-        processes=view.steps.get(case_key(row.case), ()),
+        processes=steps,
     )
     return replace(cell, parts=(*cell.parts, Spread((mark,), "s")))
 

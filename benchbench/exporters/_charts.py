@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from benchbench import format as fmt
 from benchbench.documents.document import Panel, PricePanel, Sweeps, TrendLine
-from benchbench.exporters._drawing import even_ticks, log_ticks, mark_path, shade_of, tick_text
+from benchbench.exporters._drawing import mark_path, shade_of
 from benchbench.exporters._panels import label_of
 from benchbench.exporters._text import html_text
+from benchbench.exporters._ticks import even_ticks, log_ticks, tick_text
 from benchbench.judging.change_points import Change
 
 WIDTH, HEIGHT = 640.0, 260.0
@@ -155,14 +156,8 @@ def _scale(values: Sequence[float], start: float, stop: float, *, logarithmic: b
 
 def _axes(y: Scale, unit: str) -> str:
     lines = "".join(f"M{LEFT:g},{y(tick):.1f}H{WIDTH - RIGHT:g}" for tick in y.ticks)
-    texts = "".join(_text(LEFT - 6, y(tick) + 4, _tick(tick, unit), "end") for tick in y.ticks)
+    texts = "".join(_text(LEFT - 6, y(tick) + 4, tick_text(tick, unit), "end") for tick in y.ticks)
     return f'<path stroke="#8886" d="{lines}"/>{texts}'
-
-
-def _tick(value: float, unit: str) -> str:
-    if unit == "B":
-        return fmt.size(value)
-    return tick_text(value, unit)
 
 
 def _names(places: Sequence[tuple[float, str]], axis: str) -> str:

@@ -15,6 +15,7 @@ from benchbench import format as fmt
 from benchbench.documents.document import Mark, Spread
 from benchbench.exporters._panels import colour
 from benchbench.exporters._text import html_text
+from benchbench.exporters._ticks import log_ticks, tick_text
 from benchbench.stats import median, quantile
 
 WIDTH = 300.0  # pixels of a drawing
@@ -24,9 +25,6 @@ LANE = 6.0  # pixels between processes
 MOST_LANES = 12  # processes that are drawn; more are a smear
 CLIPPED = 2.0  # times beyond the values: two processes that differ can give an interval of any length
 LEAST_SPAN = 1.1  # of a ruler: noise of a percent looks small
-COARSE = ((1.0,), (1.0, 2.0, 5.0))  # ticks of a decade
-EVEN = (1.0, 2.0, 2.5, 5.0, 10.0)  # steps of even ticks
-FEWEST_TICKS, MOST_TICKS = 3, 6
 PLAIN = "#808080"  # of a mark that belongs to no backend
 NAMED = ("torch", "tensorflow", "jax", "onnxruntime", "torch_xla", "openvino", "fake")
 SHAPES = (
@@ -59,32 +57,13 @@ class Ruler:
         return log_ticks(self.low, self.high)
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """A few round values of a logarithmic axis: by decades where it spans enough of them, else even steps."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in COARSE:
-        made = [round(step * 10.0**power, 12 - power) for power in decades for step in steps]
-        found = [value for value in made if low <= value <= high]
-        if len(found) >= FEWEST_TICKS:
-            return found[:: -(-len(found) // MOST_TICKS)]
-    return even_ticks(low, high)
-
-
-def even_ticks(low: float, high: float) -> list[float]:
-    """A few round values, as far apart as each other."""
-    rough = (high - low) / MOST_TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(each * power for each in EVEN if each * power >= rough * 0.999)
-    first, last = math.ceil(low / step), math.floor(high / step)
-    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
-
-
 def ruler_of(spreads: Sequence[Spread]) -> Ruler | None:
     """A ruler that holds all values and, as far as it stays readable, intervals and processes."""
-    marks = [mark for spread in spreads for mark in spread.marks if mark.value > 0]
-    if not marks:
+    marks = [mark for spread in spreads for mark in spread.marks]
+    values = [value for mark in marks for value in _values(mark) if value > 0]
+    if not values:
         return None
-    low, high = min(mark.value for mark in marks), max(mark.value for mark in marks)
+    low, high = min(values), max(values)
     ends = [end for mark in marks for end in (mark.low, mark.high) if end is not None and end > 0]
     ends += [step for mark in marks for own in mark.processes for step in _five(own) if step > 0]
     bottom = max(min([low, *ends]), low / CLIPPED)
@@ -93,12 +72,18 @@ def ruler_of(spreads: Sequence[Spread]) -> Ruler | None:
     return Ruler(bottom / beside, top * beside, spreads[0].unit)
 
 
+def _values(mark: Mark) -> list[float]:
+    """Its value, or where its processes disagree theirs."""
+    return [mark.value] if mark.value is not None else [median(own) for own in mark.processes]
+
+
 def drawing(spread: Spread, ruler: Ruler, heights: Sequence[str] = ()) -> str:
     """The marks, each at the height of its label in `heights`, and below each the lanes of its processes."""
     parts = [f'<path stroke="#8886" d="{_grid(ruler, _height(spread, heights))}"/>']
     for number, mark in enumerate(spread.marks):
         line = heights.index(mark.label) if mark.label in heights else number
-        parts.append(_mark(mark, ruler, LINE * (line + 0.5)))
+        if mark.value is not None:
+            parts.append(_mark(mark, mark.value, ruler, LINE * (line + 0.5)))
         parts += _lanes(mark, ruler, LINE * (line + 1))
     several = len(spread.marks) > 1  # the number beside a single one says the same
     told = "; ".join(_told(mark, spread.unit) for mark in spread.marks) if several else ""
@@ -113,14 +98,6 @@ def axis(ruler: Ruler) -> str:
         for value in ruler.ticks
     ]
     return _svg(parts, 15, "")
-
-
-def tick_text(value: float, unit: str) -> str:
-    """`20 ms`, `1.5×`, `5 GB/s`: a tick is a round number."""
-    if unit in ("×", ""):
-        return f"{value:g}{unit}"
-    power = fmt.second_power(value) if unit == "s" else fmt.si_power(value)
-    return f"{value / 10.0**power:.4g} {fmt.unit_text(unit, power)}"
 
 
 def shape_of(backend: str) -> str:
@@ -156,13 +133,13 @@ def _grid(ruler: Ruler, height: float) -> str:
     return "".join(f"M{ruler.x(value):.1f},0V{height:g}" for value in ruler.ticks)
 
 
-def _mark(mark: Mark, ruler: Ruler, y: float) -> str:
+def _mark(mark: Mark, value: float, ruler: Ruler, y: float) -> str:
     shade = shade_of(mark.backend)
     parts = []
     if mark.low is not None and mark.high is not None:
         ends = f"M{ruler.x(mark.low):.1f},{y:g}H{ruler.x(mark.high):.1f}"
         parts.append(f'<path stroke="{shade}" stroke-width="2" d="{ends}"/>')
-    parts.append(mark_path(mark.backend, f"{ruler.x(mark.value):.1f},{y:g}", is_open=mark.is_open))
+    parts.append(mark_path(mark.backend, f"{ruler.x(value):.1f},{y:g}", is_open=mark.is_open))
     return f'<g data-b="{html_text(mark.backend)}">{"".join(parts)}</g>'
 
 
@@ -198,5 +175,7 @@ def _five(samples: Sequence[float]) -> tuple[float, ...]:
 
 
 def _told(mark: Mark, unit: str) -> str:
+    if mark.value is None:
+        return mark.label
     value = fmt.quantity_with_interval(mark.value, unit, mark.low, mark.high)
     return " ".join(filter(None, (mark.label, value, "undecided" if mark.is_open else "")))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import Enum
 from io import BytesIO
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchbench.documents.document import Bars, Document, Panel, Plot, PricePanel, Strips, Sweeps
-from benchbench.exporters._panels import cut, draw_panel, label_of
+from benchbench.exporters._panels import cut, draw_panel, is_wide, label_of
 from benchbench.format import visible
 
 if TYPE_CHECKING:
@@ -25,19 +26,35 @@ STYLE = {
     "text.usetex": False,
     "font.family": "DejaVu Sans",
     "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
 DPI, PIXELS = 150, 60_000  # Agg draws no more than 2¹⁶ pixels either way
-MOST_TITLE = 150  # characters of a panel's title
+ONE_COLUMN = (0, 1, 2, 3, 5)  # panels that two columns would leave a hole beside
+
+
+class Role(Enum):
+    """What a text of a figure is."""
+
+    TITLE = "title"
+    SHARED = "shared"
+    SMALL = "small"
+    PANEL = "panel"
+
+
+STYLES: dict[Role, dict[str, Any]] = {
+    Role.TITLE: {"weight": "bold", "fontsize": 10, "color": "black"},
+    Role.SHARED: {"weight": "bold", "fontsize": 8, "color": "0.3"},
+    Role.SMALL: {"fontsize": 8, "color": "0.3"},
+    Role.PANEL: {"weight": "bold", "fontsize": 8, "color": "black"},
+}
 # Inches. Every text has its room by its length: to measure texts takes minutes for many panels.
-CHARACTER, BOLD, LINE = 0.061, 0.068, 0.155  # about, of the font at its size
-MARGIN, BETWEEN = 0.15, 0.25  # of a figure; below a panel's axis
-AXIS = 0.4  # its numbers and its unit
+CHARACTER, LINE, TITLE_LINE = 0.061, 0.155, 0.19  # about, of the font at its size
+CHARACTERS = {Role.TITLE: 0.088, Role.SHARED: 0.068, Role.SMALL: CHARACTER, Role.PANEL: 0.068}
+MARGIN, BETWEEN = 0.15, 0.14  # of a figure; below a panel's axis
+NUMBERS, AXIS = 0.22, 0.4  # the numbers of an axis, alone and with its unit
 NARROWEST = 5.0  # a figure, for its title
+WIDER = 1.2  # axes that have the figure's width to themselves
 VALUES, UNIT = 8, 0.2  # left of a panel: characters of a value, and the unit
 BESIDE = 16  # characters right of a panel: `1.24k image/s`
 ROW = {Bars: 0.22, Strips: 0.42}  # of each alternative
@@ -70,10 +87,9 @@ def _figure(plot: Plot, layout: FigureLayout) -> Figure:
 
     figure = Figure(figsize=(layout.width, layout.height))
     for line in layout.texts:
-        weight, size = ("bold", 10) if line.title else ("normal", 8)
-        colour = "black" if line.title else "0.3"
         x, y = line.left / layout.width, 1 - line.top / layout.height
-        figure.text(x, y, line.text, va="top", weight=weight, fontsize=size, color=colour, linespacing=1.3)
+        figure.text(x, y, line.text, va="top", linespacing=1.3, **STYLES[line.role])
+    wide = any(map(is_wide, plot.panels))
     for panel, place in zip(plot.panels, layout.panels, strict=True):
         bottom = layout.height - place.top - place.height
         axes = figure.add_axes(
@@ -84,16 +100,14 @@ def _figure(plot: Plot, layout: FigureLayout) -> Figure:
                 place.height / layout.height,
             )
         )
-        axes.set_title(place.title, linespacing=1.2)
-        draw_panel(axes, panel)
+        draw_panel(axes, panel, wide=wide)
     return figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """The place of a panel: its title, and its axes."""
+    """The place of a panel's axes."""
 
-    title: str
     left: float
     top: float
     width: float
@@ -102,12 +116,12 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedText:
-    """A text of the figure's own; `title`: whether it is the figure's title."""
+    """A text of the figure, on one line or wrapped."""
 
     text: str
     left: float
     top: float
-    title: bool = False
+    role: Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,31 +149,40 @@ class _Column:
 
 def layout_of(plot: Plot) -> FigureLayout:
     """Title and facts above, panels in two columns, and how to read them below."""
-    column = _column(plot.panels)
-    across = min(2, max(1, len(plot.panels)))
+    across = 1 if len(plot.panels) in ONE_COLUMN else 2
+    column = _column(plot.panels, WIDER if across == 1 else 0.0)
     width = max(2 * MARGIN + across * column.width, NARROWEST)
-    head = _lines([plot.title, *plot.facts], MARGIN, width)
-    panels, bottom = _places(plot.panels, column, across, _below(head) + LINE)
-    foot = _lines([plot.reading if plot.panels else plot.empty], bottom, width)
+    head = _lines([plot.title], Role.TITLE, MARGIN, width)
+    head += _lines([plot.shared] if plot.shared else [], Role.SHARED, _below(head), width)
+    head += _lines(plot.facts, Role.SMALL, _below(head), width)
+    panels, titles, bottom = _places(plot.panels, column, across, _below(head) + LINE / 2)
+    foot = _lines([_reading(plot)], Role.SMALL, bottom, width)
     return FigureLayout(
         width=width,
         height=_below(foot) + MARGIN,
-        texts=(*(replace(line, title=line is head[0]) for line in head), *foot),
+        texts=(*head, *titles, *foot),
         panels=tuple(panels),
     )
 
 
-def _column(panels: Sequence[Panel]) -> _Column:
-    """The column that all panels of a figure have, so that their axes line up."""
+def _reading(plot: Plot) -> str:
+    if not plot.panels:
+        return plot.empty
+    scale = "Times are on logarithmic axes." if isinstance(plot.panels[0], Strips) else ""
+    return " ".join(filter(None, (plot.reading, scale if any(map(is_wide, plot.panels)) else "")))
+
+
+def _column(panels: Sequence[Panel], wider: float) -> _Column:
+    """The column that all panels of a figure have, so that their axes line up; `wider`: its axes."""
     kind = type(panels[0]) if panels else Bars
     labels = max((len(label_of(label)) for panel in panels for label in _labels(panel)), default=0)
     values = VALUES * CHARACTER + UNIT
     named = labels * CHARACTER + 0.1
     if kind in ROW:
-        return _Column(left=named, axes=WIDTH[kind], right=BESIDE * CHARACTER)
+        return _Column(left=named, axes=WIDTH[kind] + wider, right=BESIDE * CHARACTER)
     if kind in HEIGHT:
-        return _Column(left=values, axes=WIDTH[kind], right=named + 0.4)
-    return _Column(left=values, axes=TREND_WIDTH, right=0.1)
+        return _Column(left=values, axes=WIDTH[kind] + wider, right=named + 0.4)
+    return _Column(left=values, axes=TREND_WIDTH + wider, right=0.1)
 
 
 def _labels(panel: Panel) -> Iterator[str]:
@@ -186,30 +209,43 @@ def _height(panel: Panel) -> float:
     return TREND_HEIGHT
 
 
-def _places(panels: Sequence[Panel], column: _Column, across: int, top: float) -> tuple[list[Spot], float]:
-    """The places of the panels, and where the last ends. Axes of one line of panels begin at one height."""
+def _places(
+    panels: Sequence[Panel], column: _Column, across: int, top: float
+) -> tuple[list[Spot], list[PlacedText], float]:
+    """The places of the panels, their titles, and where the last ends."""
     places: list[Spot] = []
-    characters = int((column.axes + column.right) / BOLD)
+    titles: list[PlacedText] = []
+    characters = int(column.width / CHARACTERS[Role.PANEL])
     for start in range(0, len(panels), across):
         line = panels[start : start + across]
-        titles = [fill(cut(visible(panel.title), MOST_TITLE), characters) for panel in line]
-        top += LINE * max(title.count("\n") + 1 for title in titles) + 0.08
-        for index, (panel, title) in enumerate(zip(line, titles, strict=True)):
-            left = MARGIN + index * column.width + column.left
-            places.append(Spot(title=title, left=left, top=top, width=column.axes, height=_height(panel)))
-        top += max(map(_height, line)) + AXIS + BETWEEN
-    return places, top
+        for index, panel in enumerate(line):
+            left = MARGIN + index * column.width
+            title = cut(visible(panel.title), characters)
+            titles.append(PlacedText(text=title, left=left, top=top, role=Role.PANEL))
+            spot = Spot(
+                left=left + column.left, top=top + LINE + 0.05, width=column.axes, height=_height(panel)
+            )
+            places.append(spot)
+        top += LINE + 0.05 + max(map(_height, line)) + _axis(line[0]) + BETWEEN
+    return places, titles, top
 
 
-def _lines(texts: Sequence[str], top: float, width: float) -> list[PlacedText]:
+def _axis(panel: Panel) -> float:
+    """The height of what is written below a panel's axes: numbers, and where these have none their unit."""
+    return NUMBERS if isinstance(panel, Strips) else AXIS
+
+
+def _lines(texts: Sequence[str], role: Role, top: float, width: float) -> list[PlacedText]:
     """The texts one below the other, wrapped."""
     lines: list[PlacedText] = []
-    characters = int((width - 2 * MARGIN) / CHARACTER)
+    characters = int((width - 2 * MARGIN) / CHARACTERS[role])
     for text in texts:
-        lines.append(PlacedText(text=fill(visible(text), characters), left=MARGIN, top=top))
+        lines.append(PlacedText(text=fill(visible(text), characters), left=MARGIN, top=top, role=role))
         top = _below(lines)
     return lines
 
 
 def _below(lines: Sequence[PlacedText]) -> float:
-    return lines[-1].top + LINE * (lines[-1].text.count("\n") + 1) + 0.03
+    last = lines[-1]
+    height = TITLE_LINE if last.role is Role.TITLE else LINE
+    return last.top + height * (last.text.count("\n") + 1) + 0.03

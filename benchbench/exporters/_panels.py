@@ -15,11 +15,13 @@ from benchbench.documents.document import (
     Bars,
     Panel,
     PricePanel,
+    Strip,
     Strips,
     Sweeps,
     TrendLine,
     TrendPoint,
 )
+from benchbench.exporters._ticks import even_ticks, log_ticks, tick_text
 from benchbench.judging.change_points import Change
 from benchbench.stats import median
 
@@ -52,11 +54,25 @@ MOST_NAME = 18  # characters of a point's name below a panel
 CROWDED = 0.01  # of the axis: about as wide as a point
 CHANGE = "0.15"
 GREY = "0.65"  # of what is dominated
+ROOM = 1.02  # beside the outermost sample, at least
 HEADROOM = 1.15  # of the largest value: where an axis from zero ends
 
 
-def draw_panel(axes: Axes, panel: Panel) -> None:
-    """A panel of whatever kind, below its title."""
+def is_wide(panel: Panel) -> bool:
+    """Whether its values lie so far apart that a linear scale would hide the small ones."""
+    if isinstance(panel, Strips):
+        values = [step for strip in panel.strips for process in strip.processes for step in process]
+    elif isinstance(panel, TrendLine):
+        values = [value for point in panel.points for value in point.processes]
+    elif isinstance(panel, PricePanel):
+        values = [point.value for point in panel.points]
+    else:
+        return False  # bars begin at zero, lines over sizes are logarithmic
+    return max(values, default=0.0) > WIDE * min(values, default=0.0) > 0
+
+
+def draw_panel(axes: Axes, panel: Panel, *, wide: bool) -> None:
+    """A panel of whatever kind; `wide`: whether one of its picture is, since all have one kind of scale."""
     if isinstance(panel, Bars):
         _rows(axes, panel.bars)
         if any(bar.value is not None for bar in panel.bars):
@@ -64,13 +80,13 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     elif isinstance(panel, Strips):
         _rows(axes, panel.strips)
         if any(strip.processes for strip in panel.strips):
-            draw_strips(axes, panel)
+            draw_strips(axes, panel, logarithmic=wide)
     elif isinstance(panel, Sweeps):
         draw_sweeps(axes, panel)
     elif isinstance(panel, PricePanel):
-        draw_prices(axes, panel)
+        draw_prices(axes, panel, logarithmic=wide)
     else:
-        draw_trends(axes, panel)
+        draw_trends(axes, panel, logarithmic=wide)
 
 
 def _rows(axes: Axes, bars: tuple[Bar, ...]) -> None:
@@ -83,7 +99,8 @@ def _rows(axes: Axes, bars: tuple[Bar, ...]) -> None:
     place = axes.get_yaxis_transform()
     for y, bar in enumerate(bars):
         if bar.value is None:
-            axes.text(0.02, y, bar.status, transform=place, va="center", style="italic")
+            above = HEADLINE if isinstance(bar, Strip) and bar.processes else 0
+            axes.text(0.02, y - above, bar.status, transform=place, va="center", style="italic")
     if all(bar.value is None for bar in bars):
         axes.set_xticks([])
 
@@ -101,7 +118,9 @@ def draw_bars(axes: Axes, panel: Bars) -> None:
         [y for y, *_ in shown],
         [value * scale for *_, value in shown],
         height=0.7,
-        color=[colour(bar.backend) for _, bar, _ in shown],
+        color=["white" if bar.is_open else colour(bar.backend) for _, bar, _ in shown],
+        edgecolor=[colour(bar.backend) for _, bar, _ in shown],
+        linewidth=1.2,
         xerr=list(zip(*errors, strict=True)),
         **BAR_STYLE,
     )
@@ -119,46 +138,43 @@ def _interval_error(bar: Bar, value: float, scale: float) -> tuple[float, float]
     return max(value - bar.low, 0.0) * scale, max(bar.high - value, 0.0) * scale
 
 
-def draw_strips(axes: Axes, panel: Strips) -> None:
+def draw_strips(axes: Axes, panel: Strips, *, logarithmic: bool) -> None:
     """Samples and headlines on one axis of times; each kind of mark is one artist, since each costs time."""
     steps = [step for strip in panel.strips for process in strip.processes for step in process]
-    power = fmt.second_power(median(steps))
-    scale = 10.0**-power
-    _samples(axes, panel, scale)
+    _samples(axes, panel)
     headlines = [(y, strip, strip.value) for y, strip in enumerate(panel.strips) if strip.value is not None]
     for y, _, value in headlines:
         write_beside(axes, y, fmt.seconds(value))
     ranges = [
-        (y - HEADLINE, strip.low * scale, strip.high * scale)
+        (y - HEADLINE, strip.low, strip.high)
         for y, strip, _ in headlines
         if strip.low is not None and strip.high is not None
     ]
     axes.hlines(*_transposed(ranges, 3), color="black", linewidth=1.5)
     axes.scatter(
-        [value * scale for *_, value in headlines],
+        [value for *_, value in headlines],
         [y - HEADLINE for y, *_ in headlines],
         marker="D",
         s=18,
-        color="black",
+        facecolors=["white" if strip.is_open else "black" for _, strip, _ in headlines],
+        edgecolors="black",
         zorder=3,
     )
-    _seconds_axis(axes, min(steps) * scale, max(steps) * scale)
-    logarithmic = ", logarithmic" if axes.get_xscale() == "log" else ""
-    axes.set_xlabel(f"{fmt.unit_text('s', power)}{logarithmic}")
+    _seconds_axis(axes, min(steps), max(steps), logarithmic=logarithmic)
 
 
-def _samples(axes: Axes, panel: Strips, scale: float) -> None:
+def _samples(axes: Axes, panel: Strips) -> None:
     """A lane per process, with a tick at its median."""
     lanes = [
         (lane, process, colour(strip.backend))
         for y, strip in enumerate(panel.strips)
         for lane, process in zip(_lanes(y, len(strip.processes)), strip.processes, strict=True)
     ]
-    dots = [(step * scale, lane, shade) for lane, process, shade in lanes for step in process]
+    dots = [(step, lane, shade) for lane, process, shade in lanes for step in process]
     xs, ys, shades = _transposed(dots, 3)
     # A raster: a vector image of every sample would be megabytes.
     axes.scatter(xs, ys, s=7, color=shades, alpha=0.4, linewidths=0, rasterized=True)
-    medians = [(median(process) * scale, lane) for lane, process, _ in lanes]
+    medians = [(median(process), lane) for lane, process, _ in lanes]
     xs, ys = _transposed(medians, 2)
     axes.scatter(xs, ys, marker="|", s=25, color="black", linewidths=1)
 
@@ -171,18 +187,18 @@ def _lanes(y: int, count: int) -> Sequence[float]:
     return [y - 0.14 + 0.48 * (lane / (count - 1) if count > 1 else 0.5) for lane in range(count)]
 
 
-def _seconds_axis(axes: Axes, low: float, high: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+def _seconds_axis(axes: Axes, low: float, high: float, *, logarithmic: bool) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    if high > WIDE * low:
+    if logarithmic:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-        axes.xaxis.set_minor_locator(NullLocator())
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     left, right = axes.get_xlim()
-    axes.set_xlim(max(left, low / CUT), min(right, high * CUT))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    left, right = min(max(left, low / CUT), low / ROOM), max(min(right, high * CUT), high * ROOM)
+    axes.set_xlim(left, right)
+    ticks = log_ticks(left, right) if logarithmic else even_ticks(left, right)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value, "s")))
 
 
 def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
@@ -226,24 +242,14 @@ def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
 
 
 def _sweep_values(axes: Axes, panel: Sweeps) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    values = [point.value for sweep in panel.sweeps for point in sweep.points]
-    narrow = max(values) < 100 * min(values)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
+    axes.yaxis.set_major_locator(FixedLocator(log_ticks(*axes.get_ylim())))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _unit_tick(value, panel.unit)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value, panel.unit)))
 
 
-def _unit_tick(value: float, unit: str) -> str:
-    """A tick with its unit: `20 ms`, `0.5 ×`."""
-    if unit == "×":
-        return f"{value:g} ×"
-    power = fmt.second_power(value) if unit == "s" else fmt.si_power(value)
-    return f"{value / 10.0**power:g} {fmt.unit_text(unit, power)}"
-
-
-def draw_trends(axes: Axes, trend: TrendLine) -> None:
+def draw_trends(axes: Axes, trend: TrendLine, *, logarithmic: bool) -> None:
     """The points where they belong, then what was made of them."""
     places = _places(axes, trend)
     factor, unit = _trend_unit(trend)
@@ -253,9 +259,8 @@ def draw_trends(axes: Axes, trend: TrendLine) -> None:
     _points(axes, trend, places, factor)
     _levels(axes, trend, places, factor)
     rows = min(ROWS, len(trend.history.changes))
-    _trend_values(
-        axes, [value * factor for point in trend.points for value in point.processes], 0.05 + ROW * rows
-    )
+    values = [value * factor for point in trend.points for value in point.processes]
+    _trend_values(axes, values, 0.05 + ROW * rows, logarithmic=logarithmic)
     _changes(axes, trend, places)
 
 
@@ -374,12 +379,12 @@ def _trend_unit(trend: TrendLine) -> tuple[float, str]:
     return 10.0**-power, fmt.unit_text(unit, power)
 
 
-def _trend_values(axes: Axes, values: Sequence[float], above: float) -> None:
+def _trend_values(axes: Axes, values: Sequence[float], above: float, *, logarithmic: bool) -> None:
     """The axis of values; `above`: how much of the panel the points leave free at its top."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = min(values), max(values)
-    if high > WIDE * low:
+    if logarithmic and high > low > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
         axes.yaxis.set_minor_locator(NullLocator())
@@ -390,7 +395,7 @@ def _trend_values(axes: Axes, values: Sequence[float], above: float) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
 
 
-def draw_prices(axes: Axes, panel: PricePanel) -> None:
+def draw_prices(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
     """A mark for each hardware, named beside the panel, with the interval of its rate."""
     front = [point for point in panel.points if not point.dominated]
     axes.plot(
@@ -416,13 +421,13 @@ def draw_prices(axes: Axes, panel: PricePanel) -> None:
             color=colour,
             label=label_of(point.label),
         )
-    _price_axes(axes, panel)
+    _price_axes(axes, panel, logarithmic=logarithmic)
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
 
 
-def _price_axes(axes: Axes, panel: PricePanel) -> None:
+def _price_axes(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
     """Axes from zero; logarithmic where the values lie far apart."""
     from matplotlib.ticker import FuncFormatter
 
@@ -432,7 +437,7 @@ def _price_axes(axes: Axes, panel: PricePanel) -> None:
         axes.set_xscale("log")
     else:
         axes.set_xlim(0, HEADROOM * max(prices))
-    if _far_apart(values):
+    if logarithmic:
         axes.set_yscale("log")
     else:
         axes.set_ylim(0, max([HEADROOM * max(values), *(point.high or 0.0 for point in panel.points)]))

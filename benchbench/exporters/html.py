@@ -274,11 +274,13 @@ def _row(
         if cell is None and index > last and table.layout is Layout.ALTERNATIVES:
             continue
         rest = len(beside) - beside.index(index) + sum(each >= index for each in rulers)
-        ends_early = index == last and last < beside[-1] and table.layout is Layout.ALTERNATIVES
+        drawn = _drawn(cell)
+        is_cut = index == last and last < beside[-1] and table.layout is Layout.ALTERNATIVES
+        ends_early = is_cut and not drawn
         span = f' colspan="{rest}"' if ends_early else ""
         cells.append(_data_cell(cell, table.columns[index].name, span, notes))
         if index in rulers and not ends_early:
-            drawings = "".join(drawing(each, rulers[index], heights[index]) for each in _drawn(cell))
+            drawings = "".join(drawing(each, rulers[index], heights[index]) for each in drawn)
             cells.append(f'<td class="draw">{drawings}</td>')
     return f"<tr{backend}>{''.join(cells)}</tr>"
 
