@@ -428,11 +428,14 @@ def test_a_check_decides_on_a_run_of_functions_and_measures_none_of_them(folder:
     accelbench("baseline", "set", "main", "--accept", cwd=folder)
     refused = accelbench("check", "--baseline", "main", cwd=folder, code=2).stderr
     assert "has functions of yours" in refused
+    itself = accelbench("check", "latest", "--baseline", "main", cwd=folder, code=11).stderr
+    assert "check latest --baseline main" in itself
     text = (folder / "bench.py").read_text().replace("1e-3", "2.0e-3")  # another size, or its bytecode stays
     (folder / "bench.py").write_text(text)
     accelbench("time", "bench.py:fast", "-b", "fake", cwd=folder)
     shown = accelbench("check", "latest", "--baseline", "main", cwd=folder, code=12)
     assert "a stored run has no functions" in shown.stdout + shown.stderr
+    assert "suite" not in shown.stderr
 
 
 SCRIPT = """

@@ -34,6 +34,7 @@ from benchbench.running.request import Terms
 from benchbench.store import naming, runs, selectors
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
+CALL_AGAIN = "Call them again, then check that run: accelbench check latest --baseline {name}"
 UNKNOWN = "not measured again, since a stored run has no functions: one stage decided"
 HERE = "here"  # the side that is checked, beside the baseline's code
 
@@ -136,7 +137,7 @@ class _Stages:
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
         stored, run = self._run(name, sides)
-        sessions, note = _others(stored, run.info.id, name, self.asked.results)
+        sessions, note = _others(stored, run, name, self.asked.results)
         policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
         new = self._narrowed(digest(run))
         result = decide(sessions, new, policy)
@@ -172,7 +173,7 @@ class _Stages:
         if any(case.is_call for case in cases):
             raise UsageError(
                 f"Baseline {name!r} has functions of yours, which it cannot call.",
-                f"Measure them, then check that run: accelbench check latest --baseline {name}",
+                CALL_AGAIN.format(name=name),
             )
         _only_code(sides, cases)
         terms = self._terms(sessions[-1], asked.measure.rounds or sessions[-1].policy.rounds)
@@ -248,7 +249,8 @@ def thresholds(
 
     `judge`: the revision that the project's settings are of; then the suites' are of it, too.
     """
-    names = dict.fromkeys(case.suite for case in run.info.plan)
+    of_suites = [case for case in run.info.plan if not (case.is_call or case.workload in run.info.models)]
+    names = dict.fromkeys(case.suite for case in of_suites)
     known = {name: name for name in suite.suite_names()}
     known |= {suite.thresholds_of(name, judge)[0]: name for name in project.run.suite}
     for name in names:
@@ -261,17 +263,19 @@ def thresholds(
     return (*own, *patterns, *usual)
 
 
-def _others(sessions: Sequence[Digest], run: str, name: str, results: Path) -> tuple[list[Digest], str]:
+def _others(sessions: Sequence[Digest], run: Run, name: str, results: Path) -> tuple[list[Digest], str]:
     """The sessions other than the run itself, and a note if it is one. Raises NotComparable for none."""
-    others = [each for each in sessions if each.id != run]
+    others = [each for each in sessions if each.id != run.info.id]
     if not others:
+        again = f"accelbench check --baseline {name}{selectors.results_option(results)}"
+        calls = any(case.is_call for case in run.info.plan)
         raise NotComparable(
-            f"Run {run} is the only session of baseline {name!r}: against itself it always passes.",
-            f"Measure now: accelbench check --baseline {name}{selectors.results_option(results)}",
+            f"Run {run.info.id} is the only session of baseline {name!r}: against itself it always passes.",
+            CALL_AGAIN.format(name=name) if calls else f"Measure now: {again}",
         )
     if len(others) == len(sessions):
         return others, ""
-    return others, f"run {run} is itself a session of the baseline, and left out of it"
+    return others, f"run {run.info.id} is itself a session of the baseline, and left out of it"
 
 
 def planned(sessions: Sequence[Digest]) -> list[Case]:
