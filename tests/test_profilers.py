@@ -11,6 +11,7 @@ import pytest
 
 from benchbench.backends.onnxruntime import WARM_STEPS
 from benchbench.profiling.tables import CUT_OFF
+from benchbench.worker.jobs import MOST_EVENTS, few_enough
 from tests.brief import BRIEFLY
 from tests.program import accelbench, rows
 
@@ -134,3 +135,19 @@ def test_openvino_s_counters(tmp_path: Path) -> None:
     shown = accelbench("profile", cwd=tmp_path).stdout
     assert "of the time\n" in shown  # and no number of gaps
     assert "LONGEST KERNEL" in shown
+
+
+@pytest.mark.parametrize(
+    ("events", "asked", "given"),
+    [
+        (0, (1000, 1), (1000, 1)),
+        (100, (4, 20), (4, 20)),
+        (MOST_EVENTS // 10, (4, 20), (4, 2)),
+        (MOST_EVENTS // 2, (8, 20), (2, 1)),
+        (100 * MOST_EVENTS, (8, 20), (1, 1)),
+    ],
+)
+def test_a_profile_has_so_many_events_at_most_or_one_step(
+    events: int, asked: tuple[int, int], given: tuple[int, int]
+) -> None:
+    assert few_enough(events, *asked) == given

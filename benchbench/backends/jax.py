@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -330,15 +331,10 @@ class JaxSession(Session):
         """jax.profiler, without its tracing of Python; what XLA fused is named from the compiled modules."""
         import jax
 
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0
-        jax.profiler.start_trace(str(folder), profiler_options=options)
-        try:
+        with _traced(folder):
             self.wait(step())
             name = f"jax.profiler {jax.__version__}"
             recording = self.record(name, step, iterations, count, jax.profiler.TraceAnnotation)
-        finally:
-            jax.profiler.stop_trace()
         modules = [each.hlo_modules()[0] for each in self.device.client.live_executables()]
         labels = {
             (module.name, instruction): label
@@ -346,6 +342,12 @@ class JaxSession(Session):
             for instruction, label in xla.labels(module.to_string()).items()
         }
         return xla.parse_profile(folder, recording, labels)
+
+    def events_of(self, step: Callable[[], Any]) -> int:
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            with _traced(Path(folder)):
+                self.wait(step())
+            return xla.count_events(Path(folder))
 
     def reset_peak(self) -> None:
         """JAX cannot; a case has a process of its own, so the peak is the case's, its first call included."""
@@ -370,6 +372,19 @@ class SharedJaxSession(JaxSession):
         if peak.bytes is None or peak.bytes > self._before:
             return peak
         return Memory(bytes=None, reason="JAX cannot reset its peak, and an earlier one was as high")
+
+
+@contextmanager
+def _traced(folder: Path) -> Iterator[None]:
+    import jax
+
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    jax.profiler.start_trace(str(folder), profiler_options=options)
+    try:
+        yield
+    finally:
+        jax.profiler.stop_trace()
 
 
 def _describe(platform: str, index: int, device: Any) -> Device:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
-from benchbench.backends._kept import is_any_kept, run_cache
+from benchbench.backends._kept import is_any_kept, kept_model, run_cache
 from benchbench.backends._onnx import ExportedSession, ExportingBackend, require_exporter
 from benchbench.backends._torch import lie_channels_last
 from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session
@@ -213,6 +213,13 @@ class OnnxSession(ExportedSession):
         trace = Path(session.end_profiling()).rename(folder / TRACE)
         found = _ort.parse_profile(json.loads(trace.read_bytes()), recording)
         return dataclasses.replace(found, traces=(TRACE,))
+
+    def events_of(self, step: Callable[[], Any]) -> int:
+        """One for each node, of which it records a million and no more."""
+        import onnx
+
+        path = kept_model(self.model)
+        return len(onnx.load(path, load_external_data=False).graph.node) if path else 0
 
     def _start(self, step: Callable[..., Any], inputs: tuple[Any, ...], trace: Path | None = None) -> Any:
         from onnxruntime.capi import onnxruntime_pybind11_state as faults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -372,16 +373,17 @@ class TensorFlowSession(Session):
         """The TensorFlow profiler; XLA's instructions have names of TensorFlow's operators."""
         import tensorflow as tf
 
-        # At its default, 2, kernels that TensorFlow has come to think cheap are not in the trace.
-        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
-        tf.profiler.experimental.start(str(folder), options=options)
-        try:
+        with _traced(folder):
             self.wait(step())
             name = f"tf.profiler {tf.__version__}"
             recording = self.record(name, step, iterations, count, tf.profiler.experimental.Trace)
-        finally:
-            tf.profiler.experimental.stop()
         return _xspans.parse_profile(folder, recording, {})
+
+    def events_of(self, step: Callable[[], Any]) -> int:
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            with _traced(Path(folder)):
+                self.wait(step())
+            return _xspans.count_events(Path(folder))
 
     def reset_peak(self) -> None:
         if self._accelerator:
@@ -397,6 +399,19 @@ class TensorFlowSession(Session):
         import tensorflow as tf
 
         return Memory(bytes=int(tf.config.experimental.get_memory_info(self.device.upper())["peak"]))
+
+
+@contextmanager
+def _traced(folder: Path) -> Iterator[None]:
+    import tensorflow as tf
+
+    # At its default, 2, kernels that TensorFlow has come to think cheap are not in the trace.
+    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
+    tf.profiler.experimental.start(str(folder), options=options)
+    try:
+        yield
+    finally:
+        tf.profiler.experimental.stop()
 
 
 def _require_tensor_cores(device: str) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
@@ -337,30 +337,52 @@ class CpuSession(TorchSession):
         details = self._profiled(step, iterations, count, folder / DETAILS, details=True)
         return dataclasses.replace(chrome.detailed(times, details), traces=(TRACE, DETAILS))
 
-    def _profiled(
-        self, step: Callable[[], Any], iterations: int, count: int, trace: Path, *, details: bool
-    ) -> Profile:
-        """A profile after a step that the profiler takes to get going and leaves out."""
+    def events_of(self, step: Callable[[], Any]) -> int:
+        with self._profiler(details=False) as profiler:
+            self.wait(step())
+            profiler.step()
+            self.wait(step())
+        return len(_kineto_events(profiler))
+
+    def _profiler(self, *, details: bool) -> Any:
+        """It takes a step to get going, which it leaves out."""
         import torch
-        from torch.profiler import ProfilerActivity, record_function, schedule
+        from torch.profiler import ProfilerActivity, schedule
 
         activities = [ProfilerActivity.CPU]
         activities += [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
-        profiler = torch.profiler.profile(
+        return torch.profiler.profile(
             activities=activities,
             schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
             on_trace_ready=lambda _: None,
             profile_memory=details,
             with_flops=details,
         )
-        with profiler:
+
+    def _profiled(
+        self, step: Callable[[], Any], iterations: int, count: int, trace: Path, *, details: bool
+    ) -> Profile:
+        import torch
+        from torch.profiler import record_function
+
+        with self._profiler(details=details) as profiler:
             self.wait(step())
             profiler.step()
             name = f"torch.profiler {torch.__version__}"
             recording = self.record(name, step, iterations, count, record_function)
         profiler.export_chrome_trace(str(trace))
-        flops = {each.key: float(each.flops) for each in profiler.key_averages() if each.flops}
+        flops: dict[str, float] = {}
+        for event in _kineto_events(profiler) if details else ():  # key_averages() takes 2 KB for each
+            if event.flops():
+                flops[event.name()] = flops.get(event.name(), 0.0) + event.flops()
+        del profiler
         return chrome.parse_profile(json.loads(trace.read_bytes()), recording, flops)
+
+
+def _kineto_events(profiler: Any) -> Sequence[Any]:
+    """What it recorded, before Python makes objects of it."""
+    events: Sequence[Any] = profiler.profiler.kineto_results.events()
+    return events
 
 
 class CudaSession(CpuSession):

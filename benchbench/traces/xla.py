@@ -63,6 +63,12 @@ def parse_profile(folder: Path, recording: Recording, labels: Labels) -> Profile
     return profile_of(lines, recording, labels, tuple(names))
 
 
+def count_events(folder: Path) -> int:
+    """Of all threads and streams in the one trace below `folder`. Raises ImportError."""
+    (path,) = folder.rglob(f"*.{NATIVE}")
+    return sum(len(line.events) for line in read_lines(path))
+
+
 def profile_of(
     lines: Sequence[Line], recording: Recording, labels: Labels, traces: tuple[str, ...]
 ) -> Profile:

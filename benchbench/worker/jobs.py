@@ -47,6 +47,7 @@ from benchbench.worker.verify import NotAnOutput
 from benchbench.workloads.base import Operation, Workload
 
 LONGEST_LOG = 4096  # characters, its end
+MOST_EVENTS = 50_000  # in a profile: torch's take 2 KB each while they are read, XLA's 40 µs
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
 
@@ -286,7 +287,8 @@ def profile_case(backend: Backend, job: Message) -> Message:
     with build(backend, session, workload, case.computes_in, case.cache) as runner:
         for _ in range(WARM_STEPS):
             session.wait(runner.step())
-        iterations, count = job["iterations"], job["count"]
+        events = max(session.world.gather(session.events_of(runner.step)))  # ranks do equally many steps
+        iterations, count = few_enough(events, job["iterations"], job["count"])
         plain = [block / iterations for block in session.timer().blocks(runner.step, iterations, count)]
         try:
             profile = profile_rank(session, runner, (iterations, count), Path(job["folder"]))
@@ -294,6 +296,16 @@ def profile_case(backend: Backend, job: Message) -> Message:
             return {"recording": dataclasses.asdict(unread.recording), "plain_step_s": plain}
         device = backend.device_of(job["case"]["device"])
         return {"profile": dataclasses.asdict(profile), "plain_step_s": plain, "device": device}
+
+
+def few_enough(events: int, iterations: int, count: int) -> tuple[int, int]:
+    """(steps in a block, blocks), so few that a profile of them has no more than `MOST_EVENTS`.
+
+    `events`: in a step. One step is profiled whatever it has.
+    """
+    steps = max(MOST_EVENTS // max(events, 1), 1)
+    iterations = min(iterations, steps)
+    return iterations, max(min(count, steps // iterations), 1)
 
 
 def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], folder: Path) -> Profile:
