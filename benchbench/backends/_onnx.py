@@ -6,6 +6,7 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +36,7 @@ class ExportingBackend(Backend):
 
     runtime: ClassVar[str]  # its name, in messages
     framework = "torch"
+    also_takes = ("onnx",)
     modes = ("graph",)
     phases = (Phase.FORWARD,)
     preloads_ahead = False
@@ -69,6 +71,7 @@ class ExportedSession(TorchSession):
     """Tensors are torch's, on the host. The first call of a step exports it, unless its model is kept."""
 
     overwrites = True
+    rewrites = False  # whether it changes what was exported, as by quantising it
     model = ""  # the name that its exported model is kept by, in this run; "": it is not
 
     def __init__(self, dtype: Dtype, mode: str = "graph") -> None:
@@ -109,6 +112,8 @@ class ExportedSession(TorchSession):
 
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         """Kept by name; where there is no room for it, each process exports it anew."""
+        if isinstance(step, OnnxFile) and not self.rewrites:
+            return
         if kept_model(self.model) is None:
             with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
                 keep_model(self.exported(step, inputs, Path(folder)), self.model)
@@ -118,10 +123,23 @@ class ExportedSession(TorchSession):
         """The step's file, kept or exported now, and a folder that is there until the end."""
         with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
             path = kept_model(self.model)
+            if isinstance(step, OnnxFile) and not self.rewrites:
+                path = Path(step.file)
             if path is None:  # nothing was exported before, or there was no room to keep it
                 self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
                 path = self.exported(step, inputs, Path(folder))
             yield path, Path(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxFile:
+    """A step that is a file of the user's: it is loaded as it is, and never called."""
+
+    file: str
+
+    def __call__(self, *inputs: Any) -> Any:
+        """A runtime does this."""
+        raise NotImplementedError
 
 
 def require_exporter() -> None:
@@ -137,6 +155,8 @@ def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path
     """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
     import torch
 
+    if isinstance(step, OnnxFile):
+        return Path(step.file)
     path = folder / "model.onnx"
     with torch.no_grad():
         torch.onnx.export(as_module(step), inputs, dynamo=True, verbose=False).save(path)

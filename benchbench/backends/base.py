@@ -384,6 +384,7 @@ class Backend(ABC):
     extra: ClassVar[str]  # of accelbench, that installs it
     not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides
     framework: ClassVar[str]  # which builders it takes: build_<framework>
+    also_takes: ClassVar[tuple[str, ...]] = ()  # other builders, of a user's models
     spread: ClassVar[Spread] = Spread.NONE
     # Strategy that its framework's programs may have, or others', and it has not → why.
     undividable: ClassVar[Mapping[Strategy, str]] = MappingProxyType({})
@@ -432,11 +433,13 @@ class Backend(ABC):
     @classmethod
     def computes(cls, frameworks: Sequence[str]) -> bool:
         """Whether a workload that is written for these computes on it."""
-        return cls.framework in frameworks
+        return not {cls.framework, *cls.also_takes}.isdisjoint(frameworks)
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """The workload's step in its framework, on the session's device."""
-        program: Program = getattr(workload, f"build_{self.framework}")(session, arrays)
+        builders = (f"build_{name}" for name in (self.framework, *self.also_takes))
+        build = next((name for name in builders if hasattr(workload, name)), f"build_{self.framework}")
+        program: Program = getattr(workload, build)(session, arrays)
         return program
 
     def missing_modes(self) -> dict[str, str]:

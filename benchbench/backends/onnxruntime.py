@@ -85,6 +85,14 @@ class OnnxRuntime(ExportingBackend):
             'reduce_range=True); session = onnxruntime.InferenceSession("int8.onnx")',
         }
     )
+    kind_code = MappingProxyType(
+        {
+            ("onnx", "graph"): 'session = onnxruntime.InferenceSession("model.onnx")',
+            ("onnx", DYNAMIC): "import onnxruntime.quantization; "
+            'onnxruntime.quantization.quantize_dynamic("model.onnx", "int8.onnx", per_channel=True, '
+            'reduce_range=True); session = onnxruntime.InferenceSession("int8.onnx")',
+        }
+    )
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def load(self) -> str:
@@ -165,6 +173,7 @@ class OnnxSession(ExportedSession):
     def __init__(self, device: str, dtype: Dtype, threads: int, mode: str = "graph") -> None:
         """`device` is a name such as `cpu`, `cuda:0`, `tensorrt:0`."""
         super().__init__(dtype, mode)
+        self.rewrites = mode == DYNAMIC
         name, _, index = device.partition(":")
         self._provider = PROVIDERS[name]
         self._index = int(index or 0)
@@ -240,7 +249,7 @@ class OnnxSession(ExportedSession):
         """Quantised in int8."""
         path = super().exported(step, inputs, folder)
         if self.mode == DYNAMIC:
-            return quantise_dynamically(path)
+            return quantise_dynamically(path, folder)
         return quantise(path, inputs) if self.case_dtype is Dtype.INT8 else path
 
     def _session(self, path: Path, *, optimised: Path | None = None, trace: Path | None = None) -> Any:
@@ -451,11 +460,11 @@ def saturates(flags: Set[str]) -> bool:
     return "avx2" in flags and not flags & SUMS_IN_32_BITS
 
 
-def quantise_dynamically(path: Path) -> Path:
+def quantise_dynamically(path: Path, folder: Path) -> Path:
     """Weights in int8, activations as they come: by channel, in the 7 bits that no CPU's kernels saturate."""
     from onnxruntime.quantization import quantize_dynamic
 
-    quantised = path.with_name("dynamic.onnx")
+    quantised = folder / "dynamic.onnx"
     quantize_dynamic(path, quantised, per_channel=True, reduce_range=True)
     return quantised
 

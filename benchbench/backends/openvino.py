@@ -46,6 +46,13 @@ class OpenVino(ExportingBackend):
             'compiled = openvino.Core().compile_model("model.onnx", "CPU")',
         }
     )
+    kind_code = MappingProxyType(
+        {
+            ("onnx", "graph"): 'model = openvino.Core().read_model("model.onnx"); '
+            "model.reshape({port: list(each.shape) for port, each in zip(model.inputs, inputs)}); "
+            'compiled = openvino.Core().compile_model(model, "CPU")',
+        }
+    )
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def load(self) -> str:
@@ -115,6 +122,9 @@ class OpenVinoSession(ExportedSession):
                 model = core.read_model(path)
             except RuntimeError as error:
                 raise _not_converted(error) from error
+            if model.is_dynamic():  # a file whose axes have no numbers
+                shapes = [list(each.shape) for each in inputs]
+                model.reshape(dict(zip(model.inputs, shapes, strict=True)))
             compiled = core.compile_model(model, CPU, options)
         self._check_precision(compiled)
         return compiled

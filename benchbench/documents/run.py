@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from benchbench.documents.run_table import (
 from benchbench.format import count_of, share
 from benchbench.judging.ranking import ALIKE, THREADS, Rival, Standing, WorkVerdict, work_key
 from benchbench.model.note import CONTENTION, Note
+from benchbench.model.own import ONNX_FILE
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.doubling import sequence, swept_size
@@ -335,10 +336,10 @@ def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
     lines = [summary(compared), *(_open(work, run) for work in undecided[:SHOWN])]
     if more := len(undecided) - SHOWN:
         lines += [Cell((f"and {count_of(more, 'work')} more, marked ? below",))] if more > 0 else []
-    return [*lines, *_usage(compared)]
+    return [*lines, *_usage(compared, run.info.models)]
 
 
-def _usage(compared: Sequence[Work]) -> list[Cell]:
+def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
     """The line of code that has a user's model run as it was fastest; once for each way that was."""
     found: dict[str, None] = {}
     for work in compared:
@@ -347,7 +348,9 @@ def _usage(compared: Sequence[Work]) -> list[Cell]:
             backend = find_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
             kind = next(row.own_kind for row in work.rows if row.is_own)
             if backend and (code := backend.own_code_of(kind).get(case.mode)):
-                found[f"to use {case.target} {case.mode}: {code}"] = None
+                model = models.get(case.workload, "")
+                named = code.replace(f"model{ONNX_FILE}", model) if model.endswith(ONNX_FILE) else code
+                found[f"to use {case.target} {case.mode}: {named}"] = None
     return [Cell((line,)) for line in found]
 
 

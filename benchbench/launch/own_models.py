@@ -29,7 +29,7 @@ from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
-from benchbench.model.own import JAX, KERAS, KINDS, SOURCE, TORCH, ModelSpec, parse_spec
+from benchbench.model.own import JAX, KERAS, KINDS, SOURCE, TORCH, ModelSpec, other_than_file, parse_spec
 from benchbench.model.placement import Strategy
 from benchbench.reading import read_file
 from benchbench.workloads.base import NO_FLOAT8
@@ -58,6 +58,7 @@ class _Graph(msgspec.Struct):
     floats: int
     other_bytes: int
     takes_images: bool
+    dtype: str = ""  # that its floats have, where it has them in a file
 
 
 class _Described(msgspec.Struct):
@@ -85,6 +86,7 @@ class OwnModelSize:
     floats: int  # in all tensors that a step must move: parameters, inputs, outputs
     other_bytes: int  # of those that are no floats
     work_version: str
+    file_dtype: str = ""
     multiplications_saved: float | None = None  # nobody counted the convolutions
     backward_passes: int = 0
 
@@ -96,7 +98,7 @@ class OwnModelSize:
             return NO_FLOAT8
         if dtype is Dtype.TF32 and not self.flops:
             return f"{dtype} is a way to multiply, and it multiplies nothing"
-        return ""
+        return other_than_file(self.file_dtype, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
         """FLOPs as torch counts them; bytes of all tensors once, a lower bound."""
@@ -160,7 +162,7 @@ class OwnModel:
     def lacking(self) -> Mapping[str, str]:
         """Framework that cannot run it → why."""
         others = {name for kind in KINDS.values() for name in kind.frameworks}
-        reason = f"it is a {self.kind.noun}: only engines that take one can run it"
+        reason = f"only engines that take a {self.kind.noun} can run it"
         return dict.fromkeys(others.difference(self.kind.frameworks), reason)
 
     def __call__(self, **params: Scalar) -> OwnModelSize:
@@ -179,6 +181,7 @@ class OwnModel:
             floats=graph.floats,
             other_bytes=graph.other_bytes,
             work_version=_version(self.spec, graph),
+            file_dtype=graph.dtype,
         )
 
 
@@ -213,8 +216,8 @@ def kinds_of(texts: Sequence[str]) -> list[str]:
 
 def with_kind(spec: ModelSpec) -> ModelSpec:
     """The spec with the kind that its file tells by what it imports; it is not executed."""
-    if spec.is_saved:
-        return dataclasses.replace(spec, kind=KERAS)
+    if spec.file and not spec.file.endswith(SOURCE):
+        return spec
     names = _imported_by(_source(spec))
     kinds = [kind for kind, packages in PACKAGES.items() if names.intersection(packages)]
     return dataclasses.replace(spec, kind=kinds[0] if kinds else TORCH)

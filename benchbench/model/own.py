@@ -15,10 +15,10 @@ from types import MappingProxyType
 from benchbench.errors import UsageError
 
 VARIABLE = "ACCELBENCH_MODELS"  # the variable that tells workers which models of the user's there are
-CONFIG, SOURCE, SAVED = ".json", ".py", ".keras"
+CONFIG, SOURCE, KERAS_FILE, ONNX_FILE = ".json", ".py", ".keras", ".onnx"
 WAYS = (
-    "Write FILE.py, FILE.py:Model, package.module:Model, FILE.keras, or the JSON file of a transformers "
-    "configuration."
+    "Write FILE.py, FILE.py:Model, package.module:Model, FILE.keras, FILE.onnx, or the JSON file of a "
+    "transformers configuration."
 )
 
 
@@ -37,7 +37,7 @@ class ModelKind:
     engines: tuple[str, ...] = ()
 
 
-TORCH, KERAS, JAX = "torch", "keras", "jax"
+TORCH, KERAS, JAX, ONNX = "torch", "keras", "jax", "onnx"
 KINDS: Mapping[str, ModelKind] = MappingProxyType(
     {
         TORCH: ModelKind("torch module", ("torch",), "counted by torch", "own"),
@@ -49,8 +49,11 @@ KINDS: Mapping[str, ModelKind] = MappingProxyType(
             engines=("tensorflow", "torch", "jax"),
         ),
         JAX: ModelKind("JAX function", ("jax",), "counted from its jaxpr", "own-jax"),
+        ONNX: ModelKind("file of ONNX", ("onnx",), "counted from its products and convolutions", "own-onnx"),
     }
 )
+KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
+FILES = (SOURCE, *KIND_OF_FILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ class ModelSpec:
     @property
     def is_saved(self) -> bool:
         """Whether it is a model that Keras has saved, which is no code."""
-        return self.file.endswith(SAVED)
+        return self.file.endswith(KERAS_FILE)
 
     @property
     def stem(self) -> str:
@@ -91,6 +94,13 @@ class ModelSpec:
         """As it is shown: `my_model.py:Model`."""
         name = PurePath(self.file).name if self.file else self.module
         return f"{name}:{self.attribute}" if self.attribute else name
+
+
+def other_than_file(floats: str, dtype: str) -> str:
+    """Why a file whose floats have that type cannot be computed in `dtype`, else ""; `floats` "": any can."""
+    if not floats or dtype == floats:
+        return ""
+    return f"the file computes in {floats}, and accelbench converts none: ask for --dtype {floats}"
 
 
 def relative(spec: ModelSpec) -> str:
@@ -117,7 +127,7 @@ def moved(spec: ModelSpec, folder: str) -> ModelSpec:
 def looks_like_model(text: str) -> bool:
     """Whether what was typed names a model, and no suite."""
     path, _, _ = text.partition(":")
-    return path.endswith((CONFIG, SOURCE, SAVED)) or ":" in text
+    return path.endswith(FILES) or ":" in text
 
 
 def parse_spec(text: str, folder: str) -> ModelSpec:
@@ -125,8 +135,9 @@ def parse_spec(text: str, folder: str) -> ModelSpec:
     path, colon, attribute = text.partition(":")
     if colon and not attribute.replace("_", "a").isalnum():
         raise UsageError(f"{text!r} names no model.", WAYS)
-    if path.endswith((CONFIG, SOURCE, SAVED)):
-        return ModelSpec(folder=folder, file=str(PurePath(folder) / path), attribute=attribute)
+    if path.endswith(FILES):
+        kind = KIND_OF_FILE.get(PurePath(path).suffix, TORCH)
+        return ModelSpec(folder=folder, file=str(PurePath(folder) / path), attribute=attribute, kind=kind)
     if attribute and all(part.isidentifier() for part in path.split(".")):
         return ModelSpec(folder=folder, module=path, attribute=attribute)
     raise UsageError(f"{text!r} names no model.", WAYS)

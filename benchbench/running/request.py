@@ -109,7 +109,7 @@ def targets_of_kind(options: MeasureOptions, kind: str) -> list[Target]:
     """The targets asked for that take such models, else this interpreter's frameworks that do."""
     chosen = requested_targets(with_project(options))
     able = [target for target in chosen if target.backend in own_engines([kind])]
-    return able or choose_targets(KINDS[kind].frameworks, {}, sys.executable)
+    return able or choose_targets(own_engines([kind])[:1], {}, sys.executable)
 
 
 def own_engines(kinds: Sequence[str]) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def own_engines(kinds: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         name
         for name, backend in found
-        if name in engines or (backend.framework in frameworks and not backend.virtual)
+        if name in engines or (backend.computes(list(frameworks)) and not backend.virtual)
     )
 
 

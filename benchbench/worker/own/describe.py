@@ -6,33 +6,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchbench.model.case import Scalar
-from benchbench.model.own import JAX, KERAS, ModelSpec
+from benchbench.model.own import ModelSpec
 from benchbench.worker.causes import one_line
-from benchbench.worker.own.named import use_cpu
-from benchbench.worker.own.source import Loaded, ModelMistake, line_in
-
-GraphOf = Callable[[ModelSpec, Mapping[str, Scalar]], dict[str, Any]]
-
-
-def load_of(spec: ModelSpec) -> tuple[Loaded, GraphOf]:
-    """What the spec names, imported, and what tells the graph of such a model; on the CPU alone."""
-    use_cpu(spec.kind)
-    if spec.kind == KERAS:
-        from benchbench.worker.own import keras_graph, keras_model
-
-        return keras_model.load(spec), keras_graph.graph_of
-    if spec.kind == JAX:
-        from benchbench.worker.own import jax_function, jax_graph
-
-        return jax_function.load(spec), jax_graph.graph_of
-    from benchbench.worker.own import torch_graph, torch_module
-
-    return torch_module.load(spec), torch_graph.graph_of
+from benchbench.worker.own.named import operation_of, use_cpu
+from benchbench.worker.own.source import ModelMistake, line_in
 
 
 def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str, Any]:
@@ -42,10 +24,11 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
     """
     begin, threads = time.perf_counter(), _thread_count()
     try:
-        loaded, graph_of = load_of(spec)
+        use_cpu(spec.kind)
+        loaded = operation_of(spec, {}).load()
         took_s, started = time.perf_counter() - begin, _thread_count() - threads
         sizes = {**loaded.sizes, **(params or {})}
-        graph = graph_of(spec, sizes)
+        graph = operation_of(spec, sizes).graph_of()
     except ModelMistake as mistake:
         return {"mistake": str(mistake), "hint": mistake.hint, "line": None}
     except Exception as error:  # noqa: BLE001 - a user's file may fail in any way
@@ -56,14 +39,14 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
         "sizes": loaded.sizes,
         "of_model": list(loaded.sizes_of_model),
         "of_inputs": list(loaded.sizes_of_inputs),
-        "graph": {name: graph[name] for name in KEPT},
+        "graph": {name: graph[name] for name in KEPT if name in graph},
         "import_s": took_s,
         "can_be_preloaded": started <= 0 and not _uses_cuda(),
     }
 
 
 # Of the graph's facts.
-KEPT = ("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images")
+KEPT = ("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images", "dtype")
 
 
 def _thread_count() -> int:

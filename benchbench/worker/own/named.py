@@ -7,22 +7,30 @@ from collections.abc import Mapping
 
 from benchbench.model import own
 from benchbench.model.case import Scalar
-from benchbench.model.own import JAX, KERAS, TORCH
+from benchbench.model.own import JAX, KERAS, ONNX, TORCH, ModelSpec
 from benchbench.worker.own import jax_function, keras_model
 from benchbench.worker.own.jax_workload import JaxInference
 from benchbench.worker.own.keras_workload import KerasInference
-from benchbench.worker.own.workload import OwnInference, OwnWorkload
+from benchbench.worker.own.onnx_file import OnnxInference
+from benchbench.worker.own.workload import OwnInference, OwnOperation, OwnWorkload
+
+OPERATIONS: Mapping[str, type[OwnOperation]] = {  # by kind
+    TORCH: OwnInference,
+    KERAS: KerasInference,
+    JAX: JaxInference,
+    ONNX: OnnxInference,
+}
 
 
 def own_model(name: str, params: Mapping[str, Scalar]) -> OwnWorkload | None:
     """The user's model of that name at these parameters; None where no model is called so."""
     spec = own.from_text(os.environ.get(own.VARIABLE, "")).get(name)
-    kinds: dict[str, type[OwnWorkload]] = {
-        TORCH: OwnInference,
-        KERAS: KerasInference,
-        JAX: JaxInference,
-    }
-    return None if spec is None else kinds[spec.kind](spec, dict(params))
+    return None if spec is None else operation_of(spec, params)
+
+
+def operation_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> OwnOperation:
+    """The model that a spec names, at these parameters."""
+    return OPERATIONS[spec.kind](spec, dict(params))
 
 
 def use_cpu(kind: str) -> None:

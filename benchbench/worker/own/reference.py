@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
-from benchbench.model.own import JAX, KERAS, TORCH
+from benchbench.model.own import JAX, KERAS, ONNX, TORCH
 from benchbench.worker.causes import one_line
-from benchbench.worker.own import jax_reference, keras_reference, torch_reference
+from benchbench.worker.own import jax_reference, keras_reference, onnx_reference, torch_reference
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.worker.reference import FLOAT64_FACTOR, VERIFIABLE
@@ -51,7 +51,12 @@ class OfKind(Protocol):
 
 def of_kind(workload: OwnOperation) -> OfKind:
     """What computes the kind of this model."""
-    kinds: Mapping[str, OfKind] = {TORCH: torch_reference, KERAS: keras_reference, JAX: jax_reference}
+    kinds: Mapping[str, OfKind] = {
+        TORCH: torch_reference,
+        KERAS: keras_reference,
+        JAX: jax_reference,
+        ONNX: onnx_reference,
+    }
     return kinds[workload.spec.kind]
 
 

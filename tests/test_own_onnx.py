@@ -1,0 +1,234 @@
+"""`accelbench run model.onnx`: sizes and inputs as the graph has them, verified by onnx's own evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.backends.openvino import OpenVino
+from benchbench.model.case import Dtype
+from benchbench.model.own import ONNX, parse_spec
+from benchbench.worker.own.describe import described
+from benchbench.worker.own.named import operation_of
+from benchbench.worker.own.onnx_file import OnnxInference
+from benchbench.worker.own.onnx_reference import rounded
+from benchbench.worker.own.reference import own_expected, own_reference
+from benchbench.worker.verify import Deviation, output_deviation, output_elements
+from benchbench.workloads.base import Draw
+from tests.program import accelbench, rows
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("torch")
+helper, numpy_helper, TensorProto = onnx.helper, onnx.numpy_helper, onnx.TensorProto
+
+WIDTH, WORDS = 16, 50
+Change = Callable[[Any], None]
+
+
+def weight(name: str, *shape: int) -> Any:
+    source = np.random.default_rng(len(name))
+    return numpy_helper.from_array(source.standard_normal(shape).astype(np.float32) / WIDTH, name)
+
+
+def the_graph() -> Any:
+    """A file as exporters write it: words and a mask of any batch and length, a layer, what is likeliest."""
+    words, mask = (
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch_size", "length"])
+        for name in ("words", "mask")
+    )
+    found = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["batch_size", "length", WIDTH])
+    likeliest = helper.make_tensor_value_info("likeliest", TensorProto.INT64, None)
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "words"], ["looked_up"]),
+        node("Cast", ["mask"], ["kept"], to=TensorProto.FLOAT),
+        node("Unsqueeze", ["kept", "last"], ["wide"]),
+        node("Mul", ["looked_up", "wide"], ["seen"]),
+        node("LayerNormalization", ["seen", "scale"], ["normed"], epsilon=1e-5),
+        node("MatMul", ["normed", "up"], ["product"]),
+        node("Add", ["product", "bias"], ["sum"]),
+        node("Tanh", ["sum"], ["hidden"]),
+        node("ArgMax", ["hidden"], ["likeliest"], axis=-1, keepdims=0),
+    ]
+    weights = [weight("table", WORDS, WIDTH), weight("up", WIDTH, WIDTH), weight("bias", WIDTH)]
+    weights += [
+        numpy_helper.from_array(np.ones(WIDTH, np.float32), "scale"),
+        numpy_helper.from_array(np.array([-1]), "last"),
+    ]
+    graph = helper.make_graph(nodes, "main", [words, mask], [found, likeliest], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def written(folder: Path, change: Change = lambda model: None, name: str = "mine.onnx") -> Path:
+    model = the_graph()
+    change(model)
+    onnx.save(model, folder / name)
+    return folder / name
+
+
+def operation(file: Path, **sizes: Any) -> OnnxInference:
+    spec = parse_spec(file.name, str(file.parent))
+    found = operation_of(spec, {**operation_of(spec, {}).load().sizes, **sizes})
+    assert isinstance(found, OnnxInference)
+    return found
+
+
+def test_axes_without_a_number_are_parameters_and_the_first_is_the_batch(tmp_path: Path) -> None:
+    spec = parse_spec(written(tmp_path).name, str(tmp_path))
+    assert spec.kind == ONNX
+    found = described(spec, {"batch": 3, "length": 5})
+    assert found["sizes"] == {"batch": 1, "length": 1}
+    assert found["graph"]["parameters"] == WORDS * WIDTH + WIDTH * WIDTH + 2 * WIDTH
+    assert found["graph"]["flops"] == 2 * 3 * 5 * WIDTH * WIDTH
+    assert found["graph"]["dtype"] == "float32"
+    assert operation(tmp_path / "mine.onnx", batch=3, length=5).output_shapes == {
+        "hidden": (3, 5, WIDTH),
+        "likeliest": (3, 5),
+    }
+
+
+def test_integers_are_rows_of_the_table_that_they_index_or_a_mask_that_hides_no_row(tmp_path: Path) -> None:
+    model = operation(written(tmp_path), batch=40, length=50)
+    inputs = model.made_inputs(0)
+    assert {inputs["words"].min(), inputs["words"].max()} == {0, WORDS - 1}
+    assert set(np.unique(inputs["mask"])) == {0, 1}
+    assert (inputs["mask"][:, 0] == 1).all()
+    assert not np.array_equal(inputs["words"], model.made_inputs(1)["words"])
+
+
+def test_only_what_is_computed_makes_another_version(tmp_path: Path) -> None:
+    def version(change: Change) -> str:
+        spec = parse_spec(
+            written(tmp_path, change, f"{change.__name__.strip('<>')}.onnx").name, str(tmp_path)
+        )
+        return str(described(spec, None)["graph"]["digest"])
+
+    def renamed(model: Any) -> None:
+        model.doc_string = "made elsewhere"
+        model.graph.node[-1].name = "another"
+
+    def another_epsilon(model: Any) -> None:
+        model.graph.node[4].attribute[0].f = 1e-3
+
+    def another_activation(model: Any) -> None:
+        model.graph.node[7].op_type = "Sigmoid"
+
+    def nothing(model: Any) -> None:
+        """As it is."""
+
+    assert version(nothing) == version(renamed)
+    assert len({version(nothing), version(another_epsilon), version(another_activation)}) == 3
+
+
+def forgotten_bias(model: Any) -> None:
+    weight_of(model, "bias")[:] = 0
+
+
+def forgotten_row(model: Any) -> None:
+    weight_of(model, "up")[3] = 0
+
+
+def another_epsilon(model: Any) -> None:
+    model.graph.node[4].attribute[0].f = 1e-6
+
+
+def weight_of(model: Any, name: str) -> Any:
+    """The array of a weight, whose memory it is."""
+    found = next(each for each in model.graph.initializer if each.name == name)
+    array = np.frombuffer(found.raw_data, np.float32).reshape(list(found.dims)).copy()
+
+    class Written(np.ndarray):  # writes back what is set
+        def __setitem__(self, key: Any, value: Any) -> None:
+            super().__setitem__(key, value)
+            found.raw_data = self.tobytes()
+
+    return array.view(Written)
+
+
+def deviation(backend: Any, model: OnnxInference, computed: OnnxInference) -> Deviation:
+    """How far an engine that computes one file is from the float64 of another."""
+    session = backend().open("cpu", Dtype.FLOAT32, "graph", 1)
+    program = backend().program(session, computed, computed.arrays(Draw(Dtype.FLOAT32)))
+    found = session.compile(program.step, 0)(*program.inputs)
+    reference = own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32))
+    elements = output_elements(computed, program, found, session)
+    return output_deviation(computed, elements, reference.expected, reference.tolerance)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("backend", [OnnxRuntime, OpenVino])
+def test_right_engines_agree_with_onnx_s_float64_and_wrong_ones_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Any
+) -> None:
+    pytest.importorskip(backend.distributions[0])
+    monkeypatch.chdir(tmp_path)
+    model = operation(written(tmp_path), batch=2, length=6)
+    assert deviation(backend, model, model).ratio < 0.8
+    for wrong in (forgotten_bias, forgotten_row, another_epsilon):
+        changed = operation(written(tmp_path, wrong, f"{wrong.__name__}.onnx"), batch=2, length=6)
+        assert deviation(backend, model, changed).ratio > 2, wrong
+
+
+def test_an_operator_that_onnx_does_not_evaluate_leaves_it_unverified(tmp_path: Path) -> None:
+    def of_another_domain(model: Any) -> None:
+        model.graph.node[7].domain = "com.example"
+        model.opset_import.append(helper.make_opsetid("com.example", 1))
+
+    model = operation(written(tmp_path, of_another_domain))
+    found = own_reference(model, Dtype.FLOAT32)
+    assert "it does not compute in float64" in found.unverified
+    assert "com.example" in found.unverified
+
+
+def test_what_is_no_model_is_a_mistake_that_is_told(tmp_path: Path) -> None:
+    (tmp_path / "text.onnx").write_text("this is no model")
+    assert described(parse_spec("text.onnx", str(tmp_path)), None)["mistake"] == "It is no ONNX file."
+    assert "There is no file none.onnx" in described(parse_spec("none.onnx", str(tmp_path)), None)["mistake"]
+
+
+def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
+    source = np.random.default_rng(0)
+    values = np.array([1.0, 1 / 3, -1 / 3, 1e-30, np.inf, -np.inf, 0.0])
+    found = [rounded(values, 24, source) for _ in range(64)]
+    exact = values.astype(np.float32).astype(float)
+    for each in found:
+        assert np.array_equal(each.astype(np.float32).astype(float), each)
+        with np.errstate(invalid="ignore"):
+            assert (
+                np.abs(each - exact)[np.isfinite(exact)]
+                <= np.spacing(np.abs(exact.astype(np.float32)))[np.isfinite(exact)]
+            ).all()
+    assert len({each[1] for each in found}) == 2
+    assert {each[0] for each in found} == {1.0}
+
+
+@pytest.mark.real
+def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime, openvino = pytest.importorskip("onnxruntime"), pytest.importorskip("openvino")
+    written(tmp_path)
+    options = ("-p", "batch=2", "-p", "length=4", "--quick", "--rounds", "1", "--threads", "1")
+    accelbench("run", "mine.onnx", *options, cwd=tmp_path)
+    assert {(row["backend"], row["status"]) for row in rows(tmp_path)} == {
+        ("onnxruntime", "ok"),
+        ("openvino", "ok"),
+    }
+    assert all(0 < row["error_of_allowed"] < 0.8 for row in rows(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, name="model.onnx")
+    inputs = operation(tmp_path / "mine.onnx", batch=2, length=4).made_inputs(0)
+    names: dict[str, Any] = {
+        "onnxruntime": onnxruntime,
+        "openvino": openvino,
+        "inputs": tuple(inputs.values()),
+    }
+    for code in (OnnxRuntime.kind_code[ONNX, "graph"], OpenVino.kind_code[ONNX, "graph"]):
+        exec(code, names)
+    (hidden, _) = names["session"].run(None, inputs)
+    assert np.allclose(names["compiled"](list(names["inputs"]))[0], hidden, atol=1e-5)
