@@ -6,11 +6,13 @@ an error that names the place.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import tomllib
+import zlib
 from datetime import UTC, datetime
-from io import BufferedIOBase
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -23,6 +25,7 @@ MOST_TOML = 2**20  # bytes
 DEEPEST_IN_TOML = 100  # tables and lists in each other: what reads them calls itself
 PIECE = 2**20  # bytes that are asked for at once: a buffer of as many is taken, however few there are
 DIGITS = bytes.maketrans(b"123456789", b"000000000")
+GZIP = b"\x1f\x8b"  # begins what it packed (RFC 1952)
 LONG = b"0" * 31  # no number without such a row of digits is beyond LARGEST
 
 
@@ -51,6 +54,23 @@ def read_at_most(file: BufferedIOBase, most: int) -> bytes:
         pieces.append(piece)
         most -= len(piece)
     return b"".join(pieces)
+
+
+def unpacked(content: bytes, most: int) -> bytes:
+    """What gzip packed into `content`, of at most that many bytes; else `content` as it is.
+
+    Raises UnreadableInput.
+    """
+    if not content.startswith(GZIP):
+        return content
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+            found = read_at_most(file, most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UnreadableInput(f"it cannot be unpacked: {error}") from error
+    if len(found) > most:
+        raise UnreadableInput(f"unpacked it is larger than {most} bytes")
+    return found
 
 
 def read_toml(path: Path) -> dict[str, Any]:

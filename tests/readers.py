@@ -35,7 +35,7 @@ from benchbench.registry import entry_names, load_class
 from benchbench.running.recording import profile_in
 from benchbench.running.verification import decoded, error_in
 from benchbench.store import artifacts, codec, runs
-from benchbench.store.import_pytest_benchmark import pytest_benchmark
+from benchbench.store.imports.files import import_files
 from tests.factories import a_failure, a_profiled, a_record, a_run, a_run_info, a_watched, some_rounds
 from tests.rendering import rendered
 
@@ -94,7 +94,7 @@ def read_config(content: bytes, folder: Path) -> None:
 
 def read_import(content: bytes, folder: Path) -> None:
     (folder / "x.json").write_bytes(content)
-    for record in pytest_benchmark([folder / "x.json"]).records:
+    for record in import_files([folder / "x.json"]).records:
         show(codec.decode(codec.encode(record)))
 
 

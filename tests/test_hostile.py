@@ -18,7 +18,7 @@ from benchbench.plan.suite import MOST_CASES, Selection, environments, load_suit
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.running.request import request
 from benchbench.store import codec, naming, runs
-from benchbench.store.import_pytest_benchmark import pytest_benchmark
+from benchbench.store.imports.files import import_files
 from tests.factories import a_case, a_probe, a_record, a_run_info
 from tests.program import accelbench, environment, rows
 
@@ -125,17 +125,17 @@ def test_x9_a_hostile_import_is_refused_with_its_reason(tmp_path: Path, content:
     path = tmp_path / "x.json"
     path.write_bytes(content)
     if not said:
-        assert pytest_benchmark([path]).records
+        assert import_files([path]).records
         return
     with pytest.raises(UnreadableInput, match=f"x.json.*{said}"):
-        pytest_benchmark([path])
+        import_files([path])
 
 
 @pytest.mark.parametrize("make", NO_FILES)
 def test_x9_what_is_no_file_of_usual_size_is_not_imported(tmp_path: Path, make: Make) -> None:
     make(tmp_path / "x.json")
     with pytest.raises(UnreadableInput, match=r"x\.json: "):
-        pytest_benchmark([tmp_path / "x.json"])
+        import_files([tmp_path / "x.json"])
 
 
 @pytest.mark.parametrize("make", NO_FILES)

@@ -1,5 +1,6 @@
-"""pytest-benchmark's results as runs, and runs as its results: nothing is lost, nothing is made up."""
+"""Other tools' results as runs, and runs as pytest-benchmark's: nothing is lost, nothing is made up."""
 
+import gzip
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from benchbench.judging.comparison import compare_runs
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
-from benchbench.store.import_pytest_benchmark import pytest_benchmark
+from benchbench.store.imports.files import import_files
 from tests.factories import a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench
 
@@ -105,7 +106,7 @@ def a_benchmark(*data: float, iterations: int = 1, **over: Any) -> dict[str, Any
 
 @pytest.mark.real
 def test_every_statistic_of_a_real_session_survives_import_and_export(files: list[Path]) -> None:
-    back = exported(pytest_benchmark(files))
+    back = exported(import_files(files))
     assert len(back) == 3
     for path, found in zip(files, back, strict=True):
         original = benchmarks(path.read_text())
@@ -119,7 +120,7 @@ def test_every_statistic_of_a_real_session_survives_import_and_export(files: lis
 
 @pytest.mark.real
 def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Path) -> None:
-    for name, content in PytestBenchmark().export(report_document(pytest_benchmark(files[:1]))).items():
+    for name, content in PytestBenchmark().export(report_document(import_files(files[:1]))).items():
         (tmp_path / name).write_bytes(content)
     command = [sys.executable, "-m", "pytest_benchmark", "compare", "0001_accelbench.json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -128,11 +129,11 @@ def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Pa
 
 @pytest.mark.real
 def test_a_file_is_a_process_and_several_are_the_rounds_of_a_run(files: list[Path]) -> None:
-    run = pytest_benchmark(files)
+    run = import_files(files)
     table = data_frame(rows(run))
     assert len(table) == 8
     assert set(table["rounds"]) == {3}
-    assert {row.rounds for row in rows(pytest_benchmark(files[:1]))} == {1}
+    assert {row.rounds for row in rows(import_files(files[:1]))} == {1}
     data = [benchmarks(path.read_text())["test_it.py::test_fib"]["stats"]["data"] for path in files]
     assert table.set_index("workload").loc["test_it.py::test_fib", "samples"] == sum(map(len, data))
 
@@ -150,19 +151,19 @@ def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_
                 samples = range(len(benchmark["stats"]["data"]))
                 benchmark["stats"]["data"] = [step_s * (1 + 1e-3 * number + 1e-6 * each) for each in samples]
             paths.append(a_file(folder, name=path.name, **content))
-        return pytest_benchmark(paths)
+        return import_files(paths)
 
     found = compare_runs(lasting(1e-6, tmp_path / "ref"), lasting(1e-5, tmp_path / "new"))
     assert found.changes == ()
     assert [verdict.verdict for verdict in found.verdicts] == [Verdict.SLOWER] * 8
     ratios = [verdict.ratio for verdict in found.verdicts]
     assert ratios == pytest.approx([10.0] * 8)
-    same = compare_runs(pytest_benchmark(files), pytest_benchmark(files))
+    same = compare_runs(import_files(files), import_files(files))
     assert not {verdict.verdict for verdict in same.verdicts} & {Verdict.SLOWER, Verdict.INCOMPARABLE}
 
 
 def test_what_the_file_does_not_say_is_null_with_a_reason_and_never_0(tmp_path: Path) -> None:
-    (row,) = map(flatten, rows(pytest_benchmark([a_file(tmp_path)])))
+    (row,) = map(flatten, rows(import_files([a_file(tmp_path)])))
     unknown = {"dtype", "mode", "phase", "flops", "bytes", "flops_per_s", "bytes_per_s", "cold_s"}
     unknown |= {"peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j"}
     for name in unknown:
@@ -175,7 +176,7 @@ def test_what_the_file_does_not_say_is_null_with_a_reason_and_never_0(tmp_path: 
 
 def test_a_benchmark_that_only_some_files_have_counts_the_rounds_it_has(tmp_path: Path) -> None:
     both = a_file(tmp_path, a_benchmark(), a_benchmark(fullname="test_a.py::test_b"), name="both.json")
-    twice, once = map(flatten, rows(pytest_benchmark([a_file(tmp_path), both])))
+    twice, once = map(flatten, rows(import_files([a_file(tmp_path), both])))
     assert (twice["rounds"], once["rounds"]) == (2, 1)
     assert "1 of 2 rounds" in once["notes"]
 
@@ -183,7 +184,7 @@ def test_a_benchmark_that_only_some_files_have_counts_the_rounds_it_has(tmp_path
 def test_files_of_several_machines_are_not_rounds_of_one_run(tmp_path: Path) -> None:
     other = a_file(tmp_path, name="b.json", machine_info={"machine": "aarch64", "cpu": {"count": 8}})
     with pytest.raises(UsageError, match="different machines"):
-        pytest_benchmark([a_file(tmp_path), other])
+        import_files([a_file(tmp_path), other])
 
 
 HASH = "1f0c2a9b7d3e5a6c8b4d1f0c2a9b7d3e5a6c8b4d"
@@ -206,7 +207,7 @@ def test_a_run_is_filed_under_the_commit_that_all_files_name(
     tmp_path: Path, commits: list[dict[str, Any]], tags: dict[str, str]
 ) -> None:
     files = [a_file(tmp_path, name=f"{n}.json", commit_info=each) for n, each in enumerate(commits)]
-    run = pytest_benchmark(files)
+    run = import_files(files)
     assert run.info.tags == tags
     (content, *_) = PytestBenchmark().export(report_document(run)).values()
     back = json.loads(content)["commit_info"]
@@ -216,12 +217,12 @@ def test_a_run_is_filed_under_the_commit_that_all_files_name(
 
 def test_tags_given_are_added_and_come_first(tmp_path: Path) -> None:
     file = a_file(tmp_path, commit_info={"id": HASH})
-    assert pytest_benchmark([file], {"branch": "main"}).info.tags == {"commit": HASH, "branch": "main"}
-    assert pytest_benchmark([file], {"commit": "v1"}).info.tags == {"commit": "v1"}
+    assert import_files([file], {"branch": "main"}).info.tags == {"commit": HASH, "branch": "main"}
+    assert import_files([file], {"commit": "v1"}).info.tags == {"commit": "v1"}
 
 
 def test_samples_of_0_are_a_failure_and_not_a_speed(tmp_path: Path) -> None:
-    (row,) = map(flatten, rows(pytest_benchmark([a_file(tmp_path, a_benchmark(0.0, 0.0, 1e-6))])))
+    (row,) = map(flatten, rows(import_files([a_file(tmp_path, a_benchmark(0.0, 0.0, 1e-6))])))
     assert row["status"] == "failed"
     assert row["latency_s"] is None
 
@@ -229,10 +230,11 @@ def test_samples_of_0_are_a_failure_and_not_a_speed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no JSON of pytest-benchmark"),
-        ("[1]", "is no JSON of pytest-benchmark"),
-        ("[" * 100_000, "is no JSON of pytest-benchmark"),
-        ('{"schema": 1, "rows": []}', "missing required field"),
+        ("", "is no JSON"),
+        ("[1]", "is of no tool that is known"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"schema": 1, "rows": []}', "is of no tool that is known"),
+        ('{"machine_info": {}, "benchmarks": []}', "missing required field"),
         (json.dumps({"machine_info": {}, "benchmarks": [], "datetime": "x", "version": "5"}), "isoformat"),
     ],
 )
@@ -240,7 +242,7 @@ def test_what_is_no_result_is_unreadable_input(tmp_path: Path, text: str, messag
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(UnreadableInput, match=message) as error:
-        pytest_benchmark([path])
+        import_files([path])
     assert "--benchmark-json" in error.value.hint
 
 
@@ -257,11 +259,148 @@ def test_what_is_no_result_is_unreadable_input(tmp_path: Path, text: str, messag
 )
 def test_samples_that_cannot_be_are_refused(tmp_path: Path, stats: dict[str, Any], message: str) -> None:
     with pytest.raises(UnreadableInput, match=message):
-        pytest_benchmark([a_file(tmp_path, a_benchmark(stats=stats))])
+        import_files([a_file(tmp_path, a_benchmark(stats=stats))])
 
 
 def test_an_imported_run_has_no_path_of_the_machine(tmp_path: Path) -> None:
-    assert pytest_benchmark([a_file(tmp_path)]).info.command == ("import", "a.json")
+    assert import_files([a_file(tmp_path)]).info.command == ("import", "a.json")
+
+
+# Without samples
+
+
+def test_without_samples_the_median_is_the_one_value_of_a_process_and_a_note_says_so(tmp_path: Path) -> None:
+    stats = {"median": 2e-3, "mean": 3e-3, "rounds": 40, "iterations": 5}
+    files = [a_file(tmp_path, a_benchmark(stats=stats), name=f"{number}.json") for number in range(3)]
+    (row,) = map(flatten, rows(import_files(files)))
+    assert (row["latency_s"], row["rounds"], row["samples"]) == (pytest.approx(2e-3), 3, 3)
+    assert "pytest-benchmark kept no samples: the median of 40 is the one value of a process" in row["notes"]
+    (with_samples,) = map(flatten, rows(import_files([a_file(tmp_path)])))
+    assert not any("kept no samples" in note for note in with_samples["notes"])
+
+
+# pyperf and Google Benchmark
+
+CALIBRATION: dict[str, Any] = {"metadata": {}, "warmups": [[1, 2e-6]]}
+
+
+def of_pyperf(folder: Path, *runs: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
+    common = {"unit": "second", "loops": 64, "inner_loops": 2, "cpu_model_name": "A CPU", "cpu_count": 2}
+    common |= {"platform": "Linux-6.8.0-45-generic-x86_64-with-glibc2.36", "perf_version": "2.10.0"}
+    one = {"metadata": {"name": "sorted"}, "runs": [CALIBRATION, *(runs or [a_process(1e-6, 2e-6)])]}
+    two = {"metadata": {"name": "sum"}, "runs": [a_process(5e-6)]}
+    path = folder / name
+    path.write_text(json.dumps({"benchmarks": [one, two], "metadata": common | over, "version": "1.0"}))
+    return path
+
+
+def a_process(*values: float) -> dict[str, Any]:
+    return {"metadata": {"date": "2026-01-02 03:04:05"}, "values": values, "warmups": [[64, 3e-6]]}
+
+
+def test_each_process_of_pyperf_is_a_round_and_calibration_is_none(tmp_path: Path) -> None:
+    run = import_files([of_pyperf(tmp_path, a_process(2e-6, 2e-6), a_process(1.999e-6), a_process(2.001e-6))])
+    ours, other = map(flatten, rows(run))
+    assert (ours["case"], ours["rounds"], ours["samples"]) == ("sorted@pyperf:cpu", 3, 4)
+    assert ours["latency_s"] == pytest.approx(2e-6)
+    assert (other["case"], other["rounds"]) == ("sum@pyperf:cpu", 1)
+    outcome = run.records[0].outcome
+    assert isinstance(outcome, Measurement)
+    assert outcome.iterations == 128
+    assert outcome.block_s[0] == pytest.approx(256e-6)
+    machine = run.info.machine
+    assert (machine.cpu, machine.os, machine.architecture) == ("A CPU", "Linux 6.8.0", "x86_64")
+
+
+def test_a_file_of_pyperf_may_be_packed_and_several_are_more_rounds(tmp_path: Path) -> None:
+    packed = tmp_path / "b.json.gz"
+    packed.write_bytes(gzip.compress(of_pyperf(tmp_path).read_bytes()))
+    assert {row.rounds for row in rows(import_files([of_pyperf(tmp_path), packed]))} == {2}
+
+
+def test_what_pyperf_measured_of_bytes_is_no_time(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInput, match="sorted is in the unit byte; seconds are read"):
+        import_files([of_pyperf(tmp_path, unit="byte")])
+
+
+@pytest.mark.real
+def test_what_pyperf_itself_writes_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("pyperf")
+    options = ["-p", "2", "-n", "2", "-w", "1", "-l", "10", "-o", "a.json"]
+    command = [sys.executable, "-m", "pyperf", "timeit", *options, "sum(range(9))"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    run = import_files([tmp_path / "a.json"])
+    values = [
+        each["values"]
+        for each in json.loads((tmp_path / "a.json").read_text())["benchmarks"][0]["runs"]
+        if "values" in each
+    ]
+    outcomes = [record.outcome for record in run.records]
+    assert [[block / o.iterations for block in o.block_s] for o in outcomes] == values  # type: ignore[union-attr]
+    assert run.info.machine.threads > 0
+
+
+def of_google(folder: Path, *entries: dict[str, Any], name: str = "g.json") -> Path:
+    context = {"date": "2026-01-02T03:04:05+00:00", "num_cpus": 2, "library_version": "v1.9.5"}
+    path = folder / name
+    path.write_text(json.dumps({"context": context, "benchmarks": entries}))
+    return path
+
+
+def a_repetition(time: float, **over: Any) -> dict[str, Any]:
+    one = {"name": "BM_copy/8", "run_name": "BM_copy/8", "run_type": "iteration", "iterations": 1000}
+    return one | {"real_time": time, "cpu_time": 1.0, "time_unit": "us"} | over
+
+
+def an_aggregate(what: str, time: float, **over: Any) -> dict[str, Any]:
+    return a_repetition(time, run_type="aggregate", aggregate_name=what, repetitions=9, iterations=9, **over)
+
+
+def test_repetitions_of_google_benchmark_are_samples_of_one_process(tmp_path: Path) -> None:
+    entries = (a_repetition(3.0), a_repetition(5.0), a_repetition(4.0), an_aggregate("mean", 9.0))
+    (row,) = map(flatten, rows(import_files([of_google(tmp_path, *entries)])))
+    assert (row["case"], row["rounds"], row["samples"]) == ("BM_copy/8@google-benchmark:cpu", 1, 3)
+    assert row["latency_s"] == pytest.approx(4e-6)
+
+
+def test_aggregates_alone_are_one_value_and_complexities_none(tmp_path: Path) -> None:
+    fit = an_aggregate("BigO", 1.0, name="BM_fit_BigO", run_name="BM_fit")
+    file = of_google(tmp_path, an_aggregate("mean", 3.0), an_aggregate("median", 2.0), fit)
+    (row,) = map(flatten, rows(import_files([file])))
+    assert row["latency_s"] == pytest.approx(2e-6)
+    assert "google-benchmark kept no samples: the median of 9 is the one value of a process" in row["notes"]
+
+
+def test_what_failed_in_google_benchmark_has_no_speed(tmp_path: Path) -> None:
+    failed = a_repetition(0.0, error_occurred=True, error_message="no such file")
+    (row,) = map(flatten, rows(import_files([of_google(tmp_path, failed)])))
+    assert (row["status"], row["latency_s"]) == ("failed", None)
+    assert "no such file" in str(row["message"])
+
+
+def test_files_of_two_tools_are_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="by different tools"):
+        import_files([of_pyperf(tmp_path), of_google(tmp_path, a_repetition(1.0))])
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "lack"),
+    [
+        ('{"version": 2, "commit_hash": "1f", "env_name": "e", "results": {"f": []}}', "asv", "processes"),
+        ('{"results": [{"command": "sleep 1", "mean": 1.0, "times": [1.0]}]}', "hyperfine", "whole commands"),
+        ('[{"name": "f", "unit": "ns", "value": 3}]', "github-action-benchmark", "no samples"),
+        ('window.BENCHMARK_DATA = {"lastUpdate": 1, "entries": {}}', "github-action-benchmark", "no samples"),
+    ],
+)
+def test_files_that_lack_what_a_run_needs_are_recognised(
+    tmp_path: Path, text: str, tool: str, lack: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(UnreadableInput, match=f"is of {tool}: .*{lack}") as error:
+        import_files([path])
+    assert error.value.hint
 
 
 # Laws
@@ -272,7 +411,7 @@ def test_an_imported_run_has_no_path_of_the_machine(tmp_path: Path) -> None:
 def test_a_sample_comes_back_bit_by_bit_whatever_its_iterations(blocks: list[float], iterations: int) -> None:
     data = [block / iterations for block in blocks]  # what pytest-benchmark stores of them
     with tempfile.TemporaryDirectory() as folder:
-        run = pytest_benchmark([a_file(Path(folder), a_benchmark(*data, iterations=iterations))])
+        run = import_files([a_file(Path(folder), a_benchmark(*data, iterations=iterations))])
     assert exported(run)[0]["test_a.py::test_it"]["stats"]["data"] == data
 
 
@@ -288,7 +427,7 @@ def test_the_statistics_are_those_of_pytest_benchmark(data: list[float]) -> None
 def test_the_smallest_samples_are_kept(value: float) -> None:
     assume(value / 2 > 0)
     with tempfile.TemporaryDirectory() as folder:
-        run = pytest_benchmark([a_file(Path(folder), a_benchmark(value))])
+        run = import_files([a_file(Path(folder), a_benchmark(value))])
     outcome = run.records[0].outcome
     assert isinstance(outcome, Measurement)
     assert math.isclose(outcome.block_s[0], value)

@@ -67,20 +67,23 @@ def _share(run: str, output: Path | None, results: Path) -> None:
 
 @app.command("import", rich_help_panel=EXCHANGE)
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="JSON of pytest-benchmark; each is one process.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="JSON of pytest-benchmark, pyperf or Google Benchmark.")
+    ],
     tag: TagOption = None,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Store pytest-benchmark's results as a run: a case per test, a round per file.
+    """Store other tools' results as a run: a case per benchmark, a round per process.
 
     Examples: accelbench import before.json; accelbench import main-1.json main-2.json --tag branch=main
     """
     from benchbench.format import count_of
     from benchbench.store import runs, selectors
-    from benchbench.store.import_pytest_benchmark import pytest_benchmark
+    from benchbench.store.imports.files import import_files
 
     selectors.follow_stored(results)
-    run = pytest_benchmark(files, parse_tags(tag or []))
+    run = import_files(files, parse_tags(tag or []))
     runs.keep(results, run)
-    tell(f"{count_of(len(run.info.plan), 'case')}, {count_of(len(files), 'round')}: run {run.info.id}")
+    cases, rounds = len(run.info.plan), run.info.policy.rounds
+    tell(f"{count_of(cases, 'case')}, {count_of(rounds, 'round')}: run {run.info.id}")
     tell(f"next: accelbench report {run.info.id}{selectors.results_option(results)}")

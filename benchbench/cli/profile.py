@@ -17,7 +17,11 @@ from benchbench.model.options import split_names
 @app.command(rich_help_panel=EXPLAIN)
 def profile(
     run: Annotated[
-        str, typer.Argument(help="A run that was made with --profile.", autocompletion=completion.runs)
+        str,
+        typer.Argument(
+            help="A run that was made with --profile, or a trace of torch.profiler.",
+            autocompletion=completion.runs,
+        ),
     ] = "latest",
     new: Annotated[
         str | None,
@@ -34,16 +38,19 @@ def profile(
 ) -> None:
     """Show where a step's time goes, by operator; with two runs, what explains the difference.
 
-    Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5
+    Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5; accelbench
+    profile trace.json.gz
     """
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.profile import differences_document, profile_document
     from benchbench.store.artifacts import ARTIFACTS
+    from benchbench.store.imports.trace import is_trace
 
     if new is None:
         tables = api.profile(run, cases=split_names(case), results=results, observer=Lines())
-        document = profile_document(tables, top, api.folder(run, results) / ARTIFACTS)
+        traces = Path() if is_trace(run) else api.folder(run, results) / ARTIFACTS
+        document = profile_document(tables, top, traces)
     else:
         found = api.compare_profiles(run, new, cases=split_names(case), results=results, observer=Lines())
         document = differences_document(found, top)

@@ -61,7 +61,8 @@ def _operators(table: OperatorTable, top: int, traces: Path) -> Table:
 
 
 def _table_facts(table: OperatorTable) -> Iterator[str]:
-    yield f"{table.profiler}: a step of {fmt.seconds(table.step_s)}, mean of {table.steps} steps"
+    steps = fmt.count_of(table.steps, "step")
+    yield f"{table.profiler}: a step of {fmt.seconds(table.step_s)}, mean of {steps}"
     times = ((table.plain_s, "just before"), (table.measured_s, "when it was timed"))
     plain = ", ".join(f"{fmt.seconds(seconds)} {when}" for seconds, when in times if seconds)
     if plain:

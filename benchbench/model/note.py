@@ -32,6 +32,7 @@ class NoteKind(StrEnum):
     INPUTS_EXCEED_CACHE = "inputs_exceed_cache"
     SHARED_PROCESS = "shared_process"
     WARM_UP_UNKNOWN = "warm_up_unknown"
+    SAMPLES_NOT_KEPT = "samples_not_kept"
     NOT_SAMPLED = "not_sampled"
     SAMPLING_ENDED = "sampling_ended"
     MISSING_ROUNDS = "missing_rounds"
@@ -142,6 +143,7 @@ CLAUSES = {
     NoteKind.INPUTS_EXCEED_CACHE: "inputs of {bytes} exceed the cache anyway: one copy",
     NoteKind.SHARED_PROCESS: "measured in the test's process, whose host memory it shares",
     NoteKind.WARM_UP_UNKNOWN: "made by {tool}: whether it had warmed up is not known",
+    NoteKind.SAMPLES_NOT_KEPT: "{tool} kept no samples: the {what} of {count} is the one value of a process",
     NoteKind.NOT_SAMPLED: "{reason}",
     NoteKind.SAMPLING_ENDED: "telemetry ended early: {error}",
     NoteKind.MISSING_ROUNDS: "{count} of {rounds} rounds",
