@@ -15,6 +15,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
+from benchbench.worker.own import torch_module
 from benchbench.worker.own.source import (
     Loaded,
     ModelMistake,
@@ -234,6 +235,8 @@ def as_array(tensor: Any) -> AnyArray:
     import keras
     import numpy as np
 
+    if keras.config.backend() == "torch" and keras.ops.is_tensor(tensor):
+        return torch_module.as_array(tensor)
     values = tensor if isinstance(tensor, np.ndarray) else keras.ops.convert_to_numpy(tensor)
     array: AnyArray = np.array(values)
     return array.astype(np.float32) if array.dtype.kind not in "fiub" else array

@@ -88,7 +88,9 @@ def row_gradients(
             import keras
 
             named = keras_model.outputs_of(output)
-            return sum(keras.ops.sum(vectors[name] * named[name]) for name in chosen)
+            return sum(
+                keras.ops.sum(keras.ops.convert_to_tensor(vectors[name]) * named[name]) for name in chosen
+            )
 
         gradients = _gradients(model, whole, total) if chosen else []
     for variable, gradient in zip(model.trainable_variables, gradients, strict=bool(chosen)):
