@@ -197,7 +197,9 @@ def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
     def changed(name: str, change: Callable[[Any], Any]) -> float:
         mutated = {**arrays, name: change(arrays[name].copy())}
         leaves, inputs = model.tensors(mutated, lambda array: array)
-        found = {each: jax_function.as_array(value) for each, value in model.outputs(leaves, inputs).items()}
+        found = {
+            each: jax_function.as_array(value) for each, value in model.outputs()(leaves, inputs).items()
+        }
         return output_deviation(model, found, reference.expected, reference.tolerance).ratio
 
     def without_first(array: Any) -> Any:

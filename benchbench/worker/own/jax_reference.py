@@ -50,9 +50,10 @@ def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounds: Rounds) 
     import jax
 
     arrays = workload.arrays(Draw(dtype, standard=cached_normal, renewed=lambda _: number))
+    computed = workload.outputs()
     with jax.enable_x64(True):
         leaves, inputs = workload.tensors(arrays, _wide)
-        closed, shapes = jax.make_jaxpr(workload.outputs, return_shape=True)(leaves, inputs)
+        closed, shapes = jax.make_jaxpr(computed, return_shape=True)(leaves, inputs)
         flat = jax.tree.leaves((leaves, inputs))
         found = interpreted(closed.jaxpr, closed.consts, flat, rounds)
         return {
@@ -175,11 +176,11 @@ def row_gradients(
     import numpy as np
 
     arrays = workload.arrays(Draw(Dtype.FLOAT32, standard=cached_normal))
-    source = np.random.default_rng(SEED)
+    source, computed = np.random.default_rng(SEED), workload.outputs()
     with jax.enable_x64(True):
         leaves, inputs = workload.tensors(arrays, _wide)
         trained = {name: each for name, each in leaves.items() if each.dtype == np.float64}
-        found, back = jax.vjp(lambda trained: workload.outputs({**leaves, **trained}, inputs), trained)
+        found, back = jax.vjp(lambda trained: computed({**leaves, **trained}, inputs), trained)
         vectors = {name: _projection(each, tolerance.get(name), source) for name, each in found.items()}
         (gradients,) = back(vectors)
         for name, weight in trained.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,24 +52,25 @@ class JaxInference(OwnOperation):
             {name.removeprefix(INPUT): put(each) for name, each in arrays.items() if self.is_input(name)},
         )
 
-    def outputs(self, leaves: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function gives, by name."""
+    def outputs(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
+        """The function, of its parameters and inputs by name; it gives its outputs by name."""
         function = jax_function.built(self.spec, self.sizes)
-        own, named = jax_function.arguments_like(jax_function.made_inputs(self.spec, self.sizes, 0)[1])(
-            inputs
-        )
-        return jax_function.outputs_of(function.call(leaves, *own, **named))
+        arguments = jax_function.arguments_like(jax_function.made_inputs(self.spec, self.sizes, 0)[1])
+
+        def computed(leaves: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+            own, named = arguments(inputs)
+            return jax_function.outputs_of(function.call(leaves, *own, **named))
+
+        return computed
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """The function as it is written, of its parameters: XLA would take what it holds for constants."""
-        function = jax_function.built(self.spec, self.sizes)
-        arguments = jax_function.arguments_like(jax_function.made_inputs(self.spec, self.sizes, 0)[1])
+        computed = self.outputs()
         held, inputs = self.tensors(arrays, context.put)
         names = list(inputs)
 
         def step(held: Any, *inputs: Any) -> Any:
-            own, named = arguments(dict(zip(names, inputs, strict=True)))
-            found = tuple(jax_function.outputs_of(function.call(held, *own, **named)).values())
+            found = tuple(computed(held, dict(zip(names, inputs, strict=True))).values())
             return found if len(found) > 1 else found[0]
 
         def given(arrays: Arrays) -> tuple[Any, ...]:
