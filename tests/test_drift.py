@@ -1,6 +1,8 @@
 """A trend over the rounds of a run: told where there is one, and hardly ever where there is none."""
 
 import math
+import random
+from dataclasses import replace
 from itertools import combinations, permutations
 from statistics import median
 
@@ -22,6 +24,7 @@ from benchbench.analyse.drift import (
     drift,
 )
 from benchbench.analyse.metrics import METRICS
+from benchbench.analyse.view import RunView
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
 from benchbench.judging.comparison import compare_runs
@@ -29,7 +32,7 @@ from benchbench.judging.variance import allowing_for
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference
-from tests.factories import a_case, a_run, some_rounds
+from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
 from tests.simulator import a_suite, allowed, noise
 
 CASES = [a_case(params={"m": m}) for m in range(6)]
@@ -225,3 +228,19 @@ def test_a_comparison_names_the_side_that_drifted_and_an_interleaved_one_need_no
     assert line.startswith("new drifted: steps became 4.00 % slower")
     assert not compare_runs(calm, calm).drifts
     assert not compare_runs(calm, wild, METRIC["cold_s"]).drifts
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.02, 0.1])
+def test_a_report_tells_the_trend_that_a_comparison_does(slope: float) -> None:
+    """Of cases that two suites share, that failed, or whose processes disagree, too."""
+    draw = random.Random(1)
+    cases = [*CASES, *(replace(case, suite="another") for case in CASES[:2])]
+    records = []
+    for case in cases:
+        steps = [1e-3 * math.exp(slope * number + draw.gauss(0, 0.002)) for number in range(5)]
+        records += some_rounds(*steps, case=case)
+    records += some_rounds(1e-3, 1e-3, 9.0, case=a_case(params={"m": 100}))
+    records.append(a_record(a_failure(), case=a_case(params={"m": 101})))
+    run = a_run(records)
+    assert RunView(run).drift == digest(run).drift
+    assert (RunView(run).drift is not None) == (slope > 0)

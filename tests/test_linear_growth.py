@@ -20,6 +20,7 @@ from benchbench.documents.history import history_document
 from benchbench.documents.plan import processes_s, runs_here
 from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
+from benchbench.exporters.html import Html
 from benchbench.exporters.terminal import Terminal
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
@@ -53,6 +54,10 @@ def show(run: Run) -> None:
     Terminal().render(report_document(run))
 
 
+def page(run: Run) -> None:
+    Html().export(report_document(run))
+
+
 def compare(run: Run) -> None:
     found = compare_runs(run, run, LATENCY)
     Terminal().render(comparison_document(found, found.verdicts))
@@ -78,13 +83,13 @@ def a_store(folder: Path, count: int, *, cases: int = 2, rounds: int = 3) -> Pat
     return folder
 
 
-def calls(function: Callable[[Any], object], given: Any) -> int:
-    """Functions that it calls, those of libraries and built-in ones included."""
+def calls(function: Callable[[Any], object], given: Any, of: object = None) -> int:
+    """Functions that it calls, those of libraries and built-in ones included; or how often it calls one."""
     count = 0
 
     def profile(frame: Any, event: str, argument: Any) -> None:
         nonlocal count
-        count += event in ("call", "c_call")
+        count += event in ("call", "c_call") if of is None else event == "c_call" and argument is of
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -102,11 +107,19 @@ def steepness(function: Callable[[Any], object], few: Any, more: Any) -> float:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("function", [show, compare])
+@pytest.mark.parametrize("function", [show, page, compare])
 @pytest.mark.parametrize("axis", ["cases", "rounds"])
 def test_s13_calls_grow_no_faster_than_records(function: Callable[[Any], object], axis: str) -> None:
     few, more = (some_run(**{axis: number}) for number in (FEW, MORE))
     assert steepness(function, few, more) < STEEPEST * MORE / FEW
+
+
+def test_s13_a_page_sorts_the_samples_of_a_process_a_few_times() -> None:
+    """That is what a page of thousands of cases would take most of its time for."""
+    cases, few, more = 10, 3, 9
+    page(some_run(cases, few))
+    sorts = [calls(page, some_run(cases, rounds), of=sorted) for rounds in (few, more)]
+    assert sorts[1] - sorts[0] <= 4 * cases * (more - few)
 
 
 def test_s13_calls_grow_no_faster_than_runs() -> None:

@@ -49,8 +49,8 @@ DRAWN = """(() => {
     [...section.querySelectorAll('.axis text')].map(each => [middle(each), each.textContent]),
     [...section.querySelectorAll('tbody > tr:not(.axis)')].map(row =>
       [...row.querySelectorAll('g')].map(mark => {
-        const line = mark.querySelector('path:not(.mark)')?.getBoundingClientRect();
-        const own = mark.querySelector('.mark');
+        const line = mark.querySelector('path[stroke-width="2"]')?.getBoundingClientRect();
+        const own = mark.querySelector('[transform]');
         return [middle(own), own.getAttribute('fill') === 'none', line?.left, line?.right];
       }))]);
 })()"""

@@ -16,7 +16,6 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Transport, Worker
 from benchbench.launch.workers import Template, template_of
-from benchbench.machine.conditions import steps_s
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
@@ -144,7 +143,7 @@ def counting(started: Counter[Template]) -> Callable[[Settings, UserCode | None]
 
 def times_of(case: Case, records: Sequence[Record]) -> set[float]:
     outcomes = [record.outcome for record in records if record.case.id == case.id]
-    return {round(step, 9) for each in outcomes if isinstance(each, Measurement) for step in steps_s(each)}
+    return {round(step, 9) for each in outcomes if isinstance(each, Measurement) for step in each.steps_s}
 
 
 def test_each_environment_has_compile_caches_of_its_own_and_none_moves_our_code() -> None:

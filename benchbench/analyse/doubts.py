@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchbench.machine.conditions import other_cores, step_s, steps_s, stolen_cores, tolerated_cores
+from benchbench.machine.conditions import other_cores, step_s, stolen_cores, tolerated_cores
 from benchbench.model.measurement import Measurement
 from benchbench.stats import mean, median
 
@@ -54,7 +54,7 @@ def doubt(measured: Measurement) -> Doubt:
     return Doubt(
         cores=cores,
         alone=_slowed_by(cores) if cores > tolerated else 0.0,
-        settled=0.0 if measured.steady else _still_falling(steps_s(measured)),
+        settled=0.0 if measured.steady else _still_falling(measured.steps_s),
     )
 
 

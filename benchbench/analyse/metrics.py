@@ -87,10 +87,13 @@ class Rate:
 
     def process(self, measured: Measurement) -> Value:
         """The rate in one process."""
-        if not self.work(measured.cost):
-            return Value(None, reason=self.uncounted if measured.cost.counted else FOREIGN)
-        divisor = self.divisor.source.process(measured).value
-        return finite(self.of(measured.cost, divisor), f"{self.divisor.name} is not known")
+        return self.beside(measured.cost, self.divisor.source.process(measured))
+
+    def beside(self, cost: Cost, divisor: Value) -> Value:
+        """The rate of one process where the divisor is known, or not."""
+        if not self.work(cost):
+            return Value(None, reason=self.uncounted if cost.counted else FOREIGN)
+        return finite(self.of(cost, divisor.value), f"{self.divisor.name} is not known")
 
     def of(self, cost: Cost, divisor: float | None) -> float | None:
         """The rate where the divisor has this value."""
@@ -127,7 +130,10 @@ class Metric:
 
         `planned`: how many of them, the first, tell their spread; None: all.
         """
-        values = [self.source.process(process) for process in measured]
+        return self.pooled([self.source.process(process) for process in measured], planned)
+
+    def pooled(self, values: Sequence[Value], planned: int | None = None) -> Value:
+        """The value of several processes, from that of each."""
         known = [value.value for value in values if value.value is not None]
         return self.source.pool(known, planned) if known else values[0]
 
@@ -373,6 +379,19 @@ METRICS = (
         source=Rate(work=_items, divisor=ENERGY),
     ),
 )
+
+
+def values_of(measured: Sequence[Measurement], planned: int | None = None) -> dict[str, Value]:
+    """What `of` says for every metric. What rates are divided by stands before them, and is taken once."""
+    processes: dict[str, list[Value]] = {}
+    for metric in METRICS:
+        if isinstance(source := metric.source, Rate):
+            divisors = processes[source.divisor.name]
+            own = [source.beside(each.cost, value) for each, value in zip(measured, divisors, strict=True)]
+        else:
+            own = [source.process(each) for each in measured]
+        processes[metric.name] = own
+    return {metric.name: metric.pooled(processes[metric.name], planned) for metric in METRICS}
 
 
 def metric_named(name: str) -> Metric:

@@ -200,7 +200,7 @@ def devices_limited(case: Case) -> int:
 
 
 def _fault(case: Case, known: Peaks | None, measured: Measurement) -> str:
-    step = median(measured.block_s) / measured.iterations
+    step = measured.median_step_s
     if not (0 < step < inf and 0 < measured.cost.items / step < inf):
         return f"a step of {step:g} s gives no finite rate"
     fault = "" if case.dtype is None else _hidden(measured.block_s)  # a user's function may well stall
@@ -213,7 +213,7 @@ def _fault(case: Case, known: Peaks | None, measured: Measurement) -> str:
 
 def _hidden(blocks: Sequence[float]) -> str:
     """Work that most blocks only queued, and a few had to wait for: those hold the time."""
-    if not strays(blocks) or mean(blocks) <= HIDING * median(blocks):
+    if mean(blocks) <= HIDING * median(blocks) or not strays(blocks):
         return ""
     times = ratio(mean(blocks) / median(blocks))
     why = "the others did not wait for their work, or the machine stood still"

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from benchbench.analyse import pricing, roofline
-from benchbench.analyse.metrics import FOREIGN, LATENCY, METRICS, Rate, Value, finite
+from benchbench.analyse.metrics import FOREIGN, LATENCY, METRICS, Rate, Value, finite, values_of
 from benchbench.analyse.pricing import CasePrice, Prices, priced
 from benchbench.analyse.roofline import (
     Ceiling,
@@ -26,7 +27,7 @@ from benchbench.analyse.roofline import (
     interruption_notes,
     position,
 )
-from benchbench.machine.conditions import condition_notes, mean_notes, step_s, steps_s, usual_mhz
+from benchbench.machine.conditions import condition_notes, mean_notes, step_s, usual_mhz
 from benchbench.model.case import Case, LeftOut, Scalar
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
@@ -194,6 +195,8 @@ def _with_profile(row: Row, run: Run) -> Row:
     if reason := run.unprofiled.get(name):
         notes.append(note(NoteKind.NOT_PROFILED, reason=reason))
     communication = run.communication.get(name)
+    if idle is None and not reason and communication is None:
+        return row
     return replace(row, communication=Value(communication), idle=Value(idle), notes=tuple(notes))
 
 
@@ -303,7 +306,7 @@ def _error_of_allowed(records: Sequence[Record]) -> Value:
 
 def _measured(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
     """The row of a case that is ok, with its speed."""
-    metrics = {metric.name: metric.of(measured, context.info.policy.planned) for metric in METRICS}
+    metrics = values_of(measured, context.info.policy.planned)
     latency_s = metrics["latency_s"].value
     where = _position(context, row, measured[0].cost, latency_s)
     device, _ = device_of(context.info, row.case, row.device_name)
@@ -371,10 +374,10 @@ def _with_half_width(row: Row, half: float | None) -> Row:
 
 
 def _quantiles(measured: Sequence[Measurement]) -> Quantiles:
-    steps = [step for process in measured for step in steps_s(process)]
+    steps = sorted(chain.from_iterable(process.steps_s for process in measured))
     few = f"{len(steps)} samples, needs {P99_SAMPLES}"
     return Quantiles(
-        min_s=min(steps),
+        min_s=steps[0],
         p50_s=median(steps),
         p90_s=quantile(steps, 0.9),
         p99_s=Value(quantile(steps, 0.99)) if len(steps) >= P99_SAMPLES else Value(None, reason=few),
@@ -481,7 +484,11 @@ def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
 
 def _timer(measured: Sequence[Measurement]) -> list[Note]:
     """A note where blocks, which may not be longer than a step, are too short for their timer."""
-    shares = [process.timer_cost_s / median(process.block_s) for process in measured if process.timer_cost_s]
+    shares = [
+        process.timer_cost_s / (process.iterations * process.median_step_s)
+        for process in measured
+        if process.timer_cost_s
+    ]
     if not shares or median(shares) <= 1 / OVERHEAD:
         return []
     return [note(NoteKind.TIMER_COST, share=median(shares), limit=1 / OVERHEAD)]

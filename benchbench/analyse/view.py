@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from benchbench.analyse.digest import digest
-from benchbench.analyse.drift import Drift
+from benchbench.analyse.drift import Drift, drift
+from benchbench.analyse.metrics import LATENCY
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import CaseKey, Row, by_case, case_key, rows
-from benchbench.machine.conditions import steps_s
+from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
@@ -39,13 +40,21 @@ class RunView:
     @cached_property
     def drift(self) -> Drift | None:
         """What changed all cases together while the run went on."""
-        return digest(self.run).drift
+        cases: dict[str, list[tuple[int, float]]] = {}
+        for row in self.rows:
+            if row.ok and row.value(LATENCY.name) is not None:
+                cases.setdefault(row.case.id, []).extend(
+                    (record.round, math.log(step_s(record.outcome)))
+                    for record in self.recorded[case_key(row.case)]
+                    if isinstance(record.outcome, Measurement)
+                )
+        return drift(cases.values())
 
     @cached_property
     def steps(self) -> Mapping[CaseKey, tuple[tuple[float, ...], ...]]:
         """Seconds per step of each case by `case_key`: for every process of it, a value per block."""
         return {
-            key: tuple(tuple(steps_s(each.outcome)) for each in own if isinstance(each.outcome, Measurement))
+            key: tuple(each.outcome.steps_s for each in own if isinstance(each.outcome, Measurement))
             for key, own in self.recorded.items()
         }
 

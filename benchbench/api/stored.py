@@ -157,7 +157,6 @@ def frame(
 
 def _blocks(run: Run) -> list[dict[str, Any]]:
     from benchbench.analyse.rows import case_key, flatten, rows
-    from benchbench.machine.conditions import steps_s
 
     cells = {case_key(row.case): flatten(row) for row in rows(run)}
     facts = {key: {name: row[name] for name in BLOCK_FACTS} for key, row in cells.items()}
@@ -165,7 +164,7 @@ def _blocks(run: Run) -> list[dict[str, Any]]:
         facts[case_key(record.case)] | {"round": record.round, "block": number, "step_s": step}
         for record in run.records
         if isinstance(record.outcome, Measurement)
-        for number, step in enumerate(steps_s(record.outcome))
+        for number, step in enumerate(record.outcome.steps_s)
     ]
 
 

@@ -167,9 +167,9 @@ def _names(places: Sequence[tuple[float, str]], axis: str) -> str:
 
 def _line(points: Sequence[Point], backend: str, x: Scale, y: Scale) -> str:
     path = "L".join(f"{x(each.x):.1f},{y(each.y):.1f}" for each in points)
-    line = f'<path fill="none" stroke="{shade_of(backend)}" stroke-width="1.5" d="M{path}"/>'
+    line = f'<path fill="none" stroke-width="1.5" d="M{path}"/>'
     marks = "".join(_mark(each, backend, x, y) for each in points)
-    return f'<g data-b="{html_text(backend)}">{line}{marks}</g>'
+    return f'<g data-b="{html_text(backend)}" stroke="{shade_of(backend)}">{line}{marks}</g>'
 
 
 def _mark(point: Point, backend: str, x: Scale, y: Callable[[float], float]) -> str:
@@ -177,8 +177,9 @@ def _mark(point: Point, backend: str, x: Scale, y: Callable[[float], float]) -> 
     interval = ""
     if point.low is not None and point.high is not None and point.low > 0:
         ends = f"M{x(point.x):.1f},{y(point.low):.1f}V{y(point.high):.1f}"
-        interval = f'<path stroke="{shade}" stroke-width="2" stroke-opacity=".6" d="{ends}"/>'
-    return interval + mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=point.is_open)
+        interval = f'<path stroke-width="2" stroke-opacity=".6" d="{ends}"/>'
+    mark = mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=point.is_open)
+    return f'<g stroke="{shade}">{interval}{mark}</g>'
 
 
 def _vertical(x: float, dashes: str) -> str:

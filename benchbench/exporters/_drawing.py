@@ -6,8 +6,9 @@ Colours are attributes, so that viewers that forbid styles show them; lines and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from html import escape
 from zlib import crc32
 
@@ -80,12 +81,12 @@ def _values(mark: Mark) -> list[float]:
 def drawing(spread: Spread, ruler: Ruler, heights: Sequence[str] = ()) -> str:
     """The marks, each at the height of its label in `heights`, and below each the lanes of its processes."""
     parts = [f'<path stroke="#8886" d="{_grid(ruler, _height(spread, heights))}"/>']
+    several = len(spread.marks) > 1  # of a single one, the number beside it says the same, and its row whose
     for number, mark in enumerate(spread.marks):
         line = heights.index(mark.label) if mark.label in heights else number
-        if mark.value is not None:
-            parts.append(_mark(mark, mark.value, ruler, LINE * (line + 0.5)))
-        parts += _lanes(mark, ruler, LINE * (line + 1))
-    several = len(spread.marks) > 1  # the number beside a single one says the same
+        own = [*_mark(mark, ruler, LINE * (line + 0.5)), *_lanes(mark, ruler, LINE * (line + 1))]
+        backend = f' data-b="{html_text(mark.backend)}"' if several else ""
+        parts.append(f'<g{backend} stroke="{shade_of(mark.backend)}">{"".join(own)}</g>')
     told = "; ".join(_told(mark, spread.unit) for mark in spread.marks) if several else ""
     return _svg(parts, _height(spread, heights), told)
 
@@ -93,11 +94,11 @@ def drawing(spread: Spread, ruler: Ruler, heights: Sequence[str] = ()) -> str:
 def axis(ruler: Ruler) -> str:
     """The names of the ruler's ticks."""
     parts = [
-        f'<text x="{ruler.x(value):.1f}" y="11" font-size="10" text-anchor="middle" '
-        f'fill="currentColor">{escape(tick_text(value, ruler.unit))}</text>'
+        f'<text x="{ruler.x(value):.1f}" y="11">{escape(tick_text(value, ruler.unit))}</text>'
         for value in ruler.ticks
     ]
-    return _svg(parts, 15, "")
+    paint = 'font-size="10" text-anchor="middle" fill="currentColor"'
+    return _svg([f"<g {paint}>{''.join(parts)}</g>"], 15, "")
 
 
 def shape_of(backend: str) -> str:
@@ -130,48 +131,47 @@ def _height(spread: Spread, heights: Sequence[str]) -> float:
 
 
 def _grid(ruler: Ruler, height: float) -> str:
-    return "".join(f"M{ruler.x(value):.1f},0V{height:g}" for value in ruler.ticks)
+    return "".join(f"M{ruler.x(value):.0f},0V{height:g}" for value in ruler.ticks)
 
 
-def _mark(mark: Mark, value: float, ruler: Ruler, y: float) -> str:
-    shade = shade_of(mark.backend)
-    parts = []
+def _mark(mark: Mark, ruler: Ruler, y: float) -> Iterator[str]:
+    """Its interval, then the mark; nothing where its processes disagree."""
+    if mark.value is None:
+        return
     if mark.low is not None and mark.high is not None:
-        ends = f"M{ruler.x(mark.low):.1f},{y:g}H{ruler.x(mark.high):.1f}"
-        parts.append(f'<path stroke="{shade}" stroke-width="2" d="{ends}"/>')
-    parts.append(mark_path(mark.backend, f"{ruler.x(value):.1f},{y:g}", is_open=mark.is_open))
-    return f'<g data-b="{html_text(mark.backend)}">{"".join(parts)}</g>'
+        yield f'<path stroke-width="2" d="M{ruler.x(mark.low):.1f},{y:g}H{ruler.x(mark.high):.1f}"/>'
+    yield mark_path(mark.backend, f"{ruler.x(mark.value):.1f},{y:g}", is_open=mark.is_open)
 
 
 def mark_path(backend: str, place: str, *, is_open: bool) -> str:
-    """The mark of a backend at a place `x,y`; hollow where it is open."""
-    shade = shade_of(backend)
-    paint = f'fill="none" stroke-width="1.5" stroke="{shade}"' if is_open else f'fill="{shade}"'
-    return f'<path class="mark" {paint} transform="translate({place})" d="{shape_of(backend)}"/>'
+    """The mark of a backend at a place `x,y`, its line as what it stands in says; hollow where it is open."""
+    paint = 'fill="none" stroke-width="1.5"' if is_open else f'fill="{shade_of(backend)}"'
+    return f'<path {paint} transform="translate({place})" d="{shape_of(backend)}"/>'
 
 
 def _lanes(mark: Mark, ruler: Ruler, top: float) -> list[str]:
     """5th to 95th percentile, quartiles and median of each process; a path for all of a kind."""
     ranges, quartiles, medians = [], [], []
     for number, samples in enumerate(mark.processes[:MOST_LANES]):
-        y = top + LANE * (number + 0.5)
+        y = top + LANE * number + LANE / 2
         p5, p25, p50, p75, p95 = map(ruler.x, _five(samples))
         ranges.append(f"M{p5:.0f},{y:g}H{p95:.0f}")
         quartiles.append(f"M{p25:.0f},{y:g}H{p75:.0f}")
-        medians.append(f"M{p50:.0f},{y - 2.5:g}v5")
+        medians.append(f"M{p50:.0f},{y - 2:g}v4")
     if not ranges:
         return []
-    shade = f'stroke="{shade_of(mark.backend)}"'
     return [
-        f'<path {shade} stroke-opacity=".5" d="{"".join(ranges)}"/>',
-        f'<path {shade} stroke-width="3" stroke-opacity=".6" d="{"".join(quartiles)}"/>',
+        f'<path stroke-opacity=".5" d="{"".join(ranges)}"/>',
+        f'<path stroke-width="3" stroke-opacity=".6" d="{"".join(quartiles)}"/>',
         f'<path stroke="currentColor" d="{"".join(medians)}"/>',
     ]
 
 
-def _five(samples: Sequence[float]) -> tuple[float, ...]:
-    low, first, third, high = (quantile(samples, each) for each in (0.05, 0.25, 0.75, 0.95))
-    return low, first, median(samples), third, high
+@lru_cache(1000)  # the ruler of a table asks, then each of its rows
+def _five(samples: tuple[float, ...]) -> tuple[float, ...]:
+    ordered = sorted(samples)  # once: what is in order is soon sorted again
+    low, first, third, high = (quantile(ordered, each) for each in (0.05, 0.25, 0.75, 0.95))
+    return low, first, median(ordered), third, high
 
 
 def _told(mark: Mark, unit: str) -> str:

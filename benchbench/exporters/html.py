@@ -104,7 +104,7 @@ class _Links:
     def __init__(self, document: Document, links: Links) -> None:
         self._numbers = {text: number for number, text in enumerate(document.footnotes, start=1)}
         self._links = links
-        texts = {str(cell) for table in document.tables for cell in table.cells}
+        texts = {str(cell) for table in document.tables for cell in table.cells} if links else set()
         self._above = [text for text in links if text not in texts]
 
     def above(self) -> str:
@@ -294,25 +294,26 @@ def _data_cell(cell: Cell | None, name: str, span: str, notes: _Links) -> str:
         return f"<td{span}></td>"
     first = next((part for part in cell.parts if isinstance(part, Number)), None)
     numeric = first is not None and cell.parts[0] is first
-    value = f' data-v="{first.value:.6g}"' if first is not None and numeric else ""
-    style = ' class="num"' if numeric else ' class="long"' if len(str(cell)) > LONG else ""
-    label = f' data-n="{html_text(name)}"' if name and str(cell) else ""
-    return f"<td{style}{value}{label}{span}>{_cell(cell, notes)}</td>"
+    value = f' data-v="{first.value:.4g}"' if first is not None and numeric else ""
+    text = str(cell)
+    style = ' class="long"' if len(text) > LONG and not numeric else ""
+    label = f' data-n="{html_text(name)}"' if name and text else ""
+    return f"<td{style}{value}{label}{span}>{_toned(cell, text, notes)}</td>"
 
 
 def _cell(cell: Cell, notes: _Links) -> str:
-    text = notes.linked(str(cell))
+    return _toned(cell, str(cell), notes)
+
+
+def _toned(cell: Cell, text: str, notes: _Links) -> str:
+    text = notes.linked(text)
     toned = text if cell.tone is Tone.PLAIN or not text else f'<span class="{cell.tone}">{text}</span>'
     return toned + notes.marks(cell)
 
 
 def _commands(table: Table) -> str:
     """The command that measures each row again, folded."""
-    lines = [
-        f"<li><code>{html_text(command)}</code> <button data-copy>copy</button></li>"
-        for command in table.commands
-        if command
-    ]
+    lines = [f"<li><code>{html_text(command)}</code></li>" for command in table.commands if command]
     if not lines:
         return ""
     return f"<details><summary>Commands that measure these again</summary><ul>{''.join(lines)}</ul></details>"

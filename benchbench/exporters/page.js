@@ -59,7 +59,7 @@
     } else if (button.dataset.pick) {
       keep("pick", state.get("pick") === button.dataset.pick ? "" : button.dataset.pick);
       pick();
-    } else if (button.dataset.copy !== undefined) {
+    } else if (button.name === "copy") {
       navigator.clipboard?.writeText(button.previousElementSibling.textContent);
       button.textContent = "copied";
     } else if (button.id === "theme") {
@@ -69,6 +69,8 @@
       theme();
     }
   });
+  for (const code of all("li > code"))
+    code.after(" ", Object.assign(document.createElement("button"), { textContent: "copy", name: "copy" }));
   search.value = state.get("q") || "";
   search.addEventListener("input", () => { keep("q", search.value); filter(); });
   filter(); pick(); theme(); sort();

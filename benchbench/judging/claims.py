@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from benchbench.analyse.metrics import Value, metric_named
 from benchbench.errors import UsageError
-from benchbench.machine.conditions import steps_s
 from benchbench.model.measurement import Measurement
 from benchbench.stats import median
 
@@ -93,7 +92,7 @@ def _explanation(
 
 def _checks(measured: Sequence[Measurement], returned_s: float | None) -> Iterator[tuple[str, str, float]]:
     """Name, explanation and seconds of what a time taken by hand may be instead."""
-    steps = [step for each in measured for step in steps_s(each)]
+    steps = [step for each in measured for step in each.steps_s]
     first = [each.cold_s for each in measured if each.cold_s]
     warm = [each.warmup_block_s[0] / each.iterations for each in measured if each.warmup_block_s]
     if returned_s:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 from benchbench.analyse.doubts import FairPairs, Timed, fair_pairs, timed
 from benchbench.analyse.rows import by_case
@@ -147,7 +148,7 @@ class Rival:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkVerdict:
     """Who is fastest in a work. `rivals`: the other cases, nearest first; `kind`: what is compared."""
 
@@ -163,7 +164,7 @@ class WorkVerdict:
         own = self.name(self.fastest)
         return [each for each in self.rivals if self.name(each.contender) != own]
 
-    @property
+    @cached_property
     def standing(self) -> Standing:
         """What can be said."""
         if self.fastest is None:

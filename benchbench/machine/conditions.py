@@ -155,11 +155,6 @@ def contended(measured: Sequence[Measurement]) -> list[Note]:
     return found
 
 
-def steps_s(measured: Measurement) -> list[float]:
-    """Seconds per step: one value per block."""
-    return [block / measured.iterations for block in measured.block_s]
-
-
 def mean_step_s(measured: Measurement) -> float:
     """Seconds per step over all blocks: times their steps it is the time that passed in them."""
     return sum(measured.block_s) / (measured.iterations * len(measured.block_s))
@@ -172,7 +167,7 @@ def step_s(measured: Measurement) -> float:
     """
     if (stopped_by_quota([measured]) or 0.0) > MOST_STOPPED:
         return mean_step_s(measured)
-    return median(steps_s(measured))
+    return measured.median_step_s
 
 
 def mean_notes(measured: Sequence[Measurement]) -> list[Note]:

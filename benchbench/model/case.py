@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from benchbench.model.placement import ONE_DEVICE, Placement, check_environment, suffix
 from benchbench.model.status import Status
@@ -96,7 +97,7 @@ class Cache(StrEnum):
     ROTATE = "rotate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One point of the matrix: workload, parameters, dtype, mode, phase, cache, target, device, placement.
 
@@ -143,7 +144,7 @@ class Case:
         """How many pieces of hardware compute it: the accelerators, or the hosts whose CPUs do."""
         return self.placement.hosts if self.device.startswith("cpu") else self.placement.devices
 
-    @property
+    @cached_property
     def work(self) -> str:
         """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32`."""
         if self.dtype is None:
@@ -151,7 +152,7 @@ class Case:
         inner = ",".join(f"{name}={str(value).lower()}" for name, value in self.params.items())
         return f"{self.workload}({inner})/{self.dtype}"
 
-    @property
+    @cached_property  # the key of most tables
     def id(self) -> str:
         """Stable and readable; `device` may hold a colon, `target` an @. The grammar: model/placement.py."""
         cache = "" if self.cache is Cache.HOT else self.cache

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from benchbench.model.note import Note, NoteKind
 from benchbench.model.status import Status
+from benchbench.stats import median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ class RankSamples:
     entry_s: tuple[float, ...] = ()  # into each timed block, after the first rank; () without a shared clock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """Raw samples of one process; every statistic is derived from them on reading.
 
@@ -136,6 +138,16 @@ class Measurement:
     # Of a step's parts, each timed alone: seconds a step in each block.
     parts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
     layout: str = ""  # of images in memory, `NHWC` or `NCHW`; "" without images, or of before it was kept
+
+    @cached_property  # as the next: every metric and note asks for them, and they are slow over many blocks
+    def steps_s(self) -> tuple[float, ...]:
+        """Seconds per step: one value per block."""
+        return tuple([block / self.iterations for block in self.block_s])
+
+    @cached_property
+    def median_step_s(self) -> float:
+        """Seconds per step in the median block."""
+        return median(self.steps_s)
 
     @property
     def ending(self) -> Status:

@@ -25,7 +25,6 @@ from benchbench.errors import NothingToMeasure, UnreadableInput
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
-from benchbench.machine.conditions import steps_s
 from benchbench.machine.environment import machine, machine_id, name_hashes
 from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case, Phase
@@ -43,7 +42,6 @@ from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.running.request import Request, Terms
 from benchbench.running.schedule import due, in_blocks, soonest
 from benchbench.running.verification import Announce, Precomputed, decoded
-from benchbench.stats import median
 from benchbench.store import artifacts, disk, runs
 from benchbench.store.artifacts import profile_outcome
 from benchbench.store.codec import storable
@@ -417,7 +415,7 @@ def profile_cases(
 
 def profiled_blocks(measured: Measurement) -> tuple[int, int]:
     """(steps in a block, blocks) to profile: blocks like those timed, as many as `profiled_steps` take."""
-    steps = profiled_steps(median(steps_s(measured)))
+    steps = profiled_steps(measured.median_step_s)
     iterations = min(measured.iterations, steps)
     return iterations, ceil(steps / iterations)
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from benchbench.documents.run import RunReport
 from benchbench.exporters.base import RunExporter
 from benchbench.exporters.json import json_text
-from benchbench.machine.conditions import steps_s
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
@@ -83,8 +82,8 @@ def _benchmark(record: Record, measured: Measurement) -> dict[str, Any]:
         "extra_info": {},
         "options": {"timer": measured.timer},
         "stats": {
-            **benchmark_statistics(steps_s(measured)),
-            "data": steps_s(measured),
+            **benchmark_statistics(measured.steps_s),
+            "data": measured.steps_s,
             "iterations": measured.iterations,
         },
     }
