@@ -381,6 +381,14 @@ METRICS = (
 )
 
 
+def metric_named(name: str) -> Metric:
+    """The metric of that name. Raises UsageError."""
+    known = {metric.name: metric for metric in METRICS}
+    if name not in known:
+        raise UsageError(f"No metric named {name!r}.", unknown("metrics", name, list(known)))
+    return known[name]
+
+
 def values_of(measured: Sequence[Measurement], planned: int | None = None) -> dict[str, Value]:
     """What `of` says for every metric. What rates are divided by stands before them, and is taken once."""
     processes: dict[str, list[Value]] = {}
@@ -392,11 +400,3 @@ def values_of(measured: Sequence[Measurement], planned: int | None = None) -> di
             own = [source.process(each) for each in measured]
         processes[metric.name] = own
     return {metric.name: metric.pooled(processes[metric.name], planned) for metric in METRICS}
-
-
-def metric_named(name: str) -> Metric:
-    """The metric of that name. Raises UsageError."""
-    known = {metric.name: metric for metric in METRICS}
-    if name not in known:
-        raise UsageError(f"No metric named {name!r}.", unknown("metrics", name, list(known)))
-    return known[name]
