@@ -17,7 +17,7 @@ from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import NO_SPEED
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import same_hardware
-from benchbench.model.case import Case
+from benchbench.model.case import Case, present_id, present_names
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.record import Record
@@ -248,6 +248,27 @@ def _hardware(machine: Machine) -> dict[str, object]:
         "accelerators": machine.accelerators,
         "CPU quota": "none" if machine.cpu_quota is None else f"{machine.cpu_quota:g}",
     }
+
+
+def under_present_names(digests: Sequence[Digest]) -> list[Digest]:
+    """The same runs; cases of a workload that any of them says was renamed have its present name.
+
+    A run that has workloads of both names keeps them.
+    """
+    names = present_names(case.case for digest in digests for case in digest.cases.values())
+    return [_renamed(digest, names) for digest in digests] if names else list(digests)
+
+
+def _renamed(digest: Digest, names: Mapping[str, str]) -> Digest:
+    own = {case.case.workload for case in digest.cases.values() if case.case}
+    names = {former: present for former, present in names.items() if former in own and present not in own}
+    cases = {}
+    for name, found in digest.cases.items():
+        case = found.case
+        if case and case.workload in names:
+            case = replace(case, workload=names[case.workload])
+        cases[present_id(name, names)] = replace(found, case=case)
+    return replace(digest, cases=cases)
 
 
 def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:

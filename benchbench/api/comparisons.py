@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchbench.analyse import metrics
-from benchbench.analyse.digest import Digest, digest
+from benchbench.analyse.digest import Digest, digest, under_present_names
 from benchbench.api.stored import folder, load, profile
 from benchbench.errors import AccelbenchWarning, UnreadableInput, member
 from benchbench.judging import comparison
@@ -56,7 +56,8 @@ def compare(
         from benchbench.judging.hours import between_sessions
 
         sessions = _sessions(results_folder(results), after.info.machine)
-        between = between_sessions(sessions, digest(before), digest(after), chosen, shared)
+        *sessions, one, other = under_present_names([*sessions, digest(before), digest(after)])
+        between = between_sessions(sessions, one, other, chosen, shared)
     found = comparison.compare_runs(before, after, chosen, limit, shared, between)
     folders = [each for each in sides if isinstance(each, Path)]
     return comparison.with_operators(found, *folders) if len(folders) == len(sides) else found

@@ -30,6 +30,7 @@ from benchbench.documents.short_names import case_cells
 from benchbench.judging.comparison import ALPHA, CaseComparison, CommonFactor, Comparison
 from benchbench.judging.significance import TestResult
 from benchbench.machine.environment import same_hardware
+from benchbench.model.case import Case, present_id, present_names
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
 from benchbench.plan.sides import interleaved_command
@@ -184,12 +185,15 @@ def _facts(found: Comparison) -> list[str]:
         f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(found.threshold)}",
     ]
-    if found.verdicts and not found.interleaved and _planned(found.ref).isdisjoint(_planned(found.new)):
+    names = present_names((*_asked(found.ref), *_asked(found.new)))
+    ref, new = ({present_id(case.id, names) for case in _asked(run)} for run in (found.ref, found.new))
+    if found.verdicts and not found.interleaved and ref.isdisjoint(new):
         alike = same_hardware(found.ref.info.machine, found.new.info.machine)
         elsewhere = "" if alike else ", and were made on different hardware"
         lines.insert(0, f"The runs have no case in common{elsewhere}: nothing is compared.")
     lines += ["ref and new are one run"] if found.ref.info.id == found.new.info.id else []
     lines += ["interleaved: each round has a process of each side"] if found.interleaved else []
+    lines += [f"renamed: {former} → {name}" for former, name in names.items()]
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"{side} {each.note.text}; intervals allow for it" for side, each in found.drifts.items()]
     lines += _apart(found)
@@ -197,9 +201,9 @@ def _facts(found: Comparison) -> list[str]:
     return lines
 
 
-def _planned(run: Run) -> set[str]:
-    """The ids of the cases that were asked for."""
-    return {each.id for each in (*run.info.plan, *(out.case for out in run.info.left_out))}
+def _asked(run: Run) -> tuple[Case, ...]:
+    """The cases that were asked for."""
+    return (*run.info.plan, *(out.case for out in run.info.left_out))
 
 
 def _apart(found: Comparison) -> list[str]:

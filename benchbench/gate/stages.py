@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchbench.analyse.digest import Digest, digest, partnered
+from benchbench.analyse.digest import Digest, digest, partnered, under_present_names
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import NotComparable, UsageError
@@ -139,7 +139,7 @@ class _Stages:
         stored, run = self._run(name, sides)
         sessions, note = _others(stored, run, name, self.asked.results)
         policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
-        new = self._narrowed(digest(run))
+        *sessions, new = under_present_names([*sessions, self._narrowed(digest(run))])
         result = decide(sessions, new, policy)
         if result.flagged:
             again = self._measured_again(result, sides)
@@ -169,7 +169,7 @@ class _Stages:
             _only_code(sides, run.info.plan)
             return self._sessions(name, run.info.machine), run
         sessions = self._sessions(name, machine())
-        cases = planned(sessions)
+        cases = rerun.present_cases(planned(sessions))
         if any(case.is_call for case in cases):
             raise UsageError(
                 f"Baseline {name!r} has functions of yours, which it cannot call.",

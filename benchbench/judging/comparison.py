@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchbench import format as fmt
-from benchbench.analyse.digest import DISTURBED, SETTLED, Digest, digest, run_bars
+from benchbench.analyse.digest import DISTURBED, SETTLED, Digest, digest, run_bars, under_present_names
 from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.errors import UsageError
@@ -154,6 +154,8 @@ def compare_runs(
     """
     before, after = digest(ref), digest(new)
     partners = are_interleaved(before, after)
+    if not partners:
+        before, after = under_present_names((before, after))
     pairs = (match_partners if partners else match)(before, after, metric)
     groups = [group for pair in pairs if pair.verdict is None for group in pair.groups]
     modes = variance is Variance.SHARED and in_modes(groups)

@@ -15,6 +15,7 @@ from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points
 from benchbench.machine.environment import MEMORY_TOLERANCE, fingerprint
+from benchbench.model.case import last_names, present_id
 from benchbench.model.device import Machine
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
@@ -71,14 +72,18 @@ def series(
 
     Raises UsageError where no run has the tag, or none has a case that one of `patterns` names.
     """
-    kept, planned = _seen_runs(runs, metric, patterns, by)
-    _check_patterns(patterns, planned.values())
+    kept, planned, names = _seen_runs(runs, metric, by)
+    _check_patterns(patterns, planned.values(), names)
     seen = sorted(kept, key=lambda run: (run.begun, run.run))
     places = _places(seen, by) if by else {}
     by_case: dict[str, list[_Measured]] = {}
     for run in seen:
+        both = {former for former, present in names.items() if present in run.workloads}
+        own = {former: present for former, present in names.items() if former not in both}
         for case, measured in run.cases:
-            by_case.setdefault(case, []).append(measured)
+            present = present_id(case, own) if own else case
+            if is_wanted(present, patterns):
+                by_case.setdefault(present, []).append(measured)
     made = [_series(case, measured, metric, places, by) for case, measured in by_case.items()]
     return [one for one in made if one.points]
 
@@ -99,39 +104,42 @@ class _Seen:
     begun: float  # Unix time
     run: str
     tags: Mapping[str, str]
+    workloads: frozenset[str]
     cases: tuple[tuple[str, _Measured], ...]
 
 
 def _seen_runs(
-    runs: Iterable[Run | RunSummary], metric: Metric, patterns: Sequence[str], by: str | None
-) -> tuple[list[_Seen], dict[str, Planned]]:
-    """The runs that count, and the cases of all of them by id."""
+    runs: Iterable[Run | RunSummary], metric: Metric, by: str | None
+) -> tuple[list[_Seen], dict[str, Planned], dict[str, str]]:
+    """The runs that count, the cases of all of them by id, and the workloads that were renamed."""
     kept: list[_Seen] = []
     planned: dict[str, Planned] = {}
+    names: dict[str, str] = {}
     for run in summaries(runs):
         planned.update((case.id, case) for case in run.planned)
+        names.update(run.renamed)
         if not (run.is_half or bisect_of(run.tags)):
-            kept.append(_seen(run, metric, patterns, by))
-    return kept, planned
+            kept.append(_seen(run, metric, by))
+    return kept, planned, last_names(names)
 
 
-def _check_patterns(patterns: Sequence[str], planned: Collection[Planned]) -> None:
+def _check_patterns(patterns: Sequence[str], planned: Collection[Planned], names: Mapping[str, str]) -> None:
     """Raise UsageError for one that none of these cases has or matches."""
     for pattern in patterns:
-        if not any(is_wanted(case.id, [pattern]) for case in planned):
+        if not any(is_wanted(present_id(case.id, names), [pattern]) for case in planned):
             known = sorted({name for case in planned for name in (case.workload, case.target)})
             hint = unknown("workloads and targets", pattern, known)
             raise UsageError(f"No stored run has a case named {pattern!r}.", hint)
 
 
-def _seen(run: RunSummary, metric: Metric, patterns: Sequence[str], by: str | None) -> _Seen:
+def _seen(run: RunSummary, metric: Metric, by: str | None) -> _Seen:
     tag = run.tags.get(by) if by else None
     cases = tuple(
         (name, _Measured(point, run.setup, case.facts))
         for name, case in run.cases.items()
-        if is_wanted(name, patterns) and (point := _point(run, case, metric, tag))
+        if (point := _point(run, case, metric, tag))
     )
-    return _Seen(begun(run), run.id, run.tags, cases)
+    return _Seen(begun(run), run.id, run.tags, frozenset(each.workload for each in run.planned), cases)
 
 
 def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) -> Point | None:

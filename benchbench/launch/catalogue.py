@@ -166,6 +166,11 @@ def workload_names() -> list[str]:
     return sorted({*registry.entry_names(WORKLOADS), *user_catalogue().workload_names()})
 
 
+def former_names() -> dict[str, str]:
+    """The name that a workload had before → the one it has. Imports all workloads."""
+    return {former: name for name in workload_names() if (former := workload_named(name).formerly)}
+
+
 def names_without_importing() -> list[str]:
     """The same, as far as the sources of the user's files tell: none of them is executed."""
     found = set(registry.entry_names(WORKLOADS))

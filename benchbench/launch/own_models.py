@@ -118,7 +118,7 @@ class OwnModel:
     __name__: str  # it is used wherever a workload's class is
     phase = Phase.FORWARD
     draws_tolerated = DRAWS_TOLERATED
-    refused_on_cpu = ""
+    refused_on_cpu = formerly = ""
     worlds = (1,)
     is_own = True
 

@@ -56,6 +56,7 @@ class _Workload(msgspec.Struct):
     worlds: list[int]
     divided_by: dict[str, list[Strategy]]
     lacking: dict[str, str]
+    formerly: str
 
 
 class _Described(msgspec.Struct):
@@ -118,6 +119,7 @@ class UserWorkload:
         self.summary, self.phase = facts.summary, facts.phase
         self.draws_tolerated = facts.draws_tolerated
         self.version, self.refused_on_cpu = facts.version, facts.refused_on_cpu
+        self.formerly = facts.formerly
         self.worlds, self.lacking = tuple(facts.worlds), facts.lacking
         self._facts, self._file, self._process = facts, file, process
         self._at = lru_cache(maxsize=None)(self._ask_size)

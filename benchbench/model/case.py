@@ -5,6 +5,7 @@ Standard library only: workers under foreign interpreters import this too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -118,6 +119,7 @@ class Case:
     environment: dict[str, str] = field(default_factory=dict)  # variables that its process has besides
     threads: int = 0  # of its process, where the run compares several numbers; 0: as many as the settings say
     doubles: str = ""  # the parameter that is doubled from one case of a sequence to the next
+    formerly: str = ""  # the name that the workload had before
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot be an environment variable, or be doubled."""
@@ -158,6 +160,28 @@ class Case:
         cache = "" if self.cache is Cache.HOT else self.cache
         how = "/".join(filter(None, (self.work, self.mode, cache)))
         return f"{how}@{self.target}:{self.device}{suffix(self.placement, self.environment, self.threads)}"
+
+
+def present_id(case: str, names: Mapping[str, str]) -> str:
+    """The id of a case under its workload's present name; `names`: former name → present one."""
+    name, bracket, rest = case.partition("(")
+    return f"{names[name]}({rest}" if bracket and name in names else case
+
+
+def present_names(cases: Iterable[Case | None]) -> dict[str, str]:
+    """A workload's former name → the one it has now, as the cases say."""
+    return last_names({case.formerly: case.workload for case in cases if case and case.formerly})
+
+
+def last_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Former names → the last of what was renamed twice."""
+    found = dict(names)
+    for former in names:
+        passed = {former}
+        while (present := found[former]) in names and present not in passed:
+            passed.add(present)
+            found[former] = names[present]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

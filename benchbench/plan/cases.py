@@ -189,6 +189,7 @@ def _cases_on(
             environment=dict(environment),
             threads=threads,
             doubles=entry.double,
+            formerly=workload.formerly,
         )
         lossless = _lossless(backend, mode) if not selection.takes_lossy else None
         yield (
@@ -226,7 +227,8 @@ def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> 
 
 def entry_plans(entry: Entry, case: Case) -> bool:
     """Whether a case is one that the entry plans, on whatever target and device it is."""
-    if case.workload != entry.workload or case.dtype not in (entry.dtype or []):
+    known = (entry.workload, entry_workload(entry).formerly)
+    if case.workload not in known or case.dtype not in (entry.dtype or []):
         return False
     if case.cache not in entry.cache or (entry.mode and case.mode not in entry.mode):
         return False

@@ -63,6 +63,20 @@ def replan(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
     return Plan(tuple(case for case, no in found if not no), tuple(left_out))
 
 
+def present_cases(cases: Sequence[Case]) -> list[Case]:
+    """Those of workloads that were renamed since, under the present name."""
+    known = {*catalogue.names_without_importing(), *catalogue.models_in(case.workload for case in cases)}
+    if all(case.is_call or case.workload in known for case in cases):
+        return list(cases)
+    names = catalogue.former_names()
+    return [
+        replace(case, workload=names[case.workload], formerly=case.workload)
+        if case.workload in names and case.workload not in known
+        else case
+        for case in cases
+    ]
+
+
 def why_not_resumed(info: RunInfo) -> str:
     """Why an interrupted run cannot be resumed, if so."""
     if info.partner:

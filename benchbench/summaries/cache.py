@@ -28,6 +28,7 @@ from benchbench import paths
 from benchbench.analyse.metrics import LATENCY, METRICS, Metric
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.machine.environment import cache_folder
+from benchbench.model.case import present_id
 from benchbench.store import runs, selectors
 from benchbench.summaries.summary import (
     CaseSummary,
@@ -87,6 +88,7 @@ class _Head:
     is_half: bool
     damaged: tuple[str, ...]
     planned: tuple[int, ...]
+    renamed: dict[str, str]
 
 
 def read_summaries(
@@ -256,12 +258,20 @@ def _loaded(
         heads = list(connection.execute("SELECT key, folder, stamp, setup, head, seal FROM runs"))
         current = {row[0]: row for row in heads if stamps.get(row[1]) == row[2]}
         cases: dict[int, dict[str, CaseSummary]] = {key: {} for key in current}
-        names = {key: each.id for key, each in planned.items() if wanted is None or wanted(each.id)}
+        own = {key: _head(row) for key, row in current.items()}
+        renamed = {former: name for head in own.values() for former, name in head.renamed.items()}
+        names = {
+            key: each.id
+            for key, each in planned.items()
+            if wanted is None or wanted(each.id) or wanted(present_id(each.id, renamed))
+        }
         for metric in metrics:
             _add_points(cases, _points(connection, metric, names, len(planned)), metric, names, texts)
     finally:
         connection.execute("ROLLBACK")
-    found = {row[1]: _run_summary(row, cases[key], planned, texts) for key, row in current.items()}
+    found = {
+        row[1]: _run_summary(row[3], own[key], cases[key], planned, texts) for key, row in current.items()
+    }
     if LATENCY in metrics:
         expected = frozenset(names.values())
         if any(_lacks(each, expected) for each in found.values()):
@@ -308,13 +318,20 @@ def _add_points(
             own[names[case]] = CaseSummary(known.facts, {**known.values, **values})
 
 
-def _run_summary(
-    row: tuple[Any, ...], cases: dict[str, CaseSummary], planned: Mapping[int, Planned], texts: _Texts
-) -> RunSummary:
+def _head(row: tuple[Any, ...]) -> _Head:
     _key, folder, stamp, setup, text, seal = row
     if seal != crc32(f"{folder} {stamp} {setup} {text}".encode()):
         raise _Broken
-    head = msgspec.json.decode(text, type=_Head)
+    return msgspec.json.decode(text, type=_Head)
+
+
+def _run_summary(
+    setup: int,
+    head: _Head,
+    cases: dict[str, CaseSummary],
+    planned: Mapping[int, Planned],
+    texts: _Texts,
+) -> RunSummary:
     own = [planned[key] for key in head.planned]
     return RunSummary(
         id=head.id,
@@ -325,6 +342,7 @@ def _run_summary(
         is_half=head.is_half,
         damaged=head.damaged,
         planned=tuple(own),
+        renamed=head.renamed,
         cases={each.id: cases[each.id] for each in own if each.id in cases},
     )
 
@@ -390,6 +408,7 @@ def _store_run(
         is_half=summary.is_half,
         damaged=summary.damaged,
         planned=tuple([keys.case(each) for each in summary.planned]),
+        renamed=dict(summary.renamed),
     )
     text, setup = msgspec.json.encode(head).decode(), keys.text(summary.setup)
     seal = crc32(f"{folder} {stamp} {setup} {text}".encode())

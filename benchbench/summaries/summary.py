@@ -10,7 +10,7 @@ from benchbench.analyse.digest import CaseDigest, digest
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import device_of
 from benchbench.analyse.rows import by_case, case_key, probed, why_unranked
-from benchbench.model.case import Case
+from benchbench.model.case import Case, present_names
 from benchbench.model.device import Machine
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
@@ -101,6 +101,7 @@ class RunSummary:
     is_half: bool = False
     damaged: tuple[str, ...] = ()
     planned: tuple[Planned, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)  # a workload's former name → the one it has
     cases: Mapping[str, CaseSummary]
 
     @property
@@ -127,6 +128,7 @@ def summarise(run: Run) -> RunSummary:
         is_half=half,
         damaged=run.damaged,
         planned=tuple(Planned(case.id, case.workload, case.target) for case in info.plan),
+        renamed=present_names(info.plan),
         cases={} if half else _cases(run),
     )
 

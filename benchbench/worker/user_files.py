@@ -131,6 +131,7 @@ def facts(name: str, kind: type[Workload]) -> Message:
         "worlds": kind.worlds,
         "divided_by": {name: kind.strategies(name) for name in kind.frameworks()},
         "lacking": dict(kind.lacking),
+        "formerly": kind.formerly,
     }
 
 

@@ -66,6 +66,7 @@ class Workload(ABC):
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
     least: ClassVar[Mapping[str, int]] = {}  # by parameter, where it is neither 1 nor 0
     version: ClassVar[int] = 1  # raised where equal parameters come to mean other work
+    formerly: ClassVar[str] = ""  # the name that it had before: what was measured under that is its own
     # Parameters left out of ids and records at their default; those of the classes it derives from, too.
     added: ClassVar[frozenset[str]] = frozenset()
     # How many times the largest error of drawn roundings of an operation's `forward` is tolerated; 0:

@@ -1,0 +1,137 @@
+"""A workload that was renamed keeps its history, comparisons and baselines, as `formerly` says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from benchbench.analyse.digest import digest, under_present_names
+from benchbench.analyse.metrics import METRICS
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.series import series
+from benchbench.model.case import last_names
+from benchbench.model.run import Run
+from benchbench.model.status import Verdict
+from tests.factories import a_case, a_run, some_rounds
+from tests.program import accelbench
+
+LATENCY = METRICS[0]
+SOURCE = """
+    from dataclasses import dataclass
+    from benchbench.workloads.base import Program
+    from benchbench.workloads.operations.gemm import Gemm
+
+    @dataclass(frozen=True)
+    class {name}(Gemm):
+        m: int = 16
+        n: int = 16
+        k: int = 16
+
+        summary = "a product under a name of its own"
+        {formerly}
+
+        def build_fake(self, place, arrays):
+            def step(a, b):
+                place.spend({seconds})
+                return a @ b
+
+            return Program(step, (place.put(arrays["a"]), place.put(arrays["b"])))
+"""
+
+
+def a_workload(folder: Path, name: str, formerly: str = "", seconds: float = 1e-3) -> dict[str, Any]:
+    """The one workload of a folder, and the variable that names the folder."""
+    own = folder / f"of_{name}"
+    own.mkdir(exist_ok=True)
+    told = f'formerly = "{formerly}"' if formerly else ""
+    text = dedent(SOURCE).format(name=name.title(), formerly=told, seconds=seconds)
+    (own / f"{name}.py").write_text(text)
+    return {"ACCELBENCH_WORKLOADS": str(own)}
+
+
+def measured(cwd: Path, name: str, **more: Any) -> None:
+    accelbench("run", "-w", name, "-b", "fake", "-d", "cpu", "--rounds", "3", "--quick", cwd=cwd, **more)
+
+
+def test_what_was_measured_under_the_former_name_is_compared_and_in_one_history(tmp_path: Path) -> None:
+    measured(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
+    new = a_workload(tmp_path, "newname", "oldname", seconds=2e-3)
+    measured(tmp_path, "newname", **new)
+    cache = tmp_path / "cache"
+    compared = json.loads(
+        accelbench("compare", "latest~1", "latest", "--format", "json", cwd=tmp_path).stdout
+    )
+    assert [(each["case"].partition("(")[0], each["verdict"]) for each in compared["verdicts"]] == [
+        ("newname", "slower")
+    ]
+    assert "renamed: oldname → newname" in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
+    for _ in range(2):  # from the files, and from the cache
+        shown = accelbench(
+            "history", "newname", "--format", "json", cwd=tmp_path, ACCELBENCH_CACHE=str(cache)
+        )
+        (trend,) = json.loads(shown.stdout)
+        assert trend["case"].startswith("newname(")
+        assert len(trend["points"]) == 2
+
+
+def test_a_baseline_of_the_former_name_is_measured_and_checked_under_the_present_one(tmp_path: Path) -> None:
+    measured(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
+    accelbench("baseline", "set", "main", cwd=tmp_path)
+    new = a_workload(tmp_path, "newname", "oldname")
+    checked = accelbench("check", "--baseline", "main", "--format", "json", cwd=tmp_path, **new)
+    (case,) = json.loads(checked.stdout)["findings"]
+    assert case["case"].startswith("newname(")
+    assert case["first"]["ratio"] == pytest.approx(1.0)
+
+
+def renamed(run: Run, name: str, formerly: str = "") -> Run:
+    def case(each: Any) -> Any:
+        return replace(each, workload=name, formerly=formerly)
+
+    plan = tuple(map(case, run.info.plan))
+    records = tuple(replace(each, case=case(each.case)) for each in run.records)
+    return Run(info=replace(run.info, plan=plan), records=records)
+
+
+def a_timed_run(run: str, seconds: float) -> Run:
+    made = a_run(some_rounds(seconds, seconds * 1.001, seconds * 0.999))
+    return Run(info=replace(made.info, id=run), records=made.records)
+
+
+def test_of_what_was_renamed_twice_all_is_one_series() -> None:
+    runs = [
+        renamed(a_timed_run("a", 1e-3), "first"),
+        renamed(a_timed_run("b", 1e-3), "second", "first"),
+        renamed(a_timed_run("c", 1e-3), "third", "second"),
+    ]
+    (found,) = series(runs, LATENCY, ["third"])
+    assert found.case.startswith("third(")
+    assert [point.run for point in found.points] == ["a", "b", "c"]
+    assert [point.run for one in series(runs[:1], LATENCY) for point in one.points] == ["a"]
+
+
+def test_a_run_that_has_both_names_keeps_them() -> None:
+    one, other = a_timed_run("a", 1e-3), renamed(a_timed_run("a", 2e-3), "other", a_case().workload)
+    both = Run(
+        info=replace(one.info, plan=(*one.info.plan, *other.info.plan)),
+        records=(*one.records, *other.records),
+    )
+    assert len(series([both], LATENCY)) == 2
+    (kept,) = under_present_names([digest(both)])
+    assert len(kept.cases) == 2
+
+
+def test_another_work_under_a_former_name_is_not_compared() -> None:
+    old, new = renamed(a_timed_run("a", 1e-3), "first"), renamed(a_timed_run("b", 1e-3), "second", "first")
+    assert [each.verdict for each in compare_runs(old, new).verdicts] == [Verdict.SAME]
+    unrelated = renamed(a_timed_run("b", 1e-3), "second")
+    assert {each.verdict for each in compare_runs(old, unrelated).verdicts} == {Verdict.GONE, Verdict.NEW}
+
+
+def test_names_that_lead_in_a_circle_end_somewhere() -> None:
+    assert last_names({"a": "b", "b": "a", "c": "d"})["c"] == "d"
