@@ -49,6 +49,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.real
+@pytest.mark.slow
+def test_a_configuration_of_transformers_is_a_verified_row(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 100} | sizes
+    (tmp_path / "bert.json").write_text(json.dumps(config))
+    accelbench("run", "bert.json", "-b", "torch", "--mode", "eager", "-p", "length=8", *ONCE, cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert row["status"] == "ok"
+    assert row["params"] == {"batch": 1, "length": 8}
+
+
+@pytest.mark.real
 def test_a_file_without_a_word_of_accelbench_is_a_verified_table(place: Path) -> None:
     assert "benchbench" not in (OWN / "bert_tiny.py").read_text()
     found = rows(place)
