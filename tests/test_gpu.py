@@ -1,4 +1,6 @@
-"""What only an NVIDIA GPU can show of the timers. Skipped aloud where there is none."""
+"""What only an NVIDIA GPU can show of the timers and of float8. Skipped aloud where there is none."""
+
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from benchbench.worker.program import build
 from benchbench.workloads.base import Workload
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.operations.gemm import Gemm
+from tests.program import accelbench, rows
 
 pytestmark = [pytest.mark.real, pytest.mark.gpu]
 SMALL = Gemm(m=256, n=256, k=256)
@@ -58,3 +61,13 @@ def test_many_small_kernels_are_launch_bound_one_by_one_and_less_so_as_a_graph()
     assert launching(eager) > 1 - DISAGREEMENT
     assert launching(graph) < launching(eager)
     assert step_s(graph) < step_s(eager)
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_products_in_float8_are_verified(backend: str, tmp_path: Path) -> None:
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip(backend)
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip(f"{torch.cuda.get_device_name()} multiplies no float8")
+    options = ("-w", "gemm,linear", "-d", "accelerator", "--dtype", "float8", "--quick", "--rounds", "1")
+    accelbench("run", *options, "-b", backend, cwd=tmp_path, ACCELBENCH_WORKLOADS="")
+    assert [row["status"] for row in rows(tmp_path)] == ["ok", "ok"]
