@@ -15,10 +15,10 @@ from types import MappingProxyType
 from benchbench.errors import UsageError
 
 VARIABLE = "ACCELBENCH_MODELS"  # the variable that tells workers which models of the user's there are
-CONFIG, SOURCE, KERAS_FILE, ONNX_FILE = ".json", ".py", ".keras", ".onnx"
+CONFIG, SOURCE, PROGRAM, KERAS_FILE, ONNX_FILE = ".json", ".py", ".pt2", ".keras", ".onnx"
 WAYS = (
-    "Write FILE.py, FILE.py:Model, package.module:Model, FILE.keras, FILE.onnx, or the JSON file of a "
-    "transformers configuration."
+    "Write FILE.py, FILE.py:Model, package.module:Model, FILE.pt2, FILE.onnx, FILE.keras, or the JSON file "
+    "of a transformers configuration."
 )
 
 
@@ -52,7 +52,7 @@ KINDS: Mapping[str, ModelKind] = MappingProxyType(
         ONNX: ModelKind("file of ONNX", ("onnx",), "counted from its products and convolutions", "own-onnx"),
     }
 )
-KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
+KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, PROGRAM: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
 FILES = (SOURCE, *KIND_OF_FILE)
 
 
@@ -76,6 +76,11 @@ class ModelSpec:
     def is_config(self) -> bool:
         """Whether it is a configuration of transformers, which is no code."""
         return self.file.endswith(CONFIG)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program that torch.export has saved, which is no code."""
+        return self.file.endswith(PROGRAM)
 
     @property
     def is_saved(self) -> bool:

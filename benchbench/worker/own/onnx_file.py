@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,8 +16,8 @@ from benchbench.arrays import AnyArray
 from benchbench.backends._onnx import OnnxFile
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec, other_than_file
-from benchbench.worker.own.source import Loaded, ModelMistake
-from benchbench.worker.own.workload import BATCH, OwnOperation
+from benchbench.worker.own.source import Loaded, ModelMistake, axis_name
+from benchbench.worker.own.workload import OwnOperation
 from benchbench.workloads.base import SEED, DeviceContext, Program
 
 DIGITS = 8  # of the digest
@@ -33,8 +32,6 @@ PASSED = {
     "Unsqueeze",
     "Flatten",
 }  # on the way to a table
-# What exporters call an axis that nobody named: `s77`, `unk__12`, `N`, `dim0`.
-UNNAMED = re.compile(r"(s|u|unk_*|dim_?|axis_?|d|n|b)\d*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -115,17 +112,10 @@ def axes_of(model: Any) -> dict[str, list[int | str]]:
                 continue
             symbol = axis.dim_param or f"{value.name}_{index}"
             if symbol not in names:
-                names[symbol] = _axis_name(symbol, index, is_named=bool(axis.dim_param))
+                names[symbol] = axis_name(axis.dim_param, value.name, index)
             axes.append(names[symbol])
         found[value.name] = axes
     return found
-
-
-def _axis_name(symbol: str, index: int, *, is_named: bool) -> str:
-    says_nothing = not is_named or UNNAMED.fullmatch(symbol) is not None
-    if index == 0 and (says_nothing or "batch" in symbol.lower()):
-        return BATCH
-    return re.sub(r"\W+", "_", symbol).strip("_") or f"axis_{index}"
 
 
 def made_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> dict[str, AnyArray]:

@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import os
 import random
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,9 @@ from benchbench.model.own import ModelSpec
 from benchbench.workloads.base import SEED
 
 _variants: dict[tuple[str, str], ModuleType] = {}
+BATCH = "batch"  # the parameter that is the number of samples, if there is one
+# What exporters call an axis that nobody named: `s77`, `unk__12`, `N`, `dim0`.
+UNNAMED = re.compile(r"(s|u|unk_*|dim_?|axis_?|d|n|b)?\d*", re.IGNORECASE)
 DEFAULTS = ("model", "Model")  # what a file's model is called, if nobody says
 
 
@@ -148,6 +152,18 @@ def sizes_of(function: Any, name: str, given: Sequence[str] = ()) -> dict[str, S
         if type(each.default) in (bool, int, float, str):
             sizes[each.name] = each.default
     return sizes
+
+
+def axis_name(symbol: str, tensor: str, index: int) -> str:
+    """What the size of an axis that an exported file leaves free is called; `symbol`: as the file has it.
+
+    The first is the batch where its symbol says so, or says nothing. Others that say nothing are called after
+    their tensor: exporters count them anew each time.
+    """
+    says_nothing = UNNAMED.fullmatch(symbol) is not None
+    if index == 0 and (says_nothing or BATCH in symbol.lower()):
+        return BATCH
+    return re.sub(r"\W+", "_", f"{tensor}_{index}" if says_nothing else symbol).strip("_")
 
 
 def seed_everything(number: int) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
+from benchbench.worker.own import torch_program
 from benchbench.worker.own.source import (
     Loaded,
     ModelMistake,
@@ -45,6 +46,8 @@ def load(spec: ModelSpec) -> Loaded:
     with in_folder(spec):
         if spec.is_config:
             return _of_config(spec)
+        if spec.is_program:
+            return torch_program.load(spec)
         module, sought = imported(spec), torch_modules()
         name, found = sought.named_in(module, spec)
         own = getattr(module, "inputs", None)

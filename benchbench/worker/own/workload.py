@@ -15,7 +15,7 @@ from benchbench.model.case import Dtype, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.own import KINDS, ModelSpec
 from benchbench.worker.own import torch_graph, torch_module
-from benchbench.worker.own.source import Loaded
+from benchbench.worker.own.source import BATCH, Loaded
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
@@ -28,7 +28,6 @@ SMALL_BATCH = 2  # where rounding is drawn, and where it is verified in float32
 CALIBRATED_BATCH = 8  # of what batch norms take their statistics of
 SPREAD = 0.02  # of what is added to parameters that are all one number: as initial weights usually are
 IMAGE_AXES = 4  # of a batch of them, NCHW
-BATCH = "batch"  # the parameter that is the number of samples, if there is one
 
 
 @dataclass(frozen=True)

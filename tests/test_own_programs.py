@@ -1,0 +1,169 @@
+"""`accelbench run model.pt2`: what torch.export saved is a torch module, verified and measured as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from benchbench import registry
+from benchbench.backends.torch import Torch
+from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
+from benchbench.model.own import parse_spec
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.describe import described
+from benchbench.worker.own.reference import own_expected, own_reference
+from benchbench.worker.own.torch_reference import outputs, wide_step
+from benchbench.worker.own.workload import OwnInference
+from benchbench.worker.verify import output_deviation, output_elements, relative_error
+from benchbench.workloads._reference.torch_rounding import Widening, computed_in
+from benchbench.workloads.base import Draw
+from tests.program import accelbench, rows
+
+BATCH, LENGTH = torch.export.Dim("batch", max=64), torch.export.Dim("length", max=8)
+pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are kept from test to test, as in a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
+        yield
+
+
+class Narrowing(nn.Module):  # type: ignore[misc]
+    """Looks up words, hides some by a mask, and computes a norm in float32 whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.up = nn.Embedding(40, 8), nn.Linear(8, 16)
+        self.scale = nn.Parameter(torch.ones(16))
+
+    def forward(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.up(self.words(words) * mask[..., None])).to(torch.float32)
+        return self.scale * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`words.pt2`, of words below 30, given by place; `named.pt2`, by name."""
+    folder = tmp_path_factory.mktemp("programs")
+    torch.manual_seed(0)
+    words, mask = torch.randint(0, 30, (3, 5)), torch.tensor([[1, 1, 1, 1, 0]]).expand(3, 5)
+    model, axes = Narrowing().eval(), {0: BATCH, 1: LENGTH}
+    by_place = torch.export.export(model, (words, mask), dynamic_shapes=(axes, axes))
+    torch.export.save(by_place, folder / "words.pt2")
+    named = {"words": words, "mask": mask}
+    torch.export.save(torch.export.export(model, (), named), folder / "named.pt2")
+    torch.export.save(torch.export.export(model, (words,), {"mask": mask}), folder / "mixed.pt2")
+    torch.save({"weights": words}, folder / "weights.pt2")
+    return folder
+
+
+def the_model(file: Path, **sizes: Any) -> OwnInference:
+    spec = parse_spec(file.name, str(file.parent))
+    return OwnInference(spec, {**torch_module.load(spec).sizes, **sizes})
+
+
+def test_free_axes_are_sizes_whose_defaults_the_example_has(folder: Path) -> None:
+    found = described(parse_spec("words.pt2", str(folder)), None)
+    assert found["sizes"] == {"batch": 3, "words_1": 5}
+    assert found["graph"]["flops"] == 2 * 3 * 5 * 8 * 16
+    assert found["graph"]["parameters"] == 40 * 8 + 8 * 16 + 16 + 16
+    assert described(parse_spec("named.pt2", str(folder)), None)["sizes"] == {}
+    model = the_model(folder / "words.pt2", batch=6, words_1=2)
+    assert model.output_shapes == {"output": (6, 2, 16)}
+
+
+def test_a_size_that_was_not_exported_is_a_mistake_that_is_told(folder: Path) -> None:
+    found = described(parse_spec("words.pt2", str(folder)), {"words_1": 9})
+    assert "It was exported for words_1 from 0 to 8, not for 9." in found["mistake"]
+
+
+def test_inputs_have_the_elements_of_the_example(folder: Path) -> None:
+    model = the_model(folder / "words.pt2", batch=50)
+    given, other = model.made_inputs(0), model.made_inputs(1)
+    assert given["0"].max() < 30
+    assert set(given["1"].ravel()) == {0, 1}
+    assert (given["0"] != other["0"]).any()
+
+
+@pytest.mark.parametrize("name", ["words", "named"])
+def test_its_float64_is_that_of_the_module(folder: Path, name: str) -> None:
+    model = the_model(folder / f"{name}.pt2")
+    exported, _ = wide_step(model, Draw(Dtype.FLOAT32))
+    module = Narrowing().double()
+    module.load_state_dict(exported.state_dict())
+    inputs = [torch.from_numpy(each) for each in model.made_inputs(0).values()]
+    with torch.no_grad():
+        (exact,) = computed_in(Widening(), lambda: {"": module(*inputs)}).values()
+    assert relative_error(outputs(model, Dtype.FLOAT32, 0)["output"], exact.numpy()) < 1e-14
+
+
+def forgotten_bias(module: Any) -> None:
+    module.get_parameter("up.bias").data.zero_()
+
+
+def forgotten_row(module: Any) -> None:
+    module.get_parameter("up.weight").data[3].zero_()
+
+
+def half(module: Any) -> None:
+    for each in module.parameters():
+        each.data.copy_(each.half())
+
+
+def deviation(model: OwnInference, mutate: Callable[[Any], None]) -> float:
+    session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
+
+    class Mutated(OwnInference):
+        def module(self, *given: Any) -> Any:
+            module = super().module(*given)
+            mutate(module)
+            return module
+
+    mutated = Mutated(model.spec, model.sizes)
+    program = mutated.build_torch(session, mutated.arrays(Draw(Dtype.FLOAT32)))
+    elements = output_elements(mutated, program, program.step(*program.inputs), session)
+    reference = own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32))
+    assert not reference.unverified
+    return output_deviation(mutated, elements, reference.expected, reference.tolerance).ratio
+
+
+def test_the_right_program_agrees_and_a_wrong_one_does_not(folder: Path) -> None:
+    model = the_model(folder / "words.pt2")
+    assert deviation(model, lambda module: None) < 0.8
+    for wrong in (forgotten_bias, forgotten_row, half):
+        assert deviation(model, wrong) > 2, wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("none.pt2", "There is no file none.pt2"),
+        ("weights.pt2", "is no program that this torch reads"),
+        ("mixed.pt2", "both by place and by name"),
+    ],
+)
+def test_what_is_no_program_is_a_mistake_that_is_told(folder: Path, name: str, mistake: str) -> None:
+    with pytest.raises(UsageError, match=mistake):
+        torch_module.load(parse_spec(name, str(folder)))
+
+
+def test_a_program_is_measured_on_torch_s_engines(folder: Path) -> None:
+    for engine in ("onnxruntime", "openvino", "onnxscript"):
+        pytest.importorskip(engine)
+    options = ("-p", "batch=2", "--quick", "--rounds", "1", "--threads", "1", "--mode", "eager,graph")
+    accelbench("run", "words.pt2", "-b", "torch,onnxruntime,openvino", *options, cwd=folder)
+    measured = {(row["backend"], row["mode"]): row for row in rows(folder) if row["latency_s"]}
+    assert set(measured) == {("torch", "eager"), ("onnxruntime", "graph"), ("openvino", "graph")}
+    assert all(row["status"] == "ok" and row["error_of_allowed"] < 0.8 for row in measured.values())
