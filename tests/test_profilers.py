@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from benchbench.backends.base import Backend, Session
 from benchbench.backends.onnxruntime import WARM_STEPS
+from benchbench.model.case import Dtype
 from benchbench.profiling.tables import CUT_OFF
+from benchbench.registry import load_class
 from benchbench.worker.jobs import MOST_EVENTS, few_enough
 from tests.brief import BRIEFLY
 from tests.program import accelbench, rows
@@ -151,3 +157,43 @@ def test_a_profile_has_so_many_events_at_most_or_one_step(
     events: int, asked: tuple[int, int], given: tuple[int, int]
 ) -> None:
     assert few_enough(events, *asked) == given
+
+
+STEPS_OF = 60  # small operators, none of which is fused with the next
+
+
+def compiled(backend: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if backend == "torch":
+        return step
+    module: Any = import_module(backend)
+    made: Callable[[Any], Any] = module.jit(step) if backend == "jax" else module.function(step)
+    return made
+
+
+def a_session_and_step(backend: str) -> tuple[Session, Callable[[], Any]]:
+    """A session on the CPU, and a step of `STEPS_OF` products."""
+    pytest.importorskip(backend)
+    found = load_class("benchbench.backends", backend, Backend)()  # type: ignore[type-abstract]
+    session = found.open("cpu", Dtype.FLOAT32, found.modes[0], 1)
+    x = session.put(np.eye(8, dtype=np.float32))
+
+    def products(y: Any) -> Any:
+        for _ in range(STEPS_OF):
+            y = y @ y
+        return y
+
+    step = compiled(backend, products)
+    session.wait(step(x))
+    return session, lambda: step(x)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+def test_the_events_of_a_step_are_counted_before_it_is_profiled(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session, step = a_session_and_step(backend)
+    found = session.events_of(step)
+    assert STEPS_OF <= found < 100 * STEPS_OF
+    assert not list(tmp_path.iterdir())
