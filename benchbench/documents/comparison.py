@@ -69,6 +69,7 @@ TONES = {
 }  # every other: plain
 
 
+UNCOMPARED = {Verdict.NEW, Verdict.GONE}
 UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT, Verdict.INCOMPARABLE)
 
 
@@ -110,6 +111,9 @@ def headline(found: Comparison) -> str:
     counts = Counter(verdict.verdict for verdict in found.verdicts)
     if not found.verdicts:
         return "nothing could be compared"
+    if set(counts) <= UNCOMPARED:
+        told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        return f"nothing is compared: {told}"
     slower = f"{counts[Verdict.SLOWER] or 'none'} of {fmt.count_of(len(found.verdicts), 'case')} slower"
     parts = [slower, f"{counts[Verdict.FASTER] or 'none'} faster"]
     parts += [f"{counts[Verdict.BROKEN]} broken"] if counts[Verdict.BROKEN] else []

@@ -20,6 +20,8 @@ from benchbench.model.case import Dtype
 
 TONES = {Level.OK: Tone.GOOD, Level.WARNING: Tone.WARNING, Level.PROBLEM: Tone.BAD}  # every other: plain
 
+MOST_TOLD = 3  # rates in a headline
+
 
 def findings_document(findings: Sequence[Finding]) -> Document:
     """A row per check, with what to do where something is wrong; then how many there are of each."""
@@ -60,6 +62,7 @@ def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Docu
     return Document(
         name="ceilings",
         title="The best rates measured on this machine",
+        headline="; ".join(f"{row['device']}: {row['of']} {row['rate']}" for row in rows[:MOST_TOLD]),
         tables=(table(rows, notes=notes),),
         data={"ceilings": fields, "notes": notes},
     )

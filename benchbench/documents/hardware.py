@@ -74,7 +74,7 @@ OFFER_COLUMNS = ("", "an hour", "rate", "±", "items per cost", "verdict")
 UNBEATEN = "nothing is cheaper and faster"
 SLOWNESS = {True: "slow", False: "as the others", None: "cannot tell"}
 READING = (
-    "A mark is hardware at its price, a line at it the 95 % interval of its rate. The black line joins what "
+    "A mark is hardware at its price, a line at it the 95 % interval of its rate. The thin line joins what "
     "nothing else beats in both; what is beaten is grey."
 )
 EMPTY = "there are no prices of two devices that did the same work"

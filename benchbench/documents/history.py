@@ -38,7 +38,7 @@ POINT = tuple(field.name for field in fields(Point))
 LOTTERY = "runs go back and forth between these: no change of the code"
 NOTHING = "no stored run has such a case, or a value of it: accelbench report shows the ids of cases"
 READING = (
-    "Small dots are processes, circles their {what}, crosses spikes; a black line is a level. "
+    "Small dots are processes, circles their {what}, crosses spikes; a long line is a level. "
     "A dashed line with a triangle is a change: up is slower, down is faster. "
     "A dotted line is other hardware, settings or work: nothing is compared across it."
 )

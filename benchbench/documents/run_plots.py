@@ -22,7 +22,7 @@ from benchbench.documents.document import (
     paged,
 )
 from benchbench.documents.run_overview import summary
-from benchbench.documents.run_table import Work
+from benchbench.documents.run_table import Work, is_open
 from benchbench.model.case import Cache, Case, Phase, Scalar
 from benchbench.model.run import Run
 
@@ -133,7 +133,7 @@ def _bars(work: Work, metric: str) -> Bars:
             label=name,
             backend=row.case.backend,
             status=_status(row),
-            is_open=_is_open(work, row),
+            is_open=is_open(work.beside(row)),
             value=row.value(metric),
             low=row.metric(metric).low,
             high=row.metric(metric).high,
@@ -154,7 +154,7 @@ def _strips(work: Work, view: RunView) -> Strips:
             label=name,
             backend=row.case.backend,
             status=_status(row),
-            is_open=_is_open(work, row),
+            is_open=is_open(work.beside(row)),
             value=row.value("latency_s"),
             low=row.metric("latency_s").low,
             high=row.metric("latency_s").high,
@@ -171,12 +171,6 @@ def _strips(work: Work, view: RunView) -> Strips:
 def _panel_title(work: Work) -> str:
     """The work's title; where that fills more than a line, only what tells it from the others."""
     return work.title if len(work.title.partition(" · ")[0]) <= MOST_TITLE else work.short_title
-
-
-def _is_open(work: Work, row: Row) -> bool:
-    """Whether it cannot be told from the fastest, whatever others or warming up may explain."""
-    beside = work.beside(row)
-    return beside is not None and not beside.told
 
 
 def _status(row: Row) -> str:

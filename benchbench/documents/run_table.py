@@ -71,13 +71,13 @@ def _lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[t
     for row, name in zip(work.rows, _names(work), strict=True):
         latency = latency_s(row)
         if latency is None:
-            why = _drawn(_reason(row), row, str(name), view)
+            why = _drawn(_reason(row), row, str(name), view, is_open=True)
             lines.append((float("inf"), (name, why, *[None] * (len(columns) - 1)), row))
             continue
         beside = work.beside(row)
         cells = [column.cell(row, beside) for column in columns]
         cells = [
-            _drawn(cell, row, str(name), view) if column.name == "latency" else cell
+            _drawn(cell, row, str(name), view, is_open=is_open(beside)) if column.name == "latency" else cell
             for cell, column in zip(cells, columns, strict=True)
         ]
         place = UNRANKED if row.unranked else latency
@@ -85,8 +85,13 @@ def _lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[t
     return [(line, row) for _, line, row in sorted(lines, key=lambda item: item[0])]
 
 
-def _drawn(cell: Cell, row: Row, label: str, view: RunView) -> Cell:
-    """The cell with the processes, for formats that draw; hollow where others or warming up disturbed it."""
+def is_open(beside: Beside | None) -> bool:
+    """Whether a row cannot be told from the fastest, whatever others or warming up may explain."""
+    return beside is not None and not beside.told
+
+
+def _drawn(cell: Cell, row: Row, label: str, view: RunView, *, is_open: bool) -> Cell:
+    """The cell with the processes, for formats that draw."""
     found, steps = row.metric("latency_s"), view.steps.get(case_key(row.case), ())
     if not row.ok or not steps:
         return cell
@@ -96,7 +101,7 @@ def _drawn(cell: Cell, row: Row, label: str, view: RunView) -> Cell:
         value=found.value,
         low=found.low,
         high=found.high,
-        is_open=bool(row.doubts),
+        is_open=is_open,
         processes=steps,
     )
     return replace(cell, parts=(*cell.parts, Spread((mark,), "s")))

@@ -16,6 +16,8 @@ from benchbench.judging.change_points import Change
 
 WIDTH, HEIGHT = 640.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 12.0, 22.0, 34.0
+LETTER = 6.4  # pixels of one beside an axis, about
+MOST_LEFT = 240.0
 WIDE = 10  # an axis is logarithmic when its ends are this many times apart
 ROOM = 0.08  # of the values, beside the outermost
 NAMED = 8  # points of a history that are named
@@ -51,7 +53,6 @@ class Point:
     y: float
     low: float | None = None
     high: float | None = None
-    is_open: bool = False
 
 
 def chart(panel: Panel) -> str:
@@ -76,11 +77,12 @@ def _sweeps(panel: Sweeps) -> str:
     points = [point for sweep in panel.sweeps for point in sweep.points]
     if not points:
         return ""
-    x = _scale([point.size for point in points], LEFT, WIDTH - RIGHT, logarithmic=True)
     y = _scale([point.value for point in points], HEIGHT - BOTTOM, TOP, logarithmic=True)
+    left = _left(y, panel.unit)
+    x = _scale([point.size for point in points], left, WIDTH - RIGHT, logarithmic=True)
     sizes = sorted({point.size for point in points})
     shown = sizes[:: -(-len(sizes) // NAMED) or 1]
-    parts = [_axes(y, panel.unit), _names([(x(size), f"{size:,.0f}") for size in shown], panel.axis)]
+    parts = [_axes(y, panel.unit, left), _names([(x(size), f"{size:,.0f}") for size in shown], panel.axis)]
     for sweep in panel.sweeps:
         own = [Point(each.size, each.value, each.low, each.high) for each in sweep.points]
         parts.append(_line(own, sweep.backend, x, y))
@@ -91,21 +93,25 @@ def _trend(panel: TrendLine) -> str:
     values = [value for point in panel.points for value in (point.value, *point.processes)]
     spans = max(values) > WIDE * min(values) > 0
     last = max(len(panel.points) - 1, 1)
-    x = Scale(-0.5, last + 0.5, LEFT, WIDTH - RIGHT, logarithmic=False)
     y = _scale(values, HEIGHT - BOTTOM, TOP, logarithmic=spans)
+    left = _left(y, panel.unit)
+    x = Scale(-0.5, last + 0.5, left, WIDTH - RIGHT, logarithmic=False)
     every = -(-len(panel.points) // NAMED)
     names = [
         (x(number), fmt.visible(point.started[:10] if panel.by_time else point.name)[:MOST_NAME])
         for number, point in enumerate(panel.points)
         if number % every == 0
     ]
-    parts = [_axes(y, panel.unit), _names(names, "")]
+    parts = [_axes(y, panel.unit, left), _names(names, "")]
     shade = shade_of(panel.backend)
     for number, point in enumerate(panel.points):
         dots = "".join(f"M{x(number):.1f},{y(each):.1f}h.01" for each in point.processes)
         dotted = 'stroke-width="3" stroke-linecap="round" stroke-opacity=".35"'
         parts.append(f'<path stroke="{shade}" {dotted} d="{dots}"/>')
         parts.append(_mark(Point(number, point.value), panel.backend, x, y))
+    spikes = [(x(number), y(panel.points[number].value)) for number in panel.history.outliers]
+    crosses = "".join(f"M{at - 5:.1f},{level - 5:.1f}l10,10m0,-10l-10,10" for at, level in spikes)
+    parts += [f'<path stroke="currentColor" d="{crosses}"/>'] if crosses else []
     for segment in panel.history.segments:
         level = f"M{x(segment.start):.1f},{y(segment.level):.1f}H{x(segment.stop - 1):.1f}"
         parts.append(f'<path stroke="currentColor" stroke-width="1.5" d="{level}"/>')
@@ -127,12 +133,14 @@ def _prices(panel: PricePanel) -> str:
     if not panel.points:
         return ""
     prices, values = [each.price for each in panel.points], [each.value for each in panel.points]
-    x = _scale(prices, LEFT, WIDTH - RIGHT, logarithmic=max(prices) > WIDE * min(prices))
     y = _scale(values, HEIGHT - BOTTOM, TOP, logarithmic=max(values) > WIDE * min(values))
-    parts = [_axes(y, panel.unit), _names([(x(tick), f"{tick:g}") for tick in x.ticks], panel.price_unit)]
+    left = _left(y, panel.unit)
+    x = _scale(prices, left, WIDTH - RIGHT, logarithmic=max(prices) > WIDE * min(prices))
+    names = [(x(tick), f"{tick:g}") for tick in x.ticks]
+    parts = [_axes(y, panel.unit, left), _names(names, panel.price_unit), _front(panel, x, y)]
     for point in panel.points:
-        place = Point(point.price, point.value, point.low, point.high, is_open=point.dominated)
-        parts.append(_mark(place, point.label, x, y))
+        place = Point(point.price, point.value, point.low, point.high)
+        parts.append(_mark(place, "" if point.dominated else point.label, x, y))
         end = x(point.price) > 0.7 * WIDTH
         parts.append(
             _text(
@@ -145,6 +153,22 @@ def _prices(panel: PricePanel) -> str:
     return _svg(parts, panel.title)
 
 
+def _front(panel: PricePanel, x: Scale, y: Scale) -> str:
+    """A line in steps through what nothing else beats."""
+    front = [point for point in panel.points if not point.dominated]
+    steps = "".join(f"H{x(point.price):.1f}V{y(point.value):.1f}" for point in front[1:])
+    if not steps:
+        return ""
+    start = f"M{x(front[0].price):.1f},{y(front[0].value):.1f}"
+    return f'<path fill="none" stroke="currentColor" stroke-width=".8" d="{start}{steps}"/>'
+
+
+def _left(y: Scale, unit: str) -> float:
+    """Where the axis begins, so that its longest label has room beside it."""
+    longest = max((len(tick_text(tick, unit)) for tick in y.ticks), default=0)
+    return min(max(LEFT, LETTER * longest + 12), MOST_LEFT)
+
+
 def _scale(values: Sequence[float], start: float, stop: float, *, logarithmic: bool) -> Scale:
     low, high = min(values), max(values)
     if logarithmic and low > 0:
@@ -154,9 +178,9 @@ def _scale(values: Sequence[float], start: float, stop: float, *, logarithmic: b
     return Scale(low - around, high + around, start, stop, logarithmic=False)
 
 
-def _axes(y: Scale, unit: str) -> str:
-    lines = "".join(f"M{LEFT:g},{y(tick):.1f}H{WIDTH - RIGHT:g}" for tick in y.ticks)
-    texts = "".join(_text(LEFT - 6, y(tick) + 4, tick_text(tick, unit), "end") for tick in y.ticks)
+def _axes(y: Scale, unit: str, left: float) -> str:
+    lines = "".join(f"M{left:g},{y(tick):.1f}H{WIDTH - RIGHT:g}" for tick in y.ticks)
+    texts = "".join(_text(left - 6, y(tick) + 4, tick_text(tick, unit), "end") for tick in y.ticks)
     return f'<path stroke="#8886" d="{lines}"/>{texts}'
 
 
@@ -178,7 +202,7 @@ def _mark(point: Point, backend: str, x: Scale, y: Callable[[float], float]) -> 
     if point.low is not None and point.high is not None and point.low > 0:
         ends = f"M{x(point.x):.1f},{y(point.low):.1f}V{y(point.high):.1f}"
         interval = f'<path stroke-width="2" stroke-opacity=".6" d="{ends}"/>'
-    mark = mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=point.is_open)
+    mark = mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=False)
     return f'<g stroke="{shade}">{interval}{mark}</g>'
 
 

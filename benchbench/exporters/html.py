@@ -328,7 +328,8 @@ def _charts(document: Document) -> Iterator[str]:
         for panel, made in drawn:
             keys = " · ".join(f"{symbol(backend)} {html_text(label)}" for label, backend in legend(panel))
             key = f'<p class="symbol">{keys}</p>' if keys else ""
-            yield f"<figure><figcaption>{html_text(panel.title)}</figcaption>{made}{key}</figure>"
+            caption = f"<figcaption>{html_text(panel.title)}</figcaption>"
+            yield f'<figure tabindex="0">{caption}{made}{key}</figure>'  # keys move one that is too wide
         yield f'<p class="soft">{html_text(plot.reading)}</p>'
 
 
