@@ -174,6 +174,88 @@ def test_right_engines_agree_with_onnx_s_float64_and_wrong_ones_do_not(
         assert deviation(backend, model, changed).ratio > 2, wrong
 
 
+def in_halves(model: Any) -> None:
+    """The layer in float16, and the rest as it was, as exporters of mixed precision have it."""
+    node, nodes = helper.make_node, model.graph.node
+    position = next(at for at, each in enumerate(nodes) if each.op_type == "MatMul")
+    nodes[position].input[:] = ["narrow", "narrow_up"]
+    nodes[position].output[:] = ["narrow_product"]
+    nodes.insert(position, node("Cast", ["normed"], ["narrow"], to=TensorProto.FLOAT16))
+    nodes.insert(position, node("Cast", ["up"], ["narrow_up"], to=TensorProto.FLOAT16))
+    nodes.insert(position + 3, node("Cast", ["narrow_product"], ["product"], to=TensorProto.FLOAT))
+
+
+def of_halves(model: Any) -> None:
+    """All of it in float16."""
+    for each in model.graph.initializer:
+        if each.data_type == TensorProto.FLOAT:
+            each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each).astype(np.float16), each.name))
+    model.graph.node[1].attribute[0].i = TensorProto.FLOAT16
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+
+
+@pytest.mark.real
+def test_what_a_file_narrows_itself_is_right_and_tolerated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    mixed = operation(written(tmp_path, in_halves), batch=2, length=6)
+    assert deviation(OnnxRuntime, mixed, mixed).ratio < 0.8
+    full = operation(written(tmp_path, name="full.onnx"), batch=2, length=6)
+    assert own_reference(mixed, Dtype.FLOAT32).tolerance["hidden"] > 1e-4
+    assert own_reference(full, Dtype.FLOAT32).tolerance["hidden"] < 1e-5
+
+
+@pytest.mark.real
+def test_a_file_in_float16_is_measured_in_it_and_its_mistakes_are_seen_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    model = operation(written(tmp_path, of_halves), batch=2, length=6)
+    assert model.graph["dtype"] == Dtype.FLOAT16
+    assert Dtype.FLOAT16 in model.refuses(Dtype.BFLOAT16)
+    assert own_reference(model, Dtype.FLOAT16).tolerance["hidden"] > 1e-4
+    assert deviation(OnnxRuntime, model, model).ratio < 0.8
+    wrong = operation(written(tmp_path, both(of_halves, another_epsilon), "wrong.onnx"), batch=2, length=6)
+    assert deviation(OnnxRuntime, model, wrong).ratio > 2
+
+
+def both(one: Change, other: Change) -> Change:
+    def change(model: Any) -> None:
+        one(model)
+        other(model)
+
+    return change
+
+
+def test_rounding_reaches_the_operators_of_a_branch(tmp_path: Path) -> None:
+    """The same work, plain and within a branch that is always taken, is tolerated as much."""
+
+    def in_a_branch(model: Any) -> None:
+        last = [model.graph.node.pop() for _ in range(3)][::-1]
+        inner = helper.make_graph(last[:2], "taken", [], [helper.make_tensor_value_info("hidden", 1, None)])
+        branch = helper.make_node("If", ["always"], ["hidden"], then_branch=inner, else_branch=inner)
+        model.graph.initializer.append(numpy_helper.from_array(np.array(True), "always"))
+        model.graph.node.extend([branch, last[2]])
+
+    plain = operation(written(tmp_path), batch=2, length=6)
+    branched = operation(written(tmp_path, in_a_branch, "branched.onnx"), batch=2, length=6)
+    found = [own_reference(each, Dtype.FLOAT32).tolerance["hidden"] for each in (plain, branched)]
+    assert found[1] == pytest.approx(found[0], rel=0.5)
+
+
+def test_weights_that_no_output_tells_of_are_counted_and_too_many_leave_it_unverified(tmp_path: Path) -> None:
+    def faint(model: Any) -> None:
+        weight_of(model, "up")[:] *= 1e-9
+
+    assert own_reference(operation(written(tmp_path), length=6), Dtype.FLOAT32).hidden == 0
+    found = own_reference(operation(written(tmp_path, faint, "faint.onnx"), length=6), Dtype.FLOAT32)
+    assert found.hidden > 0.1
+    assert "could be zero" in found.unverified
+
+
 def test_an_operator_that_onnx_does_not_evaluate_leaves_it_unverified(tmp_path: Path) -> None:
     def of_another_domain(model: Any) -> None:
         model.graph.node[7].domain = "com.example"

@@ -67,6 +67,7 @@ REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visibl
             "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0",
             "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0",
         ),
+        ("mine(tokens_1=1024,max_token=16)/float32", "mine(tokens_1=1024,max_token=16)/float32"),
         ("9 tokens: 3 of them", "9 tokens: 3 of them"),
         ("1.23 ms, 45 token/s", "1.23 ms, 45 token/s"),
     ],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from benchbench.backends._kept import EXPORTED, is_any_kept, keep_model, kept_model, model_name
 from benchbench.backends._torch import TorchSession, as_module
@@ -112,7 +112,7 @@ class ExportedSession(TorchSession):
 
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         """Kept by name; where there is no room for it, each process exports it anew."""
-        if isinstance(step, OnnxFile) and not self.rewrites:
+        if self._is_ready(step):
             return
         if kept_model(self.model) is None:
             with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
@@ -122,20 +122,23 @@ class ExportedSession(TorchSession):
     def model_file(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[tuple[Path, Path]]:
         """The step's file, kept or exported now, and a folder that is there until the end."""
         with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
-            path = kept_model(self.model)
-            if isinstance(step, OnnxFile) and not self.rewrites:
-                path = Path(step.file)
+            path = Path(step.file) if self._is_ready(step) else kept_model(self.model)
             if path is None:  # nothing was exported before, or there was no room to keep it
                 self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
                 path = self.exported(step, inputs, Path(folder))
             yield path, Path(folder)
 
+    def _is_ready(self, step: Callable[..., Any]) -> TypeGuard[OnnxFile]:
+        """Whether it is a file that is loaded as it is."""
+        return isinstance(step, OnnxFile) and step.write is None and not self.rewrites
+
 
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
-    """A step that is a file of the user's: it is loaded as it is, and never called."""
+    """A step that is a file of the user's, never called; `write`: what first writes it in another dtype."""
 
     file: str
+    write: Callable[[Path], None] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         """A runtime does this."""
@@ -155,9 +158,12 @@ def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path
     """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
     import torch
 
-    if isinstance(step, OnnxFile):
-        return Path(step.file)
     path = folder / "model.onnx"
+    if isinstance(step, OnnxFile):
+        if step.write is None:
+            return Path(step.file)
+        step.write(path)
+        return path
     with torch.no_grad():
         torch.onnx.export(as_module(step), inputs, dynamo=True, verbose=False).save(path)
     return path

@@ -133,6 +133,12 @@ class OwnModel:
         self._at = lru_cache(maxsize=None)(self._sized)
 
     @property
+    def dtype(self) -> Dtype:
+        """What it is computed in where nobody says: a file that holds its floats' type in that one."""
+        known = self._graph.dtype in tuple(Dtype)
+        return Dtype(self._graph.dtype) if known else Dtype.FLOAT32
+
+    @property
     def told(self) -> list[str]:
         """What a user is told of it before it is measured, in lines."""
         millions, work = self._graph.parameters / 1e6, self._graph.flops

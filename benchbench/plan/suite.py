@@ -23,6 +23,7 @@ from benchbench import registry
 from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
+from benchbench.launch.own_models import OwnModel
 from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Scalar
 from benchbench.model.options import TIE, number_of_threads, tied
@@ -138,10 +139,13 @@ OWN_SUITE = "own"  # of the user's models
 
 
 def own_suite(models: Sequence[str]) -> Suite:
-    """The suite of a user's models, each at its own sizes."""
-    return Suite(
-        description="models of yours", cases=[Entry(workload=name) for name in models], name=OWN_SUITE
-    )
+    """The suite of a user's models, each at its own sizes and in its own dtype."""
+    kinds = {name: catalogue.workload_named(name) for name in models}
+    entries = [
+        Entry(workload=name, dtype=[kind.dtype] if isinstance(kind, OwnModel) else None)
+        for name, kind in kinds.items()
+    ]
+    return Suite(description="models of yours", cases=entries, name=OWN_SUITE)
 
 
 def suite_path(name: str) -> Path:

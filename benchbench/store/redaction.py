@@ -18,7 +18,8 @@ HIDDEN = "[redacted]"
 SHORTEST = 6  # characters of a secret that is looked for: `1` or `yes` stands in many texts
 ADDRESS = re.compile(r"(?<=://)[^/\s@'\"]+@")  # user:password@ of an address
 NAMED = re.compile(  # password=…, "token": "…", Authorization: Bearer …
-    r"(?i)\b([\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]*"
+    r"(?i)\b(?![\w-]*token[\w-]*=\d{1,6}[,)])"  # no size of a case, as in my_model(max_tokens=128)
+    r"([\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]*"
     r"[\"']?\s*[=:]\s*[\"']?|bearer\s+)[^\s\"',;&]{4,}"
 )
 OPTION = re.compile(  # --token x, --db-password x

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,7 @@ from benchbench.arrays import AnyArray
 from benchbench.backends._onnx import OnnxFile
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec, other_than_file
+from benchbench.worker.own.onnx_floats import is_float, kind_of, save_widened
 from benchbench.worker.own.source import Loaded, ModelMistake, axis_name
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.workloads.base import SEED, DeviceContext, Program
@@ -55,12 +56,15 @@ class OnnxInference(OwnOperation):
         return super().refuses(dtype) or other_than_file(self.graph["dtype"], dtype)
 
     def build_onnx(self, context: DeviceContext, arrays: Mapping[str, Any]) -> Program:
-        """The file as it is."""
+        """The file as it is; where it is verified in a wider dtype than its own, a copy in that."""
+        asked = str(context.dtype).removeprefix("torch.")
+        is_wider = self.graph["dtype"] and asked != self.graph["dtype"]
+        write = partial(save_widened, read(self.spec.file), asked) if is_wider else None
 
         def given(arrays: Mapping[str, Any]) -> tuple[Any, ...]:
             return tuple(context.put(array) for name, array in arrays.items() if self.is_input(name))
 
-        return Program(OnnxFile(self.spec.file), given(arrays), inputs_of=given)
+        return Program(OnnxFile(self.spec.file, write), given(arrays), inputs_of=given)
 
 
 @cache
@@ -125,7 +129,6 @@ def made_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> di
     first of a row 1, so that no mask hides a whole row.
     """
     import numpy as np
-    from onnx import helper
 
     model = read(spec.file)
     tables = rows_indexed(model)
@@ -133,9 +136,9 @@ def made_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> di
     found: dict[str, AnyArray] = {}
     for value in inputs_in(model):
         shape = [axis if isinstance(axis, int) else int(sizes[axis]) for axis in axes_of(model)[value.name]]
-        kind = np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-        if kind.kind == "f":
-            found[value.name] = source.standard_normal(shape).astype(kind)
+        kind = kind_of(value.type.tensor_type.elem_type)
+        if is_float(kind):
+            found[value.name] = source.standard_normal(shape).astype(np.float32)
         elif kind.kind in "iub":
             most = tables.get(value.name) or (256 if kind == np.uint8 else OTHER_MOST + 1)
             drawn = source.integers(0, most, shape)
@@ -164,39 +167,31 @@ def rows_indexed(model: Any) -> dict[str, int]:
 
 def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
     """The facts of the file at these sizes: see `torch_graph.graph_of`. `dtype`: of its floats, else ""."""
-    from onnx import helper
-
     model = read(spec.file)
     arrays = made_inputs(spec, sizes, 0)
     shapes = _shapes(model, {name: list(array.shape) for name, array in arrays.items()})
     names = [value.name for value in model.graph.output]
-    if any(shapes.get(name) is None for name in names):  # what an inference of shapes cannot tell
-        shapes |= {name: list(each.shape) for name, each in _run(spec.file, arrays).items()}
     kinds = {
-        value.name: helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        value.name: kind_of(value.type.tensor_type.elem_type)
         for value in (*inputs_in(model), *model.graph.output)
     }
-    weights = [(math.prod(each.dims), _kind(each)) for each in model.graph.initializer]
+    if any(shapes.get(name) is None for name in names):  # what an inference of shapes cannot tell
+        shapes |= {name: list(each.shape) for name, each in _run(spec.file, _typed(arrays, kinds)).items()}
+    weights = [(math.prod(each.dims), kind_of(each.data_type)) for each in model.graph.initializer]
     moved = [*weights, *((math.prod(shapes[name] or []), kinds[name]) for name in (*arrays, *names))]
-    floats = [kind for kind in kinds.values() if kind.kind == "f"]
+    floats = [str(kind) for kind in kinds.values() if is_float(kind)]
     return {
         "digest": sha256(json.dumps([*_told(model)]).encode()).hexdigest()[:DIGITS],
         "flops": sum(_flops(node, shapes) for node in model.graph.node),
-        "parameters": sum(count for count, kind in weights if kind.kind == "f"),
+        "parameters": sum(count for count, kind in weights if is_float(kind)),
         "constants": 0,
-        "floats": sum(count for count, kind in moved if kind.kind == "f"),
-        "other_bytes": sum(count * kind.itemsize for count, kind in moved if kind.kind != "f"),
+        "floats": sum(count for count, kind in moved if is_float(kind)),
+        "other_bytes": sum(count * kind.itemsize for count, kind in moved if not is_float(kind)),
         "outputs": {name: shapes[name] for name in names},
         "takes_images": False,  # which engines would lay out otherwise
-        "integers": [name for name in names if kinds[name].kind != "f"],
-        "dtype": str(floats[0]) if floats else "",
+        "integers": [name for name in names if not is_float(kinds[name])],
+        "dtype": floats[0] if floats else "",
     }
-
-
-def _kind(weight: Any) -> Any:
-    from onnx import helper
-
-    return helper.tensor_dtype_to_np_dtype(weight.data_type)
 
 
 def _shapes(model: Any, given: Mapping[str, list[int]]) -> dict[str, list[int] | None]:
@@ -219,6 +214,10 @@ def _shapes(model: Any, given: Mapping[str, list[int]]) -> dict[str, list[int] |
         axes = [axis.dim_value if axis.HasField("dim_value") else -1 for axis in kind.shape.dim]
         known[value.name] = axes if kind.HasField("shape") and min(axes, default=0) >= 0 else None
     return known
+
+
+def _typed(arrays: Mapping[str, AnyArray], kinds: Mapping[str, Any]) -> dict[str, AnyArray]:
+    return {name: array.astype(kinds[name]) for name, array in arrays.items()}
 
 
 def _run(file: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
@@ -268,10 +267,10 @@ def _told(model: Any) -> Iterator[Any]:
         constants = [
             numpy_helper.to_array(each).tolist()
             for each in held
-            if _kind(each).kind != "f" and math.prod(each.dims) <= FEW
+            if not is_float(kind_of(each.data_type)) and math.prod(each.dims) <= FEW
         ]
         attributes = sorted(node.attribute, key=lambda each: str(each.name))
         digests = [sha256(each.SerializeToString(deterministic=True)).hexdigest() for each in attributes]
-        kinds = [[list(each.dims), str(_kind(each))] for each in held]
+        kinds = [[list(each.dims), str(kind_of(each.data_type))] for each in held]
         yield [node.domain, node.op_type, digests, kinds, constants, number(node.input), number(node.output)]
     yield number(value.name for value in model.graph.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -10,40 +11,99 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import onnx_file
 from benchbench.worker.own.onnx_file import OnnxInference
+from benchbench.worker.own.onnx_floats import kind_of, widened
+from benchbench.worker.own.workload import INPUT
+from benchbench.worker.random_cache import cached_normal
+from benchbench.worker.verify import relative_error
+from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
-BITS = {Dtype.FLOAT64: 24, Dtype.FLOAT32: 24, Dtype.TF32: 24, Dtype.FLOAT16: 11, Dtype.BFLOAT16: 8}
-OF_FLOAT64 = 53  # bits of the significand
 HUGE = 1e300  # a mask's value: no number that is rounded
+OF_FLOAT64 = 53  # bits of the significand, the leading one included
+BITS = {Dtype.FLOAT64: 24, Dtype.FLOAT32: 24, Dtype.TF32: 24, Dtype.FLOAT16: 11, Dtype.BFLOAT16: 8}
 # Operators that are whole layers: engines round within them, so their inputs are moved by a rounding, too.
 LAYERS = frozenset({"Attention", "GRU", "LSTM", "LayerNormalization", "MultiHeadAttention", "RNN"})
-Finish = Callable[[AnyArray], AnyArray]
+SAMPLED = 32  # rows of weights that are set to zero, one after the other
+UNSEEN, BEYOND = 0.0, 1e9  # a change that does not reach an output, and one that nothing tolerates
+Finish = Callable[[AnyArray, int], AnyArray]  # of values, at so many bits
 
 
-def outputs(workload: OnnxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:  # noqa: ARG001 - any has its own inputs
+def outputs(workload: OnnxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
     """Every operator computes in float64, whatever the file asks for."""
-    return _evaluated(workload, number, lambda values: values, lambda values: values)
+    return _evaluated(workload, _inputs(workload, dtype, number))
 
 
 def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
-    """Every operator's result is rounded at random to the dtype."""
+    """Every operator's result is rounded at random to the dtype, those in loops, branches and functions, too.
+
+    To a narrower one where the file asks for that.
+    """
     import numpy as np
 
     source = np.random.default_rng((SEED, seed))
-    unit = 2.0 ** -BITS[dtype]
 
-    def moved(values: AnyArray) -> AnyArray:
-        return np.asarray(values * (1 + unit * source.uniform(-1, 1, values.shape)))
+    def moved(values: AnyArray, bits: int) -> AnyArray:
+        return np.asarray(values * (1 + 2.0**-bits * source.uniform(-1, 1, values.shape)))
 
-    return _evaluated(workload, 0, lambda values: rounded(values, BITS[dtype], source), moved)
+    bits_of = _narrowed(workload.spec.file, workload.graph["dtype"])
+    with _finishing(
+        lambda name: min(BITS[dtype], bits_of.get(name, OF_FLOAT64)),
+        lambda values, bits: rounded(values, bits, source),
+        moved,
+    ):
+        return _evaluated(workload, _inputs(workload, dtype, 0))
 
 
 def row_gradients(
-    workload: OnnxInference,  # noqa: ARG001 - as of other kinds
-    tolerance: Mapping[str, float],  # noqa: ARG001
+    workload: OnnxInference, tolerance: Mapping[str, float]
 ) -> Iterator[tuple[AnyArray, AnyArray, bool]]:
-    """None: the evaluator has no derivatives, so it is not counted what verification cannot see."""
-    return iter(())
+    """Of some rows, drawn at random: what each does to the outputs is told by setting it to zero.
+
+    The evaluator has no derivatives: the change stands in their place, in units of what is tolerated. Tables
+    are left out, of whose rows inputs look up few.
+    """
+    import numpy as np
+
+    given = _inputs(workload, Dtype.FLOAT32, 0)
+    exact = _evaluated(workload, given)
+    rows = [*_rows(workload.spec.file)]
+    source = np.random.default_rng(SEED)
+    held = _evaluator(workload.spec.file).rt_inits_
+    changes: list[float] = []
+    for index in source.permutation(len(rows))[:SAMPLED]:
+        name, axis, row = rows[index]
+        weight = held[name]
+        held[name] = weight.copy()
+        held[name][(slice(None),) * axis + (row,)] = 0
+        try:
+            found = _evaluated(workload, given)
+        finally:
+            held[name] = weight
+        changes.append(max(_change(found[each], exact[each], tolerance.get(each)) for each in exact))
+    if changes:
+        yield np.ones((len(changes), 1)), np.array(changes)[:, None], False
+
+
+def _change(found: AnyArray, exact: AnyArray, tolerance: float | None) -> float:
+    """How far an output has moved, in units of what is tolerated."""
+    import numpy as np
+
+    if tolerance is None or np.array_equal(found, exact):
+        return UNSEEN
+    if tolerance == 0 or not np.isfinite(found).all():
+        return BEYOND
+    return min(BEYOND, relative_error(found, exact) / tolerance)
+
+
+def _rows(file: str) -> Iterator[tuple[str, int, int]]:
+    """The rows of weights: name, axis and index. What is multiplied from the right has columns instead."""
+    nodes = onnx_file.read(file).graph.node
+    tables = {node.input[0] for node in nodes if node.op_type == "Gather"}
+    right = {node.input[1] for node in nodes if node.op_type == "MatMul"}
+    for name, weight in _evaluator(file).rt_inits_.items():
+        if is_float(weight) and weight.size > 1 and name not in tables:
+            axis = weight.ndim - 1 if name in right else 0
+            yield from ((name, axis, row) for row in range(weight.shape[axis]))
 
 
 def rounded(values: AnyArray, bits: int, source: Any) -> AnyArray:
@@ -56,29 +116,55 @@ def rounded(values: AnyArray, bits: int, source: Any) -> AnyArray:
     return np.where(np.abs(values) < HUGE, found, values)
 
 
-def _evaluated(workload: OnnxInference, number: int, finish: Finish, move: Finish) -> dict[str, AnyArray]:
-    """The outputs by name. `finish`: each operator's result; `move`: what a whole layer is given."""
-    evaluator = _evaluator(workload.spec.file)
-    plain = [node.run for node in evaluator.rt_nodes_]
-    for node, run in zip(evaluator.rt_nodes_, plain, strict=True):
-        node.run = _finished(run, finish, move if node.op_type in LAYERS else None)
+@contextmanager
+def _finishing(bits_of: Callable[[str], int], finish: Finish, move: Finish) -> Iterator[None]:
+    """Every operator's float results pass `finish`, and what a whole layer is given `move`.
+
+    `bits_of`: of the value that is called so.
+    """
+    from onnx.reference.op_run import OpRun
+
+    plain = OpRun.run
+
+    def finished(node: Any, *values: Any, **more: Any) -> tuple[Any, ...]:
+        bits = bits_of(node.onnx_node.output[0])
+        if node.onnx_node.op_type in LAYERS:
+            values = tuple(move(wide(each), bits) if is_float(each) else each for each in values)
+        found = plain(node, *values, **more)
+        return tuple(finish(wide(each), bits) if is_float(each) else each for each in found)
+
+    OpRun.run = finished
     try:
-        given = {name: wide(each) for name, each in workload.made_inputs(number).items()}
-        found = evaluator.run(None, given)
+        yield
     finally:
-        for node in evaluator.rt_nodes_:
-            del node.run
+        OpRun.run = plain
+
+
+@cache
+def _narrowed(file: str, kind: str) -> dict[str, int]:
+    """Value → its bits, of those that the file computes in other floats than its own kind."""
+    from onnx import shape_inference
+
+    bits = {"float16": BITS[Dtype.FLOAT16], "bfloat16": BITS[Dtype.BFLOAT16], "float32": BITS[Dtype.FLOAT32]}
+    values = shape_inference.infer_shapes(onnx_file.read(file)).graph.value_info
+    kinds = {each.name: str(kind_of(each.type.tensor_type.elem_type)) for each in values if _is_tensor(each)}
+    return {name: bits[other] for name, other in kinds.items() if other != kind and other in bits}
+
+
+def _is_tensor(value: Any) -> bool:
+    return bool(value.type.HasField("tensor_type") and value.type.tensor_type.elem_type)
+
+
+def _inputs(workload: OnnxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
+    arrays = workload.input_arrays(Draw(dtype, standard=cached_normal, renewed=lambda _: number))
+    return {name.removeprefix(INPUT): wide(array) for name, array in arrays.items()}
+
+
+def _evaluated(workload: OnnxInference, given: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """The outputs by name, in float64."""
+    evaluator = _evaluator(workload.spec.file)
+    found = evaluator.run(None, dict(given))
     return {name: wide(each) for name, each in zip(evaluator.output_names, found, strict=True)}
-
-
-def _finished(run: Callable[..., Any], finish: Finish, move: Finish | None) -> Callable[..., Any]:
-    def each(values: Sequence[Any], change: Finish) -> tuple[Any, ...]:
-        return tuple(change(wide(value)) if is_float(value) else value for value in values)
-
-    def finished(*values: Any, **more: Any) -> tuple[Any, ...]:
-        return each(run(*(each(values, move) if move else values), **more), finish)
-
-    return finished
 
 
 def is_float(value: Any) -> bool:
@@ -93,55 +179,9 @@ def wide(values: AnyArray) -> AnyArray:
 @cache
 def _evaluator(file: str) -> Any:
     """onnx's evaluator of the file with every float in float64."""
-    import onnx
     from onnx.reference import ReferenceEvaluator
 
-    model = onnx.ModelProto()
-    model.CopyFrom(onnx_file.read(file))
-    widen(model.graph)
-    for function in model.functions:
-        _widen_nodes(function.node)
-    return ReferenceEvaluator(model, new_ops=fast_operators())
-
-
-def widen(graph: Any) -> None:
-    """Every float of a graph in float64: weights, constants, and what is cast to a narrower type."""
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type in _narrow():
-            value.type.tensor_type.elem_type = _double()
-    for weight in graph.initializer:
-        _widen_tensor(weight)
-    _widen_nodes(graph.node)
-
-
-def _widen_nodes(nodes: Any) -> None:
-    for node in nodes:
-        for each in node.attribute:
-            if each.HasField("t"):
-                _widen_tensor(each.t)
-            if each.HasField("g"):
-                widen(each.g)
-            if each.name in ("to", "dtype", "output_datatype") and each.i in _narrow():
-                each.i = _double()
-
-
-def _widen_tensor(tensor: Any) -> None:
-    from onnx import numpy_helper
-
-    if tensor.data_type in _narrow():
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(float), tensor.name))
-
-
-def _narrow() -> tuple[int, ...]:
-    from onnx import TensorProto
-
-    return (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-def _double() -> int:
-    from onnx import TensorProto
-
-    return int(TensorProto.DOUBLE)
+    return ReferenceEvaluator(widened(onnx_file.read(file), "float64"), new_ops=fast_operators())
 
 
 def fast_operators() -> list[Any]:
