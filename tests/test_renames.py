@@ -12,6 +12,7 @@ import pytest
 
 from benchbench.analyse.digest import digest, under_present_names
 from benchbench.analyse.metrics import METRICS
+from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import series
 from benchbench.model.case import last_names
@@ -113,6 +114,13 @@ def test_of_what_was_renamed_twice_all_is_one_series() -> None:
     assert found.case.startswith("third(")
     assert [point.run for point in found.points] == ["a", "b", "c"]
     assert [point.run for one in series(runs[:1], LATENCY) for point in one.points] == ["a"]
+
+
+def test_who_asks_for_the_former_name_is_told_the_present_one() -> None:
+    runs = [renamed(a_timed_run("a", 1e-3), "first"), renamed(a_timed_run("b", 1e-3), "second", "first")]
+    with pytest.raises(UsageError) as error:
+        series(runs, LATENCY, ["first"])
+    assert error.value.hint == "It was renamed: second"
 
 
 def test_a_run_that_has_both_names_keeps_them() -> None:

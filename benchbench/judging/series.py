@@ -127,8 +127,10 @@ def _check_patterns(patterns: Sequence[str], planned: Collection[Planned], names
     """Raise UsageError for one that none of these cases has or matches."""
     for pattern in patterns:
         if not any(is_wanted(present_id(case.id, names), [pattern]) for case in planned):
-            known = sorted({name for case in planned for name in (case.workload, case.target)})
-            hint = unknown("workloads and targets", pattern, known)
+            workloads = {names.get(case.workload, case.workload) for case in planned}
+            known = sorted(workloads | {case.target for case in planned})
+            renamed = f"It was renamed: {names[pattern]}" if pattern in names else ""
+            hint = renamed or unknown("workloads and targets", pattern, known)
             raise UsageError(f"No stored run has a case named {pattern!r}.", hint)
 
 
