@@ -509,7 +509,7 @@ def test_inference_in_bfloat16_is_verified_in_float32(mutant: str) -> None:
     pytest.importorskip("torch")
     job = {"case": dataclasses.asdict(a_case(dtype=Dtype.BFLOAT16)), "threads": 1}
     made = reference_of(SmallInfer(), Dtype.FLOAT32)
-    assert verify_in_float32(Torch(), job, TorchInference(), made) < made.tolerance["output"]
+    assert verify_in_float32(Torch(), job, TorchInference(), made).error < made.tolerance["output"]
     with pytest.raises(WrongResult, match="of the output in float32 against float64"):
         verify_in_float32(Torch(), job, TorchInference(mutant=mutant), made)
 

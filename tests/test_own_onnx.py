@@ -14,7 +14,7 @@ from benchbench.backends.openvino import OpenVino
 from benchbench.model.case import Dtype
 from benchbench.model.own import ONNX, parse_spec
 from benchbench.worker.own.describe import described
-from benchbench.worker.own.named import operation_of
+from benchbench.worker.own.named import model_of
 from benchbench.worker.own.onnx_file import OnnxInference
 from benchbench.worker.own.onnx_reference import rounded
 from benchbench.worker.own.reference import own_expected, own_reference
@@ -73,7 +73,7 @@ def written(folder: Path, change: Change = lambda model: None, name: str = "mine
 
 def operation(file: Path, **sizes: Any) -> OnnxInference:
     spec = parse_spec(file.name, str(file.parent))
-    found = operation_of(spec, {**operation_of(spec, {}).load().sizes, **sizes})
+    found = model_of(spec, {**model_of(spec, {}).load().sizes, **sizes})
     assert isinstance(found, OnnxInference)
     return found
 

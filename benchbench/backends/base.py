@@ -363,6 +363,8 @@ class Backend(ABC):
     kind_code: ClassVar[Mapping[tuple[str, str], str]] = MappingProxyType({})
     # Of those modes, what loses precision beyond rounding → how: they compete only where an error is allowed.
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # And mode → the line that has it train one, where `step` is zero_grad, forward, backward and the update.
+    own_step_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(
@@ -398,8 +400,10 @@ class Backend(ABC):
     virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
 
     @classmethod
-    def own_code_of(cls, kind: str) -> Mapping[str, str]:
-        """Mode → the line of code that has it run a user's model of that kind."""
+    def own_code_of(cls, kind: str, phase: Phase | None) -> Mapping[str, str]:
+        """Mode → the line of code that has it run a user's model of that kind, or train one of torch."""
+        if phase is Phase.TRAIN:
+            return cls.own_step_code
         if kind == TORCH:
             return cls.own_code
         return {mode: code for (name, mode), code in cls.kind_code.items() if name == kind}

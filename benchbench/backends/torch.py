@@ -91,6 +91,13 @@ class Torch(Backend):
             "# with KERAS_BACKEND=torch",
         }
     )
+    own_step_code = MappingProxyType(
+        {
+            "eager": "model = model.train()",
+            CHANNELS_LAST: "model = model.train().to(memory_format=torch.channels_last)",
+            "compile": "step = torch.compile(step)",
+        }
+    )
     runs_unused = frozenset(modes)  # torch.compile, too: autograd runs between its graphs
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)

@@ -347,7 +347,7 @@ def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
         if case and any(row.is_own for row in work.rows) and work.verdict.standing is not Standing.OPEN:
             backend = find_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
             kind = next(row.own_kind for row in work.rows if row.is_own)
-            if backend and (code := backend.own_code_of(kind).get(case.mode)):
+            if backend and (code := backend.own_code_of(kind, case.phase).get(case.mode)):
                 model = models.get(case.workload, "")
                 named = code.replace(f"model{ONNX_FILE}", model) if model.endswith(ONNX_FILE) else code
                 found[f"to use {case.target} {case.mode}: {named}"] = None

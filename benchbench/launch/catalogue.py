@@ -124,7 +124,7 @@ def matching(names: Iterable[str]) -> tuple[str, ...]:
         if not PATTERN.intersection(name):
             found[name] = None
             continue
-        matched = fnmatch.filter(workload_names(), name)
+        matched = fnmatch.filter([*workload_names(), *_models], name)
         if not matched:
             plain = "".join(each for each in name if each not in PATTERN)
             raise UsageError(f"No workload matches {name!r}.", suggested(plain, workload_names()))

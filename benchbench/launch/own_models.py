@@ -32,6 +32,7 @@ from benchbench.model.measurement import Cost
 from benchbench.model.own import JAX, KERAS, KINDS, SOURCE, TORCH, ModelSpec, other_than_file, parse_spec
 from benchbench.model.placement import Strategy
 from benchbench.reading import read_file
+from benchbench.workloads._optimizers import refusal
 from benchbench.workloads.base import NO_FLOAT8
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
@@ -45,6 +46,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(  # kind of model →
 )
 MOST_SOURCE = 2**20  # bytes of a source file
 ENDS = (".py", "/__init__.py")
+TRAIN = "_train"  # what the name of a model's training step ends with
 BATCH = "batch"  # the parameter that is the number of samples, if there is one
 
 
@@ -72,6 +74,7 @@ class _Described(msgspec.Struct):
     graph: _Graph | None = None
     import_s: float = 0.0
     can_be_preloaded: bool = False
+    has_loss: bool = False
     mistake: str = ""
     hint: str = ""
     line: int | None = None
@@ -87,6 +90,7 @@ class OwnModelSize:
     other_bytes: int  # of those that are no floats
     work_version: str
     file_dtype: str = ""
+    trains: bool = False
     multiplications_saved: float | None = None  # nobody counted the convolutions
     backward_passes: int = 0
 
@@ -96,6 +100,11 @@ class OwnModelSize:
             return "accelbench quantises no model of yours"
         if dtype is Dtype.FLOAT8:
             return NO_FLOAT8
+        if self.trains and dtype is Dtype.AMP_FP16:
+            return "models of yours train in amp-bf16, whose gradients need no scale"
+        optimizer = self.params.get("optimizer")
+        if self.trains and isinstance(optimizer, str) and (reason := refusal(optimizer, dtype)):
+            return reason
         if dtype is Dtype.TF32 and not self.flops:
             return f"{dtype} is a way to multiply, and it multiplies nothing"
         return other_than_file(self.file_dtype, dtype)
@@ -116,7 +125,6 @@ class OwnModel:
     """What a worker says of a user's model, before sizes are chosen."""
 
     __name__: str  # it is used wherever a workload's class is
-    phase = Phase.FORWARD
     draws_tolerated = DRAWS_TOLERATED
     refused_on_cpu = formerly = ""
     worlds = (1,)
@@ -127,6 +135,7 @@ class OwnModel:
         self.name = self.__name__ = name
         self.spec = dataclasses.replace(spec, is_quiet=facts.can_be_preloaded)
         self.version = _version(spec, facts.graph)
+        self.phase = Phase.TRAIN if spec.trains else Phase.FORWARD
         self.summary = _called(facts)
         self._facts, self._graph, self._ask = facts, facts.graph, ask
         self.kind = KINDS[spec.kind]
@@ -141,11 +150,19 @@ class OwnModel:
     @property
     def told(self) -> list[str]:
         """What a user is told of it before it is measured, in lines."""
+        if self.spec.trains:
+            counted = quantity(self._graph.flops, "FLOP")
+            return [f"{self.name}: a step of its training, {counted} there and back; likewise verified"]
         millions, work = self._graph.parameters / 1e6, self._graph.flops
         counted = f"{millions:.3g} M parameters, {quantity(work, 'FLOP')} a step ({self.kind.counted})"
         drawn = self._graph.constants
         also = f"; {drawn} constant tensors are drawn anew, so that nothing forgotten hides" if drawn else ""
-        return [f"{self.name}: {self.summary}; {counted}", f"verified against its own float64{also}"]
+        lines = [f"{self.name}: {self.summary}; {counted}", f"verified against its own float64{also}"]
+        if self._facts.has_loss and self.spec.kind != TORCH:
+            lines.append(
+                f"its loss is not used: accelbench trains torch modules, and this is a {self.kind.noun}"
+            )
+        return lines
 
     def modes(self, backend: type[Backend]) -> list[str]:
         """The modes that it is tried in if nobody names one: only images can lie channels last."""
@@ -188,6 +205,7 @@ class OwnModel:
             other_bytes=graph.other_bytes,
             work_version=_version(self.spec, graph),
             file_dtype=graph.dtype,
+            trains=self.spec.trains,
         )
 
 
@@ -267,13 +285,18 @@ def describe(
         ask = ask_of(spec.kind)
         facts = _asked(spec, None, ask)
         name = spec.stem if facts.is_default else f"{spec.stem}_{facts.attribute.lower()}"
-        if name in taken:
-            raise UsageError(
-                f"{spec.text}: accelbench has a workload named {name!r}.", "Give the file another name."
-            )
-        if name in found:
-            raise UsageError(f"Two models are named {name!r}.", "Give one of the files another name.")
-        found[name] = OwnModel(name, spec, facts, ask)
+        steps = {name: (spec, facts)}
+        if facts.has_loss and spec.kind == TORCH:
+            training = dataclasses.replace(spec, trains=True)
+            steps[f"{name}{TRAIN}"] = (training, _asked(training, None, ask))
+        for own, (step, of_step) in steps.items():
+            if own in taken:
+                raise UsageError(
+                    f"{spec.text}: accelbench has a workload named {own!r}.", "Give the file another name."
+                )
+            if own in found:
+                raise UsageError(f"Two models are named {own!r}.", "Give one of the files another name.")
+            found[own] = OwnModel(own, step, of_step, ask)
     return found
 
 

@@ -62,6 +62,7 @@ class NoteKind(StrEnum):
     SKIPPED_GRAPHS = "skipped_graphs"
     HOST_WAITS = "host_waits"
     LOSSY = "lossy"
+    HIDDEN_UPDATES = "hidden_updates"
 
 
 # A speed that says nothing beside others'.
@@ -182,6 +183,8 @@ CLAUSES = {
     NoteKind.HIDDEN_WEIGHTS: "verification cannot see {share} of the weights: these rows could be zero, and "
     "no output would leave its tolerance",
     NoteKind.LOSSY: "{how}; verified to {allowed} only, and what is wrong by less is not told",
+    NoteKind.HIDDEN_UPDATES: "verification cannot see what {share} of the weights learn: rounding "
+    "alone takes their updates as far as they go",
 }
 
 

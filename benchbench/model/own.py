@@ -62,7 +62,7 @@ class ModelSpec:
 
     `folder`: the one it was asked for in, where what it opens by a relative path is found, too. `is_quiet`:
     importing it starts no thread and uses no device, so that a process may do it and be forked then. `kind`:
-    one of `KINDS`.
+    one of `KINDS`. `trains`: not its outputs are meant, but a step of its training.
     """
 
     folder: str
@@ -71,6 +71,7 @@ class ModelSpec:
     attribute: str = ""
     is_quiet: bool = False
     kind: str = TORCH
+    trains: bool = False
 
     @property
     def is_config(self) -> bool:

@@ -357,7 +357,13 @@ class Recorder:
                 return failure, "fork", {}
         stages: dict[str, float] = {}
         reference = self._allowed(case, reference)
-        job: dict[str, Any] = {"kind": "measure", "reference": reference, "verified": error}
+        allowed = self._precomputed.allowed(first)
+        job: dict[str, Any] = {
+            "kind": "measure",
+            "reference": reference,
+            "verified": error,
+            "allowed": allowed,
+        }
         job |= {"warm": case.id in self._compiled, "policy": dataclasses.asdict(self._policy)}
         self._compiled.add(case.id)
         with self._pool.watch(case) as observer:

@@ -89,7 +89,9 @@ def with_models(options: MeasureOptions, run: Run) -> MeasureOptions:
                 f"The run {run.info.id} measures {visible(text)}, which was never measured from this folder.",
                 f"--model {visible(text)} says that it may be executed.",
             )
-    return dataclasses.replace(options, backends=targets, model=tuple(run.info.models.values()))
+    return dataclasses.replace(
+        options, backends=targets, model=tuple(dict.fromkeys(run.info.models.values()))
+    )
 
 
 def _newest_interrupted(results: Path) -> str:

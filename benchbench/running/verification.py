@@ -44,6 +44,7 @@ class Precomputed:
         self._announce = announce
         self._references: References = {}
         self._verified: Verified = {}
+        self._allowed: dict[str, float] = {}  # name of a check → how large its error may be
         self._exported: dict[str, Failure | None] = {}  # id of a case → why its model could not be exported
 
     def prepare(self, cases: Sequence[Case], smallest: Sequence[Case]) -> None:
@@ -61,7 +62,7 @@ class Precomputed:
             for case in others
             if case.phase is not Phase.TRAIN and computed(case) not in self._references
         ]
-        verify = partial(verify_job, found=self._verified)
+        verify = partial(verify_job, found=self._verified, allowed=self._allowed)
         jobs = [
             *reference_jobs(training, self._references, verify, seed=self._seed),
             *reference_jobs(hidden, {}, partial(verify, in_float32=True), small=True),
@@ -82,6 +83,10 @@ class Precomputed:
     def verified(self, case: Case) -> float | Failure | None:
         """The relative error of the case's verification before, or what is wrong; None: there was none."""
         return self._verified.get(check_name(case))
+
+    def allowed(self, case: Case) -> float | None:
+        """How large that error may be, where a worker has said so."""
+        return self._allowed.get(check_name(case))
 
     def export_failure(self, case: Case) -> Failure | None:
         """Why the case's model could not be exported, which is done now if it was not; mostly None."""
@@ -135,8 +140,17 @@ def reference_jobs(
         yield Job(message=message, done=answered, label=label, case=same[0] if is_own(same[0]) else None)
 
 
-def verify_job(case: Case, reference: Message, found: Verified, *, in_float32: bool = False) -> Job:
+def verify_job(
+    case: Case,
+    reference: Message,
+    found: Verified,
+    allowed: dict[str, float] | None = None,
+    *,
+    in_float32: bool = False,
+) -> Job:
     """The job that verifies the case; its relative error, or what is wrong, goes to `found` (`check_name`).
+
+    How large the error may be goes to `allowed`.
 
     What a framework does not support in float32 is left to the measurement.
     """
@@ -146,6 +160,9 @@ def verify_job(case: Case, reference: Message, found: Verified, *, in_float32: b
         unsupported = isinstance(result, Failure) and result.status is Status.UNSUPPORTED
         if not (in_float32 and unsupported):
             found[check_name(case)] = result
+        limit = (answer.reply or {}).get("allowed")
+        if allowed is not None and type(limit) is float and 0 <= limit < math.inf:
+            allowed[check_name(case)] = limit
         return ()
 
     message = {"kind": "verify", "reference": reference, "in_float32": in_float32}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -47,7 +47,7 @@ from benchbench.worker.program import (
     verify_form,
 )
 from benchbench.worker.random_cache import cached_normal
-from benchbench.worker.verify import UNIT_ROUNDOFF
+from benchbench.worker.verify import UNIT_ROUNDOFF, UPDATE
 from benchbench.workloads.base import OUTPUT, Draw, Operation, Training, Workload
 
 DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
@@ -90,7 +90,8 @@ def check_other_inputs(
     elif runner.program.feed:
         check_fed_step(backend, workload, case, runner, session)
     elif runner.program.restart:
-        check_steps(backend, workload, case, runner, session)
+        assert isinstance(workload, Training)
+        check_steps(backend, workload, case, runner, session, job)
     else:
         check_loss(backend, workload, case, runner, session)
 
@@ -192,13 +193,18 @@ def check_samples(
         require_accuracy(verify.Deviation(name, error, limit))
 
 
-def check_steps(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+def check_steps(
+    backend: Backend, workload: Training, case: Case, runner: Runner, session: Session, job: Message
+) -> None:
     """Raise WrongResult where a training step moves no parameters, or learns nothing from a sample.
 
     Each step begins with the weights that training began with: later ones may be those of a network that has
     learnt its batch, or diverged. The first step is given the batch that was timed; in each of the others one
     sample is another: the last, and one by chance, which each process draws anew. NaN in place of a sample
-    would tell as much, but some frameworks' kernels swallow it, and tokens have none.
+    would tell as much, but some frameworks' kernels swallow it, and tokens have none. Where nobody says what
+    a sample is, all inputs are others.
+
+    All of these steps draw the same random numbers, if they draw any; one more draws others.
     """
     import numpy as np
 
@@ -206,13 +212,35 @@ def check_steps(backend: Backend, workload: Workload, case: Case, runner: Runner
     arrays = workload.arrays(Draw(dtype, standard=cached_normal))
     drawn = workload.input_arrays(Draw(dtype, standard=cached_normal, renewed=workload.is_input))
     others = {name: array for name, array in drawn.items() if workload.is_input(name)}
-    count = len(arrays[next(iter(others))])
-    timed = train_once(runner, session, arrays, dtype)
-    for sample in dict.fromkeys((count - 1, int(np.random.default_rng().integers(count)))):
-        mixed = {name: _with_sample(arrays[name], other, sample) for name, other in others.items()}
+    rows, count = workload.batched(arrays)
+    once = partial(train_once, runner, session, workload, arrays, dtype, moving_in(workload, job))
+    timed = once()
+    samples = dict.fromkeys((count - 1, int(np.random.default_rng().integers(count)))) if count else (None,)
+    for sample in samples:
+        mixed = (
+            others
+            if sample is None
+            else {name: _with_sample(arrays[name], others[name], sample) for name in rows}
+        )
         runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays | mixed))
-        if not timed.differs(train_once(runner, session, arrays, dtype), dtype):
-            raise WrongResult(f"after timing, nothing is learnt from sample {sample} of {count}", None)
+        if not timed.differs(once(), dtype):
+            what = "its inputs" if sample is None else f"sample {sample} of {count}"
+            raise WrongResult(f"after timing, nothing is learnt from {what}", None)
+    if runner.program.seed:
+        runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays))
+        if not timed.differs(once(seed=1), dtype):
+            raise WrongResult("after timing, other random numbers change nothing: nothing is dropped", None)
+
+
+def moving_in(workload: Training, job: Message) -> Collection[str] | None:
+    """The parameters that a step must move, as float32's reference tells; None: all of them."""
+    if workload.all_move:
+        return None
+    fields = job["reference"]
+    expected = (fields["plain"] or fields)["expected"]
+    return {
+        name.removeprefix(UPDATE) for name, way in expected.items() if name.startswith(UPDATE) and any(way)
+    }
 
 
 def _with_sample(array: AnyArray, other: AnyArray, sample: int) -> AnyArray:
@@ -250,29 +278,41 @@ class TrainedOnce:
         return not median(found) <= max(NOISE, UNIT_ROUNDOFF[dtype.compute] / 4)  # NaN differs, too
 
 
-def train_once(runner: Runner, session: Session, arrays: Mapping[str, AnyArray], dtype: Dtype) -> TrainedOnce:
+def train_once(
+    runner: Runner,
+    session: Session,
+    workload: Training,
+    arrays: Mapping[str, AnyArray],
+    dtype: Dtype,
+    moving: Collection[str] | None = None,
+    seed: int = 0,
+) -> TrainedOnce:
     """One step with the runner's inputs, from the weights in `arrays`. Raises WrongResult where none moved.
 
     In float32 every parameter moves, since even a gradient that should be zero is a rounding error. In 16
-    bits an update may be less than the spacing of the parameter, so a gradient will do.
+    bits an update may be less than the spacing of the parameter, so a gradient will do. `moving`: the
+    parameters that must, if not all. `seed`: of what the step draws.
     """
     program = runner.program
     assert program.restart
     assert program.parameters
     runner.state = ()  # or both would be in memory
     runner.state = program.restart(arrays)
+    if program.seed:
+        program.seed(seed)
     for _ in range(SKIPPED + 1):
         loss = loss_of(runner.step(), session)
         after = program.parameters(*runner.state)
         moved = {name: verify.read_elements(name, tensor, session) for name, tensor in after.items()}
-        updates = {name: end - verify.sampled_elements(name, arrays[name]) for name, end in moved.items()}
+        begun = {name: workload.weight_of(arrays, name) for name in moved}
+        updates = {name: end - verify.sampled_elements(name, begun[name]) for name, end in moved.items()}
         if dtype is not Dtype.AMP_FP16 or any(update.any() for update in updates.values()):
             break  # else the gradients overflowed, and the scale of the loss is less now
     kept = program.gradients(*runner.state) if program.gradients else {}
     gradients = {name: verify.read_elements(name, tensor, session) for name, tensor in kept.items()}
     if dtype.storage.itemsize > 2:
-        for name, update in updates.items():
-            if not update.any() and not (session.fetch(after[name]) != arrays[name]).any():
+        for name in updates if moving is None else moving:
+            if not updates[name].any() and not (session.fetch(after[name]) != begun[name]).any():
                 raise WrongResult(f"after timing, a step of training does not move {name}", None)
     elif gradients and not any(values.any() for values in (*updates.values(), *gradients.values())):
         raise WrongResult("after timing, a step of training gives no gradient and moves nothing", None)

@@ -300,7 +300,17 @@ def verify_output(
         return require_accuracy(deviation), deviation.tolerance, notes
     if not math.isfinite(loss_of(output, session)):
         raise WrongResult("the loss is not finite", None)
-    return job["verified"], None, ()
+    return job["verified"], job.get("allowed"), training_notes(job)
+
+
+def training_notes(job: Message) -> tuple[Note, ...]:
+    """What a reader must know of how a training step was verified."""
+    if not job["reference"]:
+        return ()
+    found = verify.Reference(**job["reference"])
+    if found.unverified:
+        return (note(NoteKind.UNVERIFIED, reason=found.unverified),)
+    return (note(NoteKind.HIDDEN_UPDATES, share=found.hidden),) if found.hidden else ()
 
 
 class stage:  # noqa: N801 - reads as a statement

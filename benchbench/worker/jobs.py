@@ -29,6 +29,7 @@ from benchbench.worker.call import called_case, look_at, time_unwaited
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import one_line
 from benchbench.worker.own.named import own_model, use_cpu
+from benchbench.worker.own.torch_training import OwnTraining
 from benchbench.worker.own.workload import OwnOperation, OwnWorkload
 from benchbench.worker.program import (
     Implausible,
@@ -163,6 +164,10 @@ def own_reference_for(workload: OwnWorkload, job: Message) -> verify.Reference:
 
     use_threads(job["threads"])
     use_cpu(workload.spec.kind)
+    if isinstance(workload, OwnTraining):
+        from benchbench.worker.own.training_reference import training_reference  # needs torch
+
+        return training_reference(workload, Dtype(job["dtype"]))
     assert isinstance(workload, OwnOperation)
     if job.get("small"):
         return own_reference(workload.tiny(), Dtype.FLOAT32)
@@ -192,8 +197,8 @@ def probe(backend: Backend) -> Message:
     }
 
 
-def verify_case(backend: Backend, job: Message) -> float | None:
-    """Compute, or train at the small size: the relative error, or None for a simulated program.
+def verify_case(backend: Backend, job: Message) -> verify.Deviation | None:
+    """Compute, or train at the small size: what deviates most, or None for a simulated program.
 
     `in_float32`: compute at the small size in float32, whatever the case's dtype. Raises WrongResult.
     """
@@ -208,16 +213,27 @@ def verify_case(backend: Backend, job: Message) -> float | None:
         if runner.program.simulated:
             return None
         reference = verify.Reference(**job["reference"])
+        if reference.unverified:
+            return None
         if isinstance(small, Operation):
             reference = verify.of_rank(small, reference)
-        error = require_accuracy(largest_deviation(small, runner, session, reference))
+        deviation = largest_deviation(small, runner, session, reference)
+        require_accuracy(deviation)
     if reference.plain:
         verify_in_float32(backend, job, small, verify.Reference(**reference.plain))
-    return error
+    return deviation
 
 
-def verify_in_float32(backend: Backend, job: Message, small: Workload, reference: verify.Reference) -> float:
-    """The relative error of the same builder in float32, where rounding hides no mistake.
+def verified(backend: Backend, job: Message) -> Message:
+    """The relative error of a verification, and how large it may be."""
+    found = verify_case(backend, job)
+    return {"verified": found.error, "allowed": found.tolerance} if found else {"verified": None}
+
+
+def verify_in_float32(
+    backend: Backend, job: Message, small: Workload, reference: verify.Reference
+) -> verify.Deviation:
+    """What deviates most of the same builder in float32, where rounding hides no mistake.
 
     Computed in the backend's first mode, once a run for all modes and dtypes of a device; of a user's model
     in each mode, since a compiler may do to it what eager does not. Raises WrongResult.
@@ -236,7 +252,8 @@ def verify_in_float32(backend: Backend, job: Message, small: Workload, reference
     where = [case["target"], case["device"], case["placement"], case["environment"]]
     name = f"in float32 {type(small).__module__} {small} {mode} {where}"
     largest = verify.Deviation(**once_for_all(name, deviation, backend.world))
-    return require_accuracy(dataclasses.replace(largest, tensor=f"{largest.tensor} in float32"))
+    require_accuracy(dataclasses.replace(largest, tensor=f"{largest.tensor} in float32"))
+    return largest
 
 
 def once_for_all(name: str, compute: Callable[[], Message], world: World) -> Message:
@@ -334,7 +351,7 @@ ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job →
     "probe": lambda backend, _: probe(backend),
     "preload": preload_kinds,
     "reference": lambda _, job: {"reference": dataclasses.asdict(reference_for(job))},
-    "verify": lambda backend, job: {"verified": verify_case(backend, job)},
+    "verify": verified,
     "export": export_case,
     "trace": lambda backend, job: {"losses": trace_case(backend, job)},
     "profile": profile_case,

@@ -27,6 +27,7 @@ SPARED = (
     2  # of the SAMPLES elements of a tensor in training: a ReLU input near zero may round to the other side
 )
 FEW = 64  # elements of a tensor below which none is spared: it would be a large part of them
+UPDATE = "update of "  # what the name of a parameter's way in `STEPS` begins with
 STEPS = 3  # of training: the second sees the first update, the third the momentum
 LAMBDA = (
     6.0  # chance that accumulating alone exceeds λ√n·u: 2·exp(−λ²/2) = 3e-8 (Higham & Mary 2019, Thm 2.4)
@@ -290,22 +291,29 @@ def trained_elements(
     losses = [step()]
     first = read(program.gradients)
     losses += [step() for _ in range(STEPS - 1)]
-    return training_elements(
-        np.array(losses), first, read(program.gradients), start, read(program.parameters)
-    )
+    last, end = read(program.gradients), read(program.parameters)
+    return training_elements(np.array(losses), first, last, start, end, program.last_gradient)
 
 
-def training_elements(losses: Floats, first: Tensors, last: Tensors, start: Tensors, end: Tensors) -> Tensors:
+def training_elements(
+    losses: Floats,
+    first: Tensors,
+    last: Tensors,
+    start: Tensors,
+    end: Tensors,
+    called: str = "optimizer's state",
+) -> Tensors:
     """The losses, by name with what was sampled of tensors.
 
-    `first`, `last`: the gradient as the optimizer's state tells it, after the first step and the last;
+    `first`, `last`: the gradient as the optimizer's state tells it, after the first step and the last, when
+    it is `called` something else;
     `start`, `end`: the parameters, whose update is compared, so that its error is a fraction of the way.
     """
     return {
         "losses": losses,
         **{f"gradient of {name}": values for name, values in first.items()},
-        **{f"optimizer's state of {name}": values for name, values in last.items()},
-        **{f"update of {name}": values - start[name] for name, values in end.items()},
+        **{f"{called} of {name}": values for name, values in last.items()},
+        **{f"{UPDATE}{name}": values - start[name] for name, values in end.items()},
     }
 
 

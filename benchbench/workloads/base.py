@@ -16,7 +16,7 @@ from functools import cache
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from benchbench.arrays import Array, Floats, Indices
+from benchbench.arrays import AnyArray, Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
@@ -349,6 +349,7 @@ class Training(Workload):
 
     phase = Phase.TRAIN
     has_loss: ClassVar[bool] = True  # False: what a step returns is the last parameter
+    all_move: ClassVar[bool] = True  # every parameter, by more than the spacing of float32
 
     @property
     def idle(self) -> set[str]:
@@ -362,6 +363,15 @@ class Training(Workload):
     def held(self, dtype: Dtype) -> tuple[int, int]:
         """Bytes of the parameters, and of what the optimizer keeps of them; zeros where nobody counted."""
         return 0, 0
+
+    def batched(self, arrays: Arrays) -> tuple[list[str], int]:
+        """The inputs that have a row for each sample, and how many samples there are; 0: nobody says."""
+        names = [name for name in arrays if self.is_input(name)]
+        return names, len(arrays[names[0]])
+
+    def weight_of(self, arrays: Mapping[str, AnyArray], name: str) -> AnyArray:
+        """The array that a parameter begins with."""
+        return arrays[name]
 
     def small(self) -> Self:
         """The instance that is verified, on the same devices."""

@@ -65,7 +65,8 @@ class Program:
     step reads besides inputs.
 
     Of a training step, verification reads by PyTorch's names and in PyTorch's layout: `parameters(*state)`,
-    and after the first step `gradients(*state)`, as the optimizer's own state tells them.
+    and after the first step `gradients(*state)`, as the optimizer's own state tells them; what they are after
+    further steps, `last_gradient` says.
 
     With a `feed` a step's inputs come from an input pipeline. `inputs` are like them and in memory: the step
     is also timed with these, to tell how long it waits for data.
@@ -74,7 +75,8 @@ class Program:
     without it the whole program is built again for them.
 
     `restart` puts the weights of a training step back to what they were before its first step, as in the
-    arrays, and the optimizer's state to zeros. It gives the state.
+    arrays, and the optimizer's state to zeros. It gives the state. `seed` begins anew, at a number, what a
+    training step draws at random, such as what dropout drops; None: it draws nothing.
     """
 
     step: Callable[..., Any]
@@ -86,6 +88,7 @@ class Program:
     held: tuple[Any, ...] = ()
     parameters: Callable[..., Mapping[str, Any]] | None = None
     gradients: Callable[..., Mapping[str, Any]] | None = None
+    last_gradient: str = "optimizer's state"
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # of the step; see `SOURCE`
     feed: Feed | None = None
     compiles: bool = True  # False: the step is called as it is in every mode
@@ -95,6 +98,7 @@ class Program:
     layout: str = ""  # of images in memory, `NHWC`; "" without images
     inputs_of: Callable[[Mapping[str, Array]], tuple[Any, ...]] | None = None
     restart: Callable[[Mapping[str, Array]], tuple[Any, ...]] | None = None
+    seed: Callable[[int], object] | None = None
 
     def index_of(self, output: str, index: Indices) -> Indices:
         """Where the reference's elements at `index` are, of an output or of the gradient of an input."""

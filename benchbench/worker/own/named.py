@@ -12,6 +12,7 @@ from benchbench.worker.own import jax_function, keras_model
 from benchbench.worker.own.jax_workload import JaxInference
 from benchbench.worker.own.keras_workload import KerasInference
 from benchbench.worker.own.onnx_file import OnnxInference
+from benchbench.worker.own.torch_training import OwnTraining
 from benchbench.worker.own.workload import OwnInference, OwnOperation, OwnWorkload
 
 OPERATIONS: Mapping[str, type[OwnOperation]] = {  # by kind
@@ -25,12 +26,13 @@ OPERATIONS: Mapping[str, type[OwnOperation]] = {  # by kind
 def own_model(name: str, params: Mapping[str, Scalar]) -> OwnWorkload | None:
     """The user's model of that name at these parameters; None where no model is called so."""
     spec = own.from_text(os.environ.get(own.VARIABLE, "")).get(name)
-    return None if spec is None else operation_of(spec, params)
+    return None if spec is None else model_of(spec, params)
 
 
-def operation_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> OwnOperation:
-    """The model that a spec names, at these parameters."""
-    return OPERATIONS[spec.kind](spec, dict(params))
+def model_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> OwnWorkload:
+    """The model that a spec names, or the step of its training, at these parameters."""
+    workload: type[OwnWorkload] = OwnTraining if spec.trains else OPERATIONS[spec.kind]
+    return workload(spec, dict(params))
 
 
 def use_cpu(kind: str) -> None:

@@ -77,12 +77,21 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
 def _traced(module: Any, arrays: Mapping[str, AnyArray], arguments: Any, device: str) -> tuple[Any, int, Any]:
     """The operators with what they are told besides tensors, their FLOPs, and what the module gave."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import FlopCounterMode
 
     from benchbench.workloads._reference.torch_rounding import plain_operators
 
     operators: list[Any] = []
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    own, named = arguments(tensors)
+    with torch.no_grad(), plain_operators(), FlopCounterMode(display=False) as counter, recording(operators):
+        output = module(*own, **named)
+    return operators, counter.get_total_flops(), output
+
+
+def recording(operators: list[Any]) -> Any:
+    """A context in which every operator is added to the list, with what it is told besides tensors."""
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recorder(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -91,11 +100,7 @@ def _traced(module: Any, arrays: Mapping[str, AnyArray], arguments: Any, device:
                 operators.append([name, _told([*args, *(kwargs or {}).values()])])
             return func(*args, **(kwargs or {}))
 
-    tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-    own, named = arguments(tensors)
-    with torch.no_grad(), plain_operators(), FlopCounterMode(display=False) as counter, Recorder():
-        output = module(*own, **named)
-    return operators, counter.get_total_flops(), output
+    return Recorder()
 
 
 def _told(values: Any) -> list[Any]:

@@ -136,17 +136,18 @@ def made_inputs(
     each by itself, so that ranges and kinds stay as they are.
     """
     given = _given(spec, params, module, number)
-    arrays = {name: as_array(tensor) for name, tensor in _named(given).items()}
+    arrays = {name: as_array(tensor) for name, tensor in named_tensors(given).items()}
     if number:
-        first = {name: as_array(each) for name, each in _named(_given(spec, params, module, 0)).items()}
+        before = named_tensors(_given(spec, params, module, 0))
+        first = {name: as_array(each) for name, each in before.items()}
         arrays = dict(other_than(first, arrays, number))
-    return arrays, _arguments_like(given)
+    return arrays, arguments_like(given)
 
 
 Arguments = Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def _arguments_like(given: Any) -> Arguments:
+def arguments_like(given: Any) -> Arguments:
     """A function of tensors by name; the usual cases are plain enough for a compiler to follow."""
     import torch
 
@@ -226,13 +227,14 @@ def _name_of(path: Path_) -> str:
     return ".".join(str(key) for _, key in path)
 
 
-def _named(value: Any) -> dict[str, Any]:
+def named_tensors(value: Any) -> dict[str, Any]:
+    """The tensors in what a model takes or gives, by the way to each."""
     return {_name_of(path): each for path, each in _placed(value)}
 
 
 def outputs_of(value: Any) -> dict[str, Any]:
     """The tensors that a model gave, by name; a single one is the `output`."""
-    return {name or OUTPUT: each for name, each in _named(value).items()}
+    return {name or OUTPUT: each for name, each in named_tensors(value).items()}
 
 
 def places_of_outputs(value: Any) -> dict[str, Path_]:

@@ -95,13 +95,13 @@ class OwnWorkload(Workload):
         """What its `inputs` gives, under one seed or another."""
         number = draw.number(INPUT)
         arrays = cached_arrays(f"inputs {number} of {self!r}", lambda: self.made_inputs(number))
-        return {f"{INPUT}{name}": _as_stored(array, draw) for name, array in arrays.items()}
+        return {f"{INPUT}{name}": as_stored(array, draw) for name, array in arrays.items()}
 
     def weights(self, draw: Draw) -> dict[str, Array]:
         """Parameters and buffers, made once a run: another version or framework would draw others."""
         at = self.at_calibration()
         arrays = cached_arrays(f"weights of {at!r}", at.made_weights)
-        return {f"{WEIGHT}{name}": _as_stored(array, draw) for name, array in arrays.items()}
+        return {f"{WEIGHT}{name}": as_stored(array, draw) for name, array in arrays.items()}
 
     def at_calibration(self) -> Self:
         """At the size at which its weights are made, the same for all sizes of its inputs."""
@@ -267,6 +267,6 @@ def widened(array: AnyArray) -> Any:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _as_stored(array: AnyArray, draw: Draw) -> Array:
+def as_stored(array: AnyArray, draw: Draw) -> Array:
     """Floats as the case's dtype has them, others as they are."""
     return draw.rounded(array) if array.dtype.kind == "f" else array

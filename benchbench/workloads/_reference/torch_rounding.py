@@ -8,6 +8,7 @@ also rounds each result at random, to one of the two neighbours that the dtype h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,11 +29,25 @@ BITS = {  # of the significand, the leading one included
     Dtype.TF32: 24,
     Dtype.FLOAT16: 11,
     Dtype.BFLOAT16: 8,
+    Dtype.AMP_BF16: 8,  # what follows a product is computed in its dtype, but for some norms and sums
 }
+STORED_BITS = {Dtype.AMP_BF16: 24}  # of parameters and what an optimizer keeps, where it is other than that
 OF_FLOAT64, OF_TF32 = 53, 11
 HUGE = 1e300  # a mask's value: no number that is rounded
 # Of aten, by which tensor cores multiply.
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "addmv", "mv", "dot")
+MATRICES = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"))
+PRODUCTS = MATRICES | {"convolution", "convolution_backward"}
+# And that add up many elements besides.
+SUMS = frozenset(
+    (
+        *("sum", "mean", "var", "var_mean", "embedding_dense_backward"),
+        *("native_batch_norm", "native_batch_norm_backward", "native_layer_norm_backward"),
+        *("native_group_norm_backward", "_native_batch_norm_legit", "_batch_norm_with_update"),
+    )
+)
+OF_ACCUMULATORS = 2.0**-24  # the unit roundoff of what sums are kept in
+# Of aten, whose gradient jumps at zero.
+KINKED = ("relu", "relu_", "leaky_relu", "leaky_relu_", "threshold", "threshold_", "abs")
 Operator = Any
 
 
@@ -65,22 +80,72 @@ def _widened(value: Any) -> Any:
 
 
 class Rounding(Widening):
-    """Has every operator's result rounded to a dtype at random; each seed draws otherwise."""
+    """Has every operator's result rounded to a dtype at random; each seed draws otherwise.
 
-    def __init__(self, dtype: Dtype, seed: int) -> None:
+    `sums`: what an operator adds up errs, too, as where it is added in turn in float32: n terms by √(n/2)·u
+    each. On the way back sums are long, and may nearly cancel, as where a norm takes the mean away.
+    `nearest`: rounded so, not at random, as engines do: what is far less than the spacing of a parameter
+    never moves it.
+    """
+
+    def __init__(self, dtype: Dtype, seed: int, *, sums: bool = False, nearest: bool = False) -> None:
         super().__init__()
-        self._bits = BITS[dtype]
-        self._cuts_operands = dtype is Dtype.TF32
+        self._sums, self._nearest = sums, nearest
+        self._computed, self._stored = BITS[dtype], STORED_BITS.get(dtype, BITS[dtype])
+        self._bits = self._computed
+        self._operand_bits = {Dtype.TF32: OF_TF32, Dtype.AMP_BF16: BITS[Dtype.BFLOAT16]}.get(dtype)
         self._source = torch.Generator().manual_seed(seed)
 
     def computed(self, func: Operator, args: Any, kwargs: Any) -> Any:
-        if self._cuts_operands and func.overloadpacket.__name__ in PRODUCTS:
-            args = tree_map(lambda each: self._rounded_copy(each, OF_TF32), args)
+        operands = self._operand_bits
+        if operands and func.overloadpacket.__name__ in PRODUCTS:
+            args = tree_map(lambda each: self._rounded_copy(each, operands), args)
+        name = func.overloadpacket.__name__
+        args = self._summed(name, args) if self._sums and name in PRODUCTS | SUMS else args
         result = super().computed(func, args, kwargs)
         # What an operator only shows again is rounded already, and another rounding leaves it as it is.
         if not getattr(func, "is_view", False):
             tree_map(lambda each: self._round(each, self._bits), result)
+            if result is None:  # it changes what it is given, as an optimizer's kernel for all parameters
+                tree_map(lambda each: self._round(each, self._bits), changed_by(func, args))
         return result
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Within, each optimizer's step is computed in what parameters are stored in."""
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        def to(bits: int) -> Callable[..., None]:
+            def hook(*_: Any) -> None:
+                self._bits = bits
+
+            return hook
+
+        hooks = (
+            register_optimizer_step_pre_hook(to(self._stored)),
+            register_optimizer_step_post_hook(to(self._computed)),
+        )
+        try:
+            yield
+        finally:
+            for each in hooks:
+                each.remove()
+
+    def _summed(self, name: str, args: Any) -> Any:
+        """The arguments, the largest of them as if each of its elements erred while it was added."""
+        tensors = [each for each in args if isinstance(each, torch.Tensor) and each.dtype is torch.float64]
+        if not tensors:
+            return args
+        largest = max(tensors, key=torch.Tensor.numel)
+        # Of matrices rows are added up; of what convolutions and norms get, all but the channels.
+        apart = largest.shape[1] if largest.dim() > 1 and name not in MATRICES else 1
+        terms = largest.shape[-1] if name in MATRICES and largest.dim() else largest.numel() / apart
+        noise = torch.randn(largest.shape, generator=self._source, dtype=torch.float64)
+        erring = largest * (1 + noise * (math.sqrt(terms / 2) * OF_ACCUMULATORS))
+        return tuple(erring if each is largest else each for each in args)
 
     def _rounded_copy(self, value: Any, bits: int) -> Any:
         return self._round(value.clone(), bits) if isinstance(value, torch.Tensor) else value
@@ -93,7 +158,10 @@ class Rounding(Widening):
         if numbers.numel() == 0 or numbers.device.type != "cpu":
             return value
         step = 1 << (OF_FLOAT64 - bits)
-        noise = torch.randint(0, step, numbers.shape, generator=self._source, dtype=torch.int64)
+        if self._nearest:
+            noise = torch.full(numbers.shape, step // 2, dtype=torch.int64)
+        else:
+            noise = torch.randint(0, step, numbers.shape, generator=self._source, dtype=torch.int64)
         beyond = numbers.abs() > HUGE  # infinities too, whose bits must stay; NaN compares false
         as_they_are = numbers[beyond] if bool(beyond.any()) else None
         bits_of = numbers.view(torch.int64)
@@ -101,6 +169,37 @@ class Rounding(Widening):
         if as_they_are is not None:
             numbers[beyond] = as_they_are
         return value
+
+
+class Flipping(Widening):
+    """Exact but for ReLUs and what resembles them: what lies nearest to zero is on the other side.
+
+    `turned`: how many inputs. Their gradient jumps there; `rounding.Flipping` says which these are.
+    """
+
+    def __init__(self, nearest: Any) -> None:
+        super().__init__()
+        self._nearest = nearest
+        self.turned = 0
+
+    def computed(self, func: Operator, args: Any, kwargs: Any) -> Any:
+        if func.overloadpacket.__name__ in KINKED:
+            x = args[0] if func.overloadpacket.__name__.endswith("_") else args[0].clone()
+            flat = x.reshape(-1)
+            places = torch.from_numpy(self._nearest.near_zero(flat.detach().numpy()))
+            flat[places] *= -1
+            self.turned += len(places)
+            args = (x.copy_(flat.view(x.shape)), *args[1:])
+        return super().computed(func, args, kwargs)
+
+
+def changed_by(func: Operator, args: Any) -> list[Any]:
+    """The arguments that an operator changes, as its schema says."""
+    return [
+        given
+        for given, declared in zip(args, func._schema.arguments, strict=False)
+        if declared.alias_info is not None and declared.alias_info.is_write
+    ]
 
 
 @contextmanager
