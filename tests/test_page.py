@@ -1,6 +1,7 @@
 """The HTML page: what it draws is what was measured, nothing in it acts, and a browser shows all of it."""
 
 import gzip
+import html
 import json
 import math
 import os
@@ -20,6 +21,7 @@ import pytest
 from benchbench.documents.document import Document, Plot, SizedValue, Sweep, Sweeps, Tone
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters.html import Html
+from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Cache, Case
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run
@@ -27,6 +29,7 @@ from benchbench.plan.command import command_of
 from studies import page_picture
 from tests.factories import a_case, a_failure, a_hostile_run, a_record, a_run, some_rounds
 from tests.program import accelbench, rows
+from tests.rendering import rendered
 
 BACKENDS = ("torch", "jax", "tensorflow", "onnxruntime")
 
@@ -126,6 +129,31 @@ def test_every_format_gives_the_same_verdict_and_nothing_open_is_green(seed: int
             assert abs(math.log(value / rival["ratio"])) < 0.02
             assert hollow != rival["slower"]
         assert answer.parts[0] == work["winner"] or work["standing"] != "won"
+
+
+def test_all_formats_of_two_hundred_runs_say_the_same() -> None:
+    """On the page, in Markdown and on the terminal as in JSON; nothing open is green."""
+    standings: Counter[str] = Counter()
+    for seed in range(200):
+        found = report_document(measured(works=1, seed=seed, backends=BACKENDS[: 2 + seed % 3]))
+        shown, drawn = sections(page(found)), rendered(found, "markdown")
+        printed = Terminal(200).render(found)
+        (headline,) = found.answer[:1]
+        assert html.escape(str(headline), quote=False) in page(found)
+        assert str(headline) in drawn.replace("\\", "")
+        assert str(headline) in " ".join(printed.split())
+        for table, work in zip(found.tables, found.data["works"], strict=True):
+            standings[work["standing"]] += 1
+            leader = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
+            ratio = leader["ratio"]
+            assert ratio
+            decided = work["standing"] in ("won", "alone")
+            assert (ratio.tone is Tone.GOOD, ratio.unsure) == (decided, not decided), work
+            assert ('<span class="good">1.00×</span>' in shown[table.title]) == decided
+            assert ("1.00× ?" in shown[table.title]) != decided
+            assert read_back(shown[table.title])[0][0][1] != decided
+    assert standings["won"] > 20
+    assert standings["open"] > 20
 
 
 HOSTILE = "<script>alert(1)</script>\"' onload=x javascript:1 </style> {{7*7}} \u202e \x1b[31m &amp;"
