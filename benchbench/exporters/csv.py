@@ -73,12 +73,18 @@ def _value(cell: Cell | None, unit: str | None) -> Any:
     return field(str(cell))
 
 
+def joined(value: Any) -> Any:
+    """Parameters, and several texts, as one text."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={str(each).lower()}" for name, each in value.items())
+    if isinstance(value, tuple | list):
+        return "; ".join(map(str, value))
+    return value
+
+
 def field(value: Any) -> Any:
     """A field on one line that no spreadsheet would run; numbers untouched: a negative one is no formula."""
-    if isinstance(value, Mapping):
-        value = " ".join(f"{name}={str(each).lower()}" for name, each in value.items())
-    if isinstance(value, tuple | list):
-        value = "; ".join(map(str, value))
+    value = joined(value)
     if not isinstance(value, str):
         return value
     text = visible(value)  # a line per row, whatever the text
