@@ -6,6 +6,7 @@ import json
 import math
 import re
 import struct
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -22,10 +23,12 @@ from rich.cells import cell_len
 from benchbench.analyse.rows import COLUMNS
 from benchbench.documents.document import Content, Document, number, table
 from benchbench.documents.run import RunReport, report_document
+from benchbench.errors import UsageError
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.exporters.csv import Csv
 from benchbench.exporters.json import Json
 from benchbench.exporters.markdown import Markdown, escaped
+from benchbench.exporters.parquet import Parquet
 from benchbench.exporters.png import Png
 from benchbench.exporters.svg import Svg
 from benchbench.exporters.terminal import Terminal
@@ -590,3 +593,10 @@ def test_parquet_holds_each_case_and_each_block_and_joins_them() -> None:
     assert {*blocks.column("round").to_pylist()} == {0, 1, 2}
     joined = blocks.join(cases, ["run", "suite", "case"])
     assert {*joined.column("backend").to_pylist()} == {"torch"}
+
+
+def test_without_pyarrow_parquet_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="pyarrow") as told:
+        Parquet().export(report_document(a_run()))
+    assert "accelbench[parquet]" in str(told.value.hint)
