@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,24 @@ def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -
     tolerance = own_reference(model, Dtype.FLOAT32).tolerance
     assert seen_weights(model, tolerance).faint_share < 0.1
     assert not [name for name, each in arrays.items() if each.size > 1 and np.ptp(each) == 0]
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's, as torch saves
+def test_a_saved_keras_model_is_verified_with_the_weights_that_it_has(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    made = runpy.run_path(str(OWN / "keras_digits.py"))["model"](width=2)
+    first, *_, last = (keras_model.as_array(each.value) for each in made.trainable_weights)
+    made.trainable_weights[-1].assign(last + np.arange(10))
+    made.save(tmp_path / "digits.keras")
+    spec = with_kind(parse_spec("digits.keras", str(tmp_path)))
+    model = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
+    weights = [each for name, each in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]
+    assert np.array_equal(weights[0], first)
+    assert any(np.array_equal(each, last + np.arange(10)) for each in weights)
+    assert 0 < deviation(model).ratio < 0.8
+    assert keras.config.dtype_policy().name == "float32"
 
 
 def own_exact(model: OwnOperation) -> Any:
