@@ -78,11 +78,26 @@ def sessions_unchanged() -> Iterator[str]:
         yield f"| {count} | {differ} | {both} |"
 
 
+def wrong_engines() -> Iterator[str]:
+    """By who judges them: how many wrong engines are told, and how many right ones taken for wrong."""
+    yield "| judged by | wrong engines told | right ones called wrong |"
+    yield "| --- | ---: | ---: |"
+    header, _, *rows = map(cells, lines("wrong_engines.md"))
+    for column, judge in enumerate(header[2:], 2):
+        share = []
+        for right in (False, True):
+            answers = [row[column] for row in rows if (row[1] == "right") is right]
+            told = sum(not answer.endswith(("success", "same", "ok")) for answer in answers)
+            share.append(f"{told} of {len(answers)}")
+        yield f"| {judge.removesuffix(', error/allowed')} | {' | '.join(share)} |"
+
+
 QUOTED: dict[tuple[str, str], Callable[[], list[str]]] = {  # page, marker
     ("checking", "grid"): lambda: list(sessions_grid()),
     ("checking", "otherwise"): lambda: list(sessions_otherwise()),
     ("checking", "unchanged"): lambda: list(sessions_unchanged()),
     ("comparing", "rounds"): lambda: list(adaptive_rounds()),
+    ("own_models", "wrong engines"): lambda: list(wrong_engines()),
 }
 
 
