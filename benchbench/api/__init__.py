@@ -26,7 +26,7 @@ MODULES = {  # of this package → its functions
     "machines": ("fleet",),
     "measuring": (
         *("check", "compare_ab", "devices", "doctor", "dry_run"),
-        *("measure_ceilings", "measure_noise", "run", "selftest"),
+        *("measure_ceilings", "measure_noise", "run", "run_model", "selftest"),
     ),
     "stored": (
         *("baseline_set", "folder", "frame", "load", "merge", "profile", "report", "share_run", "validate"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from benchbench.analyse import metrics
 from benchbench.diagnosis import measuring
@@ -17,6 +17,7 @@ from benchbench.errors import member
 from benchbench.gate.stages import CheckedRun, CheckOptions, run_check
 from benchbench.judging import comparison as verdicts
 from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
+from benchbench.launch import model_objects
 from benchbench.model.device import Probe
 from benchbench.model.options import (
     MeasureKeywords,
@@ -71,6 +72,40 @@ def run(
     if not options and suite == "quick":
         asked = replace(asked, suites=())
     return resume_run("" if resume is True else str(resume), asked, root, told, profile=profile)
+
+
+@takes_keywords(without=("model",))
+def run_model(
+    module: Any,
+    inputs: Any,
+    *,
+    name: str = "my_model",
+    loss: Callable[..., Any] | None = None,
+    targets: Callable[..., Any] | None = None,
+    optimizer: Callable[..., Any] | None = None,
+    profile: bool = False,
+    results: str | Path | None = None,
+    on_record: Callable[[Record], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
+    observer: RunObserver | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> Run:
+    """Measure a torch module that lives in memory, as in a notebook; as `run` does one of a file.
+
+    `inputs`: a function whose parameters are sizes, or what it would return: a tensor, a tuple, or a dict,
+    passed by keyword. `name`: what its cases are called. `loss`, `targets`, `optimizer`: as a file defines
+    them, for a step of its training. All of it is sent by value (cloudpickle), from which each process makes
+    it anew; so its run cannot be resumed. The other keywords are those of `run`.
+
+    Raises UsageError for what cannot be sent, too, NothingToMeasure, CannotWrite.
+    """
+    asked = asked_of(run_model, (), given)
+    told = observer or Callbacks(on_record, on_stage)
+    training = {"loss": loss, "targets": targets, "optimizer": optimizer}
+    with model_objects.written(name, module, inputs, training) as file:
+        return measure.measure_suite(
+            replace(asked, model=(str(file),)), results_folder(results), told, profile=profile
+        )
 
 
 @takes_keywords()

@@ -46,7 +46,7 @@ def call_of(
     found = _found(function, FUNCTION, files, most)
     made = _found(setup, SETUP, files, most) if setup else None
     if arguments:
-        files[ARGUMENTS] = _by_value(arguments, "the arguments", most)
+        files[ARGUMENTS] = by_value(arguments, "the arguments", most)
     return Call(
         function=found,
         setup=made,
@@ -101,7 +101,7 @@ def _found(function: Callable[..., Any], file: str, files: dict[str, bytes], mos
     if by_name := _by_name(function):
         return by_name
     name = _name_of(function)
-    files[file] = _by_value(function, name, most)
+    files[file] = by_value(function, name, most)
     return Found(name=name, pickled=file)
 
 
@@ -149,7 +149,7 @@ def _name_of(function: Callable[..., Any]) -> str:
     return f"{where}:{owner.__qualname__}"
 
 
-def _by_value(value: Any, what: str, most: int) -> bytes:
+def by_value(value: Any, what: str, most: int) -> bytes:
     """Raises UsageError, naming what in it cannot be sent."""
     try:
         return _pickled(value, most)

@@ -292,7 +292,8 @@ def describe(
         for own, (step, of_step) in steps.items():
             if own in taken:
                 raise UsageError(
-                    f"{spec.text}: accelbench has a workload named {own!r}.", "Give the file another name."
+                    f"{spec.text}: accelbench has a workload named {own!r}.",
+                    "Give the file, or the model in memory, another name.",
                 )
             if own in found:
                 raise UsageError(f"Two models are named {own!r}.", "Give one of the files another name.")
