@@ -290,6 +290,38 @@ def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
+def test_other_names_are_the_same_work_and_another_operator_is_other_work(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def renamed(model: Any) -> None:
+        model.producer_name = "another"
+        for node in model.graph.node:
+            node.name = f"{node.op_type} of another"
+
+    def another_activation(model: Any) -> None:
+        model.graph.node[7].op_type = "Sigmoid"
+
+    options = ("-b", "onnxruntime", "-p", "batch=2", "--quick", "--rounds", "1", "--threads", "1")
+    cache: Any = {"ACCELBENCH_CACHE": str(tmp_path / "cache")}
+    written(tmp_path)
+    accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
+    written(tmp_path, renamed)
+    accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
+    first, second = sorted(each.name for each in (tmp_path / "results" / "runs").iterdir())
+    assert "1 insufficient" in accelbench("compare", first, second, cwd=tmp_path).stdout
+    (tmp_path / "results" / "runs" / second / "end.json").unlink()
+    written(tmp_path, another_activation)
+    refused = accelbench("run", "--resume", cwd=tmp_path, code=2, **cache)
+    assert "cannot be resumed here" in refused.stderr
+    accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
+    third = max(each.name for each in (tmp_path / "results" / "runs").iterdir())
+    assert "1 incomparable" in accelbench("compare", first, third, cwd=tmp_path).stdout
+    accelbench("baseline", "set", "main", first, "--accept", cwd=tmp_path)
+    accelbench("check", third, "--baseline", "main", cwd=tmp_path, code=11)
+
+
+@pytest.mark.real
 def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from benchbench.backends.torch import Torch
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
-from benchbench.worker.own import torch_module
+from benchbench.worker.own import torch_module, torch_program
 from benchbench.worker.own.describe import described
 from benchbench.worker.own.reference import own_expected, own_reference
 from benchbench.worker.own.torch_reference import outputs, wide_step
@@ -107,6 +107,19 @@ def test_its_float64_is_that_of_the_module(folder: Path, name: str) -> None:
     with torch.no_grad():
         (exact,) = computed_in(Widening(), lambda: {"": module(*inputs)}).values()
     assert relative_error(outputs(model, Dtype.FLOAT32, 0)["output"], exact.numpy()) < 1e-14
+
+
+def test_what_it_makes_itself_lies_where_it_is_run(tmp_path: Path) -> None:
+    class Placed(nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.arange(x.shape[1], dtype=torch.float32)
+
+    torch.export.save(torch.export.export(Placed(), (torch.zeros(2, 3),)), tmp_path / "placed.pt2")
+    module = torch_module.built(parse_spec("placed.pt2", str(tmp_path)), {})
+    torch_program.place_on(module, "meta")
+    assert module(torch.zeros(2, 3, device="meta")).device.type == "meta"
+    torch_program.place_on(module, "cpu")
+    assert module(torch.zeros(2, 3)).tolist() == [[0, 1, 2]] * 2
 
 
 def forgotten_bias(module: Any) -> None:

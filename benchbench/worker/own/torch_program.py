@@ -55,6 +55,19 @@ def module_of(program: Any) -> Any:
     return module
 
 
+def place_on(module: Any, device: Any) -> None:
+    """Have what the program makes itself, as by `arange`, lie on that device: it has named the exporter's."""
+    import torch
+
+    def placed(value: Any) -> Any:
+        return torch.device(device) if isinstance(value, torch.device) else value
+
+    for node in module.graph.nodes:
+        node.args = tuple(map(placed, node.args))
+        node.kwargs = {name: placed(value) for name, value in node.kwargs.items()}
+    module.recompile()
+
+
 def axes_of(program: Any) -> dict[Any, tuple[str, int]]:
     """The symbol of each axis that may have any size → its name, and the size that it has in the example."""
     found: dict[Any, tuple[str, int]] = {}

@@ -14,7 +14,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.own import KINDS, ModelSpec
-from benchbench.worker.own import torch_graph, torch_module
+from benchbench.worker.own import torch_graph, torch_module, torch_program
 from benchbench.worker.own.source import BATCH, Loaded
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
@@ -165,6 +165,8 @@ class TorchWorkload(OwnWorkload):
     def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
         """The module with these weights."""
         module = torch_module.built(self.spec, self.sizes).to(device=device, dtype=dtype)
+        if self.spec.is_program:
+            torch_program.place_on(module, device)
         load_weights(module, arrays)
         return module
 
