@@ -192,7 +192,9 @@ def test_names_are_words_and_no_path_of_this_machine_is_stored(file: str, stem: 
 def test_a_model_of_another_revision_is_in_the_checkout() -> None:
     spec = parse_spec("lib/m.py:Net", "/here")
     assert own.folder_of(spec) == "/here/lib"
-    assert own.moved(spec, "/tree/lib").file == "/tree/lib/m.py"
+    moved = own.moved(spec, {"/here": "/tree", "/here/lib": "/tree/lib"})
+    assert (moved.folder, moved.file) == ("/tree", "/tree/lib/m.py")
+    assert own.moved(spec, {"/here/lib": "/tree/lib"}).folder == "/here"
 
 
 def test_only_a_model_that_was_asked_for_here_is_known(

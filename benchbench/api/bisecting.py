@@ -12,17 +12,19 @@ from benchbench.errors import UsageError
 from benchbench.judging.bisection import CONFIRMING, LOOKS
 from benchbench.judging.comparison import THRESHOLD, valid_threshold
 from benchbench.launch.project import user_code
+from benchbench.model import own
 from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, asked_of, several, takes_keywords
 from benchbench.plan.versions import Version, releases, revisions
 from benchbench.running.bisect_plan import BisectPlan, plan_bisection
 from benchbench.running.bisecting import Bisection, BisectObserver, BisectOptions, bisect_versions
+from benchbench.running.measure import model_specs
 from benchbench.store.selectors import results_folder
 
 MOST = 100  # pairs
 CONFIDENCE = 0.95
 
 
-@takes_keywords(without=("model", "max_error", "rounds", "budget_s"))
+@takes_keywords(without=("max_error", "rounds", "budget_s"))
 def bisect(
     backend: str = "",
     versions: Names = (),
@@ -60,7 +62,7 @@ def bisect(
     return bisect_versions(asked, results_folder(results), observer or BisectObserver())
 
 
-@takes_keywords(without=("model", "max_error", "rounds", "budget_s"))
+@takes_keywords(without=("max_error", "rounds", "budget_s"))
 def plan_bisect(
     backend: str = "",
     versions: Names = (),
@@ -118,7 +120,7 @@ def _row(
         if backend or versions or any(ends):
             named = "A row is of a backend's versions, or of revisions."
             raise UsageError(named, "accelbench bisect --rev v1.0..HEAD -w my_workload")
-        return revisions(rev, user_code())
+        return revisions(rev, user_code(), [own.folder_of(spec) for spec in model_specs(options)])
     if not backend:
         hint = (
             "accelbench bisect torch 2.9..2.13 -w resnet50_infer; accelbench bisect --rev v1.0..HEAD -w mine"

@@ -17,7 +17,7 @@ from benchbench.model.options import MeasureOptions
 
 
 @app.command("bisect", rich_help_panel=COMPARE)
-@measure_options(without=("model", "max_error", "rounds", "budget_s"))
+@measure_options(without=("max_error", "rounds", "budget_s"))
 def bisect_(
     *,
     of: Annotated[
@@ -64,7 +64,7 @@ def bisect_(
 
     Environments that are missing are built when they are needed; --dry-run shows what they take.
 
-    Examples: accelbench bisect torch 2.9..2.13 -w resnet50_infer; accelbench bisect --rev v1.0..HEAD -w mine
+    Examples: accelbench bisect torch 2.9..2.13 -w conv; accelbench bisect --rev v1.0..HEAD --model my.py
     """
     from benchbench import api
     from benchbench.cli.bisect_live import BisectLines

@@ -17,6 +17,7 @@ from benchbench.judging.check import Confirmation, GateResult, check_interleaved
 from benchbench.judging.pairs import LEAST_PROCESSES
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_of
+from benchbench.launch import catalogue
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
@@ -175,6 +176,12 @@ class _Stages:
                 f"Baseline {name!r} has functions of yours, which it cannot call.",
                 CALL_AGAIN.format(name=name),
             )
+        models = {case.workload for case in cases if case.suite == suite.OWN_SUITE}
+        if unnamed := sorted(models - catalogue.models_in(models).keys()):
+            raise UsageError(
+                f"Baseline {name!r} has a model of yours, {', '.join(unnamed)}: nothing says where it is.",
+                f"accelbench check --baseline {name} --model FILE.py",
+            )
         _only_code(sides, cases)
         terms = self._terms(sessions[-1], asked.measure.rounds or sessions[-1].policy.rounds)
         return sessions, measure_cases(cases, terms, asked.measure.pythons, asked.results, self.observer)
@@ -254,7 +261,7 @@ def thresholds(
     known = {name: name for name in suite.suite_names()}
     known |= {suite.thresholds_of(name, judge)[0]: name for name in project.run.suite}
     for name in names:
-        if not suites and name not in known and name != "defaults":
+        if not suites and name not in known and name not in suite.UNFILED:
             tell(f"suite {name!r} is not found by name: give --suite FILE for its thresholds")
     chosen = suites or [known[name] for name in names if name in known]
     patterns = [rule for name in chosen for rule in suite.thresholds_of(name, judge)[1]]

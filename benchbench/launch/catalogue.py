@@ -7,6 +7,7 @@ process of its own: what exits, hangs or crashes there costs only that file, and
 from __future__ import annotations
 
 import ast
+import dataclasses
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -32,6 +33,7 @@ from benchbench.launch.user_files import (
 )
 from benchbench.model import own
 from benchbench.model.case import Scalar
+from benchbench.model.own import ModelSpec
 from benchbench.reading import read_file
 from benchbench.registry import WORKLOADS
 from benchbench.workloads.base import Workload
@@ -138,6 +140,12 @@ def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
     _models.update(models)
     with project.with_models({name: model.spec for name, model in models.items()}):
         yield
+
+
+def models_of(specs: Sequence[ModelSpec]) -> list[str] | None:
+    """The names of these models, if all of them are described."""
+    known = {dataclasses.replace(each.spec, is_quiet=False): name for name, each in _models.items()}
+    return [known[spec] for spec in specs] if known.keys() >= {*specs} else None
 
 
 def models_in(names: Iterable[str]) -> dict[str, str]:

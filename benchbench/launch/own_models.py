@@ -189,13 +189,16 @@ class OwnModel:
         return dict.fromkeys(others.difference(self.kind.frameworks), reason)
 
     def __call__(self, **params: Scalar) -> OwnModelSize:
-        """The model at these sizes. Raises UsageError where it cannot be made at them."""
+        """The model at these sizes. Where it cannot be described at them, its work counts as none."""
         return self._at(tuple({**self.fields(), **params}.items()))
 
     def _sized(self, params: tuple[tuple[str, Scalar], ...]) -> OwnModelSize:
         chosen, graph = dict(params), self._graph
         if chosen != self.fields():
-            facts = _asked(self.spec, chosen, self._ask)
+            try:
+                facts = _asked(self.spec, chosen, self._ask)
+            except UsageError:  # it is measured all the same, beside the others: its row will say why
+                return OwnModelSize(params=chosen, flops=0, floats=0, other_bytes=0, work_version="")
             assert facts.graph
             graph = facts.graph
         return OwnModelSize(

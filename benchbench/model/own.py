@@ -123,11 +123,11 @@ def folder_of(spec: ModelSpec) -> str:
     return str(PurePath(spec.file).parent) if spec.file else spec.folder
 
 
-def moved(spec: ModelSpec, folder: str) -> ModelSpec:
-    """The same model in another folder, such as a checkout of another revision."""
-    if spec.file:
-        return dataclasses.replace(spec, folder=folder, file=str(PurePath(folder) / PurePath(spec.file).name))
-    return dataclasses.replace(spec, folder=folder)
+def moved(spec: ModelSpec, folders: Mapping[str, str]) -> ModelSpec:
+    """The same model where its folders are now, by where they were: in a checkout of another revision."""
+    own = folder_of(spec)
+    file = str(PurePath(folders.get(own, own)) / PurePath(spec.file).name) if spec.file else ""
+    return dataclasses.replace(spec, folder=folders.get(spec.folder, spec.folder), file=file)
 
 
 def looks_like_model(text: str) -> bool:

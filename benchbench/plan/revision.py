@@ -7,7 +7,7 @@ import re
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -72,11 +72,17 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
     models = own.from_text(code.models)
     folders = [own.folder_of(spec) for spec in models.values()]
     roots = {each: _root(each) for each in (*code.workloads, *code.python_path, *code.sources, *folders)}
+    for spec in models.values():
+        if not roots[own.folder_of(spec)]:
+            raise UsageError(f"rev:{revision} needs {spec.text} in a git repository.", "Commit it to one.")
     if not any(roots[each] for each in (*code.workloads, *folders)):
         raise UsageError(
             f"rev:{revision} needs workloads in a git repository.",
             "Name their folder in accelbench.toml: [code], workloads = […]; or in ACCELBENCH_WORKLOADS.",
         )
+    for spec in models.values():  # what it opens, or imports, from where it was asked for
+        if _root(spec.folder) == roots[own.folder_of(spec)]:
+            roots[spec.folder] = roots[own.folder_of(spec)]
     with tempfile.TemporaryDirectory(prefix="accelbench-") as place:
         trees = {
             root: _tree(root, revision, Path(place) / str(number))
@@ -90,9 +96,7 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
             workloads=tuple(moved[each] for each in code.workloads),
             python_path=tuple(moved[each] for each in code.python_path),
             sources=tuple(moved[each] for each in code.sources),
-            models=own.as_text(
-                {name: own.moved(spec, moved[own.folder_of(spec)]) for name, spec in models.items()}
-            ),
+            models=own.as_text({name: own.moved(spec, moved) for name, spec in models.items()}),
         )
 
 
@@ -104,13 +108,13 @@ class Commit:
     subject: str
 
 
-def first_parents(good: str, bad: str, code: UserCode) -> list[Commit]:
+def first_parents(good: str, bad: str, code: UserCode, more: Sequence[str] = ()) -> list[Commit]:
     """`good`, and every commit from there to `bad` along first parents: a merge is one step of its branch.
 
-    Of the repository that all of the user's code lies in. Raises UsageError, also where `good` is not among
-    the ancestors of `bad`.
+    Of the repository that all of the user's code lies in, that of the folders `more` too. Raises UsageError,
+    also where `good` is not among the ancestors of `bad`.
     """
-    folders = (*code.workloads, *code.python_path, *code.sources)
+    folders = (*code.workloads, *code.python_path, *code.sources, *more)
     roots = {root for root in map(_root, folders) if root}
     if len(roots) != 1:
         found = f"It lies in {len(roots)}: {', '.join(sorted(roots))}." if roots else "It lies in none."

@@ -136,6 +136,8 @@ def suite_names() -> list[str]:
 
 
 OWN_SUITE = "own"  # of the user's models
+DEFAULTS = "defaults"  # of workloads that no suite names
+UNFILED = (OWN_SUITE, DEFAULTS)  # suites that no file defines
 
 
 def own_suite(models: Sequence[str]) -> Suite:
@@ -323,7 +325,7 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Ent
     for name in selection.workloads:
         catalogue.workload_named(name)
         if name not in present:
-            entries.append(("defaults", Entry(workload=name, dtype=[Dtype.FLOAT32])))
+            entries.append((DEFAULTS, Entry(workload=name, dtype=[Dtype.FLOAT32])))
     return _overridden(entries, selection)
 
 

@@ -84,12 +84,15 @@ def _numbers(label: str) -> tuple[int, ...]:
     return tuple(map(int, label.split(".")))
 
 
-def revisions(text: str, code: UserCode) -> list[Version]:
-    """`good..bad`: the commits from one to the other along first parents; without `bad`, to HEAD."""
+def revisions(text: str, code: UserCode, folders: Sequence[str] = ()) -> list[Version]:
+    """`good..bad`: the commits from one to the other along first parents; without `bad`, to HEAD.
+
+    `folders`: others than those of `code` that the user's code is in. Raises UsageError.
+    """
     good, dots, bad = text.partition(RANGE)
     if not dots or not good.strip():
         raise UsageError(f"{text!r} is no range of revisions.", f"accelbench bisect --rev v1.0{RANGE}HEAD")
     return [
         Version(label=short(commit.name), revision=commit.name, about=commit.subject)
-        for commit in first_parents(good.strip(), bad.strip() or "HEAD", code)
+        for commit in first_parents(good.strip(), bad.strip() or "HEAD", code, folders)
     ]

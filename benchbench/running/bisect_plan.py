@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchbench.analyse.metrics import Metric
-from benchbench.environments import interpreters
 from benchbench.environments.build import BuildPlan, build_request, planned_environment
 from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import CannotBuild, UnreadableInput
@@ -17,7 +16,8 @@ from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.plan.versions import Version
-from benchbench.running.bisecting import BisectObserver, BisectOptions
+from benchbench.running.bisecting import BisectObserver, BisectOptions, describing, is_missing
+from benchbench.running.measure import models_described
 from benchbench.running.request import request, with_project
 from benchbench.stats import deviation
 from benchbench.store import runs, selectors
@@ -59,7 +59,8 @@ class BisectPlan:
 def plan_bisection(asked: BisectOptions, results: Path, observer: BisectObserver) -> BisectPlan:
     """Nothing is measured or kept. Raises UsageError."""
     options = with_project(asked.measure)
-    names = {entry.workload for _, entry in request(options).entries}
+    with models_described(describing(asked.versions, options), observer) as models:
+        names = {entry.workload for _, entry in request(options, models).entries}
     backends = {version.target.partition("@")[0] for version in asked.versions if version.target}
     found = pair_deviation(_recent(results), names, backends or set(options.backends), asked.metric)
     pythons = absolute_interpreters(options.pythons)
@@ -84,8 +85,7 @@ def plan_bisection(asked: BisectOptions, results: Path, observer: BisectObserver
 def _planned(
     version: Version, pythons: Iterable[str], variant: str, observer: BisectObserver
 ) -> PlannedVersion:
-    label = interpreters.split_name(version.target)[1] if version.target else ""
-    if not label or version.target in {*pythons, *interpreters.environment_names()}:
+    if not version.target or not is_missing(version.target, pythons):
         return PlannedVersion(version=version)
     try:
         asked = build_request(version.target, (), variant=variant or None)

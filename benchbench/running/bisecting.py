@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ from benchbench.plan.devices import check_devices, devices_asked
 from benchbench.plan.rerun import Variant, altered, why_not
 from benchbench.plan.revision import checked_out
 from benchbench.plan.versions import Version
-from benchbench.running.measure import Team, ready, staffed
+from benchbench.running.measure import Team, models_described, ready, staffed
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import WAYS, Recorder, keep_profiles, run_head
 from benchbench.running.request import Request, request, with_project
@@ -126,10 +126,11 @@ class Bisection:
 def bisect_versions(asked: BisectOptions, results: Path, observer: BisectObserver) -> Bisection:
     """Search the row. Raises UsageError, NothingToMeasure, CannotBuild of an end, CannotWrite."""
     options = with_project(asked.measure)
-    terms = request(options)
     selectors.follow_stored(results)
     pythons = absolute_interpreters(options.pythons)
     with ExitStack() as stack:
+        models = stack.enter_context(models_described(describing(asked.versions, options), observer))
+        terms = request(options, models)
         row = _Row(asked, terms, options, pythons, results, observer, stack)
         known = row.known_targets()
         tell = stack.enter_context(ready(known, options.wait_s, results, observer))
@@ -138,6 +139,19 @@ def bisect_versions(asked: BisectOptions, results: Path, observer: BisectObserve
         if tell:
             tell()
         return search.searched()
+
+
+def describing(versions: Sequence[Version], options: MeasureOptions) -> MeasureOptions:
+    """The options as they say who describes the user's models: the first version that is there."""
+    pythons = absolute_interpreters(options.pythons)
+    there = [each.target for each in versions if each.target and not is_missing(each.target, pythons)]
+    return replace(options, backends=tuple(there[:1]) or options.backends)
+
+
+def is_missing(target: str, pythons: Iterable[str]) -> bool:
+    """Whether the environment of a target has still to be built. `pythons`: names with an interpreter."""
+    label = interpreters.split_name(target)[1]
+    return bool(label) and target not in {*pythons, *interpreters.environment_names()}
 
 
 class _Unmeasured(Exception):
@@ -211,14 +225,9 @@ class _Row:
     def known_targets(self) -> list[Target]:
         """The targets of the ends, as far as they need not be built."""
         chosen = [self.asked.versions[0], self.asked.versions[-1]]
-        named = [each.target for each in chosen if each.target and not self._is_missing(each)]
+        named = [each.target for each in chosen if each.target and not is_missing(each.target, self._pythons)]
         wanted = named or list(self._options.backends)
         return targets(wanted, self._pythons, sys.executable) if wanted else []
-
-    def _is_missing(self, version: Version) -> bool:
-        """Whether the environment of a version has still to be built."""
-        label = interpreters.split_name(version.target)[1]
-        return bool(label) and version.target not in {*self._pythons, *interpreters.environment_names()}
 
     def tell(self, text: str) -> None:
         """A line for whoever looks on."""
@@ -272,7 +281,7 @@ class _Row:
     def _targets_of(self, version: Version) -> list[Target]:
         if not version.target:
             return targets(self._options.backends, self._pythons, sys.executable)
-        if self._is_missing(version):
+        if is_missing(version.target, self._pythons):
             self._build(version.target)
         return targets([version.target], self._pythons, sys.executable)
 

@@ -38,7 +38,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import Call
 from benchbench.model.options import MeasureOptions
-from benchbench.model.own import parse_spec
+from benchbench.model.own import ModelSpec, parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.rerun import replan
@@ -215,17 +215,22 @@ def _planned(asked: Request, targets: Sequence[Target], observer: RunObserver) -
         return Bench(pools, observer).plan(asked, measured=False)
 
 
+def model_specs(options: MeasureOptions) -> list[ModelSpec]:
+    """Where the models are that are asked for. Raises UsageError."""
+    return [parse_spec(text, paths.working_folder()) for text in options.model]
+
+
 @contextmanager
 def models_described(options: MeasureOptions, observer: RunObserver) -> Iterator[Sequence[str]]:
     """The names of the user's models that are asked for, which are workloads from here on. Raises UsageError.
 
     A worker of the first target that takes their kind describes them, and stays: it is asked again about
-    other sizes.
+    other sizes. What is described already is not described anew.
     """
-    if not options.model:
-        yield ()
+    specs = model_specs(options)
+    if (known := catalogue.models_of(specs)) is not None:
+        yield known
         return
-    specs = [parse_spec(text, paths.working_folder()) for text in options.model]
     for spec in specs:
         own_models.remember(spec)
     with ExitStack() as pools:

@@ -86,7 +86,7 @@ def with_project(options: MeasureOptions) -> MeasureOptions:
     return dataclasses.replace(
         options,
         suites=options.suites or (() if options.model else tuple(usual.suite)),
-        backends=options.backends or tuple(usual.backend),
+        backends=options.backends or tuple(usual.backend) or own_engines(own_models.kinds_of(options.model)),
     )
 
 
@@ -101,8 +101,7 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
 
     Raises UsageError.
     """
-    wanted = options.backends or own_engines(own_models.kinds_of(options.model))
-    return choose_targets(wanted, options.pythons, sys.executable, labelled=labelled)
+    return choose_targets(options.backends, options.pythons, sys.executable, labelled=labelled)
 
 
 def targets_of_kind(options: MeasureOptions, kind: str) -> list[Target]:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_result
 from benchbench.worker.verify import (
+    FLOAT64_FACTOR,
     SPARED,
     STEPS,
+    VERIFIABLE,
     Reference,
     accumulation,
     checked_at,
@@ -40,9 +42,7 @@ if TYPE_CHECKING:
 UNCALIBRATED = 2.0  # int8's scales are of the first inputs: what exceeds their range is cut
 FLIPS_TOLERATED = 1.5  # times the error of ReLUs that rounding may turn: more of them than a program has
 DRAWS = 3  # of a network's rounding
-FLOAT64_FACTOR = 4.0  # times more in float64: the reference errs as much, and roots by some ulps
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
-VERIFIABLE = 0.5  # relative error of a draw beyond which a tensor tells nothing in its dtype
 
 
 def keep_freed_memory() -> None:

@@ -32,6 +32,8 @@ STEPS = 3  # of training: the second sees the first update, the third the moment
 LAMBDA = (
     6.0  # chance that accumulating alone exceeds λ√n·u: 2·exp(−λ²/2) = 3e-8 (Higham & Mary 2019, Thm 2.4)
 )
+FLOAT64_FACTOR = 4.0  # times more in float64: the reference errs as much, and roots by some ulps
+VERIFIABLE = 0.5  # relative error of a draw beyond which a tensor tells nothing in its dtype
 UNIT_ROUNDOFF = {
     Dtype.FLOAT64: 2**-53,
     Dtype.FLOAT32: 2**-24,

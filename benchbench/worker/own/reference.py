@@ -19,8 +19,7 @@ from benchbench.worker.causes import one_line
 from benchbench.worker.own import jax_reference, keras_reference, onnx_reference, torch_reference
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.random_cache import cached_arrays, cached_result
-from benchbench.worker.reference import FLOAT64_FACTOR, VERIFIABLE
-from benchbench.worker.verify import UNIT_ROUNDOFF, Reference, relative_error
+from benchbench.worker.verify import FLOAT64_FACTOR, UNIT_ROUNDOFF, VERIFIABLE, Reference, relative_error
 
 DRAWS = 2  # they agree within some per cent
 MOST_FAINT = (

@@ -24,6 +24,7 @@ from benchbench.arrays import AnyArray
 from benchbench.errors import UsageError
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
+from benchbench.worker.own.uncached import UncachedLoader, import_from
 from benchbench.workloads.base import SEED
 
 _variants: dict[tuple[str, str], ModuleType] = {}
@@ -103,8 +104,7 @@ class Sought:
 @contextmanager
 def in_folder(spec: ModelSpec) -> Iterator[None]:
     """As if the user's program had been started there; what it raises is a mistake in the file."""
-    if spec.folder not in sys.path:
-        sys.path.insert(0, spec.folder)
+    import_from(spec.folder)
     with chdir(spec.folder) if os.path.isdir(spec.folder) else chdir("."):
         yield
 
@@ -117,19 +117,18 @@ def imported(spec: ModelSpec, variant: str = "") -> ModuleType:
             _variants[spec.module, variant] = importlib.import_module(spec.module)
         return _variants[spec.module, variant] if variant else importlib.import_module(spec.module)
     path = Path(spec.file)
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+    import_from(str(path.parent))
     name = f"accelbench_own_{spec.stem}" + (f" {variant}" if variant else "")
     if known := sys.modules.get(name):
         return known
-    found = importlib.util.spec_from_file_location(name, path)
+    loader = UncachedLoader(name, str(path))
+    found = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert found
-    assert found.loader  # a file that ends in .py has one
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # as import does: what it defines may look itself up
     seed_everything(0)
     try:
-        found.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

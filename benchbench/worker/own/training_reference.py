@@ -22,17 +22,13 @@ from benchbench.worker.own.source import ModelMistake, seed_everything
 from benchbench.worker.own.torch_training import OwnTraining
 from benchbench.worker.own.workload import WEIGHT, widened
 from benchbench.worker.random_cache import cached_normal, cached_result
-from benchbench.worker.reference import (
-    FLIPS_TOLERATED,
-    FLOAT64_FACTOR,
-    VERIFIABLE,
-    flipping_in,
-    storage_errors,
-)
+from benchbench.worker.reference import FLIPS_TOLERATED, flipping_in, storage_errors
 from benchbench.worker.verify import (
+    FLOAT64_FACTOR,
     SPARED,
     UNIT_ROUNDOFF,
     UPDATE,
+    VERIFIABLE,
     Reference,
     relative_error,
     trained_elements,

@@ -1,0 +1,237 @@
+"""What else is done with a model of the user's: compared, gated, profiled, resumed, searched by revision."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import benchbench
+from benchbench.model.own import parse_spec
+from benchbench.model.status import Verdict
+from benchbench.running.observer import RunObserver
+from benchbench.worker.own import torch_module
+from tests.program import accelbench, environment, records, rows, started, wait_for
+from tests.test_architecture import ROOT
+
+pytestmark = [pytest.mark.real]
+EAGER = ("-b", "torch", "--mode", "eager", "--quick", "--threads", "1")
+SMALL = """import os
+import time
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 3:
+            os._exit(7)
+        if x.shape[0] == 5:
+            time.sleep(60)
+        return torch.relu(self.layer(x))
+
+
+def inputs(batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, 4)
+"""
+DEEPER = SMALL.replace("torch.relu(self.layer(x))", "torch.relu(self.layer(self.layer(x)))")
+
+
+def command(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    return accelbench(*arguments, cwd=cwd, code=code, ACCELBENCH_WORKLOADS="")
+
+
+class Notes(RunObserver):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=t", "-c", "user.email=t@t")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def commit(folder: Path, message: str) -> None:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", message)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a model in it, which is the working folder."""
+    for name, value in environment(ACCELBENCH_WORKLOADS="").items():
+        if name.startswith("ACCELBENCH"):
+            monkeypatch.setenv(name, value)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "small.py").write_text(SMALL)
+    (folder / ".gitignore").write_text("results\n")
+    git(folder, "init", "-q", "-b", "main", ".")
+    commit(folder, "one")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(place: Path) -> None:
+    text = SMALL.replace("(4, 4)", "(\n            4, 4\n        )")
+    (place / "small.py").write_text("# a comment\n" + text)
+    notes = Notes()
+    found = benchbench.check(
+        ab="rev:main",
+        model="small.py",
+        backends="torch",
+        modes="eager",
+        preset="quick",
+        rounds=3,
+        threads=1,
+        confirm=False,
+        observer=notes,
+    )
+    assert Verdict.INCOMPARABLE not in [each.verdict for each in found.result.findings]
+    assert len({record.outcome.workload_version for record in found.run.records}) == 1  # type: ignore[union-attr]
+    assert sum("verified against its own float64" in line for line in notes.lines) == 1
+    assert not [line for line in notes.lines if "is not found by name" in line]
+
+
+def test_another_layer_is_other_work(place: Path) -> None:
+    (place / "small.py").write_text(DEEPER)
+    sides = ("--ab", "rev:main", "mode=eager")
+    shown = command("compare", *sides, "--model", "small.py", *EAGER, "--rounds", "1", cwd=place).stdout
+    assert "incomparable  small(batch=2)" in shown
+    assert "workload version own:" in shown
+
+
+def test_a_revision_of_a_file_that_no_repository_has_says_so(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL)
+    sides = ("--ab", "rev:main", "mode=eager", "--model", "small.py")
+    shown = command("compare", *sides, *EAGER, cwd=tmp_path, code=2).stderr
+    assert "rev:main needs small.py in a git repository" in shown
+
+
+def test_a_run_of_a_model_is_profiled_and_shown(place: Path) -> None:
+    command("run", "small.py", *EAGER, "--rounds", "1", "--profile", cwd=place)
+    profiled = command("profile", "latest", cwd=place).stdout
+    assert "aten::addmm" in profiled
+    page = command("report", "latest", "--format", "html", cwd=place).stdout
+    assert "error/allowed" in page
+    assert "small" in page
+
+
+def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
+    command("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
+    command("baseline", "set", "main", "latest", "--accept", cwd=place)
+    unnamed = command("check", "--baseline", "main", cwd=place, code=2).stderr
+    assert "has a model of yours, small" in unnamed
+    assert "--model FILE.py" in unnamed
+    (place / "small.py").write_text("# a comment\n" + SMALL)
+    found = benchbench.check(baseline="main", model="small.py", rounds=3, confirm=False)
+    assert Verdict.INCOMPARABLE not in [each.verdict for each in found.result.findings]
+    assert "small(batch=2)/float32/eager@torch:cpu" in command("history", cwd=place).stdout
+
+
+def test_a_run_that_was_killed_in_its_second_round_is_finished_by_the_same_model_only(place: Path) -> None:
+    process = started("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
+    wait_for(lambda: len(records(place)) >= 1, 120)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    (run,) = (place / "results" / "runs").iterdir()
+    before = records(place)
+    (place / "small.py").write_text(DEEPER)
+    refused = command("run", "--resume", "--model", "small.py", cwd=place, code=2)
+    assert "small: version own:" in refused.stderr
+    (place / "small.py").write_text(SMALL)
+    command("run", "--resume", "--model", "small.py", cwd=place)
+    after = records(place)
+    assert after[: len(before)] == before
+    assert [json.loads(line)["round"] for line in after] == [1, 2, 3]
+    assert json.loads((run / "end.json").read_text())["records"] == 3
+
+
+def test_sizes_at_which_a_model_exits_or_hangs_have_a_status_and_the_others_are_measured(place: Path) -> None:
+    sizes = ("-p", "batch=3,5,2", "--timeout", "15")
+    command("run", "small.py", *EAGER, "--rounds", "1", *sizes, cwd=place, code=4)
+    found = {row["params"]["batch"]: (row["status"], row["message"]) for row in rows(place)}
+    assert {batch: status for batch, (status, _) in found.items()} == {2: "ok", 3: "failed", 5: "failed"}
+    assert "ended with exit code 7" in found[3][1]
+    assert "no answer after" in found[5][1]
+
+
+@pytest.mark.slow
+def test_the_revision_that_made_a_model_slower_is_named(place: Path) -> None:
+    """Its code is beside it, and where it was asked for: both are taken from each revision."""
+    (place / "lib").mkdir()
+    text = SMALL.replace("import os\n", "import os\nfrom pauses import pause\n")
+    text = text.replace("return torch.relu", "pause()\n        return torch.relu")
+    (place / "lib" / "net.py").write_text(text)
+    (place / "pauses.py").write_text("def pause(): pass\n")
+    commit(place, "two")
+    (place / "pauses.py").write_text("import time\ndef pause(): time.sleep(0.01)\n")
+    commit(place, "three")
+    (place / "lib" / "other.py").write_text("")
+    commit(place, "four")
+    shown = command(
+        "bisect", "--rev", "HEAD~2..HEAD", "--model", "lib/net.py", *EAGER, "--no-profile", cwd=place
+    ).stdout
+    assert "(three) is slower than" in shown
+    assert "confirmed beside it" in shown
+
+
+def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_path: Path) -> None:
+    """What it imports, too: Python itself would take the bytecode that it kept."""
+    text = "import torch\nimport beside\nfrom torch import nn\nmodel = nn.Linear(beside.WIDTH, {width})\n"
+    inputs = "def inputs(): return torch.randn(1, beside.WIDTH)\n"
+    found = []
+    for width in (2, 3):
+        (tmp_path / "beside.py").write_text(f"WIDTH = {width}\n")
+        (tmp_path / "mine.py").write_text(text.format(width=width) + inputs)
+        for name in ("beside.py", "mine.py"):
+            os.utime(tmp_path / name, (1e9, 1e9))
+        spec = parse_spec("mine.py", str(tmp_path))
+        module = torch_module.built(spec, {})
+        found.append((module.in_features, module.out_features))
+        torch_module.load.cache_clear()
+        for name in ("beside", "accelbench_own_mine"):
+            del sys.modules[name]
+    assert found == [(2, 2), (3, 3)]
+
+
+def test_a_model_is_verified_where_torch_and_numpy_alone_are_installed(tmp_path: Path) -> None:
+    """As in an environment of a version of torch, whose worker makes the reference."""
+    script = """
+import sys
+from importlib.metadata import packages_distributions
+ours = ("autograd", "msgspec", "typer", "rich", "scipy", "pydantic")
+assert {*ours} <= {*packages_distributions()}
+sys.modules.update(dict.fromkeys(ours))
+from benchbench.backends.torch import Torch
+from benchbench.worker.jobs import answer_job
+about = {"workload": "convolutions", "params": {"batch": 2, "size": 33, "width": 8}, "placement": {}}
+job = {"kind": "reference", "about": about, "dtype": "float32", "threads": 1, "seed": 0}
+found = answer_job(Torch(), job)["reference"]
+assert found["tolerance"] and not found["unverified"], found
+"""
+    from benchbench.model import own
+
+    spec = parse_spec("convolutions.py", str(ROOT / "tests" / "own"))
+    env: dict[str, Any] = {**os.environ, own.VARIABLE: own.as_text({"convolutions": spec})}
+    env |= {"ACCELBENCH_DRAWN": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
