@@ -14,7 +14,6 @@ pytest.importorskip("torch")
 
 import numpy as np
 import torch
-from torch import nn
 
 from benchbench import registry
 from benchbench.backends.torch import Torch
@@ -28,9 +27,9 @@ from benchbench.worker.own.workload import OwnInference
 from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements, relative_error
 from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in
 from benchbench.workloads.base import Draw
+from tests.own_mutants import MODELS, MUTANTS
 
 OWN = Path(__file__).parent / "own"
-MODELS = ("bert_tiny", "convolutions", "narrowing", "recurrent", "decoder")
 pytestmark = [pytest.mark.real]
 
 
@@ -67,90 +66,6 @@ def deviation(
     found, reference = program.step(*program.inputs), the_reference(model, dtype)
     elements = output_elements(mutated, program, found, session)
     return output_deviation(mutated, elements, reference.expected, reference.tolerance)
-
-
-def first(module: Any, *kinds: type) -> Any:
-    return next(each for each in module.modules() if isinstance(each, kinds))
-
-
-def norms_with_another_epsilon(module: Any) -> None:
-    for each in module.modules():
-        if hasattr(each, "eps"):
-            each.eps *= 10
-
-
-def tanh_gelu(module: Any) -> None:
-    for each in module.modules():
-        if isinstance(each, nn.GELU):
-            each.approximate = "tanh"
-
-
-def a_bias_forgotten(module: Any) -> None:
-    with torch.no_grad():
-        next(p for name, p in module.named_parameters() if name.endswith("bias")).zero_()
-
-
-def a_row_forgotten(module: Any) -> None:
-    with torch.no_grad():
-        first(module, nn.Linear, nn.Conv2d).weight[0].zero_()
-
-
-def an_inner_row_forgotten(module: Any) -> None:
-    with torch.no_grad():
-        inner = [each for each in module.modules() if isinstance(each, nn.Linear | nn.Conv2d)]
-        inner[len(inner) // 2].weight[0].zero_()
-
-
-def weights_in(dtype: torch.dtype) -> Callable[[Any], None]:
-    def mutate(module: Any) -> None:
-        with torch.no_grad():
-            for each in module.parameters():
-                each.copy_(each.to(dtype))
-
-    return mutate
-
-
-def a_layer_skipped(module: Any) -> None:
-    blocks = next(each for each in module.modules() if isinstance(each, nn.Sequential | nn.ModuleList))
-    blocks[0] = nn.Identity()
-
-
-def training_mode(module: Any) -> None:
-    module.train()
-
-
-def autocast(module: Any) -> Any:
-    class Cast(nn.Module):  # type: ignore[misc]
-        def forward(self, *given: Any, **named: Any) -> Any:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return module(*given, **named)
-
-    return Cast()
-
-
-ALL: tuple[Callable[[Any], Any], ...] = (
-    a_row_forgotten,
-    an_inner_row_forgotten,
-    weights_in(torch.float16),
-    weights_in(torch.bfloat16),
-    autocast,
-)
-# oneDNN's LSTM refuses bfloat16 under autocast on a CPU without instructions for it.
-AUTOCAST_OF_LSTM = (autocast,) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else ()
-MUTANTS: dict[str, tuple[Callable[[Any], Any], ...]] = {
-    "bert_tiny": (
-        norms_with_another_epsilon,
-        tanh_gelu,
-        a_bias_forgotten,
-        a_layer_skipped,
-        training_mode,
-        *ALL,
-    ),
-    "convolutions": (norms_with_another_epsilon, a_bias_forgotten, a_layer_skipped, training_mode, *ALL),
-    "narrowing": (a_bias_forgotten, *ALL),
-    "recurrent": (a_bias_forgotten, *ALL[:-1], *AUTOCAST_OF_LSTM),
-    "decoder": (norms_with_another_epsilon, a_layer_skipped, *ALL),
-}
 
 
 def test_right_engines_are_well_within_and_every_wrong_one_is_beyond() -> None:
