@@ -263,6 +263,19 @@ def test_a_loss_of_another_kind_of_model_is_told_not_to_be_used(tmp_path: Path) 
     assert "its loss is not used: accelbench trains torch modules, and this is a JAX function" in told
 
 
+@pytest.mark.parametrize(
+    ("model", "hint"), [("jax_mlp", "this is a JAX function"), ("bert_tiny", "defines loss(output, target)")]
+)
+def test_a_training_step_that_a_model_has_not_is_refused_with_what_it_lacks(
+    tmp_path: Path, model: str, hint: str
+) -> None:
+    pytest.importorskip("jax" if model == "jax_mlp" else "torch")
+    asked = ("run", str(OWN / f"{model}.py"), "-w", f"{model}_train", "--max-error", "1%", "--dry-run")
+    told = accelbench(*asked, cwd=tmp_path, code=2).stderr
+    assert f"{model} has no training step" in told
+    assert hint in told
+
+
 def test_another_rate_is_other_work() -> None:
     digests = {the_step("train_encoder", lr=rate).work_version for rate in (1e-3, 1e-2)}
     assert len(digests) == 2

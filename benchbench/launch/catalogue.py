@@ -20,7 +20,7 @@ from pkgutil import iter_modules
 from benchbench import paths, registry
 from benchbench.errors import UnreadableInput, UsageError, unknown
 from benchbench.launch import project
-from benchbench.launch.own_models import OwnModel, OwnModelSize
+from benchbench.launch.own_models import TRAIN, OwnModel, OwnModelSize
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
     MORE,
@@ -104,7 +104,9 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
         return workload
     if mistake := found.mistake(name):
         raise UsageError(mistake.text, MORE)
-    raise UsageError(f"No workload named {name!r}.", suggested(name, workload_names()))
+    if name.endswith(TRAIN) and (model := _models.get(name.removesuffix(TRAIN))):
+        raise UsageError(f"{model.name} has no training step.", model.how_to_train)
+    raise UsageError(f"No workload named {name!r}.", suggested(name, [*workload_names(), *_models]))
 
 
 def suggested(name: str, known: Sequence[str]) -> str:

@@ -164,6 +164,13 @@ class OwnModel:
             )
         return lines
 
+    @property
+    def how_to_train(self) -> str:
+        """What gives it a training step, or why nothing does: the hint where somebody asks for one."""
+        if self.spec.kind != TORCH:
+            return f"accelbench trains torch modules, and this is a {self.kind.noun}."
+        return "A Python file that makes the model and defines loss(output, target) has one."
+
     def modes(self, backend: type[Backend]) -> list[str]:
         """The modes that it is tried in if nobody names one: only images can lie channels last."""
         usual = backend.own_modes or backend.modes[:1]
