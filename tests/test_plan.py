@@ -138,6 +138,12 @@ def test_workloads_narrow_the_suite_and_one_it_lacks_is_added_at_its_defaults() 
     assert ids(found) == ["attention(batch=4,heads=8,length=512,dim=64,causal=false)/float32/eager@torch:cpu"]
 
 
+def test_a_workload_that_a_suite_holds_on_accelerators_alone_is_added_on_cpus() -> None:
+    entry = Entry(workload="gemm", cpu=[], accelerator=[{"m": 64}])
+    assert not ids(planned(entry, probe("torch", CPU)))
+    assert ids(planned(entry, probe("torch", CPU), workloads=("gemm",)))
+
+
 def test_an_unknown_workload_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match="'atention'") as caught:
         planned(SQUARES, probe("torch", CPU), workloads=("atention",))

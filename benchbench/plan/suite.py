@@ -313,7 +313,8 @@ def fraction(text: str) -> float:
 def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Entry]]:
     """(suite's name, entry) for what the command line leaves of the suites. Raises UsageError.
 
-    A workload named on the command line that no suite holds is added at its default size.
+    A workload named on the command line that no suite holds, or none on CPUs or on accelerators, is added
+    there at its default size.
     """
     entries = [
         (suite.name, entry if entry.dtype else _changed(entry, dtype=suite.dtype))
@@ -321,11 +322,14 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Ent
         for entry in suite.cases
         if not selection.workloads or entry.workload in selection.workloads
     ]
-    present = {entry.workload for _, entry in entries}
     for name in selection.workloads:
         catalogue.workload_named(name)
-        if name not in present:
-            entries.append((DEFAULTS, Entry(workload=name, dtype=[Dtype.FLOAT32])))
+        held = [entry for _, entry in entries if entry.workload == name]
+        cpu: list[Axes] = [] if any(entry.cpu for entry in held) else [{}]
+        accelerator: list[Axes] = [] if any(entry.accelerator for entry in held) else [{}]
+        if cpu or accelerator:
+            usual = Entry(workload=name, dtype=[Dtype.FLOAT32], cpu=cpu, accelerator=accelerator)
+            entries.append((DEFAULTS, usual))
     return _overridden(entries, selection)
 
 
