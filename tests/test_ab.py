@@ -374,7 +374,7 @@ def test_a_revision_needs_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs workloads in a git repository"):
+    with pytest.raises(UsageError, match="in a git repository: the shipped workloads"):
         checked_out("HEAD", UserCode((str(tmp_path),), ())).__enter__()
 
 
@@ -588,7 +588,11 @@ def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path:
         (("compare", "--ab", "mode=eager"), 2, "--ab needs two sides"),
         (("compare", "latest~1", "latest", "-w", "gemm"), 2, "Stored runs are compared, not measured"),
         (("compare", "--ab", "mode=eager", "mode=nosuch", "-b", "fake"), 3, "No case can run on both sides"),
-        (("check", "--ab", "rev:HEAD", "-b", "fake", "-w", "gemm"), 2, "needs workloads in a git repository"),
+        (
+            ("check", "--ab", "rev:HEAD", "-b", "fake", "-w", "gemm"),
+            2,
+            "in a git repository: the shipped workloads",
+        ),
         (("check", "latest", "--ab", "rev:HEAD"), 2, "Which baseline?"),
         (("check", "--baseline", "main", "-w", "gemm"), 2, "The baseline says what is measured"),
         (("check", "--baseline", "main", "--seed", "0"), 2, "The baseline says what is measured"),

@@ -92,7 +92,8 @@ def run_check(asked: CheckOptions, observer: RunObserver) -> CheckedRun:
         return _Stages(asked, project, observer).against_sessions(name, policy)
     if asked.ab and not asked.run:
         return _Stages(asked, project, observer, judge).against_code(asked.ab, policy)
-    raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
+    hint = "Give --baseline NAME (accelbench baseline list shows them), or make one of a run: "
+    raise UsageError("Which baseline?", f"{hint}accelbench baseline set main latest")
 
 
 def _judge(asked: CheckOptions) -> str:

@@ -156,8 +156,9 @@ class OwnModel:
         millions, work = self._graph.parameters / 1e6, self._graph.flops
         counted = f"{millions:.3g} M parameters, {quantity(work, 'FLOP')} a step ({self.kind.counted})"
         drawn = self._graph.constants
-        also = f"; {drawn} constant tensors are drawn anew, so that nothing forgotten hides" if drawn else ""
-        lines = [f"{self.name}: {self.summary}; {counted}", f"verified against its own float64{also}"]
+        also = f"; {drawn} constant tensors (biases of zeros, say) get random numbers: none is dropped unseen"
+        lines = [f"{self.name}: {self.summary}; {counted}"]
+        lines.append(f"each engine is verified against its own float64{also if drawn else ''}")
         if self._facts.has_loss and self.spec.kind != TORCH:
             lines.append(
                 f"its loss is not used: accelbench trains torch modules, and this is a {self.kind.noun}"

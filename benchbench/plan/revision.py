@@ -23,6 +23,9 @@ from benchbench.store import naming
 GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
 NO_REPOSITORY = "not a git repository (or any"  # of the folders above; else it names one that is broken
+IN_A_REPOSITORY = (
+    'Give --model my_model.py, or name your workloads in accelbench.toml: [code], workloads = ["folder"].'
+)
 GITLINK = "160000"  # the mode of a submodule in a tree
 
 
@@ -77,8 +80,8 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
             raise UsageError(f"rev:{revision} needs {spec.text} in a git repository.", "Commit it to one.")
     if not any(roots[each] for each in (*code.workloads, *folders)):
         raise UsageError(
-            f"rev:{revision} needs workloads in a git repository.",
-            "Name their folder in accelbench.toml: [code], workloads = […]; or in ACCELBENCH_WORKLOADS.",
+            f"rev:{revision} needs code of yours in a git repository: the shipped workloads do not change.",
+            IN_A_REPOSITORY,
         )
     for spec in models.values():  # what it opens, or imports, from where it was asked for
         if _root(spec.folder) == roots[own.folder_of(spec)]:
@@ -117,8 +120,10 @@ def first_parents(good: str, bad: str, code: UserCode, more: Sequence[str] = ())
     folders = (*code.workloads, *code.python_path, *code.sources, *more)
     roots = {root for root in map(_root, folders) if root}
     if len(roots) != 1:
-        found = f"It lies in {len(roots)}: {', '.join(sorted(roots))}." if roots else "It lies in none."
-        raise UsageError("A row of revisions needs code of one git repository.", found)
+        lies = f"; yours lies in {len(roots)}: {', '.join(sorted(roots))}" if roots else ""
+        raise UsageError(
+            f"A row of revisions needs code of yours in one git repository{lies}.", IN_A_REPOSITORY
+        )
     (root,) = roots
     ends = {name: _commit(root, name) for name in (good, bad)}
     if ends[good] == ends[bad]:
