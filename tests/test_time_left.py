@@ -44,6 +44,15 @@ def test_what_an_interrupted_run_had_is_neither_left_nor_preparing() -> None:
     assert left.remaining_s == pytest.approx(30.0 + 4.0 + 14.0)
 
 
+def test_rounds_beyond_the_planned_ones_have_no_length() -> None:
+    left = of_two()
+    for number in range(ROUNDS):
+        left.add(a_record(case=CASES[0], round=number, stages_s={"wall": 2.0}))
+        assert not left.is_further
+    left.add(a_record(case=CASES[0], round=ROUNDS, stages_s={"wall": 2.0}))
+    assert left.is_further
+
+
 Speed = Callable[[float], float]  # share of a quiet run's work that is done → how many times slower all is
 
 

@@ -60,11 +60,15 @@ class TimeLeft:
         self._began = self._last = clock()
         self._spent_s = 0.0
         self._log_level, self._weight_s = 0.0, TRUST_S
+        self.is_further = (
+            False  # whether works get rounds beyond the planned ones, as long as they are undecided
+        )
         self._first: tuple[object, ...] = ()  # the computation that is timed before all is prepared
 
     def add(self, record: Record, side: int = 0, *, earlier: bool = False) -> None:
         """A process is done. `earlier`: in a part of the run that was interrupted."""
         key = (side, record.case.id)
+        self.is_further |= record.round >= self._rounds and not self._budget_s
         wall = record.stages_s.get("wall", 0.0)
         computation = (record.case.workload, *record.case.params.items())
         if not self._prepared and not earlier:
