@@ -161,7 +161,7 @@ def test_revisions_need_code_of_one_repository(tmp_path: Path) -> None:
     one, other = (repository(tmp_path / name, ["1", "2"]) for name in ("one", "other"))
     with pytest.raises(UsageError, match="one git repository") as caught:
         revisions("v0..v1", UserCode((str(one), str(other)), ()))
-    assert "It lies in 2" in caught.value.hint
+    assert "yours lies in 2" in str(caught.value)
     with pytest.raises(UsageError, match="one git repository"):
         revisions("v0..v1", UserCode((str(tmp_path),), ()))
 

@@ -140,7 +140,7 @@ def a_typical_run() -> Run:
 
 def exporter_named(name: str) -> Exporter | RunExporter:
     if name == "parquet":
-        pytest.importorskip("pyarrow", reason="no pyarrow: pip install 'accelbench[parquet]'")
+        pytest.importorskip("pyarrow", reason="no pyarrow: pip install pyarrow")
     made = load_class(PACKAGE, name, Format)()
     assert isinstance(made, Exporter | RunExporter)
     return made
@@ -577,7 +577,7 @@ def test_png_is_a_picture_with_room_for_every_work() -> None:
 
 @pytest.mark.real
 def test_parquet_holds_each_case_and_each_block_and_joins_them() -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="no pyarrow: pip install 'accelbench[parquet]'")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="no pyarrow: pip install pyarrow")
     other = a_case(backend="jax", mode="jit")
     run = a_run([*some_rounds(0.001, 0.002, 0.0015), a_record(a_failure(), case=other)])
     report = report_document(run)

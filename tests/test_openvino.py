@@ -34,6 +34,13 @@ class Told(SimpleNamespace):
         return kind(self.value)
 
 
+class Model(str):
+    """One that an Engine has read."""
+
+    def is_dynamic(self) -> bool:
+        return False
+
+
 class Engine:
     """An OpenVINO whose CPU computes in `computes`, its products in `products`."""
 
@@ -50,10 +57,10 @@ class Engine:
         vars(module).update(Core=lambda: self, __version__="2026.4.1-22982-e213a147257-releases/2026/4")
         return module
 
-    def read_model(self, path: Path) -> str:
+    def read_model(self, path: Path) -> Model:
         if self.fault:
             raise RuntimeError(self.fault)
-        return f"model of {path}"
+        return Model(f"model of {path}")
 
     def compile_model(self, model: str, plugin: str, options: dict[str, Any]) -> Any:
         self.asked += [model, plugin, options]

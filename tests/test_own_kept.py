@@ -161,7 +161,7 @@ def test_a_run_that_was_killed_in_its_second_round_is_finished_by_the_same_model
     command("run", "--resume", "--model", "small.py", cwd=place)
     after = records(place)
     assert after[: len(before)] == before
-    assert [json.loads(line)["round"] for line in after] == [1, 2, 3]
+    assert [json.loads(line)["round"] for line in after] == [0, 1, 2]
     assert json.loads((run / "end.json").read_text())["records"] == 3
 
 

@@ -185,6 +185,7 @@ def test_narrower_dtypes_have_tolerances_of_their_own_and_float32_s_besides(name
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
 @pytest.mark.parametrize("name", MODELS)
 def test_a_compiled_step_is_right_as_well(name: str) -> None:
     assert deviation(the_step(name), mode="compile").ratio < 0.8

@@ -50,11 +50,19 @@ def drift(cases: Iterable[Sequence[Process]]) -> Drift | None:
 
     By ranks within a case: neither a case's level, nor its noise, nor a wild process matters.
     """
-    counted = [sorted(case) for case in cases if len(case) >= LEAST_ROUNDS]
+    counted = [each for case in cases if len(each := _by_round(case)) >= LEAST_ROUNDS]
     for test in (_trend, _uneven):
         if counted and (found := test(counted)) and abs(found.change) >= NOTABLE:
             return found
     return None
+
+
+def _by_round(case: Sequence[Process]) -> list[Process]:
+    """A value a round, in order: a case that two suites share has two processes in one."""
+    found: dict[int, list[float]] = {}
+    for number, log in case:
+        found.setdefault(number, []).append(log)
+    return [(number, mean(logs)) for number, logs in sorted(found.items())]
 
 
 def _trend(cases: Sequence[Sequence[Process]]) -> Drift | None:
@@ -134,6 +142,4 @@ def _slope(case: Sequence[Process]) -> float:
 
     rounds, logs = np.array(case[:: -(-len(case) // MOST_ROUNDS)], dtype=float).T
     first, second = np.triu_indices(len(rounds), 1)
-    apart = rounds[second] > rounds[first]  # a case that two suites share has two processes in a round
-    first, second = first[apart], second[apart]
     return float(np.median((logs[second] - logs[first]) / (rounds[second] - rounds[first])))

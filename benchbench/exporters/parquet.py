@@ -50,7 +50,7 @@ def _file(rows: Sequence[Mapping[str, Any]], names: Sequence[str], numbers: Sequ
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        raise UsageError("Parquet needs pyarrow.", "pip install 'accelbench[parquet]'") from None
+        raise UsageError("Parquet needs pyarrow.", "pip install pyarrow") from None
     columns, fields = [], []
     for name in names:
         values = [row[name] for row in rows]
