@@ -48,6 +48,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    missing = accelbench("run", "nosuch.py:Net", cwd=tmp_path, code=2)
+    assert missing.stderr.startswith("error: There is no file nosuch.py.\nhint: ")
+
+
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_configuration_of_transformers_is_a_verified_row(tmp_path: Path) -> None:

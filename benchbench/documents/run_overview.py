@@ -39,7 +39,7 @@ def summary(compared: Sequence[Work]) -> Cell:
         least = min(work.verdict.least_lead for work in compared if work.verdict.winner)
         parts += [", ".join(named) + ", by at least", Number(least, "×")]
         if beside := sum(work.verdict.disturbed for work in compared if work.verdict.winner):
-            parts.append(f"({beside} beside what others computed)")
+            parts.append(f"({beside} while other programs computed)")
     alike = f"as fast as each other within {ALIKE:.0%} in {tied}{'' if named else f' of {len(compared)}'}"
     rest = [*([alike] if tied else []), *([f"{undecided} undecided"] if undecided else [])]
     separated = [f"({each})" for each in rest] if named else ["; ".join(rest)]

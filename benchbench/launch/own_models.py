@@ -250,7 +250,13 @@ def kinds_of(texts: Sequence[str]) -> list[str]:
 
 
 def with_kind(spec: ModelSpec) -> ModelSpec:
-    """The spec with the kind that its file tells by what it imports; it is not executed."""
+    """The spec with the kind that its file tells by what it imports; it is not executed.
+
+    Raises UsageError where there is no such file.
+    """
+    if spec.file and not os.path.exists(spec.file):
+        hint = "A model is FILE.py or FILE.py:NAME, seen from the working folder."
+        raise UsageError(f"There is no file {os.path.relpath(spec.file, spec.folder)}.", hint)
     if spec.file and not spec.file.endswith(SOURCE):
         return spec
     names = _imported_by(_source(spec))

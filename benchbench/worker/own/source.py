@@ -96,7 +96,8 @@ class Sought:
             raise ModelMistake(f"{spec.text} defines {', '.join(own)}.", f"Name one: {spec.text}:{own[0]}.")
         if (found := getattr(module, name, None)) is None:
             raise ModelMistake(
-                f"{spec.text} has no {name}.", f"It defines {', '.join(own) or f'no {self.noun}'}."
+                f"{spec.text.partition(':')[0]} has no {name}.",
+                f"It defines {', '.join(own) or f'no {self.noun}'}.",
             )
         return name, found
 
