@@ -305,7 +305,7 @@ def verify_output(
 
 def training_notes(job: Message) -> tuple[Note, ...]:
     """What a reader must know of how a training step was verified."""
-    if not job["reference"]:
+    if not job.get("reference"):
         return ()
     found = verify.Reference(**job["reference"])
     if found.unverified:
