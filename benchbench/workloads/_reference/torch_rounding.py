@@ -9,6 +9,7 @@ also rounds each result at random, to one of the two neighbours that the dtype h
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,8 @@ SUMS = frozenset(
     )
 )
 OF_ACCUMULATORS = 2.0**-24  # the unit roundoff of what sums are kept in
+BETAS = "betas"  # of a group of parameters, as Adam and its kin name it
+MULTIPLIED = 6.0  # errors of draws, before they are tolerated
 # Of aten, whose gradient jumps at zero.
 KINKED = ("relu", "relu_", "leaky_relu", "leaky_relu_", "threshold", "threshold_", "abs")
 Operator = Any
@@ -95,6 +98,7 @@ class Rounding(Widening):
         self._bits = self._computed
         self._operand_bits = {Dtype.TF32: OF_TF32, Dtype.AMP_BF16: BITS[Dtype.BFLOAT16]}.get(dtype)
         self._source = torch.Generator().manual_seed(seed)
+        self._signs = random.Random(seed)
 
     def computed(self, func: Operator, args: Any, kwargs: Any) -> Any:
         operands = self._operand_bits
@@ -112,22 +116,34 @@ class Rounding(Widening):
 
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """Within, each optimizer's step is computed in what parameters are stored in."""
+        """Within, each optimizer's step is computed in what parameters are stored in.
+
+        And that of the Adam family is a little too long or too short: where its step is compiled or on a
+        device, 1 − β₂ᵗ is computed in float32, whose error is u / (1 − β₂) at first, and half of it under the
+        root. An error as large is tolerated by the six times that draws are.
+        """
         from torch.optim.optimizer import (
             register_optimizer_step_post_hook,
             register_optimizer_step_pre_hook,
         )
 
-        def to(bits: int) -> Callable[..., None]:
-            def hook(*_: Any) -> None:
-                self._bits = bits
+        rates: list[tuple[dict[str, Any], Any]] = []
 
-            return hook
+        def begin(optimizer: Any, *_: Any) -> None:
+            self._bits = self._stored
+            for group in optimizer.param_groups:
+                if BETAS in group and (rest := 1.0 - float(group[BETAS][1])) > 0:
+                    rates.append((group, group["lr"]))
+                    moved = self._signs.choice((-1, 1)) * OF_ACCUMULATORS / (2 * rest) / MULTIPLIED
+                    group["lr"] = group["lr"] * (1.0 + moved)
 
-        hooks = (
-            register_optimizer_step_pre_hook(to(self._stored)),
-            register_optimizer_step_post_hook(to(self._computed)),
-        )
+        def end(*_: Any) -> None:
+            self._bits = self._computed
+            while rates:
+                group, rate = rates.pop()
+                group["lr"] = rate
+
+        hooks = (register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end))
         try:
             yield
         finally:
