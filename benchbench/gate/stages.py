@@ -262,7 +262,7 @@ def thresholds(
     known = {name: name for name in suite.suite_names()}
     known |= {suite.thresholds_of(name, judge)[0]: name for name in project.run.suite}
     for name in names:
-        if not suites and name not in known and name not in suite.UNFILED:
+        if not suites and name not in known and name != suite.DEFAULTS:
             tell(f"suite {name!r} is not found by name: give --suite FILE for its thresholds")
     chosen = suites or [known[name] for name in names if name in known]
     patterns = [rule for name in chosen for rule in suite.thresholds_of(name, judge)[1]]

@@ -137,7 +137,6 @@ def suite_names() -> list[str]:
 
 OWN_SUITE = "own"  # of the user's models
 DEFAULTS = "defaults"  # of workloads that no suite names
-UNFILED = (OWN_SUITE, DEFAULTS)  # suites that no file defines
 
 
 def own_suite(models: Sequence[str]) -> Suite:

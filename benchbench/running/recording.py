@@ -231,12 +231,14 @@ class _Rounds:
             if not (cases := due(self._policy, number, self._pending, self._made[0], left_s)):
                 return
             order = in_blocks(cases, self._info.seed, number)
+            soon = self._soon(order) if number == 0 else []
+            order = [*soon, *(case for case in order if case not in soon)]
             if not (order := [case for case in order if (case.id, number) not in self._earlier]):
                 continue
             if fresh:
-                soon = soonest(order)
-                yield from self._begin(soon, number)
-                order = [case for case in order if case not in soon]
+                ready = [case for case in soon if case in order]
+                yield from self._begin(ready, number)
+                order = [case for case in order if case not in ready]
             else:
                 self._announce(f"round {number + 1}: importing frameworks")
                 before = self._spent_s()
@@ -246,6 +248,11 @@ class _Rounds:
             fresh = False
             for case in order:
                 yield from self._measure(case, number)
+
+    def _soon(self, order: Sequence[Case]) -> list[Case]:
+        """Those of the order that the run begins with; the same where it is resumed."""
+        first = soonest(in_blocks(self._info.plan, self._info.seed, 0))
+        return [case for case in order if case in first]
 
     def _begin(self, soon: Sequence[Case], number: int) -> Iterator[tuple[int, Record]]:
         """Measure the cases that are ready `soon`; then prepare all others and later rounds' workers."""
