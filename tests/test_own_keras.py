@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import runpy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,10 @@ def test_a_saved_model_is_keras_s_and_a_version_tells_the_kind() -> None:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """References are kept from test to test, as in a run; Keras computes with torch here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "torch"))
+        backend = os.environ.get("KERAS_BACKEND", "torch")
+        if "keras" in sys.modules and sys.modules["keras"].config.backend() != backend:  # once for a process
+            pytest.skip("Keras has another backend in this process: pytest tests/test_own_keras.py")
+        patch.setenv("KERAS_BACKEND", backend)
         patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
         yield
 
