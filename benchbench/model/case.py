@@ -136,6 +136,21 @@ class Case:
             raise ValueError(f"nobody knows the dtype of {self.workload}")
         return self.dtype
 
+    @classmethod
+    def of_call(cls, suite: str, name: str, backend: str, device: str) -> Case:
+        """A case that calls somebody's function, or one of another tool, of unknown sizes and dtype."""
+        return cls(
+            suite=suite,
+            workload=name,
+            params={},
+            dtype=None,
+            mode="",
+            phase=None,
+            target=backend,
+            backend=backend,
+            device=device,
+        )
+
     @property
     def is_call(self) -> bool:
         """Whether it calls somebody's function, and is no computation of a workload."""

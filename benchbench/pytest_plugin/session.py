@@ -96,18 +96,7 @@ def record(
 
 
 def _case(test: str, backend: str | None, device: str) -> Case:
-    target = backend or PYTHON
-    return Case(
-        suite=SUITE,
-        workload=test,
-        params={},
-        dtype=None,
-        mode="",
-        phase=None,
-        target=target,
-        backend=target,
-        device=device,
-    )
+    return Case.of_call(SUITE, test, backend or PYTHON, device)
 
 
 def sampler(backend: str | None, device: str | None) -> EndSampler:

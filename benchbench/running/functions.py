@@ -149,17 +149,7 @@ def _case(asked: Asked, answer: Answer, observer: RunObserver) -> Case:
         seen = _read(answer)
         if asked.backend is None:
             observer.note(f"{name}: {_told(seen)}")
-    return Case(
-        suite=FUNCTIONS,
-        workload=name,
-        params={},
-        dtype=None,
-        mode="",
-        phase=None,
-        target=seen.backend,
-        backend=seen.backend,
-        device=seen.device,
-    )
+    return Case.of_call(FUNCTIONS, name, seen.backend, seen.device)
 
 
 def _read(answer: Answer) -> _Seen:

@@ -83,17 +83,7 @@ def run_of(processes: Sequence[Process], files: Sequence[str]) -> Run:
 
 def _record(benchmark: Benchmark, process: Process, number: int, machine: Machine, order: int) -> Record:
     return Record(
-        case=Case(
-            suite=process.tool,
-            workload=benchmark.name,
-            params={},
-            dtype=None,
-            mode="",
-            phase=None,
-            target=process.tool,
-            backend=process.tool,
-            device="cpu",
-        ),
+        case=Case.of_call(process.tool, benchmark.name, process.tool, "cpu"),
         round=number,
         order=order,
         started=unix_time(process.started),

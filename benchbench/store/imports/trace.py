@@ -32,15 +32,5 @@ def read_trace(path: Path) -> tuple[Profiled, Profile]:
     except (UnreadableInput, Unsupported, LookupError, TypeError, AttributeError, ValueError) as error:
         what = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else str(error)
         raise UnreadableInput(f"{path} is no trace of {TOOL}: {what[:200]}", HOW_TO) from error
-    case = Case(
-        suite=TOOL,
-        workload=path.name,
-        params={},
-        dtype=None,
-        mode="",
-        phase=None,
-        target=TOOL,
-        backend=TOOL,
-        device="accelerator" if profile.on_device else "cpu",
-    )
+    case = Case.of_call(TOOL, path.name, TOOL, "accelerator" if profile.on_device else "cpu")
     return Profiled(case=case, framework_version=None, outcome=profile), profile
