@@ -16,9 +16,9 @@ from benchbench.model.own import ONNX, parse_spec
 from benchbench.worker.own.describe import described
 from benchbench.worker.own.named import model_of
 from benchbench.worker.own.onnx_file import OnnxInference
-from benchbench.worker.own.onnx_reference import rounded
 from benchbench.worker.own.reference import own_expected, own_reference
 from benchbench.worker.verify import Deviation, output_deviation, output_elements
+from benchbench.workloads._reference.rounding import rounded_at_random
 from benchbench.workloads.base import Draw
 from tests.program import accelbench, rows
 
@@ -276,7 +276,7 @@ def test_what_is_no_model_is_a_mistake_that_is_told(tmp_path: Path) -> None:
 def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
     source = np.random.default_rng(0)
     values = np.array([1.0, 1 / 3, -1 / 3, 1e-30, np.inf, -np.inf, 0.0])
-    found = [rounded(values, 24, source) for _ in range(64)]
+    found = [rounded_at_random(values, 24, source) for _ in range(64)]
     exact = values.astype(np.float32).astype(float)
     for each in found:
         assert np.array_equal(each.astype(np.float32).astype(float), each)

@@ -32,7 +32,7 @@ from benchbench.model.measurement import Cost
 from benchbench.model.own import JAX, KERAS, KINDS, SOURCE, TORCH, ModelSpec, other_than_file, parse_spec
 from benchbench.model.placement import Strategy
 from benchbench.reading import read_file
-from benchbench.workloads._optimizers import refusal
+from benchbench.workloads._optimizers import refuses_to_train
 from benchbench.workloads.base import NO_FLOAT8
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
@@ -100,10 +100,7 @@ class OwnModelSize:
             return "accelbench quantises no model of yours"
         if dtype is Dtype.FLOAT8:
             return NO_FLOAT8
-        if self.trains and dtype is Dtype.AMP_FP16:
-            return "models of yours train in amp-bf16, whose gradients need no scale"
-        optimizer = self.params.get("optimizer")
-        if self.trains and isinstance(optimizer, str) and (reason := refusal(optimizer, dtype)):
+        if self.trains and (reason := refuses_to_train(self.params, dtype)):
             return reason
         if dtype is Dtype.TF32 and not self.flops:
             return f"{dtype} is a way to multiply, and it multiplies nothing"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from benchbench.errors import UsageError, unknown
-from benchbench.model.case import Dtype
+from benchbench.model.case import Dtype, Scalar
 
 FUSED_ADAGRAD_ON_CUDA = (2, 12)  # torch's release from which torch.optim.Adagrad takes it there
 NARROW = (Dtype.FLOAT16, Dtype.BFLOAT16)
@@ -316,6 +316,14 @@ def refusal(name: str, dtype: Dtype) -> str:
     if optimizer_named(name).averages and dtype in NARROW:
         return f"{name} keeps averages that {dtype} cannot hold: ask for mixed precision"
     return ""
+
+
+def refuses_to_train(sizes: Mapping[str, Scalar], dtype: Dtype) -> str:
+    """Why a step of a user's training has no such dtype, else ""."""
+    if dtype is Dtype.AMP_FP16:
+        return "models of yours train in amp-bf16, whose gradients need no scale"
+    name = sizes.get("optimizer")
+    return refusal(name, dtype) if isinstance(name, str) else ""
 
 
 def _fused(parameters: Sequence[Any], fused: bool) -> dict[str, bool]:

@@ -17,9 +17,13 @@ from benchbench.worker.random_cache import cached_normal
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
-HUGE = 1e300  # a mask's value: no number that is rounded
-OF_FLOAT64 = 53  # bits of the significand, the leading one included
-BITS = {Dtype.FLOAT64: 24, Dtype.FLOAT32: 24, Dtype.TF32: 11, Dtype.FLOAT16: 11, Dtype.BFLOAT16: 8}
+BITS = {  # of the significand, the leading one included
+    Dtype.FLOAT64: 24,
+    Dtype.FLOAT32: 24,
+    Dtype.TF32: 11,
+    Dtype.FLOAT16: 11,
+    Dtype.BFLOAT16: 8,
+}
 Rounds = Callable[[Any], Any]
 
 
@@ -33,15 +37,14 @@ def rounded_outputs(workload: JaxInference, dtype: Dtype, seed: int) -> dict[str
     import jax.numpy as jnp
     import numpy as np
 
-    source, step = np.random.default_rng((SEED, seed)), 1 << (OF_FLOAT64 - BITS[dtype])
+    from benchbench.workloads._reference.rounding import rounded_at_random
+
+    source = np.random.default_rng((SEED, seed))
 
     def rounded(value: Any) -> Any:
         if value.dtype != np.float64 or not value.size:
             return value
-        numbers = np.asarray(value)
-        noise = source.integers(0, step, numbers.shape, dtype=np.int64)
-        found = ((numbers.view(np.int64) + noise) & -step).view(np.float64)
-        return jnp.asarray(np.where(np.abs(numbers) <= HUGE, found, numbers))
+        return jnp.asarray(rounded_at_random(np.asarray(value), BITS[dtype], source))
 
     return _outputs(workload, dtype, 0, rounded)
 

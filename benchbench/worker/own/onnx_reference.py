@@ -18,7 +18,6 @@ from benchbench.worker.verify import relative_error
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
-HUGE = 1e300  # a mask's value: no number that is rounded
 OF_FLOAT64 = 53  # bits of the significand, the leading one included
 BITS = {Dtype.FLOAT64: 24, Dtype.FLOAT32: 24, Dtype.TF32: 24, Dtype.FLOAT16: 11, Dtype.BFLOAT16: 8}
 # Operators that are whole layers: engines round within them, so their inputs are moved by a rounding, too.
@@ -40,6 +39,8 @@ def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int) -> dict[st
     """
     import numpy as np
 
+    from benchbench.workloads._reference.rounding import rounded_at_random
+
     source = np.random.default_rng((SEED, seed))
 
     def moved(values: AnyArray, bits: int) -> AnyArray:
@@ -48,7 +49,7 @@ def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int) -> dict[st
     bits_of = _narrowed(workload.spec.file, workload.graph["dtype"])
     with _finishing(
         lambda name: min(BITS[dtype], bits_of.get(name, OF_FLOAT64)),
-        lambda values, bits: rounded(values, bits, source),
+        lambda values, bits: rounded_at_random(values, bits, source),
         moved,
     ):
         return _evaluated(workload, _inputs(workload, dtype, 0))
@@ -104,16 +105,6 @@ def _rows(file: str) -> Iterator[tuple[str, int, int]]:
         if is_float(weight) and weight.size > 1 and name not in tables:
             axis = weight.ndim - 1 if name in right else 0
             yield from ((name, axis, row) for row in range(weight.shape[axis]))
-
-
-def rounded(values: AnyArray, bits: int, source: Any) -> AnyArray:
-    """Float64 numbers at one of their two neighbours of so many bits: random low bits are added, then cut."""
-    import numpy as np
-
-    step = 1 << (OF_FLOAT64 - bits)
-    noise = source.integers(0, step, values.shape, dtype=np.int64)
-    found = ((np.ascontiguousarray(values).view(np.int64).reshape(values.shape) + noise) & -step).view(float)
-    return np.where(np.abs(values) < HUGE, found, values)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import AnyArray, Array
 from benchbench.backends.base import Session
-from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import torch_graph, torch_module
@@ -33,7 +32,7 @@ from benchbench.worker.own.workload import (
     load_weights,
 )
 from benchbench.worker.random_cache import cached_arrays
-from benchbench.workloads._optimizers import optimizer_named, refusal
+from benchbench.workloads._optimizers import optimizer_named, refuses_to_train
 from benchbench.workloads.base import DeviceContext, Draw, Program, Step, Training
 
 if TYPE_CHECKING:
@@ -94,12 +93,8 @@ class OwnTraining(TorchWorkload, Training):
         """The step as torch's users write it: zero_grad, forward, backward, the optimizer's step."""
         import torch
 
-        rearranges = isinstance(context, Session) and context.rearranges
-        images = [name for name, array in arrays.items() if self.is_input(name) and array.ndim == IMAGE_AXES]
-        if rearranges and not images:
-            raise Unsupported("it takes no images, which alone can lie channels last")
-        module = self.module(arrays, context.device, context.dtype).train()
-        module = module.to(memory_format=torch.channels_last) if rearranges else module
+        plain = self.module(arrays, context.device, context.dtype).train()
+        module, given, layout = self.laid_out(context, arrays, plain)
         if not self.drops:
             without_dropout(module)
         learnt = learnt_parameters(module)
@@ -116,14 +111,6 @@ class OwnTraining(TorchWorkload, Training):
             loss.backward()
             update.step()
             return loss.detach()
-
-        def put(name: str, array: Array) -> Any:
-            tensor = context.put(array)
-            as_image = rearranges and name in images
-            return tensor.to(memory_format=torch.channels_last) if as_image else tensor
-
-        def given(arrays: Arrays) -> tuple[Any, ...]:
-            return tuple(put(name, array) for name, array in arrays.items() if self.is_input(name))
 
         def restart(arrays: Arrays) -> tuple[Any, ...]:
             load_weights(module, arrays)
@@ -142,16 +129,8 @@ class OwnTraining(TorchWorkload, Training):
             inputs_of=given,
             restart=restart,
             seed=torch.manual_seed if self.drops and self.graph["drops"] else None,
-            layout=("NHWC" if rearranges else "NCHW") if images else "",
+            layout=layout,
         )
-
-
-def refuses_to_train(sizes: Mapping[str, Scalar], dtype: Dtype) -> str:
-    """Why a step of training has no such dtype, else ""."""
-    if dtype is Dtype.AMP_FP16:
-        return "models of yours train in amp-bf16, whose gradients need no scale"
-    name = sizes.get(OPTIMIZER)
-    return refusal(name, dtype) if isinstance(name, str) else ""
 
 
 def loss_function(

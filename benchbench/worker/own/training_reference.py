@@ -153,7 +153,8 @@ def trained(small: OwnTraining, dtype: Dtype, mode: Any, seed: int = 0) -> Mappi
     torch.manual_seed(SEED + 1 + seed)
 
     def step() -> float:
-        with plain_operators(), mode, mode.updating() if isinstance(mode, Rounding) else nullcontext():
+        updating = mode.updating(DRAWS_TOLERATED) if isinstance(mode, Rounding) else nullcontext()
+        with plain_operators(), mode, updating:
             return float(program.step(*program.inputs))
 
     return trained_elements(program, step, lambda: (), wide)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -170,6 +170,31 @@ class TorchWorkload(OwnWorkload):
         load_weights(module, arrays)
         return module
 
+    def laid_out(
+        self, context: DeviceContext, arrays: Arrays, module: Any
+    ) -> tuple[Any, Callable[[Arrays], tuple[Any, ...]], str]:
+        """The module, what makes tensors of its inputs, and how images lie in memory, "" without any.
+
+        They lie channels last where the session asks for that. Raises Unsupported where nothing can.
+        """
+        import torch
+
+        images = [name for name, array in arrays.items() if self.is_input(name) and array.ndim == IMAGE_AXES]
+        rearranges = isinstance(context, Session) and context.rearranges
+        if rearranges and not images:
+            raise Unsupported("it takes no images, which alone can lie channels last")
+        module = module.to(memory_format=torch.channels_last) if rearranges else module
+
+        def put(name: str, array: Array) -> Any:
+            tensor = context.put(array)
+            as_image = rearranges and name in images
+            return tensor.to(memory_format=torch.channels_last) if as_image else tensor
+
+        def given(arrays: Arrays) -> tuple[Any, ...]:
+            return tuple(put(name, array) for name, array in arrays.items() if self.is_input(name))
+
+        return module, given, ("NHWC" if rearranges else "NCHW") if images else ""
+
     def arguments(self, module: Any) -> torch_module.Arguments:
         """What makes the module's arguments of its input tensors by name."""
         return torch_module.made_inputs(self.spec, self.sizes, module, 0)[1]
@@ -183,24 +208,10 @@ class OwnInference(TorchWorkload, OwnOperation):
         """The module as the user wrote it, in evaluation mode."""
         import torch
 
-        module = self.module(arrays, context.device, context.dtype)
-        arguments, places = self.arguments(module), list(self.graph["places"].values())
+        plain = self.module(arrays, context.device, context.dtype)
+        arguments, places = self.arguments(plain), list(self.graph["places"].values())
         names = [name.removeprefix(INPUT) for name in arrays if self.is_input(name)]
-
-        images = [name for name, array in arrays.items() if self.is_input(name) and array.ndim == IMAGE_AXES]
-        rearranges = isinstance(context, Session) and context.rearranges
-        if rearranges:
-            if not images:
-                raise Unsupported("it takes no images, which alone can lie channels last")
-            module = module.to(memory_format=torch.channels_last)
-
-        def put(name: str, array: Array) -> Any:
-            tensor = context.put(array)
-            as_image = rearranges and name in images
-            return tensor.to(memory_format=torch.channels_last) if as_image else tensor
-
-        def given(arrays: Arrays) -> tuple[Any, ...]:
-            return tuple(put(name, array) for name, array in arrays.items() if self.is_input(name))
+        module, given, layout = self.laid_out(context, arrays, plain)
 
         def step(*inputs: Any) -> Any:
             own, named = arguments(dict(zip(names, inputs, strict=True)))
@@ -209,7 +220,6 @@ class OwnInference(TorchWorkload, OwnOperation):
             found = tuple(torch_module.at(output, place) for place in places)
             return found if len(found) > 1 else found[0]
 
-        layout = ("NHWC" if rearranges else "NCHW") if images else ""
         return Program(step, given(arrays), inputs_of=given, layout=layout)
 
 

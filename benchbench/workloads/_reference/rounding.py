@@ -360,6 +360,18 @@ FLOAT64, FLOAT32, TF32 = Floating(52, -1022), Floating(23, -126), Floating(10, -
 BFLOAT16, FLOAT16 = Floating(7, -126), Floating(10, -14)
 FLOAT8 = Floating(3, -6)  # E4M3
 INT8 = Levels(127)
+HUGE = 1e300  # a mask's value: no number that is rounded
+
+
+def rounded_at_random(x: AnyArray, bits: int, source: np.random.Generator) -> AnyArray:
+    """Float64 numbers at one of their two neighbours of so many bits: random low bits are added, then cut.
+
+    `bits`: of the significand, the leading one included.
+    """
+    step = 1 << (FLOAT64.bits + 1 - bits)
+    noise = source.integers(0, step, x.shape, dtype=np.int64)
+    found = ((np.ascontiguousarray(x).view(np.int64).reshape(x.shape) + noise) & -step).view(np.float64)
+    return np.where(np.abs(x) <= HUGE, found, x)
 
 
 def bits_of(x: Floats) -> Bits:

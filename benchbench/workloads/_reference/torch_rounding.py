@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from benchbench.model.case import Dtype
+from benchbench.workloads._reference.rounding import HUGE
 
 WIDE = {
     **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64),
@@ -34,7 +35,6 @@ BITS = {  # of the significand, the leading one included
 }
 STORED_BITS = {Dtype.AMP_BF16: 24}  # of parameters and what an optimizer keeps, where it is other than that
 OF_FLOAT64, OF_TF32 = 53, 11
-HUGE = 1e300  # a mask's value: no number that is rounded
 # Of aten, by which tensor cores multiply.
 MATRICES = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"))
 PRODUCTS = MATRICES | {"convolution", "convolution_backward"}
@@ -48,7 +48,6 @@ SUMS = frozenset(
 )
 OF_ACCUMULATORS = 2.0**-24  # the unit roundoff of what sums are kept in
 BETAS = "betas"  # of a group of parameters, as Adam and its kin name it
-MULTIPLIED = 6.0  # errors of draws, before they are tolerated
 # Of aten, whose gradient jumps at zero.
 KINKED = ("relu", "relu_", "leaky_relu", "leaky_relu_", "threshold", "threshold_", "abs")
 Operator = Any
@@ -115,12 +114,12 @@ class Rounding(Widening):
         return result
 
     @contextmanager
-    def updating(self) -> Iterator[None]:
+    def updating(self, tolerated: float) -> Iterator[None]:
         """Within, each optimizer's step is computed in what parameters are stored in.
 
         And that of the Adam family is a little too long or too short: where its step is compiled or on a
         device, 1 − β₂ᵗ is computed in float32, whose error is u / (1 − β₂) at first, and half of it under the
-        root. An error as large is tolerated by the six times that draws are.
+        root. An error as large is tolerated, since draws are `tolerated` times.
         """
         from torch.optim.optimizer import (
             register_optimizer_step_post_hook,
@@ -134,7 +133,7 @@ class Rounding(Widening):
             for group in optimizer.param_groups:
                 if BETAS in group and (rest := 1.0 - float(group[BETAS][1])) > 0:
                     rates.append((group, group["lr"]))
-                    moved = self._signs.choice((-1, 1)) * OF_ACCUMULATORS / (2 * rest) / MULTIPLIED
+                    moved = self._signs.choice((-1, 1)) * OF_ACCUMULATORS / (2 * rest) / tolerated
                     group["lr"] = group["lr"] * (1.0 + moved)
 
         def end(*_: Any) -> None:
