@@ -121,8 +121,9 @@ class ProgressLine:
             max_refresh = 1.0  # seconds: it goes down while a case is measured
 
             def render(self, task: Task) -> Text:
-                until = f"{observer.duration(left.remaining_s)} left"
-                return Text("more rounds of what is undecided" if left.is_further else until, style="default")
+                if left.is_further:
+                    return Text("more rounds of what is undecided", style="default")
+                return Text(f"{observer.duration(left.remaining_s)} left", style="default")
 
         one_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         stage = TextColumn("{task.description}", markup=False, table_column=one_line)

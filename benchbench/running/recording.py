@@ -222,6 +222,7 @@ class _Rounds:
         failed = {record.case.id for record in earlier if isinstance(record.outcome, Failure)}
         self._pending = [case for case in infos[0].plan if case.id not in failed]
         self._made = [list(earlier), *([] for _ in infos[1:])]  # the records of each side
+        self._soon = soonest(in_blocks(self._info.plan, self._info.seed, 0))  # a resumed run's, too
         self._earlier = {(record.case.id, record.round) for record in earlier}
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
@@ -231,14 +232,14 @@ class _Rounds:
             if not (cases := due(self._policy, number, self._pending, self._made[0], left_s)):
                 return
             order = in_blocks(cases, self._info.seed, number)
-            soon = self._soon(order) if number == 0 else []
-            order = [*soon, *(case for case in order if case not in soon)]
+            if number == 0:
+                order.sort(key=lambda case: case not in self._soon)  # stable
             if not (order := [case for case in order if (case.id, number) not in self._earlier]):
                 continue
             if fresh:
-                ready = [case for case in soon if case in order]
-                yield from self._begin(ready, number)
-                order = [case for case in order if case not in ready]
+                soon = [case for case in order if number == 0 and case in self._soon]
+                yield from self._begin(soon, number)
+                order = order[len(soon) :]
             else:
                 self._announce(f"round {number + 1}: importing frameworks")
                 before = self._spent_s()
@@ -248,11 +249,6 @@ class _Rounds:
             fresh = False
             for case in order:
                 yield from self._measure(case, number)
-
-    def _soon(self, order: Sequence[Case]) -> list[Case]:
-        """Those of the order that the run begins with; the same where it is resumed."""
-        first = soonest(in_blocks(self._info.plan, self._info.seed, 0))
-        return [case for case in order if case in first]
 
     def _begin(self, soon: Sequence[Case], number: int) -> Iterator[tuple[int, Record]]:
         """Measure the cases that are ready `soon`; then prepare all others and later rounds' workers."""

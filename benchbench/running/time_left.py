@@ -60,9 +60,7 @@ class TimeLeft:
         self._began = self._last = clock()
         self._spent_s = 0.0
         self._log_level, self._weight_s = 0.0, TRUST_S
-        self.is_further = (
-            False  # whether works get rounds beyond the planned ones, as long as they are undecided
-        )
+        self.is_further = False  # whether rounds are made beyond the planned ones
         self._first: tuple[object, ...] = ()  # the computation that is timed before all is prepared
 
     def add(self, record: Record, side: int = 0, *, earlier: bool = False) -> None:
