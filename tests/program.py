@@ -26,6 +26,13 @@ ABSENT = Path(__file__) / "absent"  # below a file: a test that writes to it wit
 LONGEST_S = 120
 
 
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints in a folder, called by somebody whose settings do not matter."""
+    who = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", *who, "-c", "init.defaultBranch=main", *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def environment(**more: str) -> dict[str, str]:
     """No interpreter but the running one, unless a test names one."""
     own = {"ACCELBENCH_WORKLOADS": str(WORKLOADS), "ACCELBENCH_CACHE": str(ABSENT), "ACCELBENCH_PYTHON": ""}

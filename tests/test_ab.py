@@ -45,7 +45,7 @@ from tests.factories import (
     a_watched,
     some_rounds,
 )
-from tests.program import accelbench, paced_by, rows
+from tests.program import accelbench, git, paced_by, rows
 from tests.rendering import rendered
 
 Pairs = list[tuple[Case, Case]]
@@ -297,11 +297,6 @@ def test_a_baselines_code_that_fails_is_no_pass() -> None:
 
 
 # Another revision
-
-
-def git(folder: Path, *arguments: str) -> None:
-    names = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *names, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture

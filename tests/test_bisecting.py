@@ -1,7 +1,6 @@
 """Versions searched for the one that brought a step, end to end: rows, stored pairs, what is said."""
 
 import json
-import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from benchbench.running.bisect_plan import BisectPlan, ExpectedPairs, PlannedVer
 from benchbench.running.bisecting import Bisection, BisectObserver, EndsOfCase, MadePair
 from benchbench.store import runs
 from tests.factories import a_case, a_record, a_run, some_rounds
-from tests.program import accelbench, environment, only, paced_by
+from tests.program import accelbench, environment, git, only, paced_by
 from tests.rendering import rendered
 
 LATENCY = METRICS[0]
@@ -81,12 +80,6 @@ def test_a_row_that_is_none_says_what_could_be_typed(
     with pytest.raises(UsageError, match=message) as caught:
         releases("torch", text, {})
     assert hint in caught.value.hint
-
-
-def git(folder: Path, *arguments: str) -> str:
-    names = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    command = ["git", *names, *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 STEPPING = textwrap.dedent(

@@ -19,7 +19,7 @@ from benchbench.model.own import parse_spec
 from benchbench.model.status import Verdict
 from benchbench.running.observer import RunObserver
 from benchbench.worker.own import torch_module
-from tests.program import accelbench, environment, records, rows, started, wait_for
+from tests.program import accelbench, environment, git, records, rows, started, wait_for
 from tests.test_architecture import ROOT
 
 pytestmark = [pytest.mark.real]
@@ -62,11 +62,6 @@ class Notes(RunObserver):
 
     def note(self, text: str) -> None:
         self.lines.append(text)
-
-
-def git(folder: Path, *arguments: str) -> None:
-    who = ("-c", "user.name=t", "-c", "user.email=t@t")
-    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def commit(folder: Path, message: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchbench import errors
-from tests.program import accelbench
+from tests.program import accelbench, git
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -45,19 +45,13 @@ def test_the_five_commands_of_the_readme_work_one_after_another(tmp_path: Path) 
     hello, quick, report, compare, check = (shlex.split(each)[1:] for each in commands(block("commands")))
     virtual = ("-b", "fake", "-d", "cpu", "-w", "gemm")
     for subject in ("first", "second"):
-        repository(tmp_path, "init", "-q")
-        repository(tmp_path, "commit", "-q", "--allow-empty", "-m", subject)
+        git(tmp_path, "init", "-q")
+        git(tmp_path, "commit", "-q", "--allow-empty", "-m", subject)
     for run in (hello, quick):
         accelbench(*run, *virtual, cwd=tmp_path)
     assert "gemm" in accelbench(*report, cwd=tmp_path).stdout
     assert "1.000×" in accelbench(*compare, cwd=tmp_path).stdout
     assert "PASS" in accelbench(*check, *virtual, cwd=tmp_path).stdout
-
-
-def repository(folder: Path, *arguments: str) -> None:
-    """Call git in a folder, as somebody whose settings do not matter."""
-    names = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *names, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def test_the_test_line_runs_every_tool_and_ci_runs_the_test_line() -> None:

@@ -1,7 +1,6 @@
 """What runs are filed under: as typed, by git, as stored and as shown."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,9 @@ from benchbench.plan.revision import commit_tag, current_commit
 from benchbench.pytest_plugin.session import session
 from benchbench.store import naming, runs, selectors
 from tests.factories import a_run
-from tests.program import accelbench
+from tests.program import accelbench, git
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--rounds", "1")
-
-
-def git(where: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "init.defaultBranch=main")
-    command = ["git", "-C", str(where), *identity, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import add_sessions
+from tests.program import add_sessions, git
 from tests.test_architecture import ROOT
 
 PAGE = (ROOT / "docs/ci.md").read_text()
@@ -122,11 +122,6 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if not own and not (packages / each.name).exists():
                 (packages / each.name).symlink_to(each)
     return folder
-
-
-def git(folder: Path, *arguments: str) -> None:
-    names = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *names, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def commit(folder: Path, files: Mapping[str, str]) -> None:
