@@ -49,8 +49,9 @@ def test_what_a_file_imports_tells_the_kind_of_its_model(tmp_path: Path, source:
     assert with_kind(parse_spec("mine:model", str(tmp_path))).kind == kind
 
 
-def test_a_saved_model_is_keras_s_and_a_version_tells_the_kind() -> None:
-    assert with_kind(parse_spec("mine.keras", "/here")).kind == KERAS
+def test_a_saved_model_is_keras_s_and_a_version_tells_the_kind(tmp_path: Path) -> None:
+    (tmp_path / "mine.keras").touch()
+    assert with_kind(parse_spec("mine.keras", str(tmp_path))).kind == KERAS
     assert [kind_of_version(f"{own}:12345678") for own in ("own", "own-keras", "own-jax")] == [
         TORCH,
         KERAS,

@@ -19,6 +19,7 @@ from benchbench.profiling.tables import CUT_OFF
 from benchbench.registry import load_class
 from benchbench.worker.jobs import MOST_EVENTS, few_enough
 from tests.brief import BRIEFLY
+from tests.conftest import THREADS
 from tests.program import accelbench, rows
 
 ONCE = ("run", "-d", "cpu", "--quick", "--rounds", "1", "--profile")
@@ -174,7 +175,7 @@ def a_session_and_step(backend: str) -> tuple[Session, Callable[[], Any]]:
     """A session on the CPU, and a step of `STEPS_OF` products."""
     pytest.importorskip(backend)
     found = load_class("benchbench.backends", backend, Backend)()  # type: ignore[type-abstract]
-    session = found.open("cpu", Dtype.FLOAT32, found.modes[0], 1)
+    session = found.open("cpu", Dtype.FLOAT32, found.modes[0], THREADS)
     x = session.put(np.eye(8, dtype=np.float32))
 
     def products(y: Any) -> Any:

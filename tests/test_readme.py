@@ -13,6 +13,10 @@ from tests.program import accelbench, git
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CATALOGUE = (ROOT / "docs/cli.md").read_text()
+WIDE = """import torch
+model = torch.nn.Linear({width}, {width})
+def inputs(): return torch.randn(64, {width})
+"""
 
 
 def block(marker: str) -> str:
@@ -44,14 +48,18 @@ def test_one_line_installs_from_the_constraints_into_an_environment_of_its_own()
 def test_the_five_commands_of_the_readme_work_one_after_another(tmp_path: Path) -> None:
     hello, quick, report, compare, check = (shlex.split(each)[1:] for each in commands(block("commands")))
     virtual = ("-b", "fake", "-d", "cpu", "-w", "gemm")
-    for subject in ("first", "second"):
-        git(tmp_path, "init", "-q")
-        git(tmp_path, "commit", "-q", "--allow-empty", "-m", subject)
+    git(tmp_path, "init", "-q")
+    for width in (128, 2048):  # the last commit makes the model slower, beyond what any machine disturbs
+        (tmp_path / "my.py").write_text(WIDE.format(width=width))
+        git(tmp_path, "add", "my.py")
+        git(tmp_path, "commit", "-q", "-m", f"width {width}")
     for run in (hello, quick):
         accelbench(*run, *virtual, cwd=tmp_path)
     assert "gemm" in accelbench(*report, cwd=tmp_path).stdout
     assert "1.000×" in accelbench(*compare, cwd=tmp_path).stdout
-    assert "PASS" in accelbench(*check, *virtual, cwd=tmp_path).stdout
+    pytest.importorskip("torch")
+    eager = ("-b", "torch", "-d", "cpu", "--mode", "eager", "--quick")
+    assert "FAIL" in accelbench(*check, *eager, cwd=tmp_path, code=10).stdout
 
 
 def test_the_test_line_runs_every_tool_and_ci_runs_the_test_line() -> None:

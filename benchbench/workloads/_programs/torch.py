@@ -101,7 +101,7 @@ def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Prog
     import numpy as np
     import torch
 
-    without_gradients = torch.no_grad if context.device.type == "xla" else torch.inference_mode
+    is_xla = context.device.type == "xla"
 
     class Generator(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -115,7 +115,8 @@ def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Prog
 
         def forward(self, tokens: Any, positions: Any) -> Any:
             held = [getattr(self, name) for name in self.names()]
-            with without_gradients():
+            # torch 2.11 compiles no network that is in inference mode: see `inference`.
+            with torch.no_grad() if is_xla or torch.compiler.is_compiling() else torch.inference_mode():
                 return self.model(tokens, positions, list(zip(held[::2], held[1::2], strict=True)))
 
     step, first = Generator(), network.length - network.rows
