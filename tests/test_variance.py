@@ -127,6 +127,12 @@ def test_the_first_rounds_of_both_are_compared_where_one_side_s_spread_asked_for
     assert there.ratio == pytest.approx(1.0, abs=2e-3)
     assert back.ratio == pytest.approx(1 / (there.ratio or 0))
     assert (there.ref_processes, there.new_processes) == (5, 5)
+    assert (there.ref_unused, there.new_unused) == (0, 5)
+    found = compare_runs(ref, new)
+    assert "5 v 5 of 10 processes" in comparison.sentences(found.verdicts[0])[0]
+    for each, told in ((found, True), (compare_runs(new, new), False)):
+        notes = comparison.comparison_document(each, each.verdicts).notes
+        assert (comparison.UNUSED in notes) == told
     fixed = a_run(some_rounds(*wild), policy=Policy(name="fixed", rounds=10))
     assert compare_runs(ref, fixed).verdicts[0].new_processes == 10  # nothing but the user chose them
     assert compare_runs(new, new).verdicts[0].new_processes == 10

@@ -42,6 +42,10 @@ FIELDS = tuple(field.name for field in fields(CaseComparison))
 MODES = (
     "processes cluster, as if cases had two speeds: three or four processes say little then, five would tell"
 )
+UNUSED = (
+    "n of m processes: the first rounds, as many as the other run has, since further ones would bias the "
+    "comparison; report shows all rounds, so its values differ"
+)
 MDE = "MDE: the change called slower 4 times in 5"
 UNTOLD = "no code or version is known to differ; compare --ab measures two sides in the same minutes"
 UNITS = {metric.name: metric.unit for metric in METRICS}
@@ -138,7 +142,11 @@ def sentences(verdict: CaseComparison) -> list[str]:
 
 def _row(verdict: CaseComparison) -> dict[str, Content]:
     known = verdict.ref is not None or verdict.new is not None
-    counts = Cell((f"{verdict.ref_processes} v {verdict.new_processes} processes",))
+    sides = (
+        _count(verdict.ref_processes, verdict.ref_unused),
+        _count(verdict.new_processes, verdict.new_unused),
+    )
+    counts = Cell((f"{' v '.join(sides)} processes",))
     return {
         "verdict": verdict_cell(verdict.verdict),
         "case": verdict.case,
@@ -146,6 +154,10 @@ def _row(verdict: CaseComparison) -> dict[str, Content]:
         "processes": counts if known else None,
         "notes": _notes(verdict),
     }
+
+
+def _count(compared: int, unused: int) -> str:
+    return f"{compared} of {compared + unused}" if unused else str(compared)
 
 
 def _notes(verdict: CaseComparison) -> str:
@@ -236,14 +248,22 @@ def _summary(found: Comparison) -> list[str]:
     counted = verdict_counts(verdict.verdict for verdict in found.verdicts)
     counts = ", ".join(f"{count} {name}" for name, count in counted.items()) or "no case in either run"
     if found.geomean is None:
-        return [counts]
+        return [counts, *_unused(found.verdicts)]
     return [
         f"geomean of {fmt.count_of(found.compared, 'compared case')}: {fmt.significant(found.geomean)}×",
         *moved_alike(found.common),
         counts,
         f"p (Holm) and MDE hold for {fmt.count_of(found.compared, 'case')} together; {MDE}",
         *([MODES] if found.modes else []),
+        *_unused(found.verdicts),
     ]
+
+
+def _unused(verdicts: Sequence[CaseComparison]) -> list[str]:
+    """Why values differ from a report's where one side got more rounds."""
+    if not any(each.ref_unused or each.new_unused for each in verdicts):
+        return []
+    return [UNUSED]
 
 
 def verdict_counts(verdicts: Iterable[Verdict]) -> dict[str, int]:

@@ -5,6 +5,7 @@ Below them the columns that they can have, and the rows of a run by the work tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,6 +43,7 @@ from benchbench.plan.command import command_of
 
 UNRANKED = 1e99  # seconds: after what is ranked, before what has no speed
 INLINE = 40  # a longer reason becomes a footnote
+COMPARED = ("speed", "ratio")  # columns of a row beside the fastest
 TIMED = ("latency", "speed", "rate", "FLOP/s")  # columns that say no more than the latency
 Line = tuple[Cell | None, ...]
 UNSURE = "? cannot tell: what differs between rounds, others, or warming up may explain it"
@@ -57,7 +59,10 @@ AXES = ("dtype", "mode", "target", "device", "cache", "phase", THREADS)  # and e
 
 
 def work_tables(shown: Sequence[Work], columns: Sequence[ReportColumn], view: RunView) -> tuple[Table, ...]:
-    """A line per row with a cell per column; those without a speed, last, have one cell that says why."""
+    """A line per row with a cell per column; those without a speed have one cell that says why.
+
+    They stand last, but where processes disagree: a work's leader may be such a row.
+    """
     heads = [Column(column.name, rank=column.rank) for column in columns]
     ordered = [_lines(work, columns, view) for work in shown]
     tables = _tables(shown, heads, [[line for line, _ in lines] for lines in ordered])
@@ -69,20 +74,30 @@ def _lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[t
     """The lines in the order of the table, each with its row."""
     lines: list[tuple[float, Line, Row]] = []
     for row, name in zip(work.rows, _names(work), strict=True):
-        latency = latency_s(row)
-        if latency is None:
-            why = _drawn(_reason(row), row, str(name), view, is_open=True)
-            lines.append((float("inf"), (name, why, *[None] * (len(columns) - 1)), row))
-            continue
         beside = work.beside(row)
+        if latency_s(row) is None:
+            why = _drawn(_reason(row), row, str(name), view, is_open=True)
+            compared = [
+                column.cell(row, beside) if column.name in COMPARED and beside else None
+                for column in columns[1:]
+            ]
+            lines.append((_place(row, view), (name, why, *compared), row))
+            continue
         cells = [column.cell(row, beside) for column in columns]
         cells = [
             _drawn(cell, row, str(name), view, is_open=is_open(beside)) if column.name == "latency" else cell
             for cell, column in zip(cells, columns, strict=True)
         ]
-        place = UNRANKED if row.unranked else latency
-        lines.append((place, (name, _noted(cells[0], row), *cells[1:]), row))
+        lines.append((_place(row, view), (name, _noted(cells[0], row), *cells[1:]), row))
     return [(line, row) for _, line, row in sorted(lines, key=lambda item: item[0])]
+
+
+def _place(row: Row, view: RunView) -> float:
+    """The seconds by which rows are ordered; where processes disagree, the geometric mean of these."""
+    if row.unranked:
+        return UNRANKED
+    made = None if latency_s(row) else _contenders(view)(row)
+    return latency_s(row) or (math.exp(made.log) if made else math.inf)
 
 
 def is_open(beside: Beside | None) -> bool:
@@ -406,13 +421,15 @@ class Work:
 
     def beside(self, row: Row) -> Beside | None:
         """What `row` is compared with: the fastest. A single one is compared with nothing."""
-        fastest = self.verdict.fastest
-        if fastest is None or sum(latency_s(each) is not None for each in self.rows) < 2:
+        verdict = self.verdict
+        first = verdict.fastest.case if verdict.fastest else None
+        base = next((each for each in self.rows if each.case == first), None)
+        if base is None or not verdict.rivals:
             return None
-        base = next((each for each in self.rows if each.case == fastest.case), None)
-        rival = next((each for each in self.verdict.rivals if each.contender.case == row.case), None)
-        told = rival.slower if rival else self.verdict.standing in (Standing.WON, Standing.ALONE)
-        return Beside(base, rival.ratio if rival else 1.0, told) if base else None
+        if row is base:
+            return Beside(base, 1.0, verdict.standing in (Standing.WON, Standing.ALONE))
+        rival = next((each for each in verdict.rivals if each.contender.case == row.case), None)
+        return Beside(base, rival.ratio, rival.slower) if rival else None
 
 
 def judged(found: Sequence[Work], view: RunView) -> list[Work]:

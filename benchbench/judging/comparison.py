@@ -59,7 +59,8 @@ class CaseComparison:
     included.
     Absent values are None. `reason` says why there is no other verdict, or what is suspect.
     `stopped_by`: what ended the processes' sampling, `precision` if all went well. `operators`: those that a
-    slower case owes it to, where profiles tell.
+    slower case owes it to, where profiles tell. `ref_unused`, `new_unused`: processes of further rounds that
+    only one side got, which are not compared.
     """
 
     case: str
@@ -78,6 +79,8 @@ class CaseComparison:
     stopped_by: tuple[str, ...]
     reason: str
     operators: tuple[str, ...] = ()
+    ref_unused: int = 0
+    new_unused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +302,8 @@ def _verdict(
         steady=not pair.ref.unsteady + pair.new.unsteady,
         stopped_by=tuple(sorted({*pair.ref.stopped_by, *pair.new.stopped_by})),
         reason=reason,
+        ref_unused=pair.unused[0],
+        new_unused=pair.unused[1],
     )
 
 

@@ -37,6 +37,7 @@ class Pair:
 
     `ref_logs` and `new_logs` have the metric's logarithm for each process that counts. If
     `interleaved`, they are of the same rounds. `planned`: those of either side that tell its spread.
+    `unused`: how many processes of further rounds either side has that are not compared.
     """
 
     case: str
@@ -48,6 +49,7 @@ class Pair:
     reason: str
     planned: tuple[list[float], list[float]]
     interleaved: bool = False
+    unused: tuple[int, int] = (0, 0)
 
     @property
     def alike(self) -> bool:
@@ -196,7 +198,8 @@ def _pair(
     bars: Sequence[str],
     policies: tuple[Policy, Policy],
 ) -> Pair:
-    ref_logs, new_logs = _first_rounds(ref.logs(metric), new.logs(metric), policies)
+    all_logs = ref.logs(metric), new.logs(metric)
+    ref_logs, new_logs = _first_rounds(*all_logs, policies)
     planned = (policies[0].planned, policies[1].planned)
     bars = [*bars, *case_bars(ref, new)]
     verdict, reason = (
@@ -218,6 +221,7 @@ def _pair(
         verdict=verdict,
         reason=reason,
         planned=(ref.planned_logs(metric, planned[0]), new.planned_logs(metric, planned[1])),
+        unused=(len(all_logs[0]) - len(ref_logs), len(all_logs[1]) - len(new_logs)),
     )
 
 
