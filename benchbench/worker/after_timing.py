@@ -9,10 +9,11 @@ import dataclasses
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import AnyArray, Floats
 from benchbench.backends.base import Backend, Session
@@ -41,6 +42,7 @@ from benchbench.worker.program import (
     inputs_of,
     loss_of,
     mixed_inputs,
+    other_arrays,
     other_inputs,
     reference_of,
     require_accuracy,
@@ -49,6 +51,9 @@ from benchbench.worker.program import (
 from benchbench.worker.random_cache import cached_normal
 from benchbench.worker.verify import UNIT_ROUNDOFF, UPDATE
 from benchbench.workloads.base import OUTPUT, Draw, Operation, Training, Workload
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays
 
 DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
 OTHER_BATCHES = 3
@@ -107,26 +112,44 @@ def check_output(
     reference = reference_of(workload, job)
     if reference.unverified:
         return
-    timed, others = runner.program.inputs, other_inputs(backend, session, workload, case.computes_in, runner)
+    arrays = other_arrays(workload, case.computes_in, runner)
+    timed, others = runner.program.inputs, inputs_of(backend, session, workload, runner, arrays)
+    check = partial(
+        check_output_of,
+        workload=workload,
+        runner=runner,
+        session=session,
+        reference=reference,
+        projection=projection_of(workload, arrays, session),
+    )
     is_first = not job["warm"]
     if is_first or others is timed:
-        check_output_of(others, workload, case, runner, session, reference)
+        check(others)
     if others is not timed and session.overwrites:
         session.overwrite(timed, others)
-        check_output_of(timed, workload, case, runner, session, reference)
+        check(timed)
     elif not is_first:
-        check_output_of(others, workload, case, runner, session, reference)
+        check(others)
     if workload.samples_apart and [*workload.output_shapes] == [OUTPUT] and session.world.devices == 1:
         check_samples(backend, workload, case, runner, session, reference)
 
 
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A product of the other inputs, times a vector of random signs: what its rows should be."""
+
+    signs: Floats
+    expected: Floats
+
+
 def check_output_of(
     others: tuple[Any, ...],
+    *,
     workload: Operation,
-    case: Case,
     runner: Runner,
     session: Session,
     reference: verify.Reference,
+    projection: Projection | None,
 ) -> None:
     """Raise WrongResult where the output of the other inputs is not that of their reference."""
     runner.inputs = repeat(others)
@@ -136,12 +159,23 @@ def check_output_of(
     deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
     name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
     require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
-    if session.world.devices == 1 and not workload.differentiated:
-        check_projection(output, workload, case, session, reference)
+    if projection:
+        check_projection(output, projection, session, reference)
+
+
+def projection_of(workload: Operation, arrays: Arrays, session: Session) -> Projection | None:
+    """What a product's rows should be; None of other operations, of several devices, and of a huge output."""
+    import numpy as np
+
+    is_whole = session.world.devices == 1 and not workload.differentiated
+    if not (workload.projects and is_whole and math.prod(workload.output_shape) <= PROJECTED):
+        return None
+    signs = np.random.default_rng().choice([-1.0, 1.0], workload.output_shape[-1:])
+    return Projection(signs, workload.projection(arrays, signs))
 
 
 def check_projection(
-    output: Any, workload: Operation, case: Case, session: Session, reference: verify.Reference
+    output: Any, projection: Projection, session: Session, reference: verify.Reference
 ) -> None:
     """Raise WrongResult where a product's rows, times a vector of random signs, are not what they should be.
 
@@ -151,15 +185,10 @@ def check_projection(
     """
     import numpy as np
 
-    if not workload.projects or math.prod(workload.output_shape) > PROJECTED:
-        return
-    signs = np.random.default_rng().choice([-1.0, 1.0], workload.output_shape[-1:])
-    draw = Draw(case.computes_in, standard=cached_normal, renewed=workload.is_input)
-    expected = workload.projection(workload.arrays(draw), signs)
     values = session.fetch(output)
     sizes = np.linalg.norm(values, axis=-1)
     sizes = np.maximum(sizes, math.sqrt(np.square(sizes).mean()))
-    error = float((np.abs(values @ signs - expected) / sizes).max())
+    error = float((np.abs(values @ projection.signs - projection.expected) / sizes).max())
     limit = verify.LAMBDA * reference.stretch * reference.tolerance[OUTPUT]
     require_accuracy(verify.Deviation(f"{OUTPUT}'s rows, after timing,", error, limit))
 

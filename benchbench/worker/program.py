@@ -104,10 +104,15 @@ def other_inputs(
 
     `batch`: which of them; each number has its own.
     """
+    return inputs_of(backend, session, workload, runner, other_arrays(workload, dtype, runner, batch))
+
+
+def other_arrays(workload: Workload, dtype: Dtype, runner: Runner, batch: int = 1) -> dict[str, AnyArray]:
+    """What `other_inputs` are made of."""
     draw = Draw(
         dtype, standard=random_cache.cached_normal, renewed=lambda name: batch * workload.is_input(name)
     )
-    return inputs_of(backend, session, workload, runner, drawn_again(workload, runner, draw))
+    return drawn_again(workload, runner, draw)
 
 
 def altered_inputs(
