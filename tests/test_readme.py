@@ -13,9 +13,9 @@ from tests.program import accelbench, git
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CATALOGUE = (ROOT / "docs/cli.md").read_text()
-WIDE = """import torch
-model = torch.nn.Linear({width}, {width})
-def inputs(): return torch.randn(64, {width})
+MANY = """import torch
+model = torch.nn.Linear(128, 128)
+def inputs(): return torch.randn({rows}, 128)
 """
 
 
@@ -49,10 +49,10 @@ def test_the_five_commands_of_the_readme_work_one_after_another(tmp_path: Path) 
     hello, quick, report, compare, check = (shlex.split(each)[1:] for each in commands(block("commands")))
     virtual = ("-b", "fake", "-d", "cpu", "-w", "gemm")
     git(tmp_path, "init", "-q")
-    for width in (128, 2048):  # the last commit makes the model slower, beyond what any machine disturbs
-        (tmp_path / "my.py").write_text(WIDE.format(width=width))
+    for rows in (4, 32768):  # the last commit makes the model slower, beyond what any machine disturbs
+        (tmp_path / "my.py").write_text(MANY.format(rows=rows))
         git(tmp_path, "add", "my.py")
-        git(tmp_path, "commit", "-q", "-m", f"width {width}")
+        git(tmp_path, "commit", "-q", "-m", f"{rows} rows")
     for run in (hello, quick):
         accelbench(*run, *virtual, cwd=tmp_path)
     assert "gemm" in accelbench(*report, cwd=tmp_path).stdout
