@@ -13,9 +13,14 @@ from tests.program import accelbench, git
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CATALOGUE = (ROOT / "docs/cli.md").read_text()
-MANY = """import torch
-model = torch.nn.Linear(128, 128)
-def inputs(): return torch.randn({rows}, 128)
+PAUSING = """import time
+import torch
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep({pause_s})
+        return super().forward(x)
+model = Model(128, 128)
+def inputs(): return torch.randn(4, 128)
 """
 
 
@@ -49,10 +54,10 @@ def test_the_five_commands_of_the_readme_work_one_after_another(tmp_path: Path) 
     hello, quick, report, compare, check = (shlex.split(each)[1:] for each in commands(block("commands")))
     virtual = ("-b", "fake", "-d", "cpu", "-w", "gemm")
     git(tmp_path, "init", "-q")
-    for rows in (4, 32768):  # the last commit makes the model slower, beyond what any machine disturbs
-        (tmp_path / "my.py").write_text(MANY.format(rows=rows))
+    for pause_s in (0.001, 0.03):  # the last commit makes the model slower, beyond what machines disturb
+        (tmp_path / "my.py").write_text(PAUSING.format(pause_s=pause_s))
         git(tmp_path, "add", "my.py")
-        git(tmp_path, "commit", "-q", "-m", f"{rows} rows")
+        git(tmp_path, "commit", "-q", "-m", f"pauses for {pause_s} s")
     for run in (hello, quick):
         accelbench(*run, *virtual, cwd=tmp_path)
     assert "gemm" in accelbench(*report, cwd=tmp_path).stdout

@@ -96,8 +96,11 @@ def _place(row: Row, view: RunView) -> float:
     """The seconds by which rows are ordered; where processes disagree, the geometric mean of these."""
     if row.unranked:
         return UNRANKED
-    made = None if latency_s(row) else _contenders(view)(row)
-    return latency_s(row) or (math.exp(made.log) if made else math.inf)
+    latency = latency_s(row)
+    if latency is not None:
+        return latency
+    made = _contenders(view)(row)
+    return math.exp(made.log) if made else math.inf
 
 
 def is_open(beside: Beside | None) -> bool:
