@@ -120,6 +120,17 @@ def images_layout(context: DeviceContext, axes: int = 4) -> str:
     return NAMES[axes][context.channels_last] if axes else ""
 
 
+def without_gradients(*, is_xla: bool = False) -> Any:
+    """The context of torch in which a step keeps nothing for a way back: inference mode where it can be.
+
+    It sets a version counter, which torch_xla's tensors and compiled views have not, and torch 2.11 compiles
+    no network within it.
+    """
+    import torch
+
+    return torch.no_grad() if is_xla or torch.compiler.is_compiling() else torch.inference_mode()
+
+
 def torch_layout(context: DeviceContext, axes: int = 4) -> Any:
     """torch's memory format of the same."""
     import torch

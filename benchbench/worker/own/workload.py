@@ -18,6 +18,7 @@ from benchbench.worker.own import torch_graph, torch_module, torch_program
 from benchbench.worker.own.source import BATCH, Loaded
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
+from benchbench.workloads.program import without_gradients
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 if TYPE_CHECKING:
@@ -206,8 +207,6 @@ class OwnInference(TorchWorkload, OwnOperation):
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """The module as the user wrote it, in evaluation mode."""
-        import torch
-
         plain = self.module(arrays, context.device, context.dtype)
         arguments, places = self.arguments(plain), list(self.graph["places"].values())
         names = [name.removeprefix(INPUT) for name in arrays if self.is_input(name)]
@@ -215,7 +214,7 @@ class OwnInference(TorchWorkload, OwnOperation):
 
         def step(*inputs: Any) -> Any:
             own, named = arguments(dict(zip(names, inputs, strict=True)))
-            with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
+            with without_gradients():
                 output = module(*own, **named)
             found = tuple(torch_module.at(output, place) for place in places)
             return found if len(found) > 1 else found[0]

@@ -17,7 +17,7 @@ from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network, batch_statistics, grouped_by_device, part_of_batch
-from benchbench.workloads.program import images_layout, torch_layout
+from benchbench.workloads.program import images_layout, torch_layout, without_gradients
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -31,14 +31,11 @@ START_METHOD = "forkserver"
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
     """The module in inference mode."""
-    import torch
-
     model = load_module(network, context, arrays).eval()
     is_xla = context.device.type == "xla"
 
     def step(*inputs: Any) -> Any:
-        # Inference mode sets a version counter, which torch_xla's tensors and compiled views have not.
-        with torch.no_grad() if is_xla or torch.compiler.is_compiling() else torch.inference_mode():
+        with without_gradients(is_xla=is_xla):
             return model(*inputs)
 
     given = partial(inputs_of, network, context)
@@ -115,8 +112,7 @@ def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Prog
 
         def forward(self, tokens: Any, positions: Any) -> Any:
             held = [getattr(self, name) for name in self.names()]
-            # torch 2.11 compiles no network that is in inference mode: see `inference`.
-            with torch.no_grad() if is_xla or torch.compiler.is_compiling() else torch.inference_mode():
+            with without_gradients(is_xla=is_xla):
                 return self.model(tokens, positions, list(zip(held[::2], held[1::2], strict=True)))
 
     step, first = Generator(), network.length - network.rows
