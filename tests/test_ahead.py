@@ -102,6 +102,18 @@ def test_later_rounds_import_before_anything_is_timed_and_side_by_side() -> None
         assert diary.entries[-4:] == ["start jax", "start torch", "greet jax", "greet torch"]
 
 
+def test_a_worker_that_was_waited_for_is_not_waited_for_again() -> None:
+    """It greets once: waiting for another greeting takes as long as an import may, and ends the worker."""
+    diary = Diary(spare=100)
+    with pool_ahead(diary, 2) as (pool, cases):
+        del diary.entries[:]
+        pool.await_ahead(cases)
+        assert [each for each in diary.entries if not each.startswith("preload")] == []
+        pool.start_ahead(cases, 3)
+        pool.await_ahead(cases)
+        assert [each for each in diary.entries if each.startswith("greet")] == ["greet jax", "greet torch"]
+
+
 def test_what_only_the_first_round_needs_is_imported_for_that_round_alone() -> None:
     """A later one has the models that ONNX Runtime's first processes exported."""
     diary = Diary(spare=100)

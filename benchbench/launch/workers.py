@@ -126,6 +126,7 @@ class WorkersAhead:
     def __init__(self, start: Callable[[Template], Worker]) -> None:
         self._start = start
         self._rounds: list[dict[Template, Worker]] = []
+        self._importing: list[Worker] = []  # whose greeting nobody has read yet: there is one
 
     def begin(self, templates: Sequence[Template], rounds: int) -> None:
         """Start the workers of that many rounds that are not started yet, and end those of other templates.
@@ -140,14 +141,17 @@ class WorkersAhead:
             for template in templates:
                 if template not in started:
                     started[template] = self._start(template)
+                    self._importing.append(started[template])
 
     def finish(self) -> list[tuple[Template, Worker]]:
         """Wait until each of these workers has imported its framework or failed to, and return them."""
-        waiting = [each for started in self._rounds for each in started.items()]
+        found = [each for started in self._rounds for each in started.items()]
         deadline = time.perf_counter() + IMPORT_TIMEOUT_S
-        for _, worker in waiting:
-            worker.ready(left_until(deadline))
-        return waiting
+        for _, worker in found:
+            if worker in self._importing:
+                worker.ready(left_until(deadline))
+        self._importing.clear()
+        return found
 
     def take(self, templates: Sequence[Template]) -> dict[Template, Worker]:
         """The next round's workers of these templates that are alive; its other workers are ended."""
