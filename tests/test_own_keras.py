@@ -83,8 +83,12 @@ def digits() -> KerasInference:
 
 
 def mlp() -> JaxInference:
+    return jax_model("jax_mlp")
+
+
+def jax_model(name: str) -> JaxInference:
     pytest.importorskip("jax")
-    spec = spec_of("jax_mlp")
+    spec = spec_of(name)
     return JaxInference(spec, jax_function.load(spec).sizes)
 
 
@@ -215,7 +219,6 @@ def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
     model = mlp()
     assert own_reference(model, Dtype.FLOAT32).unverified == ""
     assert deviation(model).ratio < 0.8
-    reference = own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32))
     arrays = model.arrays(Draw(Dtype.FLOAT32))
 
     def changed(name: str, change: Callable[[Any], Any]) -> float:
@@ -224,7 +227,7 @@ def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
         found = {
             each: jax_function.as_array(value) for each, value in model.outputs()(leaves, inputs).items()
         }
-        return output_deviation(model, found, reference.expected, reference.tolerance).ratio
+        return deviation_of(model, found).ratio
 
     def without_first(array: Any) -> Any:
         array[0] = 0
@@ -237,6 +240,42 @@ def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
         "a scale": changed("weight:scale", lambda array: array * 0 + 1),
     }
     assert min(mutants.values()) > 2, mutants
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
+    model = jax_model("jax_wide")
+    assert deviation(model).ratio < 0.8
+    found = model.arrays(Draw(Dtype.FLOAT32))
+    x, weight = found["input:"], found["weight:weight"]
+    sums = {"product": in_turn(x, weight), "sum": in_turn(x, np.ones((x.shape[1], 1), np.float32))[:, 0]}
+    halves = {**sums, "product": in_turn(x, weight.astype(np.float16).astype(np.float32))}
+    assert deviation_of(model, sums).ratio < 0.8
+    assert deviation_of(model, halves).ratio > 2
+
+    spec = spec_of("keras_wide")
+    pytest.importorskip("keras")
+    layer = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
+    assert deviation(layer).ratio < 0.8
+    x, weight, bias = layer.arrays(Draw(Dtype.FLOAT32)).values()
+    halves = in_turn(x, weight.astype(np.float16).astype(np.float32)) + bias
+    assert deviation_of(layer, {"output": in_turn(x, weight) + bias}).ratio < 0.8
+    assert deviation_of(layer, {"output": halves}).ratio > 2
+
+
+def in_turn(x: Any, weight: Any) -> Any:
+    """Their product in float32, each sum added up one term after the other."""
+    total = np.zeros((len(x), weight.shape[1]), np.float32)
+    for column, row in zip(x.T, weight, strict=True):
+        total += column[:, None] * row
+    return total
+
+
+def deviation_of(workload: OwnOperation, found: Any) -> Deviation:
+    """How far these outputs are from the reference in float32."""
+    reference = own_expected(workload, Dtype.FLOAT32, own_reference(workload, Dtype.FLOAT32))
+    return output_deviation(workload, found, reference.expected, reference.tolerance)
 
 
 @pytest.mark.real

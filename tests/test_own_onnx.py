@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchbench.arrays import AnyArray
 from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.openvino import OpenVino
 from benchbench.model.case import Dtype
@@ -27,6 +28,7 @@ pytest.importorskip("torch")
 helper, numpy_helper, TensorProto = onnx.helper, onnx.numpy_helper, onnx.TensorProto
 
 WIDTH, WORDS = 16, 50
+MANY = 16_384  # terms of a sum
 Change = Callable[[Any], None]
 
 
@@ -172,6 +174,30 @@ def test_right_engines_agree_with_onnx_s_float64_and_wrong_ones_do_not(
     for wrong in (forgotten_bias, forgotten_row, another_epsilon):
         changed = operation(written(tmp_path, wrong, f"{wrong.__name__}.onnx"), batch=2, length=6)
         assert deviation(backend, model, changed).ratio > 2, wrong
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("backend", [OnnxRuntime, OpenVino])
+def test_long_sums_may_be_added_up_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Any
+) -> None:
+    pytest.importorskip(backend.distributions[0])
+    monkeypatch.chdir(tmp_path)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", MANY])
+    product = helper.make_tensor_value_info("product", TensorProto.FLOAT, ["batch", 8])
+    weights = np.random.default_rng(0).standard_normal((MANY, 8)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "weights"], ["product"])]
+    graph = helper.make_graph(nodes, "main", [x], [product], [numpy_helper.from_array(weights, "weights")])
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "wide.onnx")
+    model = operation(tmp_path / "wide.onnx", batch=2)
+    assert deviation(backend, model, model).ratio < 0.8
+    reference = own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32))
+    total: AnyArray = np.zeros((2, 8), np.float32)
+    for column, row in zip(model.arrays(Draw(Dtype.FLOAT32))["input:x"].T, weights, strict=True):
+        total += column[:, None] * row
+    found = output_deviation(model, {"product": total}, reference.expected, reference.tolerance)
+    assert found.ratio < 0.8
 
 
 def in_halves(model: Any) -> None:

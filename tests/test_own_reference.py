@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 import numpy as np
 import torch
+from torch import nn
 
 from benchbench import registry
 from benchbench.backends.torch import Torch
@@ -27,7 +28,7 @@ from benchbench.worker.own.workload import OwnInference
 from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements, relative_error
 from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in
 from benchbench.workloads.base import Draw
-from tests.own_mutants import MODELS, MUTANTS
+from tests.own_mutants import ALL, MODELS, MUTANTS
 
 OWN = Path(__file__).parent / "own"
 pytestmark = [pytest.mark.real]
@@ -77,6 +78,26 @@ def test_right_engines_are_well_within_and_every_wrong_one_is_beyond() -> None:
     }
     assert max(right.values()) < 0.8, right
     assert min(wrong.values()) > 2, wrong
+
+
+def in_turn(module: Any) -> Any:
+    """A layer whose products are added up one after the other, as a plain loop does."""
+
+    class InTurn(nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            total = torch.zeros(len(x), len(module.weight))
+            for terms in (x.T[:, :, None] * module.weight.T[:, None, :]).unbind():
+                total += terms
+            return total + module.bias
+
+    return InTurn()
+
+
+def test_long_sums_may_be_added_up_in_turn() -> None:
+    wide = the_model("wide")
+    assert deviation(wide, in_turn).ratio < 0.8
+    assert deviation(wide).ratio < 0.8
+    assert min(deviation(wide, each).ratio for each in ALL) > 2
 
 
 def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> None:

@@ -6,7 +6,9 @@ Its jaxpr is interpreted one equation after the other: dtypes that equations nam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from benchbench.arrays import AnyArray
@@ -24,32 +26,63 @@ BITS = {  # of the significand, the leading one included
     Dtype.FLOAT16: 11,
     Dtype.BFLOAT16: 8,
 }
-Rounds = Callable[[Any], Any]
+
+
+class Exact:
+    """No rounding: float64 as JAX has it."""
+
+    def result(self, value: Any) -> Any:
+        """What an equation gives."""
+        return value
+
+    def summed(self, value: Any, terms: float) -> Any:
+        """A sum of so many terms, or what it is of."""
+        return value
+
+
+@dataclass(frozen=True)
+class AtRandom(Exact):
+    """Rounding to so many bits, for draws that are `tolerated` times."""
+
+    bits: int
+    tolerated: float
+    source: Any
+
+    def result(self, value: Any) -> Any:
+        from benchbench.workloads._reference.rounding import rounded_at_random
+
+        return self._changed(value, lambda array: rounded_at_random(array, self.bits, self.source))
+
+    def summed(self, value: Any, terms: float) -> Any:
+        from benchbench.workloads._reference.rounding import summed_at_random
+
+        return self._changed(value, lambda array: summed_at_random(array, terms, self.tolerated, self.source))
+
+    def _changed(self, value: Any, change: Callable[[AnyArray], AnyArray]) -> Any:
+        import jax.numpy as jnp
+        import numpy as np
+
+        is_rounded = value.dtype == np.float64 and value.size
+        return jnp.asarray(change(np.asarray(value))) if is_rounded else value
 
 
 def outputs(workload: JaxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
     """Every equation computes in float64."""
-    return _outputs(workload, dtype, number, lambda value: value)
+    return _outputs(workload, dtype, number, Exact())
 
 
 def rounded_outputs(workload: JaxInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
-    """Every equation's result is rounded to one of the two neighbours that the dtype has, by chance."""
-    import jax.numpy as jnp
+    """Every equation's result is rounded to one of the two neighbours that the dtype has, by chance.
+
+    And what is added up errs.
+    """
     import numpy as np
 
-    from benchbench.workloads._reference.rounding import rounded_at_random
-
     source = np.random.default_rng((SEED, seed))
-
-    def rounded(value: Any) -> Any:
-        if value.dtype != np.float64 or not value.size:
-            return value
-        return jnp.asarray(rounded_at_random(np.asarray(value), BITS[dtype], source))
-
-    return _outputs(workload, dtype, 0, rounded)
+    return _outputs(workload, dtype, 0, AtRandom(BITS[dtype], workload.draws_tolerated, source))
 
 
-def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounds: Rounds) -> dict[str, AnyArray]:
+def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounds: Exact) -> dict[str, AnyArray]:
     import jax
 
     arrays = workload.arrays(Draw(dtype, standard=cached_normal, renewed=lambda _: number))
@@ -70,8 +103,8 @@ def _wide(array: AnyArray) -> Any:
     return jnp.asarray(array.astype(float) if array.dtype.kind == "f" else array)
 
 
-def interpreted(jaxpr: Any, constants: Any, values: Any, rounds: Rounds) -> list[Any]:
-    """The results of a jaxpr of these values, computed in float64; `rounds` what an equation gives."""
+def interpreted(jaxpr: Any, constants: Any, values: Any, rounds: Exact) -> list[Any]:
+    """The results of a jaxpr of these values, computed in float64; rounded as `rounds` says."""
     from jax.extend import core
 
     known: dict[Any, Any] = {}
@@ -88,14 +121,35 @@ def interpreted(jaxpr: Any, constants: Any, values: Any, rounds: Rounds) -> list
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _computed(equation: Any, values: list[Any], rounds: Rounds) -> list[Any]:
+def _computed(equation: Any, values: list[Any], rounds: Exact) -> list[Any]:
     """An equation's results; of one that calls a jaxpr with its own values, that jaxpr's."""
     inner = _called(equation)
     if inner is not None:
         return interpreted(inner.jaxpr, inner.consts, values, rounds)
     parameters = {name: _wide_dtype(value) for name, value in equation.params.items()}
+    count = TERMS.get(equation.primitive.name)
+    terms = count(equation.params, *values) if count else 0.0
+    if terms:
+        values = [rounds.summed(values[0], terms), *values[1:]]
     found = equation.primitive.bind(*values, **parameters)
-    return [rounds(_widened(each)) for each in (found if equation.primitive.multiple_results else [found])]
+    results = [_widened(each) for each in (found if equation.primitive.multiple_results else [found])]
+    return [rounds.result(rounds.summed(each, terms) if terms else each) for each in results]
+
+
+def _along(x: Any, axes: Any) -> int:
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+# Primitives that add up → of how many terms, by their parameters and operands.
+TERMS: Mapping[str, Callable[..., float]] = {
+    "dot_general": lambda own, left, _: _along(left, own["dimension_numbers"][0][0]),
+    "conv_general_dilated": lambda own, _, kernel: (
+        kernel.size / kernel.shape[own["dimension_numbers"].rhs_spec[0]]
+    ),
+    "reduce_sum": lambda own, x: _along(x, own["axes"]),
+    "cumsum": lambda own, x: x.shape[own["axis"]],
+    "reduce_window_sum": lambda own, _: math.prod(own["window_dimensions"]),
+}
 
 
 def _called(equation: Any) -> Any:
@@ -110,7 +164,7 @@ def _called(equation: Any) -> Any:
     return None
 
 
-def _scanned(equation: Any, values: list[Any], rounds: Rounds) -> list[Any]:
+def _scanned(equation: Any, values: list[Any], rounds: Exact) -> list[Any]:
     import jax.numpy as jnp
 
     own, inner = equation.params, equation.params["jaxpr"]
@@ -128,7 +182,7 @@ def _scanned(equation: Any, values: list[Any], rounds: Rounds) -> list[Any]:
     return [*state, *(jnp.stack(column) for column in zip(*rows, strict=True))]
 
 
-def _repeated(equation: Any, values: list[Any], rounds: Rounds) -> list[Any]:
+def _repeated(equation: Any, values: list[Any], rounds: Exact) -> list[Any]:
     own = equation.params
     asked, done = own["cond_nconsts"], own["cond_nconsts"] + own["body_nconsts"]
     state = values[done:]
@@ -140,13 +194,13 @@ def _repeated(equation: Any, values: list[Any], rounds: Rounds) -> list[Any]:
     return state
 
 
-def _chosen(equation: Any, values: list[Any], rounds: Rounds) -> list[Any]:
+def _chosen(equation: Any, values: list[Any], rounds: Exact) -> list[Any]:
     branches = equation.params["branches"]
     chosen = branches[min(max(int(values[0]), 0), len(branches) - 1)]
     return interpreted(chosen.jaxpr, chosen.consts, values[1:], rounds)
 
 
-CONTROL: Mapping[str, Callable[[Any, list[Any], Rounds], list[Any]]] = {
+CONTROL: Mapping[str, Callable[[Any, list[Any], Exact], list[Any]]] = {
     "scan": _scanned,
     "while": _repeated,
     "cond": _chosen,

@@ -1,11 +1,12 @@
 """A user's Keras model in float64, with weights and inputs moved by a rounding each, and its derivatives.
 
 TensorFlow has no way to see every operator, so what rounding does is told by what it does to the numbers
-that a model computes with.
+that a model computes with; and what adding up long products does, by moving their weights.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,11 +16,13 @@ from benchbench.worker.own import keras_model
 from benchbench.worker.own.keras_workload import KerasInference, stateless, wide_tensors
 from benchbench.worker.random_cache import cached_normal
 from benchbench.worker.verify import UNIT_ROUNDOFF, relative_error
+from benchbench.workloads._reference.rounding import error_in_turn
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
 LEAST = 2.0**-16  # of a rounding: moves so small do so much less, unless a model narrows what it computes
 NARROWED = 2.0**-10  # of the error of a whole rounding
+TABLE = "embeddings"  # as Keras's layers call a table of which rows are looked up
 
 
 def outputs(workload: KerasInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
@@ -28,12 +31,14 @@ def outputs(workload: KerasInference, dtype: Dtype, number: int) -> dict[str, An
 
 
 def rounded_outputs(workload: KerasInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
-    """Every weight and input is a unit roundoff larger, or smaller. Raises ValueError if a model narrows."""
-    unit = UNIT_ROUNDOFF[Dtype.FLOAT32 if dtype is Dtype.FLOAT64 else dtype]
-    moved = _outputs(workload, dtype, 0, seed=1 + seed, unit=unit)
+    """Every weight and input is a unit roundoff larger, or smaller, and weights that are added up by more.
+
+    Raises ValueError if a model narrows.
+    """
+    moved = _outputs(workload, dtype, 0, seed=1 + seed, moves=1.0)
     if dtype is Dtype.FLOAT32 and not seed:
         exact = _outputs(workload, dtype, 0, seed=1)
-        little = _outputs(workload, dtype, 0, seed=1, unit=LEAST * unit)
+        little = _outputs(workload, dtype, 0, seed=1, moves=LEAST)
         for name, values in exact.items():
             error = relative_error(little[name], values)
             if error > NARROWED * relative_error(moved[name], values) > 0:
@@ -42,27 +47,36 @@ def rounded_outputs(workload: KerasInference, dtype: Dtype, seed: int) -> dict[s
 
 
 def _outputs(
-    workload: KerasInference, dtype: Dtype, number: int, *, seed: int, unit: float = 0.0
+    workload: KerasInference, dtype: Dtype, number: int, *, seed: int, moves: float = 0.0
 ) -> dict[str, AnyArray]:
-    """The outputs of inputs of that number, moved by `unit` of themselves, to either side by chance."""
+    """The outputs of inputs of that number, which rounding moves, times `moves`, to either side by chance."""
     import numpy as np
 
     draw = Draw(dtype, standard=cached_normal, renewed=lambda _: number)
     source = np.random.default_rng((SEED, seed))
+    unit = UNIT_ROUNDOFF[Dtype.FLOAT32 if dtype is Dtype.FLOAT64 else dtype]
 
-    def moved(array: AnyArray) -> AnyArray:
-        if array.dtype.kind != "f" or not unit:
+    def moved(name: str, array: AnyArray) -> AnyArray:
+        if array.dtype.kind != "f" or not moves:
             return array
+        terms = 0 if workload.is_input(name) else _terms(name, array)
+        error = unit + math.sqrt(2) * error_in_turn(terms, workload.draws_tolerated)
         signs = source.integers(0, 2, array.shape) * 2 - 1
-        return np.asarray(array.astype(float) * (1 + unit * signs))
+        return np.asarray(array.astype(float) * (1 + moves * error * signs))
 
-    arrays = {name: moved(array) for name, array in workload.arrays(draw).items()}
+    arrays = {name: moved(name, array) for name, array in workload.arrays(draw).items()}
     model = workload.model(arrays, keras_model.FLOAT64, seed, widens=True)
     with keras_model.layers_in(keras_model.FLOAT64, widens=True):
         tensors = wide_tensors(workload.input_arrays_of(arrays))
         found = keras_model.called(model, workload.whole_inputs(model, tensors))
         named = keras_model.outputs_of(found)
         return {name: keras_model.as_array(each).astype(float) for name, each in named.items()}
+
+
+def _terms(name: str, weight: AnyArray) -> float:
+    """How many products with a weight are added up: the last axis of a layer's kernel is what it gives."""
+    is_kernel = weight.ndim > 1 and not name.endswith(TABLE)
+    return weight.size / weight.shape[-1] if is_kernel else 0.0
 
 
 def row_gradients(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -22,9 +23,38 @@ OF_FLOAT64 = 53  # bits of the significand, the leading one included
 BITS = {Dtype.FLOAT64: 24, Dtype.FLOAT32: 24, Dtype.TF32: 24, Dtype.FLOAT16: 11, Dtype.BFLOAT16: 8}
 # Operators that are whole layers: engines round within them, so their inputs are moved by a rounding, too.
 LAYERS = frozenset({"Attention", "GRU", "LSTM", "LayerNormalization", "MultiHeadAttention", "RNN"})
+Terms = Callable[..., float]
+
+
+def _axis_of(node: Any) -> int:
+    return node.axis if isinstance(getattr(node, "axis", None), int) else -1  # a function's may be linked
+
+
+# Operators that add up products → of how many terms, by the node and its operands.
+PRODUCTS: Mapping[str, Terms] = {
+    "MatMul": lambda _, left, __: left.shape[-1],
+    "Gemm": lambda node, left, *_: left.shape[0 if node.transA == 1 else -1],
+    "Conv": lambda _, __, kernel, *___: kernel.size / kernel.shape[0],
+    "ConvTranspose": lambda _, __, kernel, *___: kernel.size / kernel.shape[1],
+    **dict.fromkeys(LAYERS, lambda _, x, *__: x.shape[-1]),
+}
+# Operators that add up other terms → how many, by the node, its result and its operands.
+SUMS: Mapping[str, Terms] = {
+    "CumSum": lambda _, __, x, axis: x.shape[int(axis)],
+    "Einsum": lambda _, found, *given: math.sqrt(math.prod(x.size for x in given) / found.size),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), lambda node, found, *_: found.shape[_axis_of(node)]),
+    **dict.fromkeys(
+        (
+            *("AveragePool", "GlobalAveragePool", "ReduceL1", "ReduceL2", "ReduceLogSumExp"),
+            *("ReduceMean", "ReduceSum", "ReduceSumSquare"),
+        ),
+        lambda _, found, x, *__: x.size / found.size,
+    ),
+}
 SAMPLED = 32  # rows of weights that are set to zero, one after the other
 UNSEEN, BEYOND = 0.0, 1e9  # a change that does not reach an output, and one that nothing tolerates
 Finish = Callable[[AnyArray, int], AnyArray]  # of values, at so many bits
+Sum = Callable[[AnyArray, float], AnyArray]  # of values, that are sums of so many terms, or these
 
 
 def outputs(workload: OnnxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
@@ -35,11 +65,11 @@ def outputs(workload: OnnxInference, dtype: Dtype, number: int) -> dict[str, Any
 def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
     """Every operator's result is rounded at random to the dtype, those in loops, branches and functions, too.
 
-    To a narrower one where the file asks for that.
+    To a narrower one where the file asks for that. And what is added up errs.
     """
     import numpy as np
 
-    from benchbench.workloads._reference.rounding import rounded_at_random
+    from benchbench.workloads._reference.rounding import rounded_at_random, summed_at_random
 
     source = np.random.default_rng((SEED, seed))
 
@@ -47,10 +77,12 @@ def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int) -> dict[st
         return np.asarray(values * (1 + 2.0**-bits * source.uniform(-1, 1, values.shape)))
 
     bits_of = _narrowed(workload.spec.file, workload.graph["dtype"])
+    _evaluator(workload.spec.file)  # imports the kinds of its operators
     with _finishing(
         lambda name: min(BITS[dtype], bits_of.get(name, OF_FLOAT64)),
         lambda values, bits: rounded_at_random(values, bits, source),
         moved,
+        lambda values, terms: summed_at_random(values, terms, workload.draws_tolerated, source),
     ):
         return _evaluated(workload, _inputs(workload, dtype, 0))
 
@@ -108,27 +140,62 @@ def _rows(file: str) -> Iterator[tuple[str, int, int]]:
 
 
 @contextmanager
-def _finishing(bits_of: Callable[[str], int], finish: Finish, move: Finish) -> Iterator[None]:
+def _finishing(bits_of: Callable[[str], int], finish: Finish, move: Finish, add: Sum) -> Iterator[None]:
     """Every operator's float results pass `finish`, and what a whole layer is given `move`.
 
-    `bits_of`: of the value that is called so.
+    What adds up is given, and gives, what passes `add`. `bits_of`: of the value that is called so.
     """
-    from onnx.reference.op_run import OpRun
+    kinds = [*_defining("run")]
+    running: list[Any] = []  # nodes: a kind's `run` may call that of its base for the same node
 
-    plain = OpRun.run
+    def finishing(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def finished(node: Any, *values: Any, **more: Any) -> tuple[Any, ...]:
+            if any(each is node for each in running):
+                found: tuple[Any, ...] = plain(node, *values, **more)
+                return found
+            running.append(node)
+            try:
+                return computed(node, plain, values, more)
+            finally:
+                running.pop()
 
-    def finished(node: Any, *values: Any, **more: Any) -> tuple[Any, ...]:
-        bits = bits_of(node.onnx_node.output[0])
-        if node.onnx_node.op_type in LAYERS:
+        return finished
+
+    def computed(node: Any, plain: Callable[..., Any], values: Any, more: Any) -> tuple[Any, ...]:
+        bits, kind = bits_of(node.onnx_node.output[0]), node.onnx_node.op_type
+        if kind in LAYERS:
             values = tuple(move(wide(each), bits) if is_float(each) else each for each in values)
+        terms = PRODUCTS[kind](node, *values) if kind in PRODUCTS and is_float(values[0]) else 0.0
+        if terms:
+            values = (add(wide(values[0]), terms), *values[1:])
         found = plain(node, *values, **more)
-        return tuple(finish(wide(each), bits) if is_float(each) else each for each in found)
+        if kind in SUMS and is_float(found[0]) and found[0].size:
+            terms = SUMS[kind](node, found[0], *values)
+        results = (wide(each) for each in found)
+        if terms:
+            results = (add(each, terms) if is_float(each) else each for each in results)
+        return tuple(finish(each, bits) if is_float(each) else each for each in results)
 
-    OpRun.run = finished
+    plain = {each: vars(each)["run"] for each in kinds}
+    for each, run in plain.items():
+        each.run = finishing(run)
     try:
         yield
     finally:
-        OpRun.run = plain
+        for each, run in plain.items():
+            each.run = run
+
+
+def _defining(method: str) -> Iterator[Any]:
+    """The kinds of operators that define a method themselves, as unary and binary ones do theirs."""
+    from onnx.reference.op_run import OpRun
+
+    waiting: list[Any] = [OpRun]
+    while waiting:
+        kind = waiting.pop()
+        waiting.extend(kind.__subclasses__())
+        if method in vars(kind):
+            yield kind
 
 
 @cache

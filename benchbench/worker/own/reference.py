@@ -22,6 +22,7 @@ from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.worker.verify import FLOAT64_FACTOR, UNIT_ROUNDOFF, VERIFIABLE, Reference, relative_error
 
 DRAWS = 2  # they agree within some per cent
+FEW, DRAWS_OF_FEW = 16, 6  # fewer elements of an output may all err by little in two draws
 MOST_FAINT = (
     0.1  # of the weights' rows that tell too little, beyond which a result that agrees says too little
 )
@@ -160,8 +161,9 @@ def own_tolerance(workload: OwnOperation, dtype: Dtype) -> dict[str, float]:
 
 def _drawn(workload: OwnOperation, dtype: Dtype) -> dict[str, float]:
     exact = _kept(workload, dtype, 0)
+    count = DRAWS_OF_FEW if any(values.size < FEW for values in exact.values()) else DRAWS
     with _in_float64():
-        draws = [of_kind(workload).rounded_outputs(workload, dtype, seed) for seed in range(DRAWS)]
+        draws = [of_kind(workload).rounded_outputs(workload, dtype, seed) for seed in range(count)]
     integers = {name for name in exact if workload.is_integer(name)}
     wider = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
     found: dict[str, float] = {}

@@ -24,12 +24,13 @@ def outputs(workload: OwnInference, dtype: Dtype, number: int) -> dict[str, AnyA
 
 
 def rounded_outputs(workload: OwnInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
-    """Every operator's result is rounded at random."""
+    """Every operator's result is rounded at random, and what is added up errs."""
     import torch
 
     from benchbench.workloads._reference.torch_rounding import Rounding
 
-    return _outputs(workload, dtype, 0, Rounding(dtype, seed), lambda: torch.manual_seed(SEED + 1 + seed))
+    mode = Rounding(dtype, seed, tolerated=workload.draws_tolerated)
+    return _outputs(workload, dtype, 0, mode, lambda: torch.manual_seed(SEED + 1 + seed))
 
 
 def _outputs(

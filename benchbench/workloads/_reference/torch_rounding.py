@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from benchbench.model.case import Dtype
-from benchbench.workloads._reference.rounding import HUGE
+from benchbench.workloads._reference.rounding import HUGE, error_in_turn
 
 WIDE = {
     **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64),
@@ -47,10 +47,42 @@ SUMS = frozenset(
     )
 )
 OF_ACCUMULATORS = 2.0**-24  # the unit roundoff of what sums are kept in
+# Of aten, which add up exponentials: an error of the logarithms would be another one.
+EXPONENTIALS = frozenset(("_softmax", "_log_softmax", "logsumexp"))
 BETAS = "betas"  # of a group of parameters, as Adam and its kin name it
 # Of aten, whose gradient jumps at zero.
 KINKED = ("relu", "relu_", "leaky_relu", "leaky_relu_", "threshold", "threshold_", "abs")
 Operator = Any
+
+
+def _along(x: Any, dims: Any = None, *_: Any) -> float:
+    """How many elements of a tensor lie along these axes, or along all."""
+    if dims is None or dims == [] or not x.dim():
+        return float(x.numel())
+    return float(math.prod(x.shape[dim] for dim in (dims if isinstance(dims, list | tuple) else [dims])))
+
+
+def _of_convolution(_: Any, weight: Any, *asked: Any) -> float:
+    *_, transposed, _, groups = asked
+    return float(weight.numel() / (weight.shape[1] * groups if transposed else weight.shape[0]))
+
+
+def _of_batch_norm(x: Any, *asked: Any) -> float:
+    is_training = asked[-3]
+    return float(x.numel() / x.shape[1]) if is_training else 0.0
+
+
+# Operators of aten that add up → of how many terms, by what they are given.
+TERMS: dict[str, Callable[..., float]] = {
+    **dict.fromkeys(("mm", "bmm", "mv", "dot"), lambda left, _: left.shape[-1]),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), lambda _, left, *__: left.shape[-1]),
+    "convolution": _of_convolution,
+    **dict.fromkeys(("sum", "mean", "var", "var_mean", "std", "cumsum", *EXPONENTIALS), _along),
+    "linalg_vector_norm": lambda x, _=2, dims=None, *__: _along(x, dims),
+    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm"), lambda _, shape, *__: math.prod(shape)),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit"), _of_batch_norm),
+    "native_group_norm": lambda x, _, __, count, ___, ____, groups, _____: x.numel() / (count * groups),
+}
 
 
 class Widening(TorchDispatchMode):  # type: ignore[misc]
@@ -88,11 +120,14 @@ class Rounding(Widening):
     each. On the way back sums are long, and may nearly cancel, as where a norm takes the mean away.
     `nearest`: rounded so, not at random, as engines do: what is far less than the spacing of a parameter
     never moves it.
+    `tolerated`: what is added up forward errs, too, for draws that are tolerated so many times.
     """
 
-    def __init__(self, dtype: Dtype, seed: int, *, sums: bool = False, nearest: bool = False) -> None:
+    def __init__(
+        self, dtype: Dtype, seed: int, *, sums: bool = False, nearest: bool = False, tolerated: float = 0.0
+    ) -> None:
         super().__init__()
-        self._sums, self._nearest = sums, nearest
+        self._sums, self._nearest, self._tolerated = sums, nearest, tolerated
         self._computed, self._stored = BITS[dtype], STORED_BITS.get(dtype, BITS[dtype])
         self._bits = self._computed
         self._operand_bits = {Dtype.TF32: OF_TF32, Dtype.AMP_BF16: BITS[Dtype.BFLOAT16]}.get(dtype)
@@ -105,7 +140,13 @@ class Rounding(Widening):
             args = tree_map(lambda each: self._rounded_copy(each, operands), args)
         name = func.overloadpacket.__name__
         args = self._summed(name, args) if self._sums and name in PRODUCTS | SUMS else args
+        error = error_in_turn(TERMS[name](*args), self._tolerated) if self._tolerated and name in TERMS else 0
+        if error and name not in EXPONENTIALS:
+            place = int("add" in name)  # what is added to a product comes first
+            args = (*args[:place], self._moved(args[place].clone(), error), *args[place + 1 :])
         result = super().computed(func, args, kwargs)
+        if error:
+            tree_map(lambda each: self._moved(each, error), result)
         # What an operator only shows again is rounded already, and another rounding leaves it as it is.
         if not getattr(func, "is_view", False):
             tree_map(lambda each: self._round(each, self._bits), result)
@@ -161,6 +202,13 @@ class Rounding(Widening):
         noise = torch.randn(largest.shape, generator=self._source, dtype=torch.float64)
         erring = largest * (1 + noise * (math.sqrt(terms / 2) * OF_ACCUMULATORS))
         return tuple(erring if each is largest else each for each in args)
+
+    def _moved(self, value: Any, error: float) -> Any:
+        """Have each element of a tensor be so much of itself larger, or smaller."""
+        if isinstance(value, torch.Tensor) and value.dtype in (torch.float64, torch.complex128):
+            signs = torch.randint(0, 2, value.shape, generator=self._source, dtype=torch.float64)
+            value.mul_(signs.mul_(2 * error).add_(1.0 - error))
+        return value
 
     def _rounded_copy(self, value: Any, bits: int) -> Any:
         return self._round(value.clone(), bits) if isinstance(value, torch.Tensor) else value
