@@ -22,6 +22,7 @@ from benchbench.stats import effective_count, mad, median, median_interval, quan
 
 OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
+LONG_ENOUGH_S = 0.25  # a costlier timer is told in a note: on a busy GPU, blocks would last 3 s for JAX
 OUTGROWN = 4  # a block this many times shorter than it has to last: its size is chosen anew
 SIZINGS = 3  # so often at most
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
@@ -147,7 +148,7 @@ def block_size(
 
 def shortest_block(cost: float) -> float:
     """Seconds that a block has to last, by what the timer costs."""
-    return max(OVERHEAD * cost, SHORTEST_BLOCK_S)
+    return min(max(OVERHEAD * cost, SHORTEST_BLOCK_S), LONG_ENOUGH_S)
 
 
 def warm_up(
