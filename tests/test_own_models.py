@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from benchbench.documents.plan import failing
 from benchbench.documents.run import answer, report_document
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
-from benchbench.launch import own_models
+from benchbench.launch import catalogue, own_models
+from benchbench.launch.transport import Answer, Message
 from benchbench.model import own
+from benchbench.model.case import Scalar
 from benchbench.model.note import NoteKind, note
 from benchbench.model.options import MeasureOptions, from_keywords
 from benchbench.model.own import ModelSpec, looks_like_model, parse_spec
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Status, Verdict
-from benchbench.running.request import max_error
+from benchbench.running.request import max_error, request
 from benchbench.store import codec
 from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.program import accelbench, rows
@@ -217,6 +220,47 @@ def test_a_model_takes_the_place_of_the_usual_suite() -> None:
     assert from_keywords("quick", {"model": "m.py"}, "f").suites == ()
     assert from_keywords("conv", {"model": "m.py"}, "f").suites == ("conv",)
     assert from_keywords("quick", {}, "f").suites == ("quick",)
+
+
+def described(graphs: Mapping[int, int]) -> own_models.OwnModel:
+    """A model as a worker that is not started describes it. `graphs`: batch → FLOPs; the first by default."""
+
+    def ask(job: Message) -> Answer:
+        batch = (job["params"] or {"batch": next(iter(graphs))})["batch"]
+        if batch not in graphs:
+            return Answer({"described": {"mistake": "no such batch"}})
+        sizes = {"digest": "d", "parameters": 2_000_000, "constants": 0, "floats": 1, "other_bytes": 0}
+        graph = {**sizes, "flops": graphs[batch], "takes_images": False}
+        facts = {"attribute": "Net", "sizes": {"batch": batch, "depth": 2}, "is_default": True}
+        inputs = {"of_model": ["depth"], "of_inputs": ["batch"], "graph": graph}
+        return Answer({"described": facts | inputs})
+
+    spec = ModelSpec(folder="/here", module="net")
+    (model,) = own_models.describe([spec], [], lambda kind: ask).values()
+    return model
+
+
+def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
+    model = described({1: 1000, 8: 8000})
+
+    def told(**sizes: list[Scalar]) -> str:
+        return model.told(sizes)[0].partition(" (counted")[0]
+
+    assert told() == "net: Net(depth=2), inputs(batch=1); 2 M parameters, 1.00 kFLOP a step"
+    assert told(batch=[8]) == "net: Net(depth=2), inputs(batch=8); 2 M parameters, 8.00 kFLOP a step"
+    several = "net: Net(depth=2), inputs(batch=8,1); 2 M parameters, 8.00 kFLOP a step at batch=8"
+    assert told(batch=[8, 1]) == several
+    assert told(batch=[3]) == "net: Net(depth=2), inputs(batch=3)"  # its row says why it cannot run
+
+
+def test_a_model_that_the_workloads_chosen_leave_out_is_refused() -> None:
+    model = described({1: 1000})
+    with catalogue.with_models({"net": model}):
+        asked = MeasureOptions(model=("net:Net",), workloads=("gemm",))
+        with pytest.raises(UsageError, match="net is not among"):
+            request(asked, ["net"])
+        both = request(dataclasses.replace(asked, workloads=("gemm", "net")), ["net"])
+        assert {entry.workload for _, entry in both.entries} == {"gemm", "net"}
 
 
 def of_version(version: str) -> Run:

@@ -1,7 +1,10 @@
 """Suite × devices → cases: pure, so no backend is started."""
 
+from dataclasses import replace
+
 import pytest
 
+from benchbench.documents.plan import plan_document
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass, Probe, Target
@@ -13,6 +16,7 @@ from benchbench.plan.devices import check_devices
 from benchbench.plan.estimates import process_s
 from benchbench.plan.suite import Entry, Selection, Suite, select, sizes_left_behind
 from benchbench.timing.policy import POLICIES
+from tests.factories import a_left_out, a_run_info
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="a CPU")
 GPU0 = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="a GPU")
@@ -77,14 +81,34 @@ def test_a_device_that_is_not_there_leaves_its_cases_out_with_the_frameworks_rea
     assert [(each.status, each.reason) for each in found.left_out] == [(Status.UNAVAILABLE, "a CPU build")]
 
 
-def test_a_backend_that_is_missing_leaves_its_cases_out_with_the_line_to_type() -> None:
-    target = Target(name="jax", backend="jax", python="python")
-    absent = Probe(
-        target=target, version=None, status="unavailable", reason="no jax", remedy="pip install jax"
+def absent(backend: str) -> Probe:
+    target = Target(name=backend, backend=backend, python="python")
+    return Probe(
+        target=target,
+        version=None,
+        status="unavailable",
+        reason=f"no {backend}",
+        remedy=f"pip install {backend}",
     )
-    found = planned(SQUARES, probe("torch", CPU), absent)
+
+
+def test_a_backend_that_was_named_and_is_missing_leaves_its_cases_out_with_the_line_to_type() -> None:
+    found = planned(SQUARES, probe("torch", CPU), absent("jax"), backends=("torch", "jax"))
     assert {case.backend for case in found.cases} == {"torch"}
     assert {each.reason for each in found.left_out} == {"no jax → pip install jax"}
+
+
+def test_what_is_not_installed_and_not_named_is_told_only_where_nothing_is_installed() -> None:
+    assert planned(SQUARES, probe("torch", CPU), absent("jax")).left_out == ()
+    broken = replace(absent("jax"), status="broken")
+    assert planned(SQUARES, probe("torch", CPU), broken).left_out
+    nothing = planned(SQUARES, absent("torch"), absent("jax"))
+    assert {each.case.backend for each in nothing.left_out} == {"torch", "jax"}
+
+
+def test_a_plan_without_a_case_says_nothing_of_its_largest() -> None:
+    (found,) = plan_document(a_run_info(plan=(), left_out=(a_left_out(),))).tables
+    assert found.notes[-1] == "0 cases, 1 left out"
 
 
 def test_tf32_on_a_cpu_is_unsupported_with_a_reason() -> None:

@@ -271,7 +271,7 @@ def measure_fleet(
     CannotWrite, UnreadableInput.
     """
     earlier = None if asked.resume is None else _to_finish(asked, results)
-    request.request(request.with_project(asked.measure))  # a mistake is told before any machine is asked
+    request.request(asked.measure)  # a mistake is told before any machine is asked
     listener = Listener(cluster, asked.deadlines, clock)
     nodes = cluster.nodes()
     observer.note(f"asking each machine what it has: {', '.join(node.name for node in nodes) or 'none'}")

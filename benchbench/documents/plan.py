@@ -68,11 +68,11 @@ def plan_document(
         }
         for case in info.plan
     ]
-    memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
-    total = (
-        f"{count_of(len(info.plan), 'case')}, {len(info.left_out)} left out; {in_words(info.policy)}, "
-        f"about {duration(estimate.total)}; largest case at least {memory} and its framework"
-    )
+    total = f"{count_of(len(info.plan), 'case')}, {len(info.left_out)} left out"
+    if info.plan:
+        memory = size(max(footprint_bytes(case) for case in info.plan))
+        total += f"; {in_words(info.policy)}, about {duration(estimate.total)}"
+        total += f"; largest case at least {memory} and its framework"
     return Document(
         name="plan",
         title="What would be measured",

@@ -133,10 +133,10 @@ class OwnModel:
         self.spec = dataclasses.replace(spec, is_quiet=facts.can_be_preloaded)
         self.version = _version(spec, facts.graph)
         self.phase = Phase.TRAIN if spec.trains else Phase.FORWARD
-        self.summary = _called(facts)
+        self.summary = _called(facts, {})
         self._facts, self._graph, self._ask = facts, facts.graph, ask
         self.kind = KINDS[spec.kind]
-        self._at = lru_cache(maxsize=None)(self._sized)
+        self._at = lru_cache(maxsize=None)(self._facts_at)
 
     @property
     def dtype(self) -> Dtype:
@@ -144,18 +144,23 @@ class OwnModel:
         known = self._graph.dtype in tuple(Dtype)
         return Dtype(self._graph.dtype) if known else Dtype.FLOAT32
 
-    @property
-    def told(self) -> list[str]:
-        """What a user is told of it before it is measured, in lines."""
+    def told(self, sizes: Mapping[str, Sequence[Scalar]]) -> list[str]:
+        """What a user is told of it before it is measured, in lines; figures hold at the first of `sizes`."""
+        facts = self._at(tuple({**self.fields(), **{name: each[0] for name, each in sizes.items()}}.items()))
+        graph = facts.graph if facts else None  # else its row will say why it has none
+        several = [f"{name}={each[0]}" for name, each in sizes.items() if len(each) > 1]
+        at = f" at {' '.join(several)}" if several else ""
         if self.spec.trains:
-            counted = quantity(self._graph.flops, "FLOP")
-            return [f"{self.name}: a step of its training, {counted} there and back; likewise verified"]
-        millions, work = self._graph.parameters / 1e6, self._graph.flops
-        counted = f"{millions:.3g} M parameters, {quantity(work, 'FLOP')} a step ({self.kind.counted})"
-        drawn = self._graph.constants
-        also = f"; {drawn} constant tensors (biases of zeros, say) get random numbers: none is dropped unseen"
-        lines = [f"{self.name}: {self.summary}; {counted}"]
-        lines.append(f"each engine is verified against its own float64{also if drawn else ''}")
+            counted = f", {quantity(graph.flops, 'FLOP')} there and back{at}" if graph else ""
+            return [f"{self.name}: a step of its training{counted}; likewise verified"]
+        lines, also = [f"{self.name}: {_called(self._facts, sizes)}"], ""
+        if graph:
+            millions = graph.parameters / 1e6
+            counted = f"{quantity(graph.flops, 'FLOP')} a step{at} ({self.kind.counted})"
+            lines = [f"{lines[0]}; {millions:.3g} M parameters, {counted}"]
+            drawn = f"{graph.constants} constant tensors (biases of zeros, say) get random numbers"
+            also = f"; {drawn}: none is dropped unseen" if graph.constants else ""
+        lines.append(f"each engine is verified against its own float64{also}")
         if self._facts.has_loss and self.spec.kind != TORCH:
             lines.append(
                 f"its loss is not used: accelbench trains torch modules, and this is a {self.kind.noun}"
@@ -195,26 +200,29 @@ class OwnModel:
 
     def __call__(self, **params: Scalar) -> OwnModelSize:
         """The model at these sizes. Where it cannot be described at them, its work counts as none."""
-        return self._at(tuple({**self.fields(), **params}.items()))
-
-    def _sized(self, params: tuple[tuple[str, Scalar], ...]) -> OwnModelSize:
-        chosen, graph = dict(params), self._graph
-        if chosen != self.fields():
-            try:
-                facts = _asked(self.spec, chosen, self._ask)
-            except UsageError:  # it is measured all the same, beside the others: its row will say why
-                return OwnModelSize(params=chosen, flops=0, floats=0, other_bytes=0, work_version="")
-            assert facts.graph
-            graph = facts.graph
+        chosen = {**self.fields(), **params}
+        facts = self._at(tuple(chosen.items()))
+        if facts is None:
+            return OwnModelSize(params=chosen, flops=0, floats=0, other_bytes=0, work_version="")
+        assert facts.graph
         return OwnModelSize(
             params=chosen,
-            flops=graph.flops,
-            floats=graph.floats,
-            other_bytes=graph.other_bytes,
-            work_version=_version(self.spec, graph),
-            file_dtype=graph.dtype,
+            flops=facts.graph.flops,
+            floats=facts.graph.floats,
+            other_bytes=facts.graph.other_bytes,
+            work_version=_version(self.spec, facts.graph),
+            file_dtype=facts.graph.dtype,
             trains=self.spec.trains,
         )
+
+    def _facts_at(self, params: tuple[tuple[str, Scalar], ...]) -> _Described | None:
+        """None where it cannot be described so: it is measured beside the others, and its row says why."""
+        if (chosen := dict(params)) == self.fields():
+            return self._facts
+        try:
+            return _asked(self.spec, chosen, self._ask)
+        except UsageError:
+            return None
 
 
 def _version(spec: ModelSpec, graph: _Graph) -> str:
@@ -341,11 +349,12 @@ def _asked(spec: ModelSpec, params: Mapping[str, Scalar] | None, ask: Ask) -> _D
     return facts
 
 
-def _called(facts: _Described) -> str:
-    """`Model(depth=2), inputs(batch=4, length=64)`."""
+def _called(facts: _Described, sizes: Mapping[str, Sequence[Scalar]]) -> str:
+    """`Model(depth=2,4), inputs(batch=4, length=64)`: with their defaults those that are not in `sizes`."""
 
     def with_sizes(name: str, own: Sequence[str]) -> str:
-        return f"{name}({', '.join(f'{each}={facts.sizes[each]}' for each in own)})"
+        values = {each: ",".join(map(str, sizes.get(each, [facts.sizes[each]]))) for each in own}
+        return f"{name}({', '.join(f'{each}={text}' for each, text in values.items())})"
 
     of_inputs = [each for each in facts.of_inputs if each not in facts.of_model]
     return f"{with_sizes(facts.attribute or 'model', facts.of_model)}, {with_sizes('inputs', of_inputs)}"

@@ -53,7 +53,8 @@ class Plan:
 def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Sequence[Probe]) -> Plan:
     """Every entry on every target and device chosen; duplicates are planned once. Raises UsageError."""
     _check_modes(selection.modes, probes)
-    places = [(probe, *place) for probe in probes for place in chosen_devices(probe, selection.devices)]
+    told = _told(probes, selection.backends)
+    places = [(probe, *place) for probe in told for place in chosen_devices(probe, selection.devices)]
     _check_count(entries, selection, [device for _, device, _ in places])
     cases: dict[str, Case] = {}
     left_out: dict[str, LeftOut] = {}
@@ -70,6 +71,11 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
     positions = {name: position for position, name in enumerate(names)}
     ordered = sorted(cases.values(), key=lambda case: positions[case.workload])
     return Plan(tuple(ordered), tuple(left_out.values()))
+
+
+def _told(probes: Sequence[Probe], named: Sequence[str]) -> Sequence[Probe]:
+    """Those that are there or were named. Where none is there all: each tells what to install."""
+    return [each for each in probes if each.status != "unavailable" or each.target.name in named] or probes
 
 
 def _check_count(

@@ -95,6 +95,7 @@ class Selection:
     """What the command line narrows or overrides; empty means all the suite says."""
 
     workloads: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()  # that were named: of others, those that are not installed are not told
     devices: tuple[str, ...] = ()
     dtypes: tuple[Dtype, ...] = ()
     modes: tuple[str, ...] = ()

@@ -60,7 +60,7 @@ def plan_bisection(asked: BisectOptions, results: Path, observer: BisectObserver
     """Nothing is measured or kept. Raises UsageError."""
     options = with_project(asked.measure)
     with models_described(describing(asked.versions, options), observer) as models:
-        names = {entry.workload for _, entry in request(options, models).entries}
+        names = {entry.workload for _, entry in request(asked.measure, models).entries}
     backends = {version.target.partition("@")[0] for version in asked.versions if version.target}
     found = pair_deviation(_recent(results), names, backends or set(options.backends), asked.metric)
     pythons = absolute_interpreters(options.pythons)

@@ -130,7 +130,7 @@ def bisect_versions(asked: BisectOptions, results: Path, observer: BisectObserve
     pythons = absolute_interpreters(options.pythons)
     with ExitStack() as stack:
         models = stack.enter_context(models_described(describing(asked.versions, options), observer))
-        terms = request(options, models)
+        terms = request(asked.measure, models)
         row = _Row(asked, terms, options, pythons, results, observer, stack)
         known = row.known_targets()
         tell = stack.enter_context(ready(known, options.wait_s, results, observer))

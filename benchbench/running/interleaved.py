@@ -51,8 +51,8 @@ def _measured(
     results: Path,
     observer: RunObserver,
 ) -> tuple[Run, Run]:
-    options = with_project(options)
-    asked, pythons = request(options, models), absolute_interpreters(options.pythons)
+    asked, options = request(options, models), with_project(options)
+    pythons = absolute_interpreters(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
     of_sides = targets_of_variants(sides, chosen, pythons)
     with _measuring(sides, of_sides, asked, results, observer) as (own, bench):

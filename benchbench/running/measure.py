@@ -26,6 +26,7 @@ from benchbench.errors import CannotWrite
 from benchbench.format import size
 from benchbench.launch import catalogue, own_models
 from benchbench.launch.local import LocalTransport
+from benchbench.launch.own_models import OwnModel
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
 from benchbench.launch.transport import Transport
@@ -34,15 +35,15 @@ from benchbench.machine.environment import cache_folder, limits, usable_threads
 from benchbench.machine.kernel import read_text
 from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since, watch_neighbours
 from benchbench.machine.variables import unused_variables, worker_environment
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Scalar
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import Call
-from benchbench.model.options import MeasureOptions
+from benchbench.model.options import MeasureOptions, tied
 from benchbench.model.own import ModelSpec, parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.rerun import replan
-from benchbench.plan.suite import sizes_left_behind
+from benchbench.plan.suite import check_params, of_fields, sizes_left_behind
 from benchbench.running import recording, request
 from benchbench.running.observer import RunObserver, duration
 from benchbench.running.request import Request, Terms
@@ -244,10 +245,17 @@ def models_described(options: MeasureOptions, observer: RunObserver) -> Iterator
         observer.stage(f"importing {', '.join(spec.text for spec in specs)}")
         models = own_models.describe(specs, catalogue.workload_names(), ask_of)
         for model in models.values():
-            for line in model.told:
+            for line in model.told(_sizes_of(model, options)):
                 observer.note(line)
         with catalogue.with_models(models):
             yield list(models)
+
+
+def _sizes_of(model: OwnModel, options: MeasureOptions) -> dict[str, list[Scalar]]:
+    """Parameter → the values that are asked for of a model. Raises UsageError for one of another type."""
+    own = of_fields(request.params_asked(options), model.fields())
+    check_params(model, own)
+    return {name: values for key, values in own.items() for name in tied(key)}
 
 
 def measure_cases(

@@ -14,7 +14,7 @@ from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue, own_models
 from benchbench.machine.environment import default_threads
-from benchbench.model.case import Cache, Dtype
+from benchbench.model.case import Cache, Dtype, Scalar
 from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation, MeasureOptions, check_tags, number_of_threads
 from benchbench.model.own import KINDS
@@ -54,11 +54,15 @@ class Request(Terms):
 def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
     """The suites named, narrowed; the first one's preset unless one is given. Raises UsageError.
 
+    What is not said is as accelbench.toml has it.
+
     `models`: the names of the user's, which are measured in place of a suite that nobody names.
     """
+    backends, options = _named_backends(options), with_project(options)
     named = [suites.own_suite(models)] if models else []
     named += [suites.load_suite(name) for name in options.suites or (() if models else ("quick",))]
-    narrowed = selection(options)
+    narrowed = dataclasses.replace(selection(options), backends=backends)
+    _check_models(models, narrowed.workloads)
     how = terms(options, named[0].policy)
     return Request(
         entries=tuple(select(named, narrowed)),
@@ -66,6 +70,18 @@ def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
         suites=tuple(named),
         **{each.name: getattr(how, each.name) for each in dataclasses.fields(how)},
     )
+
+
+def _check_models(models: Sequence[str], workloads: Sequence[str]) -> None:
+    """Raise UsageError for a model of the user's of which the workloads chosen leave every step out."""
+    files = catalogue.models_in(models)
+    left = {files[name] for name in workloads if name in files} if workloads else {*files.values()}
+    for name, file in files.items():
+        if file not in left:
+            raise UsageError(
+                f"{file} is to be measured, but {name} is not among the workloads chosen.",
+                f"Leave the model out, or choose it too: -w {','.join((*workloads, name))}",
+            )
 
 
 def terms(options: MeasureOptions, usual: str) -> Terms:
@@ -86,14 +102,17 @@ def with_project(options: MeasureOptions) -> MeasureOptions:
     return dataclasses.replace(
         options,
         suites=options.suites or (() if options.model else tuple(usual.suite)),
-        backends=options.backends or tuple(usual.backend) or own_engines(own_models.kinds_of(options.model)),
+        backends=_named_backends(options) or own_engines(own_models.kinds_of(options.model)),
     )
+
+
+def _named_backends(options: MeasureOptions) -> tuple[str, ...]:
+    return options.backends or tuple(config.nearest(Path()).run.backend)
 
 
 def request_on_targets(options: MeasureOptions, models: Sequence[str] = ()) -> tuple[Request, list[Target]]:
     """The request and its targets; what is not said is as accelbench.toml has it. Raises UsageError."""
-    options = with_project(options)
-    return request(options, models), requested_targets(options)
+    return request(options, models), requested_targets(with_project(options))
 
 
 def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> list[Target]:
@@ -132,10 +151,7 @@ def selection(options: MeasureOptions) -> Selection:
         dtypes=tuple(member(Dtype, name) for name in options.dtypes),
         modes=options.modes,
         caches=tuple(member(Cache, name) for name in options.caches),
-        params={
-            name: [value] if isinstance(value, int | float | str) else list(value)
-            for name, value in options.params.items()
-        },
+        params=params_asked(options),
         worlds=_worlds(options.worlds, options.devices),
         strategies=tuple(member(Strategy, name) for name in options.strategies),
         threads=tuple(dict.fromkeys(options.threads)),
@@ -147,6 +163,14 @@ def selection(options: MeasureOptions) -> Selection:
             }
         ),
     )
+
+
+def params_asked(options: MeasureOptions) -> dict[str, list[Scalar]]:
+    """The sizes that override the suites', by key, of which `m=n` ties two."""
+    return {
+        name: [value] if isinstance(value, int | float | str) else list(value)
+        for name, value in options.params.items()
+    }
 
 
 def _worlds(texts: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:
