@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchbench.analyse import drift, metrics, roofline, rows
 from benchbench.backends import base
+from benchbench.documents import run_sizes
 from benchbench.judging import change_points, comparison, pairs, session_cases, sessions
 from benchbench.launch import pool
 from benchbench.machine import conditions, sampler
@@ -54,6 +55,7 @@ KNOWN = {
                 time_left,
                 policy,
                 sampling,
+                run_sizes,
                 after_timing,
                 jobs,
                 reference,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench.analyse.rows import rows
-from benchbench.documents.run import doubling_tables
+from benchbench.documents.run_sizes import doubling_tables
 from benchbench.errors import SuiteError
 from benchbench.machine.environment import machine
 from benchbench.model.case import Case, Dtype

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from benchbench import format as fmt
-from benchbench.documents.document import Document, Spread
+from benchbench.documents.document import Document, Spread, Sweeps
 from benchbench.documents.run import RunReport, report_document
 from tests.browser import Tab, a_browser, needs_chromium
 from tests.factories import a_case, a_failure, a_record, a_run
+from tests.test_charts import PEAK, along, number, saturating
 from tests.test_documents import DOCUMENTS
 from tests.test_page import BACKENDS, HOSTILE, measured, page
 
@@ -54,6 +55,15 @@ DRAWN = """(() => {
         return [middle(own), own.getAttribute('fill') === 'none', line?.left, line?.right];
       }))]);
 })()"""
+CHARTS = """[...document.querySelectorAll('svg.chart')].map(chart => {
+  const box = chart.getBoundingClientRect(), middle = (low, high) => (low + high) / 2;
+  const names = anchor => [...chart.querySelectorAll(`text[text-anchor=${anchor}]`)].map(each => {
+    const own = each.getBoundingClientRect();
+    return [middle(own.left, own.right), Number(each.getAttribute('y')) - 4, each.textContent]; });
+  return [box.top, box.width / 640, names('middle'), names('end'),
+    [...chart.querySelectorAll('[transform]')].map(each => { const own = each.getBoundingClientRect();
+      return [middle(own.left, own.right), middle(own.top, own.bottom), each.getAttribute('fill')]; })];
+})"""
 CENSUS = """[...document.querySelectorAll('*')].map(each =>
   [each.tagName, ...each.getAttributeNames().sort()].join(' ')).sort()"""
 VIOLATIONS = """axe.run({resultTypes: ['violations']}).then(found => found.violations.map(each =>
@@ -189,6 +199,23 @@ def ruler(ticks: list[tuple[float, str]]) -> Callable[[float], float]:
     assert last > first
     per_log = (last_x - first_x) / math.log(last / first)
     return lambda value: first_x + per_log * math.log(value / first)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_marks_of_a_chart_are_seen_where_their_numbers_are(width: int, tab: Tab, show: Show) -> None:
+    found = report_document(a_run([*saturating("torch", 50), *saturating("jax", 500, 2 * PEAK)]))
+    (panel,) = (panel for plot in found.plots if plot.name == "sizes" for panel in plot.panels)
+    assert isinstance(panel, Sweeps)
+    tab.window(width)
+    show(found)
+    ((top, per_unit, sizes, rates, marks),) = tab.value(CHARTS)
+    across = along([(x, number(text)) for x, _, text in sizes])
+    up = along([(top + y * per_unit, number(text)) for _, y, text in rates])
+    points = [point for sweep in panel.sweeps for point in sweep.points]
+    for point, (x, y, fill) in zip(points, marks, strict=True):
+        assert abs(x - across(point.size)) <= 1
+        assert abs(y - up(point.value)) <= 1
+        assert (fill == "none") == point.is_open
 
 
 def test_hostile_text_adds_nothing_does_nothing_and_loads_nothing(tab: Tab, show: Show) -> None:

@@ -11,6 +11,7 @@ from benchbench.analyse.scaling import Scaling
 from benchbench.analyse.view import RunView
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Number, SizedValue, Sweep, Sweeps, Table, number
+from benchbench.format import ratio
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import NoteKind
@@ -110,7 +111,9 @@ def _scaling_panel(title: str, lines: dict[tuple[str, str], list[SizedValue]]) -
         for (name, backend), points in lines.items()
     ]
     last = Sweep(label=IDEAL, backend=IDEAL, points=(one, *ideal))
-    return Sweeps(title=title, axis="devices", unit="×", sweeps=(*sweeps, last))
+    most = [(sweep.label, sweep.points[-1]) for sweep in sweeps]
+    gains = [f"{name} is {ratio(end.value)} as fast on {end.size:g} devices as on one" for name, end in most]
+    return Sweeps(title=title, finding="; ".join(gains), axis="devices", unit="×", sweeps=(*sweeps, last))
 
 
 def rank_tables(view: RunView) -> tuple[Table, ...]:

@@ -302,28 +302,35 @@ class Strips:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedValue:
-    """A value and its interval at a size."""
+    """A value and its interval at a size; `is_open`: it decides nothing."""
 
     size: float
     value: float
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """An alternative's values over sizes, smallest first."""
+    """An alternative's values over sizes, smallest first; `knee`: where they stop rising, if they do."""
 
     label: str
     backend: str
     points: tuple[SizedValue, ...]
+    knee: SizedValue | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeps:
-    """A panel of alternatives over sizes, on logarithmic axes; `axis` names the size: `m = n = k`."""
+    """A panel of alternatives over sizes, on logarithmic axes; `axis` names the size: `m = n = k`.
+
+    `finding`: what it shows, in a sentence; `details`: what else.
+    """
 
     title: str
+    finding: str = ""
+    details: str = ""
     axis: str
     unit: str
     sweeps: tuple[Sweep, ...]

@@ -14,11 +14,11 @@ from benchbench.analyse.rows import COLUMNS, Row, flatten
 from benchbench.analyse.scaling import scalings
 from benchbench.analyse.view import RunView
 from benchbench.backends.base import Backend
-from benchbench.documents import document
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
-from benchbench.documents.document import Cell, Content, Document, Number, Records, Table, number
+from benchbench.documents.document import Cell, Document, Number, Records, Table
 from benchbench.documents.run_overview import overview, summary
 from benchbench.documents.run_plots import run_plots
+from benchbench.documents.run_sizes import doubling_tables, is_needless
 from benchbench.documents.run_table import (
     UNSURE,
     Work,
@@ -37,7 +37,6 @@ from benchbench.model.note import CONTENTION, Note
 from benchbench.model.own import ONNX_FILE
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
-from benchbench.plan.doubling import sequence, swept_size
 from benchbench.plan.rerun import why_not_resumed
 from benchbench.registry import find_class
 from benchbench.running.observer import duration
@@ -47,8 +46,6 @@ SCHEMA = 1  # of the JSON. 1: first
 Place = tuple[str, str, str]
 WIDEST = 100.0  # an interval's ends over each other: beyond, it says nothing
 SHOWN = 5  # works that are open, each with its reason: the others are counted
-NEARLY = 0.95  # of the highest throughput: the knee is the smallest size that reaches it
-RATE = "items_per_s"
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -412,61 +409,6 @@ def _rival_data(rival: Rival) -> dict[str, Any]:
         "rounds": rival.rounds,
         "rounds_left_out": rival.pairs.left_out,
     }
-
-
-def is_needless(row: Row) -> bool:
-    """Whether it is the end of a sequence or comes after it, of which the table of sequences tells."""
-    return bool(row.case.doubles) and row.status in (Status.SKIPPED, Status.OUT_OF_MEMORY)
-
-
-def doubling_tables(rows: Sequence[Row]) -> tuple[Table, ...]:
-    """A line per sequence; no table where there is none."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.case.doubles:
-            found.setdefault(sequence(row.case), []).append(row)
-    lines = [_doubling_line(sorted(own, key=lambda row: swept_size(row.case))) for own in found.values()]
-    return (document.table(lines, title="Doubled sizes"),) if lines else ()
-
-
-def _doubling_line(rows: Sequence[Row]) -> dict[str, Content]:
-    """The line of one sequence; `rows`: its rows, the smallest first."""
-    case = rows[0].case
-    measured = [row for row in rows if row.value(RATE) is not None]
-    best = max(measured, key=_rate_of, default=None)
-    knee = next((row for row in measured if best and _rate_of(row) >= NEARLY * _rate_of(best)), None)
-    ended = next((row for row in rows if not row.ok), None)
-    where = f"{case.workload}/{case.dtype} on {case.target} {case.mode}, {case.device}"
-    return {
-        "work": where,
-        "knee": _size_text(knee) + (" or less" if knee is rows[0] and swept_size(case) != 1 else ""),
-        "rate there": number(_rate_of(knee), f"{knee.item}/s") if knee else None,
-        "highest rate": _rate_interval(best),
-        "at": _size_text(best),
-        "fits": f"{_size_text(measured[-1])}{'' if _is_full(ended) else ' or more'}"
-        if measured
-        else "nothing",
-        "ended": ended.message if ended else "the last one planned",
-    }
-
-
-def _rate_of(row: Row) -> float:
-    return row.value(RATE) or 0.0
-
-
-def _rate_interval(row: Row | None) -> Content:
-    if row is None:
-        return None
-    rate = row.metric(RATE)
-    return number(rate.value, f"{row.item}/s", rate.low, rate.high)
-
-
-def _size_text(row: Row | None) -> str:
-    return f"{row.case.doubles}={swept_size(row.case)}" if row else ""
-
-
-def _is_full(row: Row | None) -> bool:
-    return row is not None and row.status is Status.OUT_OF_MEMORY
 
 
 def merge_footnotes(tables: Sequence[Table], apart: Collection[str] = ()) -> tuple[Table, ...]:

@@ -1,29 +1,26 @@
-"""The plots of a report: throughput, latency, and latency over sizes; a panel per work."""
+"""The plots of a report: throughput and latency with a panel per work, rates over sizes, scaling."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
 
-from benchbench.analyse.rows import Row, case_key, params_text
+from benchbench.analyse.rows import Row, case_key
 from benchbench.analyse.view import RunView
 from benchbench.documents.document import (
     Bar,
     Bars,
     Panel,
     Plot,
-    SizedValue,
     Strip,
     Strips,
-    Sweep,
-    Sweeps,
     paged,
 )
 from benchbench.documents.run_overview import summary
+from benchbench.documents.run_sizes import NEARLY, size_panels
 from benchbench.documents.run_table import Work, is_open
-from benchbench.model.case import Cache, Case, Phase, Scalar
+from benchbench.model.case import Phase
 from benchbench.model.run import Run
 
 INTERVALS = "with its 95 % interval over processes, which may run off the axis"
@@ -33,12 +30,16 @@ STRIPS = (
     "A dot is a block of steps, a lane is a process, its tick the median; "
     f"the diamond is the headline {INTERVALS}. The fastest is first. {HOLLOW}"
 )
-LINES = "Both axes are logarithmic. A line at each point is the 95 % interval over processes."
+LINES = (
+    "Both axes are logarithmic. A line at a point is the 95 % interval over processes. A ring is the knee, "
+    f"the smallest size with {NEARLY:.0%} of the highest rate; dashed, a smaller one may have it. {HOLLOW}"
+)
 SPEEDUPS = (
     "Both axes are logarithmic. A point is the rate over that of one device in the same rounds, its line the "
     "95 % interval; on the ideal line each device adds as much as the first."
 )
 LATENCY = "Latency of a step (less is better)"
+SIZES = "Rate over sizes (more is better)"
 NOTHING = "nothing was measured"
 RATES = {"throughput": "flops_per_s", "bandwidth": "bytes_per_s", "training": "items_per_s"}
 TITLES = {
@@ -48,10 +49,6 @@ TITLES = {
 }
 UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
 MOST_TITLE = 60  # characters of a workload with its parameters, above a panel
-LEAST = 3  # sizes that make a line
-MOST_TIED = 3  # parameters that are one size, as m = n = k
-Sizes = dict[int, Work]  # size → the work that has it
-Axis = tuple[str, ...]  # parameters of one value
 
 
 def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = ()) -> tuple[Plot, ...]:
@@ -81,7 +78,9 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
             ranking(name, TITLES[name], BARS, own, [_bars(work, metric) for work in own])
     ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
     if lines := size_panels(works):
-        made += plots("sizes", "Latency of a step over sizes (less is better)", LINES, lines)
+        for plot in plots("sizes", SIZES, LINES, lines):
+            only = lines[0].finding if len(lines) == 1 else ""
+            made.append(replace(plot, title=only or plot.title, shared=SIZES if only else ""))
     if scaling:
         made += plots("scaling", "Speed-up over one device (more is better)", SPEEDUPS, scaling)
     return tuple(made)
@@ -181,57 +180,3 @@ def _status(row: Row) -> str:
 def _processes(row: Row, view: RunView) -> tuple[tuple[float, ...], ...]:
     """The steps of each process, whether or not these agree."""
     return view.steps.get(case_key(row.case), ()) if row.ok else ()
-
-
-def size_panels(works: Sequence[Work]) -> list[Sweeps]:
-    """A panel for each parameter, or parameters of one value, that alone tells three works apart or more."""
-    swept: dict[tuple[object, Axis], Sizes] = {}
-    for work in works:
-        case = work.rows[0].case
-        for axis in _axes(case.params):
-            swept.setdefault((_rest(case, axis), axis), {})[int(case.params[axis[0]])] = work
-    return [
-        _panel(axis, dict(sorted(sizes.items()))) for (_, axis), sizes in swept.items() if len(sizes) >= LEAST
-    ]
-
-
-def _axes(params: Mapping[str, Scalar]) -> Iterator[Axis]:
-    """Parameters that may be a size: each whole number, and two or three of one value."""
-    numbers = [name for name, value in params.items() if type(value) is int and value > 0]
-    yield from ((name,) for name in numbers)
-    for value in {params[name] for name in numbers}:
-        same = [name for name in numbers if params[name] == value]
-        for count in range(2, MOST_TIED + 1):
-            yield from combinations(same, count)
-
-
-def _rest(case: Case, axis: Axis) -> tuple[object, ...]:
-    """What else tells the work from others, besides the sizes on the axis."""
-    params = tuple((name, value) for name, value in case.params.items() if name not in axis)
-    return case.suite, case.workload, params, case.dtype, case.phase, case.cache
-
-
-def _panel(axis: Axis, sizes: Sizes) -> Sweeps:
-    case = next(iter(sizes.values())).rows[0].case
-    fixed = {name: value for name, value in case.params.items() if name not in axis}
-    caches = "" if case.cache is Cache.HOT else f"{case.cache} caches"
-    head = f"{case.workload}  {params_text(fixed)}".rstrip()
-    return Sweeps(
-        title=" · ".join(filter(None, (head, case.dtype, caches))),
-        axis=" = ".join(axis),
-        unit="s",
-        sweeps=tuple(_sweeps(sizes)),
-    )
-
-
-def _sweeps(sizes: Sizes) -> Iterator[Sweep]:
-    """A line for each alternative that has a latency; the uppermost at the right end comes first."""
-    points: dict[tuple[str, str], list[SizedValue]] = {}
-    for size, work in sizes.items():
-        for name, row in zip(work.names, work.rows, strict=True):
-            latency = row.metric("latency_s")
-            if latency.value is not None:
-                point = SizedValue(size=size, value=latency.value, low=latency.low, high=latency.high)
-                points.setdefault((name, row.case.backend), []).append(point)
-    for (name, backend), found in sorted(points.items(), key=lambda item: -item[1][-1].value):
-        yield Sweep(label=name, backend=backend, points=tuple(found))

@@ -1,13 +1,13 @@
-"""Panels as SVG for a page: alternatives over sizes, histories, prices. Its tables draw bars and samples."""
+"""Panels as SVG for a page: rates over sizes, histories, prices. Its tables draw bars and samples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchbench import format as fmt
-from benchbench.documents.document import Panel, PricePanel, Sweeps, TrendLine
+from benchbench.documents.document import Panel, PricePanel, Sweep, Sweeps, TrendLine
 from benchbench.exporters._drawing import mark_path, shade_of
 from benchbench.exporters._panels import label_of
 from benchbench.exporters._text import html_text
@@ -22,6 +22,8 @@ WIDE = 10  # an axis is logarithmic when its ends are this many times apart
 ROOM = 0.08  # of the values, beside the outermost
 NAMED = 8  # points of a history that are named
 MOST_NAME = 14  # characters of such a name
+RING = 8.0  # around a mark: the knee of its line
+DASHES = ("", "6,3", "2,2", "8,3,2,3")  # of lines of one backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,13 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in a chart, and the ends of its interval."""
+    """A place in a chart, and the ends of its interval; `is_open`: it decides nothing."""
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
+    is_open: bool = False
 
 
 def chart(panel: Panel) -> str:
@@ -67,10 +70,26 @@ def chart(panel: Panel) -> str:
 
 
 def legend(panel: Panel) -> list[tuple[str, str]]:
-    """The label and the backend of each line of the panel."""
+    """The label of each line of the panel, and the line with its mark."""
     if isinstance(panel, Sweeps):
-        return [(sweep.label, sweep.backend) for sweep in panel.sweeps]
+        return [(sweep.label, _key(sweep, dashes)) for sweep, dashes in _dashed(panel.sweeps)]
     return []
+
+
+def _key(sweep: Sweep, dashes: str) -> str:
+    mark = mark_path(sweep.backend, "16,6", is_open=False)
+    line = f'<path fill="none" stroke-width="1.5"{dashes} d="M0,6H32"/>'
+    paint = f'<g stroke="{shade_of(sweep.backend)}">{line}{mark}</g>'
+    return f'<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true">{paint}</svg>'
+
+
+def _dashed(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, str]]:
+    """Each with how its line is dashed: alternatives of a backend have its colour and its mark."""
+    used: dict[str, int] = {}
+    for sweep in sweeps:
+        number = used[sweep.backend] = used.get(sweep.backend, -1) + 1
+        pattern = DASHES[number % len(DASHES)]
+        yield sweep, f' stroke-dasharray="{pattern}"' if pattern else ""
 
 
 def _sweeps(panel: Sweeps) -> str:
@@ -80,13 +99,25 @@ def _sweeps(panel: Sweeps) -> str:
     y = _scale([point.value for point in points], HEIGHT - BOTTOM, TOP, logarithmic=True)
     left = _left(y, panel.unit)
     x = _scale([point.size for point in points], left, WIDTH - RIGHT, logarithmic=True)
-    sizes = sorted({point.size for point in points})
-    shown = sizes[:: -(-len(sizes) // NAMED) or 1]
-    parts = [_axes(y, panel.unit, left), _names([(x(size), f"{size:,.0f}") for size in shown], panel.axis)]
-    for sweep in panel.sweeps:
-        own = [Point(each.size, each.value, each.low, each.high) for each in sweep.points]
-        parts.append(_line(own, sweep.backend, x, y))
-    return _svg(parts, panel.title)
+    names = [(x(size), f"{size:,.0f}") for size in sorted({point.size for point in points})]
+    parts = [_axes(y, panel.unit, left), _names(_apart(names), panel.axis)]
+    for sweep, dashes in _dashed(panel.sweeps):
+        own = [Point(each.size, each.value, each.low, each.high, each.is_open) for each in sweep.points]
+        parts.append(_line(own, sweep.backend, dashes, x, y))
+        if sweep.knee:
+            dotted = ' stroke-dasharray="3,2"' if sweep.knee.is_open else ""
+            place = f'cx="{x(sweep.knee.size):.1f}" cy="{y(sweep.knee.value):.1f}"'
+            parts.append(f'<circle fill="none" stroke="currentColor"{dotted} r="{RING:g}" {place}/>')
+    return _svg(parts, panel.finding or panel.title)
+
+
+def _apart(names: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Those that do not lie on the one before."""
+    shown: list[tuple[float, str]] = []
+    for x, name in names:
+        if not shown or x - shown[-1][0] > LETTER * (len(name) + len(shown[-1][1])) / 2 + LETTER:
+            shown.append((x, name))
+    return shown
 
 
 def _trend(panel: TrendLine) -> str:
@@ -189,9 +220,9 @@ def _names(places: Sequence[tuple[float, str]], axis: str) -> str:
     return texts + (_text((LEFT + WIDTH) / 2, HEIGHT - 4, axis, "middle") if axis else "")
 
 
-def _line(points: Sequence[Point], backend: str, x: Scale, y: Scale) -> str:
+def _line(points: Sequence[Point], backend: str, dashes: str, x: Scale, y: Scale) -> str:
     path = "L".join(f"{x(each.x):.1f},{y(each.y):.1f}" for each in points)
-    line = f'<path fill="none" stroke-width="1.5" d="M{path}"/>'
+    line = f'<path fill="none" stroke-width="1.5"{dashes} d="M{path}"/>'
     marks = "".join(_mark(each, backend, x, y) for each in points)
     return f'<g data-b="{html_text(backend)}" stroke="{shade_of(backend)}">{line}{marks}</g>'
 
@@ -202,7 +233,7 @@ def _mark(point: Point, backend: str, x: Scale, y: Callable[[float], float]) -> 
     if point.low is not None and point.high is not None and point.low > 0:
         ends = f"M{x(point.x):.1f},{y(point.low):.1f}V{y(point.high):.1f}"
         interval = f'<path stroke-width="2" stroke-opacity=".6" d="{ends}"/>'
-    mark = mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=False)
+    mark = mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=point.is_open)
     return f'<g stroke="{shade}">{interval}{mark}</g>'
 
 

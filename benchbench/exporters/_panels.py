@@ -44,6 +44,7 @@ WIDE = 10  # an axis is logarithmic when its ends are this many times apart
 CUT = 2  # two processes that differ can give an interval of any length; an axis stays readable
 MOST_LABEL = 34  # characters of an alternative's label
 BAR_STYLE: dict[str, Any] = {"ecolor": "black", "capsize": 2.5, "error_kw": {"elinewidth": 1}}
+RING: dict[str, Any] = {"s": 60, "facecolors": "none", "edgecolors": "black", "linewidths": 0.8, "zorder": 4}
 HEADLINE = 0.33  # the lanes, of the height of an alternative: its headline
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # of alternatives, in their order
 TICKS = 8  # sizes, or points, named below a panel
@@ -211,18 +212,27 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
         marker = MARKERS[used[sweep.backend] % len(MARKERS)]
         sizes, shade = [point.size for point in sweep.points], colour(sweep.backend)
         values = [point.value for point in sweep.points]
+        axes.plot(sizes, values, linewidth=1.2, color=shade)
+        for is_open in (True, False):
+            own = [point for point in sweep.points if point.is_open == is_open]
+            axes.plot(
+                [point.size for point in own],
+                [point.value for point in own],
+                linestyle="",
+                marker=marker,
+                markersize=4,
+                color=shade,
+                markerfacecolor="white" if is_open else shade,
+            )
         axes.plot(
-            sizes,
-            values,
-            marker=marker,
-            markersize=4,
-            linewidth=1.2,
-            color=shade,
-            label=label_of(sweep.label),
+            [], [], marker=marker, markersize=4, linewidth=1.2, color=shade, label=label_of(sweep.label)
         )
         for point in sweep.points:
             if point.low is not None and point.high is not None and point.low > 0:
                 axes.plot([point.size] * 2, [point.low, point.high], color=shade, linewidth=2, alpha=0.6)
+        if sweep.knee:
+            style = "--" if sweep.knee.is_open else "-"
+            axes.scatter([sweep.knee.size], [sweep.knee.value], linestyle=style, **RING)
     _size_axis(axes, sorted({point.size for sweep in panel.sweeps for point in sweep.points}))
     _sweep_values(axes, panel)
     axes.set_xlabel(fmt.visible(panel.axis))

@@ -13,7 +13,19 @@ from importlib.resources import files
 from typing import ClassVar
 from zlib import crc32
 
-from benchbench.documents.document import Cell, Document, Gauge, Layout, Mark, Number, Spread, Table, Tone
+from benchbench.documents.document import (
+    Cell,
+    Document,
+    Gauge,
+    Layout,
+    Mark,
+    Number,
+    Panel,
+    Spread,
+    Sweeps,
+    Table,
+    Tone,
+)
 from benchbench.exporters._charts import chart, legend
 from benchbench.exporters._drawing import Ruler, axis, drawing, ruler_of, symbol
 from benchbench.exporters._text import EMPTY, html_text
@@ -321,16 +333,23 @@ def _commands(table: Table) -> str:
 
 def _charts(document: Document) -> Iterator[str]:
     for plot in document.plots:
-        drawn = [(panel, made) for panel in plot.panels if (made := chart(panel))]
-        if not drawn:
-            continue
-        yield f"<h2>{html_text(plot.title)}</h2>"
-        for panel, made in drawn:
-            keys = " · ".join(f"{symbol(backend)} {html_text(label)}" for label, backend in legend(panel))
-            key = f'<p class="symbol">{keys}</p>' if keys else ""
-            caption = f"<figcaption>{html_text(panel.title)}</figcaption>"
-            yield f'<figure tabindex="0">{caption}{made}{key}</figure>'  # keys move one that is too wide
-        yield f'<p class="soft">{html_text(plot.reading)}</p>'
+        figures = [_figure(panel, made) for panel in plot.panels if (made := chart(panel))]
+        if figures:
+            yield f"<h2>{html_text(plot.shared or plot.title)}</h2>"
+            yield f'<div class="charts">{"".join(figures)}</div>'
+            yield f'<p class="soft">{html_text(plot.reading)}</p>'
+
+
+def _figure(panel: Panel, made: str) -> str:
+    """The chart below its finding, where it has one; keys move one that is too wide."""
+    head = below = ""
+    if isinstance(panel, Sweeps) and panel.finding:
+        head = f"<h3>{html_text(panel.finding)}</h3>"
+        below = f"<p>{html_text(panel.details)}</p>" if panel.details else ""
+    keys = "".join(f"<span>{line} {html_text(label)}</span>" for label, line in legend(panel))
+    key = f'<p class="symbol">{keys}</p>' if keys else ""
+    caption = f"<figcaption>{head}{html_text(panel.title)}{below}</figcaption>"
+    return f'<figure tabindex="0">{caption}{key}{made}</figure>'
 
 
 def _below(title: str, lines: Iterable[str]) -> str:
