@@ -16,6 +16,7 @@ from inline_snapshot import snapshot
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison
+from benchbench.documents.run import report_document
 from benchbench.errors import SuiteError, UsageError
 from benchbench.judging.check import Ending, check_interleaved, exit_code
 from benchbench.judging.comparison import compare_runs
@@ -263,6 +264,17 @@ def test_a_pair_of_which_a_side_cannot_run_is_told_and_one_that_neither_can_is_n
         [("gone", True), ("incomparable", False), ("same", False)]
     )
     assert exit_code(gate) == Ending.NOT_COMPARABLE.code
+
+
+def test_a_side_that_was_interrupted_says_so_in_its_report_and_where_it_is_compared() -> None:
+    a, b = partners(weathered(1.0), weathered(1.0, COMPILED), [(EAGER, COMPILED)])
+    b = replace(b, ended=False)
+    facts = " ".join(report_document(b).facts)
+    assert "it cannot be resumed: it is one side of a comparison" in facts
+    assert "mode=compile: accelbench compare A B" in facts
+    found = compare_runs(a, b)
+    told = comparison.comparison_document(found, found.verdicts).facts
+    assert "interrupted, or still being measured: new" in told
 
 
 def test_the_text_names_both_sides() -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from benchbench.cli.live import Lines
+from benchbench.documents.plan import left_out_of
 from benchbench.format import at_words
+from benchbench.model.case import COUNTERPART, LeftOut
+from benchbench.model.run import Partner, RunInfo
 from benchbench.model.status import Status
 from benchbench.running.observer import duration, line
-from tests.factories import a_failure, a_measurement, a_record
+from tests.factories import a_case, a_failure, a_left_out, a_measurement, a_record, a_run_info
 from tests.program import environment, folders_for, started
 
 
@@ -42,6 +46,41 @@ def test_a_line_tells_status_case_and_time_or_reason() -> None:
     failed = line(a_record(a_failure(status=Status.TIMEOUT, message="no \x1b[31manswer")))
     assert "timeout" in failed
     assert "\x1b" not in failed
+
+
+def two_sides(*pairs: tuple[LeftOut, LeftOut]) -> list[RunInfo]:
+    """The heads of a pair of runs that leave these cases out."""
+    heads = []
+    for side, (name, label) in enumerate((("A", "mode=eager"), ("B", "mode=compile"))):
+        partner = Partner(label=label, run="", cases={})
+        heads.append(a_run_info(id=name, partner=partner, left_out=tuple(pair[side] for pair in pairs)))
+    return heads
+
+
+def test_a_case_that_two_sides_leave_out_is_told_once_with_the_side_that_cannot_run_it() -> None:
+    other = a_case(mode="compile", device="cuda:0")
+    both = a_left_out(), a_left_out(case=other)
+    one = a_left_out(reason=f"{COUNTERPART}no GPU"), a_left_out(case=other, reason="no GPU")
+    each = a_left_out(reason="no"), a_left_out(case=other, reason="never")
+    assert left_out_of(two_sides(both, both)) == [
+        "left out: 2 on torch:cuda:0, unavailable: this torch is a CPU build"
+    ]
+    assert left_out_of(two_sides(one)) == ["left out: 1 on torch:cuda:0 (B), unavailable: no GPU"]
+    assert left_out_of(two_sides(each)) == [
+        "left out: 1 on torch:cuda:0 (A), unavailable: no; on torch:cuda:0 (B), unavailable: never"
+    ]
+
+
+def test_who_interrupts_is_told_what_there_is_by_then(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, (info,) = Lines(), two_sides()[:1]
+    assert lines.kept("resume it") == "nothing was measured"
+    lines.begin([info])
+    assert lines.kept("resume it") == "no case was finished: resume it"
+    lines.record(a_record(), 0)
+    assert lines.kept("resume it") == "every finished case is kept: resume it"
+    lines.begin(two_sides())
+    assert lines.kept("resume it") == "every finished case is kept: accelbench compare A B"
+    assert "A: mode=eager, B: mode=compile" in capsys.readouterr().err
 
 
 def read_until_closed(descriptor: int) -> str:

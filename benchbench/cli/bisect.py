@@ -82,11 +82,11 @@ def bisect_(
     asked |= {"results": results, "options": options}
     with BisectLines() as shown:
         if dry_run:
-            with signals("nothing was to be kept"):
+            with signals():
                 planned = api.plan_bisect(**asked, observer=shown)
             print_document(bisect_plan_document(planned), format)
             return
-        with signals("every finished pair is kept; accelbench list runs shows how to go on"):
+        with signals(shown.kept):
             found = api.bisect(**asked, profile=profile, resume=resume or "", observer=shown)
     print_document(bisection_document(found, results_option(results)), format)
     raise typer.Exit(found.found.exit_code)

@@ -27,6 +27,7 @@ class BisectLines(BisectObserver):
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
         self._stack = ExitStack()
         self._status: Status | None = None
+        self._pairs = 0
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -58,7 +59,14 @@ class BisectLines(BisectObserver):
             self.note(self._redact(observer.line(record)))
 
     def pair(self, made: MadePair) -> None:
+        self._pairs += 1
         self.note(pair_line(made))
+
+    def kept(self) -> str:
+        """What somebody who interrupts is told."""
+        if not self._pairs:
+            return "no pair was finished"
+        return "every finished pair is kept; accelbench list runs shows how to go on"
 
     def profile(self, profile: Profiled) -> None:
         self.note(self._redact(observer.profile_line(profile)))

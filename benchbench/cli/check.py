@@ -74,8 +74,8 @@ def check_(
     from benchbench.documents.gate import Gate
     from benchbench.store.selectors import results_option
 
-    files = outputs(out)
-    with signals():
+    files, shown_meanwhile = outputs(out), Lines(results=results)
+    with signals(shown_meanwhile.kept):
         ended = api.check(
             run,
             baseline=baseline,
@@ -87,7 +87,7 @@ def check_(
             variance=variance,
             strict_env=strict_env,
             results=results,
-            observer=Lines(),
+            observer=shown_meanwhile,
             options=options,
         )
     shown = Gate(

@@ -122,7 +122,8 @@ def _measured(
 
     if new is None:
         raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
-    with signals():
+    shown = Lines(results=results)
+    with signals(shown.kept):
         return api.compare_ab(
             ref,
             new,
@@ -130,6 +131,6 @@ def _measured(
             threshold=threshold,
             variance=variance,
             results=results,
-            observer=Lines(),
+            observer=shown,
             options=options,
         )

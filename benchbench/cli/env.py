@@ -13,7 +13,7 @@ from benchbench.cli import completion
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, option
-from benchbench.cli.program import signals
+from benchbench.cli.program import UNKEPT, signals
 from benchbench.cli.screen import tell
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def create(
 
     asked: dict[str, Any] = {"requirements": with_ or (), "base": base or "", "variant": variant}
     again = f"accelbench env create {name} continues from here"
-    with signals("nothing was to be kept" if dry_run else again), _progress() as show:
+    with signals(lambda: UNKEPT if dry_run else again), _progress() as show:
         if dry_run:
             made = api.plan_environment(name, **asked, on_stage=show)
         else:
@@ -82,7 +82,7 @@ def list_(
     """
     from benchbench import api
 
-    with signals("nothing was to be kept"), _progress() as show:
+    with signals(), _progress() as show:
         found = api.list_environments(check=check, on_stage=show)
     _print(found, format)
 

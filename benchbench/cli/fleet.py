@@ -16,8 +16,6 @@ from benchbench.cli.program import signals
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions, seconds_in
 
-KEPT = "every record that arrived is kept; accelbench fleet --resume measures the others"
-
 
 @app.command(rich_help_panel=MEASURE)
 @measure_options(without=("model", "max_error"))
@@ -63,7 +61,7 @@ def fleet(
     from benchbench.documents.fleet import fleet_document, incomplete
 
     # Ray prints what happens to machines to standard output, where only the answer belongs
-    with signals(KEPT), redirect_stdout(sys.stderr), closing(FleetLines()) as shown:
+    with closing(FleetLines()) as shown, signals(shown.kept), redirect_stdout(sys.stderr):
         made = api.fleet(
             options=options,
             address=address,

@@ -26,6 +26,7 @@ class FleetLines(FleetObserver):
 
     def __init__(self) -> None:
         self._table: LiveTable | None = None
+        self._begun = False
 
     def note(self, text: str) -> None:
         """A line, above the table."""
@@ -36,6 +37,7 @@ class FleetLines(FleetObserver):
 
     def changed(self, shares: Sequence[ShareProgress]) -> None:
         """The table, where there is a terminal to show it."""
+        self._begun = True
         if sys.stderr.isatty():
             self._table = self._table or LiveTable()
             self._table.show(shares)
@@ -44,6 +46,12 @@ class FleetLines(FleetObserver):
         """Print the record's line; above a table only where it failed."""
         if self._table is None or isinstance(record.outcome, Failure):
             self.note(f"{machine}  {observer.line(record)}")
+
+    def kept(self) -> str:
+        """What somebody who interrupts is told."""
+        if not self._begun:
+            return "nothing was measured"
+        return "every record that arrived is kept; accelbench fleet --resume measures the others"
 
     def close(self) -> None:
         """Take the table away: the answer has another."""

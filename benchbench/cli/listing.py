@@ -75,6 +75,6 @@ def devices(*, options: MeasureOptions, format: FormatOption = TERMINAL) -> None
     from benchbench.cli.live import Lines
     from benchbench.documents.lists import devices_document
 
-    with signals("nothing was to be kept"):
+    with signals():
         probes = api.devices(options=options, observer=Lines())
     print_document(devices_document(probes), format)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchbench.cli.screen import tell
-from benchbench.documents.plan import left_out, run_summary, time_left, time_split
+from benchbench.documents.plan import SIDES, left_out_of, run_summary, time_left, time_split
 from benchbench.format import at_words, count_of, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
@@ -39,7 +39,9 @@ class Lines(RunObserver):
         self._report = report
         self._where = redaction(os.environ, "", "")(results_option(results))  # a path to type stays whole
         self._verbose = verbose
-        self._labels = [""]
+        self._infos: Sequence[RunInfo] = ()  # of what has begun
+        self._finished = 0  # records
+        self._sides = [""]
         self._ended: set[str] = set()  # sequences of doubled sizes
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
 
@@ -60,14 +62,19 @@ class Lines(RunObserver):
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""
-        for info in infos:
-            tell(*map(self._redact, left_out(info.left_out)))
-        self._labels = ["A ", "B "] if len(infos) > 1 else [""]
+        tell(*map(self._redact, left_out_of(infos)))
+        self._infos = infos
+        self._sides = [f"{side} " for side in SIDES] if len(infos) > 1 else [""]
+        if len(infos) > 1:
+            labels = [info.partner.label if info.partner else info.id for info in infos]
+            named = [f"{side}: {self._redact(label)}" for side, label in zip(SIDES, labels, strict=True)]
+            tell(", ".join(named))
         if sys.stderr.isatty() and infos[0].plan:
             self._bar = ProgressLine(infos)
 
     def resume(self, records: Sequence[Record]) -> None:
         """How many records exist already."""
+        self._finished += len(records)
         exist = "exists" if len(records) == 1 else "exist"
         self.note(f"{count_of(len(records), 'record')} {exist} already")
         if self._bar:
@@ -76,6 +83,7 @@ class Lines(RunObserver):
 
     def record(self, record: Record, side: int) -> None:
         """Print the record's line, with its side where there are two."""
+        self._finished += 1
         if self._bar:
             self._bar.add(record, side)
         failed = isinstance(record.outcome, Failure)
@@ -83,7 +91,16 @@ class Lines(RunObserver):
             if (ended := sequence(record.case)) in self._ended:
                 return  # the first that is not measured tells why for all after it
             self._ended.add(ended)
-        self._print(self._labels[side] + self._redact(observer.line(record)), "red" if failed else "")
+        self._print(self._sides[side] + self._redact(observer.line(record)), "red" if failed else "")
+
+    def kept(self, goes_on: str = "") -> str:
+        """What somebody who interrupts is told: what there is, and the command that `goes_on` with it."""
+        if not self._infos:
+            return "nothing was measured"
+        if len(self._infos) > 1 and self._finished:
+            goes_on = f"accelbench compare {' '.join(info.id for info in self._infos)}{self._where}"
+        done = "every finished case is kept" if self._finished else "no case was finished"
+        return f"{done}: {goes_on}" if goes_on else done
 
     def profile(self, profile: Profiled) -> None:
         self.note(self._redact(observer.profile_line(profile)))
@@ -93,8 +110,8 @@ class Lines(RunObserver):
         if self._bar:
             self._bar.stop()
             self._bar = None
-        for each in runs if self._summary else ():
-            tell(*run_summary(each.records, each.info, each.wall_s).splitlines())
+        for side, each in zip(self._sides, runs, strict=True) if self._summary else ():
+            tell(side + run_summary(each.records, each.info, each.wall_s).rstrip())
             if self._verbose:
                 own = [record for record in each.records if record.part == len(each.info.resumed)]
                 tell(f"time: {time_split(own, each.stages_s)}")

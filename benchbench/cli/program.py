@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STORED = "nothing that was stored is lost"
+UNKEPT = "nothing was to be kept"
 
 
 class Interrupted(BaseException):
@@ -31,11 +32,14 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def signals(kept: str = "every finished case is kept") -> Iterator[None]:
-    """Turn the signals that ask to stop into Interrupted, also where a shell had them ignored."""
+def signals(kept: Callable[[], str] = lambda: UNKEPT) -> Iterator[None]:
+    """Turn the signals that ask to stop into Interrupted, also where a shell had them ignored.
+
+    `kept`: what is not lost by then.
+    """
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        raise Interrupted(number, kept)
+        raise Interrupted(number, kept())
 
     before = [signal.signal(each, interrupt) for each in STOPPING]
     try:
@@ -89,7 +93,7 @@ def _ended(program: Callable[[], typer.Typer], name: str) -> Any:
     try:
         check_system(sys.platform)
         run = program()
-        with signals(STORED):
+        with signals(lambda: STORED):
             return run(prog_name=name, standalone_mode=False)
     except (AccelbenchError, USAGE_ERROR) as error:
         _tell(*explained(error))

@@ -47,8 +47,8 @@ def measure_ranks(
     from benchbench.documents.plan import failing
     from benchbench.running.launched import measure_launched
 
-    with signals():
-        shown = Lines(report="profile" if profile else "report")
+    shown = Lines(report="profile" if profile else "report")
+    with signals(shown.kept):
         made = measure_launched(where, options, results, shown, profile=profile)
     if format != TERMINAL:
         print_document(api.report(made), format)

@@ -68,10 +68,10 @@ def run(
     if dry_run:
         _print_plan(options, format, results, profile=profile)
         return
-    finishes = f"accelbench run --resume{results_option(results)}"
+    goes_on = f"accelbench run --resume{results_option(results)}"
     known = None if format == TERMINAL else known_prices()  # a mistake in them is told before measuring
-    with signals(f"every finished case is kept; {finishes} measures the others"):
-        shown = Lines(report="profile" if profile else "report", verbose=verbose, results=results)
+    shown = Lines(report="profile" if profile else "report", verbose=verbose, results=results)
+    with signals(lambda: shown.kept(goes_on)):
         which = (named or True) if resume else False
         made = api.run(options=options, profile=profile, resume=which, results=results, observer=shown)
     if format != TERMINAL:

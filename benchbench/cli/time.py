@@ -15,6 +15,7 @@ from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
 if TYPE_CHECKING:
+    from benchbench.cli.live import Lines
     from benchbench.documents.document import Document
     from benchbench.judging.claims import Claim
     from benchbench.model.run import Run
@@ -71,7 +72,8 @@ def time_(
     from benchbench.documents.plan import failing
     from benchbench.store.selectors import results_option
 
-    with signals():
+    shown = Lines(results=results)
+    with signals(shown.kept):
         if other:
             compared = api.measure_ab(
                 function,
@@ -80,13 +82,13 @@ def time_(
                 backend=backend,
                 device=device,
                 results=results,
-                observer=Lines(),
+                observer=shown,
                 options=options,
             )
             document: Document = comparison_document(compared, compared.verdicts)
             made = [*compared.ref.records, *compared.new.records]
         else:
-            run, claim = _measured(function, claims, setup, backend, device, results, options)
+            run, claim = _measured(function, claims, setup, backend, device, results, options, shown)
             document = time_document(run, claim, results_option(results))
             made = list(run.records)
     print_document(document, format)
@@ -101,9 +103,9 @@ def _measured(
     device: str | None,
     results: Path,
     options: MeasureOptions,
+    shown: Lines,
 ) -> tuple[Run, Claim | None]:
     from benchbench import api
-    from benchbench.cli.live import Lines
 
     if claims:
         return api.measure_claim(
@@ -113,7 +115,7 @@ def _measured(
             backend=backend,
             device=device,
             results=results,
-            observer=Lines(),
+            observer=shown,
             options=options,
         )
     run = api.measure(
@@ -122,7 +124,7 @@ def _measured(
         backend=backend,
         device=device,
         results=results,
-        observer=Lines(),
+        observer=shown,
         options=options,
     )
     return run, None

@@ -212,6 +212,8 @@ def _facts(found: Comparison) -> list[str]:
     lines += [f"renamed: {former} → {name}" for former, name in names.items()]
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"{side} {each.note.text}; intervals allow for it" for side, each in found.drifts.items()]
+    begun = [side for side, run in (("ref", found.ref), ("new", found.new)) if not run.ended]
+    lines += [f"interrupted, or still being measured: {' and '.join(begun)}"] if begun else []
     lines += _apart(found)
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return lines

@@ -23,7 +23,7 @@ from benchbench.documents.short_names import case_cells
 from benchbench.errors import UnreadableInput
 from benchbench.format import count_of, size
 from benchbench.machine.environment import fingerprint, machine
-from benchbench.model.case import Case, LeftOut
+from benchbench.model.case import COUNTERPART, Case, LeftOut
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
@@ -43,6 +43,7 @@ ROUNDS, MOST_LINES = (
     10_000,
 )  # of a run and of all, that tell what processes took: read in a fifth of a second
 HARMLESS = (Status.OK, Status.UNSUPPORTED)
+SIDES = ("A", "B")  # what the two sides of a comparison are called while they are measured
 LEAST_TOLD_S = 0.05  # of the time split: less would read as 0.0 s
 ENDS = (*HARMLESS, Status.OUT_OF_MEMORY, Status.SKIPPED)
 
@@ -115,6 +116,23 @@ def left_out(cases: Sequence[LeftOut]) -> list[str]:
         f"left out: {count} on {target}:{device}, {status}: {reason}"
         for (target, device, status, reason), count in counted.items()
     ]
+
+
+def left_out_of(infos: Sequence[RunInfo]) -> list[str]:
+    """The same of a run, or of two sides: each is without a case that one of them cannot run, told once."""
+    if len(infos) == 1:
+        return left_out(infos[0].left_out)
+    counted: Counter[tuple[str, ...]] = Counter()
+    for pair in zip(*(info.left_out for info in infos), strict=True):
+        own = [
+            (f"{each.case.target}:{each.case.device}", side, f"{each.status}: {each.reason}")
+            for side, each in zip(SIDES, pair, strict=True)
+            if not each.reason.startswith(COUNTERPART)
+        ]
+        alike = len({(place, why) for place, _, why in own}) < len(own)
+        told = [f"on {place}, {why}" if alike else f"on {place} ({side}), {why}" for place, side, why in own]
+        counted[tuple(dict.fromkeys(told))] += 1
+    return [f"left out: {count} {'; '.join(told)}" for told, count in counted.items()]
 
 
 def time_left(infos: Sequence[RunInfo], clock: Callable[[], float] = monotonic) -> TimeLeft:

@@ -168,6 +168,7 @@ def _facts(view: RunView, where: str) -> list[str]:
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
         *_parts(run, where),
+        *_partner(info, where),
         f"machine: {machine.cpu}, {_threads(info)}, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
         *_targets(made),
@@ -217,9 +218,19 @@ def _parts(run: Run, where: str) -> list[str]:
         f"resumed {part.started}: {made[number]} of its {len(run.records)} records were made after that"
         for number, part in enumerate(run.info.resumed, 1)
     ]
-    if run.ended or why_not_resumed(run.info):
+    if run.ended:
         return resumed
-    return [*resumed, f"interrupted, or still being measured: accelbench run --resume {run.info.id}{where}"]
+    reason = why_not_resumed(run.info)
+    goes_on = f"it cannot be resumed: {reason}" if reason else f"accelbench run --resume {run.info.id}{where}"
+    return [*resumed, f"interrupted, or still being measured: {goes_on}"]
+
+
+def _partner(info: RunInfo, where: str) -> list[str]:
+    """The command that shows both sides of a comparison; the older id is the first side's."""
+    if info.partner is None:
+        return []
+    sides = " ".join(sorted((info.id, info.partner.run)))
+    return [f"one side of a comparison, {info.partner.label}: accelbench compare {sides}{where}"]
 
 
 def _targets(made: Iterable[Row]) -> list[str]:
