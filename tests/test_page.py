@@ -18,7 +18,17 @@ from typing import Any
 
 import pytest
 
-from benchbench.documents.document import Document, Plot, SizedValue, Sweep, Sweeps, Tone
+from benchbench.documents import document
+from benchbench.documents.document import (
+    Content,
+    Document,
+    Number,
+    Plot,
+    SizedValue,
+    Sweep,
+    Sweeps,
+    Tone,
+)
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters.html import Html
 from benchbench.exporters.terminal import Terminal
@@ -196,6 +206,14 @@ def test_a_case_without_a_speed_says_why_in_a_line_of_its_own() -> None:
     found = report_document(a_run([*some_rounds(0.001, 0.001, 0.001), failed]))
     assert "no room" in sections(page(found))[found.tables[0].title]
     assert "no room" in sections(page(found))["What has a result"]
+
+
+def test_no_value_is_labelled_with_the_sign_that_it_begins_with() -> None:
+    interval = Number(0.22, "±")
+    cells: dict[str, Content] = {"rate": Number(2.0, "×"), "±": interval, "± fastest": interval}
+    made = page(Document(name="x", title="x", tables=(document.table([cells]),)))
+    labels = re.findall(r'<td[^>]*?(?: data-n="([^"]*)")?>([^<]*)</td>', made)
+    assert labels == [("rate", "2.00×"), ("", "±22 %"), ("fastest", "±22 %")]
 
 
 def test_sizes_are_drawn_as_lines() -> None:

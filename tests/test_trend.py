@@ -74,6 +74,19 @@ slower  1.100× [1.097, 1.103]  between run07 and run08
 """)
 
 
+def test_of_too_few_runs_it_is_told_what_a_change_takes_and_what_can_be_seen_meanwhile() -> None:
+    def told(count: int) -> tuple[str, str]:
+        made = history_document(trends(stepped()[:count], LATENCY), " --results mine")
+        return made.headline, "".join(made.notes)
+
+    headline, note = told(1)
+    assert headline == "too few runs to tell a change in 1 case"
+    assert note.startswith("to tell a change takes 6 runs that can be compared, and there is one: ")
+    assert note.endswith("accelbench report run00 --results mine")
+    assert told(2)[1].endswith("accelbench compare run00 run01 --results mine")
+    assert told(6) == ("no change in 1 case", "")
+
+
 def test_csv_has_a_line_for_every_point_and_says_where_a_level_begins() -> None:
     text = Csv().export(history_document(trends(stepped(), LATENCY)))["history.csv"].decode()
     found = list(csv.DictReader(io.StringIO(text)))
@@ -542,7 +555,7 @@ def test_no_name_acts_in_a_plot_or_text(text_: str) -> None:
     assert found
     ET.fromstring(drawn(found))
     assert "\x1b" not in rendered(history_document(found))
-    assert len(rendered(history_document(found)).splitlines()) == 2
+    assert len(rendered(history_document(found)).splitlines()) == 4  # a title, a sparkline, what it takes
 
 
 def test_a_plot_spanning_decades_has_a_logarithmic_axis() -> None:

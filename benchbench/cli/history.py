@@ -54,10 +54,12 @@ def history(
     from benchbench.cli.live import Lines
     from benchbench.documents.history import history_document
     from benchbench.plan.suite import fraction
+    from benchbench.store.selectors import results_option
 
     chosen, least = format or format_of(output), fraction(threshold)
     document = history_document(
-        api.history(case or (), metric=metric, by=by, threshold=least, results=results, observer=Lines())
+        api.history(case or (), metric=metric, by=by, threshold=least, results=results, observer=Lines()),
+        results_option(results),
     )
     if has_pictures(chosen):
         (plot,) = document.plots

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import pairwise
 from typing import Any
 
 from benchbench import format as fmt
@@ -21,13 +22,14 @@ from benchbench.documents.document import (
     number,
     table,
 )
-from benchbench.judging.change_points import Change
+from benchbench.judging.change_points import SHORTEST, Change
 from benchbench.judging.series import Point, SharedChange, Trend, shared_changes
 from benchbench.store.naming import short
 
 PANELS = 20  # panels that can still be looked at
 LEVELS = "▁▂▃▄▅▆▇█"
 LEAST_SPAN = math.log(1.1)  # of a sparkline: noise of a percent looks flat
+NEEDED = 2 * SHORTEST  # points that can be compared: a level on either side of a change
 SPARKS = 60  # the last runs that a sparkline shows
 Shared = Mapping[tuple[str, int], SharedChange]  # a case and the index of its change → the event
 FIELDS = (
@@ -44,8 +46,11 @@ READING = (
 )
 
 
-def history_document(trends: Sequence[Trend]) -> Document:
-    """A table of events per case; sparklines of one scale, so that equal heights are equal ratios."""
+def history_document(trends: Sequence[Trend], where: str = "") -> Document:
+    """A table of events per case; sparklines of one scale, so that equal heights are equal ratios.
+
+    `where`: the option that names the results folder in a command to type.
+    """
     span = max([LEAST_SPAN, *map(_span, trends)])
     events = shared_changes(trends)
     shared = {
@@ -59,7 +64,7 @@ def history_document(trends: Sequence[Trend]) -> Document:
         headline=_headline(trends),
         tables=tuple(_table(trend, span, shared) for trend in trends),
         plots=(_plot(trends),),
-        notes=tuple(_notes(trends, events, span)),
+        notes=(*_notes(trends, events, span), *_too_few(trends, where)),
         data=[_fields(trend) for trend in trends],
         records=Records(FIELDS, tuple(row for trend in trends for row in _records(trend))),
     )
@@ -70,6 +75,8 @@ def _headline(trends: Sequence[Trend]) -> str:
     last = [trend.history.changes[-1].direction for trend in trends if trend.history.changes]
     if not trends:
         return "no stored run has such a case"
+    if not last and len(max(map(_judged_together, trends), key=len)) < NEEDED:
+        return f"too few runs to tell a change in {fmt.count_of(len(trends), 'case')}"
     if not last:
         return f"no change in {fmt.count_of(len(trends), 'case')}"
     slower, faster = last.count("slower"), last.count("faster")
@@ -89,6 +96,26 @@ def _notes(trends: Sequence[Trend], events: Sequence[SharedChange], span: float)
         yield f"sparklines share one logarithmic scale: from ▁ to █ it is {fmt.ratio(math.exp(span))}"
 
 
+def _too_few(trends: Sequence[Trend], where: str) -> Iterator[str]:
+    """What a change takes where no case has it, and what can be told without it."""
+    most = max(map(_judged_together, trends), key=len, default=())
+    if not most or len(most) >= NEEDED:
+        return
+    unit = f"values of {trends[0].by}" if trends[0].by else "runs"
+    here = "there is one" if len(most) == 1 else f"there are {len(most)}"
+    ids = list(dict.fromkeys(point.run for point in most))
+    shown = f"compare {ids[-2]} {ids[-1]}" if len(ids) > 1 else f"report {ids[0]}"
+    needed = f"to tell a change takes {NEEDED} {unit} that can be compared, and {here}"
+    yield f"{needed}: the same run again adds one; until then: accelbench {shown}{where}"
+
+
+def _judged_together(trend: Trend) -> Sequence[Point]:
+    """The most points among which a change is looked for; of as many the newest."""
+    edges = pairwise([0, *trend.boundaries, len(trend.points)])
+    parts = [[each for each in trend.points[a:b] if not each.contended] for a, b in edges]
+    return max(reversed(parts), key=len)
+
+
 def _span(trend: Trend) -> float:
     """The span of the logarithms that the trend's sparkline shows."""
     shown = [math.log(point.value) for point in trend.points[-SPARKS:]]
@@ -102,7 +129,7 @@ def _table(trend: Trend, span: float, shared: Shared) -> Table:
     return table(
         _events(trend, shared),
         title=f"{trend.case}  {trend.metric.name}, {_count(trend)}",
-        facts=[f"{spark}  {_value(trend, points[0])} → {_value(trend, points[-1])}"],
+        facts=[f"{spark}  {_ends([_value(trend, point) for point in points], ' → ')}"],
         notes=[untagged] if trend.untagged else [],
     )
 
@@ -218,9 +245,9 @@ def _facts(points: Sequence[Point]) -> Iterator[str]:
     yield _ends(sorted({point.started[: len("2026-01-01")] for point in points}))
 
 
-def _ends(texts: Sequence[str]) -> str:
+def _ends(texts: Sequence[str], between: str = " … ") -> str:
     """The first text and the last."""
-    return texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
+    return texts[0] if len(texts) == 1 else f"{texts[0]}{between}{texts[-1]}"
 
 
 def _panel(trend: Trend) -> TrendLine:

@@ -36,6 +36,7 @@ Links = Mapping[str, str]
 NO_LINKS: Links = {}
 LOWER_LINE = 2  # of a paragraph: its columns stand below the row
 MOST_SLUG = 40  # characters
+SIGN = "±"  # a value that has it is not labelled with it once more
 LONG = 24  # characters of a text that may be broken anywhere
 READING = (
     "In a drawing a symbol is a value with its 95 % interval, on a logarithmic ruler; a hollow one decides "
@@ -309,7 +310,8 @@ def _data_cell(cell: Cell | None, name: str, span: str, notes: _Links) -> str:
     value = f' data-v="{first.value:.4g}"' if first is not None and numeric else ""
     text = str(cell)
     style = ' class="long"' if len(text) > LONG and not numeric else ""
-    label = f' data-n="{html_text(name)}"' if name and text else ""
+    label = html_text(name.removeprefix(SIGN).strip() if text.startswith(SIGN) else name)
+    label = f' data-n="{label}"' if label and text else ""
     return f"<td{style}{value}{label}{span}>{_toned(cell, text, notes)}</td>"
 
 
