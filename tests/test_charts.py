@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html import unescape
 
 import pytest
 
-from benchbench.documents.document import Panel, Sweeps
+from benchbench.documents.document import Panel, Roofline, Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters._charts import chart
+from benchbench.exporters.png import Png
+from benchbench.model.case import Dtype
+from benchbench.model.note import NoteKind, note
 from benchbench.model.record import Record
 from tests.factories import a_case, a_cost, a_run, some_rounds
+from tests.rendering import rendered
+from tests.test_roofline import H100, a_ceiling
 
 PEAK = 1e11  # FLOP/s
 SIZES = (64, 128, 256, 512, 1024, 2048)
@@ -107,6 +113,76 @@ def test_what_a_chart_draws_is_what_was_measured(half: float) -> None:
     for ring, (x, y) in zip(found, rings, strict=True):
         assert abs(float(x) - across(ring.size)) <= 1
         assert abs(float(y) - up(ring.value)) <= 1
+
+
+CEILINGS = (a_ceiling(rate=1.2e11), a_ceiling("memory", 1e10))
+
+
+@pytest.mark.parametrize("half", [1, 50, 300])
+def test_what_a_roofline_draws_is_what_was_measured(half: float) -> None:
+    crowded = (note(NoteKind.OTHER_PROCESSES, cores=1.5),)
+    cost = {"cost": a_cost(flops=1000, bytes=10_000), "notes": crowded}
+    busy = some_rounds(1e-6, 1e-6, case=a_case(workload="softmax"), **cost)
+    report = report_document(a_run([*saturating("torch", half), *busy]), ceilings=CEILINGS)
+    (panel,) = panels(report, "roofline")
+    assert isinstance(panel, Roofline)
+    drawn = chart(panel)
+    across, up = scale(drawn, "middle"), scale(drawn, "end")
+    rows = [(row.position.flops_per_byte, row.value("flops_per_s"), bool(row.doubts)) for row in report.rows]
+    for (per_byte, rate, doubted), (x, y, fill) in zip(rows, marks(drawn), strict=True):
+        assert per_byte
+        assert rate
+        assert abs(x - across(per_byte)) <= 1
+        assert abs(y - up(rate)) <= 1
+        assert (fill == "none") == doubted
+    (roof,) = re.findall(r'stroke-width="1.5" d="M([\d.]+),([\d.]+)L([\d.]+),([\d.]+)H', drawn)
+    x, y, bend, top = map(float, roof)
+    assert abs(bend - across(12)) <= 1
+    assert abs(top - up(1.2e11)) <= 1
+    slope = (across(10) - across(1)) / (up(1e11) - up(1e10))  # a decade of both, along memory's roof
+    assert (bend - x) / (top - y) == pytest.approx(slope, rel=0.02)
+
+
+def test_the_finding_of_a_roofline_is_who_comes_closest() -> None:
+    report = report_document(a_run(saturating("torch", 50)), ceilings=CEILINGS)
+    (plot,) = (plot for plot in report.plots if plot.name == "roofline")
+    assert plot.title == (
+        "torch eager comes closest to the roof, with 83 % of it in gemm m=2048 n=2048 k=2048; "
+        "memory bounds 1 of 6 works"
+    )
+
+
+def test_where_no_roof_is_known_none_is_drawn_and_the_page_says_why() -> None:
+    report = report_document(a_run(saturating("torch", 50)))
+    (plot,) = (plot for plot in report.plots if plot.name == "roofline")
+    assert plot.panels == ()
+    assert (
+        "no roofline: float32 · Example CPU, 2 threads: no ceiling of float32 was measured here"
+        in rendered(report, "html")
+    )
+    assert "roofline.png" not in Png().export(report)
+    (asked,) = Png().export(replace(report, plots=(plot,)))
+    assert asked == "roofline.png"
+
+
+def test_a_roof_that_is_known_for_one_dtype_is_drawn_and_what_lacks_the_others_is_said() -> None:
+    wide = a_case(dtype=Dtype.BFLOAT16)
+    report = report_document(
+        a_run([*saturating("torch", 50), *some_rounds(1e-5, 1.1e-5, case=wide)]), ceilings=CEILINGS
+    )
+    (plot,) = (plot for plot in report.plots if plot.name == "roofline")
+    assert [panel.title for panel in plot.panels] == ["float32 · Example CPU, 2 threads"]
+    assert "Not drawn: bfloat16 · Example CPU, 2 threads: no ceiling of bfloat16" in plot.reading
+
+
+def test_the_maker_s_roof_is_drawn_where_nothing_was_measured() -> None:
+    case = a_case(device="cuda:0")
+    records = [replace(each, device_model=H100) for each in some_rounds(1e-5, 1.1e-5, case=case)]
+    (panel,) = panels(report_document(a_run(records)), "roofline")
+    assert isinstance(panel, Roofline)
+    assert [(roof.label, roof.flops_per_s, roof.bytes_per_s) for roof in panel.roofs] == [
+        ("datasheet", 67e12, 3.35e12)
+    ]
 
 
 def marks(drawn: str) -> list[tuple[float, float, str]]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from benchbench.analyse.roofline import Ceiling
 from benchbench.documents import document
 from benchbench.documents.document import (
     Content,
@@ -40,6 +41,7 @@ from studies import page_picture
 from tests.factories import a_case, a_failure, a_hostile_run, a_record, a_run, some_rounds
 from tests.program import accelbench, rows
 from tests.rendering import rendered
+from tests.test_roofline import a_ceiling
 
 BACKENDS = ("torch", "jax", "tensorflow", "onnxruntime")
 
@@ -170,11 +172,18 @@ HOSTILE = "<script>alert(1)</script>\"' onload=x javascript:1 </style> {{7*7}} \
 
 
 def test_hostile_text_adds_no_element_and_no_attribute() -> None:
-    plain = Census(page(report_document(a_hostile_run("a" * len(HOSTILE)))))
-    hostile = Census(page(report_document(a_hostile_run(HOSTILE))))
+    plain, hostile = (
+        Census(page(report_document(a_hostile_run(text), ceilings=ceilings_of(text))))
+        for text in ("a" * len(HOSTILE), HOSTILE)
+    )
     assert hostile.elements == plain.elements
     assert any("<script>alert(1)</script>" in words for words in hostile.words)
     assert not {"\u202e", "\x1b"} & set("".join(hostile.words))
+
+
+def ceilings_of(device: str) -> tuple[Ceiling, ...]:
+    """So that a roofline is drawn."""
+    return tuple(a_ceiling(quantity, 1e12, device=device, threads=None) for quantity in ("float32", "memory"))
 
 
 def test_a_page_loads_nothing() -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from benchbench import format as fmt
-from benchbench.documents.document import Document, Spread, Sweeps
+from benchbench.documents.document import Document, Roofline, Spread, Sweeps
 from benchbench.documents.run import RunReport, report_document
 from tests.browser import Tab, a_browser, needs_chromium
 from tests.factories import a_case, a_failure, a_record, a_run
-from tests.test_charts import PEAK, along, number, saturating
+from tests.test_charts import CEILINGS, PEAK, along, number, saturating
 from tests.test_documents import DOCUMENTS
 from tests.test_page import BACKENDS, HOSTILE, measured, page
 
@@ -55,6 +55,7 @@ DRAWN = """(() => {
         return [middle(own), own.getAttribute('fill') === 'none', line?.left, line?.right];
       }))]);
 })()"""
+CHARTED = ("sizes", "roofline")
 CHARTS = """[...document.querySelectorAll('svg.chart')].map(chart => {
   const box = chart.getBoundingClientRect(), middle = (low, high) => (low + high) / 2;
   const names = anchor => [...chart.querySelectorAll(`text[text-anchor=${anchor}]`)].map(each => {
@@ -203,19 +204,24 @@ def ruler(ticks: list[tuple[float, str]]) -> Callable[[float], float]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_marks_of_a_chart_are_seen_where_their_numbers_are(width: int, tab: Tab, show: Show) -> None:
-    found = report_document(a_run([*saturating("torch", 50), *saturating("jax", 500, 2 * PEAK)]))
-    (panel,) = (panel for plot in found.plots if plot.name == "sizes" for panel in plot.panels)
-    assert isinstance(panel, Sweeps)
+    records = [*saturating("torch", 50), *saturating("jax", 500, 2 * PEAK)]
+    found = report_document(a_run(records), ceilings=CEILINGS)
+    sizes, roofline = (panel for plot in found.plots if plot.name in CHARTED for panel in plot.panels)
+    assert isinstance(sizes, Sweeps)
+    assert isinstance(roofline, Roofline)
     tab.window(width)
     show(found)
-    ((top, per_unit, sizes, rates, marks),) = tab.value(CHARTS)
-    across = along([(x, number(text)) for x, _, text in sizes])
-    up = along([(top + y * per_unit, number(text)) for _, y, text in rates])
-    points = [point for sweep in panel.sweeps for point in sweep.points]
-    for point, (x, y, fill) in zip(points, marks, strict=True):
-        assert abs(x - across(point.size)) <= 1
-        assert abs(y - up(point.value)) <= 1
-        assert (fill == "none") == point.is_open
+    wanted = [
+        [(point.size, point.value, point.is_open) for sweep in sizes.sweeps for point in sweep.points],
+        [(point.flops_per_byte, point.value, point.is_open) for point in roofline.points],
+    ]
+    for points, (top, per_unit, below, beside, marks) in zip(wanted, tab.value(CHARTS), strict=True):
+        across = along([(x, number(text)) for x, _, text in below])
+        up = along([(top + y * per_unit, number(text)) for _, y, text in beside])
+        for (size, value, is_open), (x, y, fill) in zip(points, marks, strict=True):
+            assert abs(x - across(size)) <= 1
+            assert abs(y - up(value)) <= 1
+            assert (fill == "none") == is_open
 
 
 def test_hostile_text_adds_nothing_does_nothing_and_loads_nothing(tab: Tab, show: Show) -> None:

@@ -384,7 +384,44 @@ class PricePanel:
     points: tuple[PricedPoint, ...]
 
 
-Panel = Bars | Strips | Sweeps | TrendLine | PricePanel
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roof:
+    """What a device can do, by whom: FLOP/s where work is dense, else B/s times its FLOPs for each byte."""
+
+    label: str
+    flops_per_s: float
+    bytes_per_s: float
+
+    def at(self, flops_per_byte: float) -> float:
+        """FLOP/s that can be had at most (Williams, Waterman & Patterson 2009)."""
+        return min(self.flops_per_s, flops_per_byte * self.bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoofPoint:
+    """An alternative of a work: its FLOP/s and its FLOPs for each byte; `is_open`: it decides nothing."""
+
+    label: str
+    work: str
+    backend: str
+    flops_per_byte: float
+    value: float
+    low: float | None
+    high: float | None
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """A panel of one device and dtype, on logarithmic axes. `finding` is of the first of its roofs."""
+
+    title: str
+    finding: str
+    roofs: tuple[Roof, ...]
+    points: tuple[RoofPoint, ...]
+
+
+Panel = Bars | Strips | Sweeps | Roofline | TrendLine | PricePanel
 PAGE = 24  # panels of a picture that can still be looked at
 
 

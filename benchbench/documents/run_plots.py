@@ -13,11 +13,14 @@ from benchbench.documents.document import (
     Bars,
     Panel,
     Plot,
+    Roofline,
     Strip,
     Strips,
+    Sweeps,
     paged,
 )
 from benchbench.documents.run_overview import summary
+from benchbench.documents.run_roofline import roofline_panels
 from benchbench.documents.run_sizes import NEARLY, size_panels
 from benchbench.documents.run_table import Work, is_open
 from benchbench.model.case import Phase
@@ -39,6 +42,12 @@ SPEEDUPS = (
     "95 % interval; on the ideal line each device adds as much as the first."
 )
 LATENCY = "Latency of a step (less is better)"
+ROOFS = (
+    "Both axes are logarithmic: FLOP/s over the FLOPs for each byte that must move. The line is the roof: "
+    "what memory and arithmetic allow; dashed, its maker's. What a cache holds may exceed it. A mark is a "
+    "case, its name that of its work. What is hollow decides nothing: others computed, or it warmed up."
+)
+ROOFLINE = "How near to the roof (more is better)"
 SIZES = "Rate over sizes (more is better)"
 NOTHING = "nothing was measured"
 RATES = {"throughput": "flops_per_s", "bandwidth": "bytes_per_s", "training": "items_per_s"}
@@ -52,7 +61,7 @@ MOST_TITLE = 60  # characters of a workload with its parameters, above a panel
 
 
 def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = ()) -> tuple[Plot, ...]:
-    """The plots `throughput`, `bandwidth` of what computes nothing, `training`, `latency`, and `sizes`.
+    """The plots of rates, `throughput`, `bandwidth` and `training`, then `latency`, `sizes` and `roofline`.
 
     `scaling`: panels over numbers of devices.
     """
@@ -78,12 +87,22 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
             ranking(name, TITLES[name], BARS, own, [_bars(work, metric) for work in own])
     ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
     if lines := size_panels(works):
-        for plot in plots("sizes", SIZES, LINES, lines):
-            only = lines[0].finding if len(lines) == 1 else ""
-            made.append(replace(plot, title=only or plot.title, shared=SIZES if only else ""))
+        made += _titled(plots("sizes", SIZES, LINES, lines), lines)
+    roofs, why_none = roofline_panels(view, works)
+    reading = f"{ROOFS} Not drawn: {why_none}." if why_none else ROOFS
+    if roofs or why_none:
+        below = _titled(plots("roofline", ROOFLINE, reading, roofs), roofs)
+        made += [replace(plot, empty=why_none) for plot in below]
     if scaling:
         made += plots("scaling", "Speed-up over one device (more is better)", SPEEDUPS, scaling)
     return tuple(made)
+
+
+def _titled(made: Sequence[Plot], panels: Sequence[Sweeps | Roofline]) -> list[Plot]:
+    """The plots; the title of a single panel is what it shows."""
+    if len(panels) != 1 or not panels[0].finding:
+        return list(made)
+    return [replace(plot, title=panels[0].finding, shared=plot.title) for plot in made]
 
 
 def _common(titles: Sequence[str]) -> tuple[str, ...]:

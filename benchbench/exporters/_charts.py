@@ -1,4 +1,4 @@
-"""Panels as SVG for a page: rates over sizes, histories, prices. Its tables draw bars and samples."""
+"""Panels as SVG for a page: rates over sizes, rooflines, histories, prices. Tables draw bars and samples."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchbench import format as fmt
-from benchbench.documents.document import Panel, PricePanel, Sweep, Sweeps, TrendLine
-from benchbench.exporters._drawing import mark_path, shade_of
-from benchbench.exporters._panels import label_of
+from benchbench.documents.document import Panel, PricePanel, Roofline, Sweep, Sweeps, TrendLine
+from benchbench.exporters._drawing import mark_path, shade_of, symbol
+from benchbench.exporters._panels import label_of, roof_ends
 from benchbench.exporters._text import html_text
 from benchbench.exporters._ticks import even_ticks, log_ticks, tick_text
 from benchbench.judging.change_points import Change
 
+Box = tuple[float, float, float, float]  # left, right, top, bottom
 WIDTH, HEIGHT = 640.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 12.0, 22.0, 34.0
-LETTER = 6.4  # pixels of one beside an axis, about
+LETTER = 7.0  # pixels of one beside an axis, about
 MOST_LEFT = 240.0
 WIDE = 10  # an axis is logarithmic when its ends are this many times apart
 ROOM = 0.08  # of the values, beside the outermost
 NAMED = 8  # points of a history that are named
 MOST_NAME = 14  # characters of such a name
+ROOFS = ("", ' stroke-dasharray="6,3"')  # of what was measured, and what the maker says
+MARK = 5.0  # pixels around the middle of one
 RING = 8.0  # around a mark: the knee of its line
 DASHES = ("", "6,3", "2,2", "8,3,2,3")  # of lines of one backend
 
@@ -62,6 +65,8 @@ def chart(panel: Panel) -> str:
     """The panel as SVG; empty of bars and samples, which tables on the page show, and of no points."""
     if isinstance(panel, Sweeps):
         return _sweeps(panel)
+    if isinstance(panel, Roofline):
+        return _roofline(panel)
     if isinstance(panel, TrendLine):
         return _trend(panel)
     if isinstance(panel, PricePanel):
@@ -72,14 +77,19 @@ def chart(panel: Panel) -> str:
 def legend(panel: Panel) -> list[tuple[str, str]]:
     """The label of each line of the panel, and the line with its mark."""
     if isinstance(panel, Sweeps):
-        return [(sweep.label, _key(sweep, dashes)) for sweep, dashes in _dashed(panel.sweeps)]
+        return [(sweep.label, _key(sweep.backend, dashes)) for sweep, dashes in _dashed(panel.sweeps)]
+    if isinstance(panel, Roofline):
+        roofs = [(roof.label, _key("", dashes)) for roof, dashes in zip(panel.roofs, ROOFS, strict=False)]
+        backends = dict.fromkeys(point.backend for point in panel.points)
+        return [*roofs, *((name, symbol(name)) for name in backends)]
     return []
 
 
-def _key(sweep: Sweep, dashes: str) -> str:
-    mark = mark_path(sweep.backend, "16,6", is_open=False)
+def _key(backend: str, dashes: str) -> str:
+    """A line with the mark of its backend, if it has one."""
+    mark = mark_path(backend, "16,6", is_open=False) if backend else ""
     line = f'<path fill="none" stroke-width="1.5"{dashes} d="M0,6H32"/>'
-    paint = f'<g stroke="{shade_of(sweep.backend)}">{line}{mark}</g>'
+    paint = f'<g stroke="{shade_of(backend) if backend else "currentColor"}">{line}{mark}</g>'
     return f'<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true">{paint}</svg>'
 
 
@@ -109,6 +119,49 @@ def _sweeps(panel: Sweeps) -> str:
             place = f'cx="{x(sweep.knee.size):.1f}" cy="{y(sweep.knee.value):.1f}"'
             parts.append(f'<circle fill="none" stroke="currentColor"{dotted} r="{RING:g}" {place}/>')
     return _svg(parts, panel.finding or panel.title)
+
+
+def _roofline(panel: Roofline) -> str:
+    rates = [point.value for point in panel.points]
+    y = _scale([*rates, *(roof.flops_per_s for roof in panel.roofs)], HEIGHT - BOTTOM, TOP, logarithmic=True)
+    left = _left(y, "FLOP/s")
+    x = Scale(*roof_ends(panel), left, WIDTH - RIGHT, logarithmic=True)
+    names = [(x(tick), f"{tick:g}") for tick in x.ticks]
+    parts = [_axes(y, "FLOP/s", left), _names(_apart(names), "FLOPs for each byte")]
+    for roof, dashes in zip(panel.roofs, ROOFS, strict=False):
+        bend, start = roof.flops_per_s / roof.bytes_per_s, max(x.low, y.low / roof.bytes_per_s)
+        bent = (
+            f"M{x(start):.1f},{y(roof.at(start)):.1f}L{x(bend):.1f},{y(roof.flops_per_s):.1f}H{x(x.high):.1f}"
+        )
+        parts.append(f'<path fill="none" stroke="currentColor" stroke-width="1.5"{dashes} d="{bent}"/>')
+    for point in panel.points:
+        place = Point(point.flops_per_byte, point.value, point.low, point.high, point.is_open)
+        told = html_text(f"{point.work}, {point.label}: {fmt.quantity(point.value, 'FLOP/s')}")
+        mark = _mark(place, point.backend, x, y)
+        parts.append(f'<g data-b="{html_text(point.backend)}"><title>{told}</title>{mark}</g>')
+    return _svg([*parts, *_work_names(panel, x, y)], panel.finding)
+
+
+def _work_names(panel: Roofline, x: Scale, y: Scale) -> Iterator[str]:
+    """Beside the fastest of each work its name, where it lies on no mark and no other; the fastest first."""
+    marks = [(x(point.flops_per_byte), y(point.value)) for point in panel.points]
+    taken = [(at - MARK, at + MARK, height - MARK, height + MARK) for at, height in marks]
+    best = {point.work: point for point in sorted(panel.points, key=lambda each: each.value)}
+    for work, point in reversed(best.items()):
+        at, height, wide = x(point.flops_per_byte), y(point.value), LETTER * len(label_of(work))
+        for left, base in (
+            *((at - wide / 2, height - 8), (at + 8, height + 4), (at - 8 - wide, height + 4)),
+            (at - wide / 2, height + 16),
+        ):
+            own = left, left + wide, base - 9, base + 2
+            if left >= x.start and own[1] <= x.stop and not any(_meet(own, each) for each in taken):
+                taken.append(own)
+                yield _text(left + wide / 2, base, work, "middle")
+                break
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
 
 
 def _apart(names: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:

@@ -13,8 +13,8 @@ from io import BytesIO
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from benchbench.documents.document import Bars, Document, Panel, Plot, PricePanel, Strips, Sweeps
-from benchbench.exporters._panels import cut, draw_panel, is_wide, label_of
+from benchbench.documents.document import Bars, Document, Panel, Plot, PricePanel, Roofline, Strips, Sweeps
+from benchbench.exporters._panels import alternatives, cut, draw_panel, is_wide, label_of
 from benchbench.format import visible
 
 if TYPE_CHECKING:
@@ -59,13 +59,15 @@ VALUES, UNIT = 8, 0.2  # left of a panel: characters of a value, and the unit
 BESIDE = 16  # characters right of a panel: `1.24k image/s`
 ROW = {Bars: 0.22, Strips: 0.42}  # of each alternative
 # Of a panel within its axes.
-WIDTH, HEIGHT = {Bars: 2.6, Strips: 3.0, Sweeps: 3.2, PricePanel: 3.2}, {Sweeps: 2.2, PricePanel: 2.2}
+WIDTH = {Bars: 2.6, Strips: 3.0, Sweeps: 3.2, Roofline: 3.2, PricePanel: 3.2}
+HEIGHT = {Sweeps: 2.2, Roofline: 2.2, PricePanel: 2.2}
 TREND_WIDTH, TREND_HEIGHT = 4.6, 1.7
 
 
 def pictures(document: Document, extension: str) -> dict[str, bytes]:
-    """A file per plot, as matplotlib writes that extension."""
-    return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in document.plots}
+    """A file per plot, as matplotlib writes that extension; one of nothing only where all are."""
+    drawn = [plot for plot in document.plots if plot.panels] or document.plots
+    return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in drawn}
 
 
 def _picture(plot: Plot, extension: str) -> bytes:
@@ -192,6 +194,8 @@ def _labels(panel: Panel) -> Iterator[str]:
         yield from (strip.label for strip in panel.strips)
     elif isinstance(panel, Sweeps):
         yield from (sweep.label for sweep in panel.sweeps)
+    elif isinstance(panel, Roofline):
+        yield from alternatives(panel)
     elif isinstance(panel, PricePanel):
         yield from (point.label for point in panel.points)
 
@@ -204,6 +208,8 @@ def _height(panel: Panel) -> float:
         return ROW[Strips] * len(panel.strips)
     if isinstance(panel, Sweeps):
         return max(HEIGHT[Sweeps], 0.18 * len(panel.sweeps))
+    if isinstance(panel, Roofline):
+        return max(HEIGHT[Roofline], 0.18 * len(alternatives(panel)))
     if isinstance(panel, PricePanel):
         return max(HEIGHT[PricePanel], 0.18 * len(panel.points))
     return TREND_HEIGHT

@@ -15,6 +15,7 @@ from benchbench.documents.document import (
     Bars,
     Panel,
     PricePanel,
+    Roofline,
     Strip,
     Strips,
     Sweeps,
@@ -27,6 +28,7 @@ from benchbench.stats import median
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 # Okabe & Ito 2008: told apart with any colour vision. Black is for what is computed, yellow fades on white; a
 # seventh backend has the dark red of Tol 2021, "dark".
@@ -53,6 +55,7 @@ ROW = 0.09  # how high one of these is, of the panel
 LEAST_DAYS = 0.01  # beside the points of a time axis
 MOST_NAME = 18  # characters of a point's name below a panel
 CROWDED = 0.01  # of the axis: about as wide as a point
+BESIDE = 2.0  # times, beside the outermost mark of a roofline
 CHANGE = "0.15"
 GREY = "0.65"  # of what is dominated
 ROOM = 1.02  # beside the outermost sample, at least
@@ -84,6 +87,8 @@ def draw_panel(axes: Axes, panel: Panel, *, wide: bool) -> None:
             draw_strips(axes, panel, logarithmic=wide)
     elif isinstance(panel, Sweeps):
         draw_sweeps(axes, panel)
+    elif isinstance(panel, Roofline):
+        draw_roofline(axes, panel)
     elif isinstance(panel, PricePanel):
         draw_prices(axes, panel, logarithmic=wide)
     else:
@@ -234,7 +239,7 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
             style = "--" if sweep.knee.is_open else "-"
             axes.scatter([sweep.knee.size], [sweep.knee.value], linestyle=style, **RING)
     _size_axis(axes, sorted({point.size for sweep in panel.sweeps for point in sweep.points}))
-    _sweep_values(axes, panel)
+    _log_axis(axes.yaxis, axes.get_ylim(), panel.unit)
     axes.set_xlabel(fmt.visible(panel.axis))
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
@@ -251,12 +256,59 @@ def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
 
 
-def _sweep_values(axes: Axes, panel: Sweeps) -> None:
+def alternatives(panel: Roofline) -> dict[str, str]:
+    """The labels of a roofline's marks and roofs, each with its backend; roofs have none."""
+    return {point.label: point.backend for point in panel.points} | {roof.label: "" for roof in panel.roofs}
+
+
+def roof_ends(panel: Roofline) -> tuple[float, float]:
+    """The FLOPs for each byte between which a roofline is drawn: all its marks, and where its roofs bend."""
+    places = [point.flops_per_byte for point in panel.points]
+    places += [roof.flops_per_s / roof.bytes_per_s for roof in panel.roofs]
+    return min(places) / BESIDE, max(places) * BESIDE
+
+
+def draw_roofline(axes: Axes, panel: Roofline) -> None:
+    """The roofs, and a mark for each case."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    left, right = roof_ends(panel)
+    for roof, style in zip(panel.roofs, ("-", "--"), strict=False):
+        places = [left, roof.flops_per_s / roof.bytes_per_s, right]
+        rates = [roof.at(each) for each in places]
+        axes.plot(places, rates, style, color="black", linewidth=1, label=label_of(roof.label))
+    used: dict[str, int] = {}
+    for name, backend in alternatives(panel).items():
+        number = used[backend] = used.get(backend, -1) + 1
+        marker, shade = MARKERS[number % len(MARKERS)], colour(backend)
+        for is_open in (True, False):
+            own = [each for each in panel.points if (each.label, each.is_open) == (name, is_open)]
+            axes.plot(
+                [each.flops_per_byte for each in own],
+                [each.value for each in own],
+                linestyle="",
+                marker=marker,
+                markersize=4,
+                color=shade,
+                markerfacecolor="white" if is_open else shade,
+            )
+        if backend:
+            axes.plot([], [], linestyle="", marker=marker, markersize=4, color=shade, label=label_of(name))
+    axes.set_xlim(left, right)
+    _log_axis(axes.xaxis, axes.get_xlim(), "")
+    axes.set_xlabel("FLOPs for each byte")
+    _log_axis(axes.yaxis, axes.get_ylim(), "FLOP/s")
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
+
+
+def _log_axis(axis: Axis, ends: tuple[float, float], unit: str) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    axes.yaxis.set_major_locator(FixedLocator(log_ticks(*axes.get_ylim())))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value, panel.unit)))
+    axis.set_major_locator(FixedLocator(log_ticks(*ends)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value, unit)))
 
 
 def draw_trends(axes: Axes, trend: TrendLine, *, logarithmic: bool) -> None:

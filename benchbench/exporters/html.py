@@ -21,6 +21,7 @@ from benchbench.documents.document import (
     Mark,
     Number,
     Panel,
+    Roofline,
     Spread,
     Sweeps,
     Table,
@@ -102,7 +103,8 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
 
 
 def _reading(document: Document) -> list[str]:
-    return [*document.notes, *([READING] if any(_drawings(document)) else [])]
+    empty = [f"no {plot.name}: {plot.empty}" for plot in document.plots if not plot.panels]
+    return [*document.notes, *([READING] if any(_drawings(document)) else []), *empty]
 
 
 def _drawings(document: Document) -> Iterator[Spread]:
@@ -344,10 +346,10 @@ def _charts(document: Document) -> Iterator[str]:
 
 def _figure(panel: Panel, made: str) -> str:
     """The chart below its finding, where it has one; keys move one that is too wide."""
-    head = below = ""
-    if isinstance(panel, Sweeps) and panel.finding:
-        head = f"<h3>{html_text(panel.finding)}</h3>"
-        below = f"<p>{html_text(panel.details)}</p>" if panel.details else ""
+    finding = panel.finding if isinstance(panel, Sweeps | Roofline) else ""
+    details = panel.details if isinstance(panel, Sweeps) else ""
+    head = f"<h3>{html_text(finding)}</h3>" if finding else ""
+    below = f"<p>{html_text(details)}</p>" if details else ""
     keys = "".join(f"<span>{line} {html_text(label)}</span>" for label, line in legend(panel))
     key = f'<p class="symbol">{keys}</p>' if keys else ""
     caption = f"<figcaption>{head}{html_text(panel.title)}{below}</figcaption>"

@@ -1,0 +1,118 @@
+"""The roofline of a report: how near each case comes to what its device can do; a panel per device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchbench.analyse.roofline import Roofs, case_roofs, device_of
+from benchbench.analyse.rows import Row
+from benchbench.analyse.view import RunView
+from benchbench.documents.document import Roof, Roofline, RoofPoint
+from benchbench.documents.run_table import Work
+from benchbench.format import count_of, share
+
+CEILINGS, DATASHEET = "ceilings measured here", "datasheet"
+Place = tuple[str, int | None, str, int]  # a device's model, threads, a dtype, how many devices
+
+
+@dataclass
+class _Group:
+    """The cases below one roof, which is what is known of their device, or why nothing is."""
+
+    measured: Roofs
+    datasheet: Roofs
+    points: list[RoofPoint] = field(default_factory=list)
+
+    @property
+    def roofs(self) -> tuple[Roof, ...]:
+        """The roofs that are known whole, what was measured before what the maker says."""
+        return tuple(
+            Roof(label=label, flops_per_s=roofs.flops_per_s, bytes_per_s=roofs.bytes_per_s)
+            for label, roofs in ((CEILINGS, self.measured), (DATASHEET, self.datasheet))
+            if roofs.flops_per_s and roofs.bytes_per_s
+        )
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no roof."""
+        reasons = [
+            reason
+            for roofs in (self.measured, self.datasheet)
+            for rate, reason in ((roofs.flops_per_s, roofs.no_flops), (roofs.bytes_per_s, roofs.no_bytes))
+            if not rate
+        ]
+        return "; ".join(dict.fromkeys(reasons))
+
+
+def roofline_panels(view: RunView, works: Sequence[Work]) -> tuple[list[Roofline], str]:
+    """A panel for each device and dtype whose roof is known; and of the others why there is none."""
+    groups: dict[Place, _Group] = {}
+    for work in works:
+        for row, name in zip(work.rows, work.names, strict=True):
+            if point := _point(work, row, name):
+                place = _place(view, row)
+                if place not in groups:
+                    groups[place] = _Group(
+                        *case_roofs(view.run.info, row.case, row.device_name, view.ceilings)
+                    )
+                groups[place].points.append(point)
+    panels = [
+        Roofline(
+            title=_title(place),
+            finding=_finding(group.roofs[0], group.points),
+            roofs=group.roofs,
+            points=tuple(group.points),
+        )
+        for place, group in groups.items()
+        if group.roofs
+    ]
+    missing = [f"{_title(place)}: {group.why_none}" for place, group in groups.items() if not group.roofs]
+    return panels, ". ".join(missing)
+
+
+def _place(view: RunView, row: Row) -> Place:
+    model, threads = device_of(view.run.info, row.case, row.device_name)
+    return model or row.case.device, threads, str(row.case.computes_in.compute), row.case.hardware_count
+
+
+def _title(place: Place) -> str:
+    """`float32 · Example CPU, 2 threads`."""
+    model, threads, dtype, count = place
+    several = (count_of(threads, "thread") if threads else "", f"{count} devices" if count > 1 else "")
+    return f"{dtype} · {', '.join(filter(None, (model, *several)))}"
+
+
+def _point(work: Work, row: Row, name: str) -> RoofPoint | None:
+    """Where a case stands; None without a speed, of what counts no work, and of the user's function."""
+    rate, intensity = row.metric("flops_per_s"), row.position.flops_per_byte
+    if not row.ok or row.case.dtype is None or rate.value is None or intensity is None:
+        return None
+    return RoofPoint(
+        label=name,
+        work=" ".join(work.short_title.partition(" · ")[0].split()),
+        backend=row.case.backend,
+        flops_per_byte=intensity,
+        value=rate.value,
+        low=rate.low,
+        high=rate.high,
+        is_open=bool(row.doubts),
+    )
+
+
+def _finding(roof: Roof, points: Sequence[RoofPoint]) -> str:
+    """`torch eager comes closest to the roof, 82 % in gemm m=1024; memory bounds 3 of 9 works`."""
+    shares = {point: point.value / roof.at(point.flops_per_byte) for point in points if not point.is_open}
+    below = {point: part for point, part in shares.items() if part <= 1}
+    by_memory = {point.work: roof.at(point.flops_per_byte) < roof.flops_per_s for point in points}
+    above = {point.work for point, part in shares.items() if part > 1}
+    best = max(below, key=lambda point: below[point], default=None)
+    bound = f"memory bounds {sum(by_memory.values())} of {count_of(len(by_memory), 'work')}"
+    told = [
+        f"{best.label} comes closest to the roof, with {share(round(below[best], 2))} of it in {best.work}"
+        if best
+        else "",
+        f"{count_of(len(above), 'work')} above the roof" if above else "",
+        bound,
+    ]
+    return "; ".join(filter(None, told))
