@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from benchbench import exporters
 from benchbench.analyse.roofline import Ceiling
 from benchbench.documents import document
 from benchbench.documents.document import (
@@ -31,6 +32,8 @@ from benchbench.documents.document import (
     Tone,
 )
 from benchbench.documents.run import RunReport, report_document
+from benchbench.exporters._drawing import PLAIN
+from benchbench.exporters._panels import COLOURS, OTHERS
 from benchbench.exporters.html import Html
 from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Cache, Case
@@ -184,6 +187,37 @@ def test_hostile_text_adds_no_element_and_no_attribute() -> None:
 def ceilings_of(device: str) -> tuple[Ceiling, ...]:
     """So that a roofline is drawn."""
     return tuple(a_ceiling(quantity, 1e12, device=device, threads=None) for quantity in ("float32", "memory"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("shade", [*COLOURS.values(), *OTHERS, PLAIN])
+def test_every_colour_of_a_mark_is_told_from_the_page_in_both_themes(shade: str, theme: str) -> None:
+    """By 3:1, as WCAG 2.1 asks of graphics (1.4.11); the attribute is for where styles are forbidden."""
+    style = Path(exporters.__file__).with_name("page.css").read_text()
+    (own,) = re.findall(rf":root\[data-theme={theme}\]{{(.*?)}}", style)
+    values = dict(re.findall(r"--(\w+):(#\w+)", own))
+    for paint in ("fill", "stroke"):
+        changed = re.search(rf'\[{paint}="{shade}"\]{{{paint}:var\(--(\w+)\)}}', style)
+        assert contrast(values[changed[1]] if changed else shade, values["paper"]) >= 3
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(shade: str) -> float:
+    """The relative luminance of sRGB, as WCAG defines it."""
+    digits = shade[1:] if len(shade) == 7 else "".join(2 * each for each in shade[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_the_system_s_themes_are_those_that_can_be_chosen() -> None:
+    style = Path(exporters.__file__).with_name("page.css").read_text()
+    light, dark, *chosen = re.findall("--ink:[^}]*", style)
+    assert [light, dark] == chosen
 
 
 def test_a_page_loads_nothing() -> None:
