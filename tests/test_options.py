@@ -58,6 +58,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
     typed = read(
         *("-s", "conv,quick", "-w", "gemm", "-w", "copy", "-b", "torch,jax", "-d", "cpu"),
         *("--model", "mine.py:Net", "--max-error", "1%"),
+        *("--input", "mine.npz", "--weights", "as-they-are"),
         *("--python", "torch=/usr/bin/python", "--dtype", "float32", "--mode", "eager"),
         *("-p", "m=1,2", "-p", "causal=true", "--cache", "hot,cold", "--quick", "--rounds", "4"),
         *("--world", "1,2", "--strategy", "data-parallel,pipeline"),
@@ -70,6 +71,8 @@ def test_what_is_typed_is_what_python_is_given() -> None:
         {
             "model": "mine.py:Net",
             "max_error": "1%",
+            "input": Path("mine.npz"),
+            "weights": "as-they-are",
             "workloads": ["gemm", "copy"],
             "backends": ("torch", "jax"),
             "devices": "cpu",

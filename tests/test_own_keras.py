@@ -137,6 +137,23 @@ def keras_mutants() -> dict[str, Callable[[Any], None]]:
 
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
+def test_a_keras_model_takes_its_inputs_from_a_file_and_its_weights_as_they_are(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).standard_normal((3, 28, 28, 1)).astype(np.float32)
+    np.savez(tmp_path / "given.npz", images)
+    plain = digits()
+    spec = dataclasses.replace(plain.spec, input=str(tmp_path / "given.npz"), as_they_are=True)
+    assert keras_model.load(spec).sizes["batch"] == 3
+    model = KerasInference(spec, {"batch": 3, "width": 2})
+    arrays = model.arrays(Draw(Dtype.FLOAT32))
+    assert np.array_equal(arrays["input:"], images)
+    weights = [array for name, array in arrays.items() if not model.is_input(name)]
+    drawn = [array for name, array in plain.arrays(Draw(Dtype.FLOAT32)).items() if not plain.is_input(name)]
+    assert sum(not array.any() for array in weights) > sum(not array.any() for array in drawn)
+    assert deviation(model).ratio < 1
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
 def test_a_right_keras_engine_is_well_within_and_every_wrong_one_beyond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

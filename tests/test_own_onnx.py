@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,25 @@ def test_integers_are_rows_of_the_table_that_they_index_or_a_mask_that_hides_no_
     assert set(np.unique(inputs["mask"])) == {0, 1}
     assert (inputs["mask"][:, 0] == 1).all()
     assert not np.array_equal(inputs["words"], model.made_inputs(1)["words"])
+
+
+def test_inputs_of_a_file_take_the_place_of_those_that_are_drawn(tmp_path: Path) -> None:
+    words = np.arange(12, dtype=np.int32).reshape(3, 4)
+    np.savez(tmp_path / "given.npz", mask=words > 0, words=words)
+    plain = parse_spec(written(tmp_path).name, str(tmp_path))
+    spec = dataclasses.replace(plain, input=str(tmp_path / "given.npz"))
+    assert "mask in given.npz is of bool" in described(spec, None)["mistake"]
+    np.savez(tmp_path / "other.npz", mask=np.ones_like(words), words=words)
+    spec = dataclasses.replace(plain, input=str(tmp_path / "other.npz"))
+    found = described(spec, None)
+    assert found["sizes"] == {"batch": 3}
+    assert found["graph"]["flops"] == 2 * 3 * 4 * WIDTH * WIDTH
+    model = model_of(spec, {"batch": 3})
+    assert isinstance(model, OnnxInference)
+    assert model.made_inputs(0)["words"].tolist() == words.tolist()
+    other = model.made_inputs(1)["words"]
+    assert other.tolist() != words.tolist()
+    assert sorted(other.flat) == sorted(words.flat)
 
 
 def test_only_what_is_computed_makes_another_version(tmp_path: Path) -> None:

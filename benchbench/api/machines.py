@@ -14,7 +14,7 @@ from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, ask
 from benchbench.store.selectors import results_folder
 
 
-@takes_keywords(without=("model", "max_error"))
+@takes_keywords(without=("model", "input", "weights", "max_error"))
 def fleet(
     suite: Names = "quick",
     *,

@@ -74,7 +74,7 @@ def run(
     return resume_run("" if resume is True else str(resume), asked, root, told, profile=profile)
 
 
-@takes_keywords(without=("model",))
+@takes_keywords(without=("model", "input"))
 def run_model(
     module: Any,
     inputs: Any,
@@ -222,7 +222,7 @@ def doctor() -> list[Finding]:
     return measuring.examine_machine()
 
 
-@takes_keywords(without=("model", "max_error", "tags"))
+@takes_keywords(without=("model", "input", "weights", "max_error", "tags"))
 def measure_noise(
     suite: Names = "quick",
     *,

@@ -18,7 +18,7 @@ from benchbench.model.options import MeasureOptions, seconds_in
 
 
 @app.command(rich_help_panel=MEASURE)
-@measure_options(without=("model", "max_error"))
+@measure_options(without=("model", "input", "weights", "max_error"))
 def fleet(
     *,
     interrupted: Annotated[

@@ -18,7 +18,7 @@ ranks = typer.Typer(pretty_exceptions_enable=False, context_settings={"help_opti
 
 
 @ranks.command()
-@measure_options(without=("isolation", "model", "max_error"))
+@measure_options(without=("isolation", "model", "input", "weights", "max_error"))
 def measure_ranks(
     *,
     options: MeasureOptions,

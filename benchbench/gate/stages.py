@@ -9,7 +9,7 @@ from pathlib import Path
 from benchbench.analyse.digest import Digest, digest, partnered, under_present_names
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.environments.targets import absolute_interpreters
-from benchbench.errors import NotComparable, UsageError
+from benchbench.errors import NotComparable, UsageError, member
 from benchbench.format import count_of
 from benchbench.gate import baselines
 from benchbench.gate.baselines import Tell
@@ -21,7 +21,7 @@ from benchbench.launch import catalogue
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
-from benchbench.model.options import OPTIONS, MeasureOptions, Variance, flag_of
+from benchbench.model.options import OPTIONS, MeasureOptions, Variance, Weights, flag_of
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.plan import config, rerun, suite
@@ -217,9 +217,10 @@ class _Stages:
     def _terms(self, like: Digest, rounds: int) -> Terms:
         policy = replace(like.policy, rounds=rounds)
         asked = self.asked.measure
-        return Terms(
-            policy=policy, settings=like.settings, seed=None, command=asked.command, wait_s=asked.wait_s
+        settings = replace(
+            like.settings, input=str(asked.input or ""), weights=member(Weights, asked.weights)
         )
+        return Terms(policy=policy, settings=settings, seed=None, command=asked.command, wait_s=asked.wait_s)
 
     def _measured_again(
         self, first: GateResult, sides: tuple[Variant, Variant] | None

@@ -158,9 +158,13 @@ class OwnModel:
             millions = graph.parameters / 1e6
             counted = f"{quantity(graph.flops, 'FLOP')} a step{at} ({self.kind.counted})"
             lines = [f"{lines[0]}; {millions:.3g} M parameters, {counted}"]
-            drawn = f"{graph.constants} constant tensors (biases of zeros, say) get random numbers"
-            also = f"; {drawn}: none is dropped unseen" if graph.constants else ""
-        lines.append(f"each engine is verified against its own float64{also}")
+            constant = f"{graph.constants} constant tensors (biases of zeros, say)"
+            also = f"; {constant} get random numbers: none is dropped unseen"
+            if self.spec.as_they_are:
+                also = f", with its weights as they are: whether {constant} are dropped cannot be seen"
+            also = also if graph.constants else ""
+        given = f", on the inputs in {Path(self.spec.input).name}" if self.spec.input else ""
+        lines.append(f"each engine is verified against its own float64{given}{also}")
         if self._facts.has_loss and self.spec.kind != TORCH:
             lines.append(
                 f"its loss is not used: accelbench trains torch modules, and this is a {self.kind.noun}"

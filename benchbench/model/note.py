@@ -63,6 +63,7 @@ class NoteKind(StrEnum):
     HOST_WAITS = "host_waits"
     LOSSY = "lossy"
     HIDDEN_UPDATES = "hidden_updates"
+    WEIGHTS_AS_THEY_ARE = "weights_as_they_are"
 
 
 # A speed that says nothing beside others'.
@@ -185,6 +186,8 @@ CLAUSES = {
     NoteKind.LOSSY: "{how}; verified to {allowed} only, and what is wrong by less is not told",
     NoteKind.HIDDEN_UPDATES: "verification cannot see what {share} of the weights learn: rounding "
     "alone takes their updates as far as they go",
+    NoteKind.WEIGHTS_AS_THEY_ARE: "weights as they are: {count} of its tensors are all one number, and "
+    "verification cannot see whether such a bias of zeros or scale of ones is used",
 }
 
 

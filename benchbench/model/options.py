@@ -45,6 +45,13 @@ class Allocator(StrEnum):
     SYSTEM = "system"
 
 
+class Weights(StrEnum):
+    """What the weights of a user's model are: drawn, so that mistakes show, or as the model has them."""
+
+    DRAWN = "drawn"
+    AS_THEY_ARE = "as-they-are"
+
+
 class Variance(StrEnum):
     """What tells how much a case's processes vary: all cases that are compared, or that case alone."""
 
@@ -219,6 +226,20 @@ class MeasureOptions:
         kept=False,
         of_baseline=False,
     )
+    input: str | None = _option(
+        "--input",
+        text="Of a model of yours: a file of NumPy's arrays, .npz, by the names or places of its inputs.",
+        kind=str | None,
+        of_baseline=False,
+    )
+    weights: str = _option(
+        "--weights",
+        text="Of a model of yours: drawn, so that biases of zeros and new batch norms hide no mistake, or "
+        "as-they-are.",
+        kind=Weights,
+        default=Weights.DRAWN,
+        of_baseline=False,
+    )
     max_error: str | float | None = _option(
         "--max-error",
         text="Of models of yours: let engines that lose precision, as by int8, compete if they are at most "
@@ -353,6 +374,8 @@ class MeasureKeywords(TypedDict, total=False):
     """
 
     model: Names
+    input: str | Path | None
+    weights: Weights | str
     max_error: str | float | None
     workloads: Names
     backends: Names
@@ -410,7 +433,7 @@ def _normal(name: str, value: Any, default: Any) -> Any:
         return several(str(value) if isinstance(value, int) else [str(each) for each in several(value)])
     if isinstance(default, dict):
         return {name: str(each) if isinstance(each, Path) else each for name, each in value.items()}
-    return value
+    return str(value) if isinstance(value, Path) else value
 
 
 def several(given: Names) -> tuple[str, ...]:

@@ -62,7 +62,8 @@ class ModelSpec:
 
     `folder`: the one it was asked for in, where what it opens by a relative path is found, too. `is_quiet`:
     importing it starts no thread and uses no device, so that a process may do it and be forked then. `kind`:
-    one of `KINDS`. `trains`: not its outputs are meant, but a step of its training.
+    one of `KINDS`. `trains`: not its outputs are meant, but a step of its training. `input`: a file of arrays
+    that are its first inputs. `as_they_are`: no constant tensor is drawn anew, no batch norm calibrated.
     """
 
     folder: str
@@ -72,6 +73,8 @@ class ModelSpec:
     is_quiet: bool = False
     kind: str = TORCH
     trains: bool = False
+    input: str = ""
+    as_they_are: bool = False
 
     @property
     def is_config(self) -> bool:

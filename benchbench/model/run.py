@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Machine, Probe
-from benchbench.model.options import Allocator, Isolation
+from benchbench.model.options import Allocator, Isolation, Weights
 from benchbench.model.record import SCHEMA, Record
 
 
@@ -48,6 +48,8 @@ class Settings:
     isolation: Isolation = Isolation.FORK
     timeout_s: float = 300.0
     max_error: float | None = None  # of a user's model on an engine that loses precision; None: on none
+    input: str = ""  # the file of a user's model's inputs, as typed; "": as the model says
+    weights: Weights = Weights.DRAWN  # of a user's model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

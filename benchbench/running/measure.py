@@ -6,6 +6,7 @@ process ends, so none is stale. Where no file can be kept, no run knows of anoth
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import platform
@@ -22,8 +23,8 @@ from pathlib import Path
 from benchbench import paths
 from benchbench.environments import targets as interpreters
 from benchbench.environments.targets import backend_class, is_virtual
-from benchbench.errors import CannotWrite
-from benchbench.format import size
+from benchbench.errors import CannotWrite, UsageError, member
+from benchbench.format import size, visible
 from benchbench.launch import catalogue, own_models
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.own_models import OwnModel
@@ -38,8 +39,8 @@ from benchbench.machine.variables import unused_variables, worker_environment
 from benchbench.model.case import Case, Scalar
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import Call
-from benchbench.model.options import MeasureOptions, tied
-from benchbench.model.own import ModelSpec, parse_spec
+from benchbench.model.options import MeasureOptions, Weights, tied
+from benchbench.model.own import ONNX, ModelSpec, parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.rerun import replan
@@ -218,7 +219,21 @@ def _planned(asked: Request, targets: Sequence[Target], observer: RunObserver) -
 
 def model_specs(options: MeasureOptions) -> list[ModelSpec]:
     """Where the models are that are asked for. Raises UsageError."""
-    return [parse_spec(text, paths.working_folder()) for text in options.model]
+    folder, given = paths.working_folder(), str(request.of_models(options, "input") or "")
+    if given and not os.path.isfile(given):
+        raise UsageError(
+            f"There is no file {visible(given)}.", "numpy.savez('inputs.npz', tokens=tokens) writes one."
+        )
+    as_they_are = member(Weights, request.of_models(options, "weights")) is Weights.AS_THEY_ARE
+    specs = [parse_spec(text, folder) for text in options.model]
+    return [
+        dataclasses.replace(
+            spec,
+            input=str(paths.absolute(given)) if given else "",
+            as_they_are=as_they_are and spec.kind != ONNX,  # whose weights are always the file's
+        )
+        for spec in specs
+    ]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from benchbench import registry
 from benchbench.backends.base import Backend
@@ -16,7 +16,15 @@ from benchbench.launch import catalogue, own_models
 from benchbench.machine.environment import default_threads
 from benchbench.model.case import Cache, Dtype, Scalar
 from benchbench.model.device import Target
-from benchbench.model.options import Allocator, Isolation, MeasureOptions, check_tags, number_of_threads
+from benchbench.model.options import (
+    Allocator,
+    Isolation,
+    MeasureOptions,
+    Weights,
+    check_tags,
+    flag_of,
+    number_of_threads,
+)
 from benchbench.model.own import KINDS
 from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
@@ -25,7 +33,7 @@ from benchbench.plan import suite as suites
 from benchbench.plan.suite import Entry, Selection, Suite, environments, fraction, parse_world, select
 from benchbench.timing.policy import POLICIES, of_rounds, within
 
-T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy)
+T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy, Weights)
 N = TypeVar("N", int, float, int | None)
 MOST_ROUNDS, MOST_S = 10_000, 30 * 86_400  # thirty days
 
@@ -191,18 +199,23 @@ def settings(options: MeasureOptions) -> Settings:
         isolation=member(Isolation, options.isolation),
         timeout_s=_within("seconds for a process", options.timeout_s, MOST_S),
         max_error=max_error(options),
+        input=str(of_models(options, "input") or ""),
+        weights=member(Weights, of_models(options, "weights")),
     )
 
 
 def max_error(options: MeasureOptions) -> float | None:
     """How far results of lossy engines may be off, as a fraction; None: none competes. Raises UsageError."""
-    if options.max_error is None:
-        return None
-    if not options.model:
-        raise UsageError(
-            "--max-error is for models of yours.", "Name one: accelbench run my_model.py --max-error 1%."
-        )
-    return fraction(str(options.max_error))
+    allowed = of_models(options, "max_error")
+    return None if allowed is None else fraction(str(allowed))
+
+
+def of_models(options: MeasureOptions, name: str) -> Any:
+    """An option that says something of models. Raises UsageError where it is given and no model is named."""
+    if name in options.given and not options.model:
+        flag = flag_of(name)
+        raise UsageError(f"{flag} is for models of yours.", f"Name one: accelbench run my_model.py {flag} ….")
+    return getattr(options, name)
 
 
 def _within(what: str, value: N, most: int) -> N:

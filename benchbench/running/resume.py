@@ -81,6 +81,9 @@ def with_models(options: MeasureOptions, run: Run) -> MeasureOptions:
     UsageError.
     """
     targets = tuple(dict.fromkeys(case.target for case in run.info.plan))
+    if options.model or run.info.models:
+        begun = run.info.settings
+        options = dataclasses.replace(options, input=begun.input or None, weights=begun.weights)
     if options.model or not run.info.models:
         return dataclasses.replace(options, backends=targets)
     for text in run.info.models.values():

@@ -34,6 +34,7 @@ from benchbench.worker.after_timing import (
     waits_in_step,
 )
 from benchbench.worker.memory import step_peak
+from benchbench.worker.own.workload import OwnWorkload
 from benchbench.worker.program import (
     Message,
     Runner,
@@ -293,6 +294,7 @@ def verify_output(
         if reference.unverified:
             return None, None, (note(NoteKind.UNVERIFIED, reason=reference.unverified),)
         notes = verify_form(workload, runner, output, session)
+        notes += notes_on_weights(workload)
         if reference.hidden:
             notes += (note(NoteKind.HIDDEN_WEIGHTS, share=reference.hidden),)
         elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
@@ -300,7 +302,15 @@ def verify_output(
         return require_accuracy(deviation), deviation.tolerance, notes
     if not math.isfinite(loss_of(output, session)):
         raise WrongResult("the loss is not finite", None)
-    return job["verified"], job.get("allowed"), training_notes(job)
+    return job["verified"], job.get("allowed"), (*notes_on_weights(workload), *training_notes(job))
+
+
+def notes_on_weights(workload: Workload) -> tuple[Note, ...]:
+    """What verification cannot see of a user's model whose weights were left as they are."""
+    if not isinstance(workload, OwnWorkload) or not workload.spec.as_they_are:
+        return ()
+    count = workload.graph["constants"]
+    return (note(NoteKind.WEIGHTS_AS_THEY_ARE, count=count),) if count else ()
 
 
 def training_notes(job: Message) -> tuple[Note, ...]:

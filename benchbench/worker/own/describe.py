@@ -13,6 +13,7 @@ from typing import Any
 from benchbench.model.case import Scalar
 from benchbench.model.own import KIND_OF_FILE, TORCH, ModelSpec
 from benchbench.worker.causes import one_line
+from benchbench.worker.own import given_inputs
 from benchbench.worker.own.named import model_of, use_cpu
 from benchbench.worker.own.source import ModelMistake, imported, in_folder, line_in
 from benchbench.worker.own.torch_objective import LOSS, objective_of
@@ -41,7 +42,9 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
         loaded = model_of(spec, {}).load()
         took_s, started = time.perf_counter() - begin, _thread_count() - threads
         usual = objective_of(spec).sizes(loaded.sizes) if spec.trains else loaded.sizes
-        graph = model_of(spec, {**usual, **(params or {})}).graph_of()
+        sizes = {**usual, **(params or {})}
+        given_inputs.check_size(spec, sizes)
+        graph = model_of(spec, sizes).facts()
         has_loss = not spec.trains and says_loss(spec, graph)
     except ModelMistake as mistake:
         return {"mistake": str(mistake), "hint": mistake.hint, "line": None}

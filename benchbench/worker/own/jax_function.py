@@ -14,6 +14,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
+from benchbench.worker.own import given_inputs
 from benchbench.worker.own.source import (
     Loaded,
     ModelMistake,
@@ -21,6 +22,7 @@ from benchbench.worker.own.source import (
     imported,
     in_folder,
     other_than,
+    parameters_of,
     seed_everything,
     sizes_of,
 )
@@ -57,18 +59,23 @@ def load(spec: ModelSpec) -> Loaded:
         name, found = sought.named_in(module, spec)
         inputs = getattr(module, "inputs", None)
         if not callable(inputs):
-            raise ModelMistake(f"{spec.text} has no inputs.", INPUTS)
-        params = getattr(module, "params", None)
+            if not spec.input:
+                raise ModelMistake(f"{spec.text} has no inputs.", INPUTS)
+            inputs = None
+        make, sizes = _factory(found, name, getattr(module, "params", None))
+        of_inputs = sizes_of(inputs, "inputs") if inputs else {}
         is_default = name == sought.default_in(module)
-        if params is not None:
-            sizes = sizes_of(params, "params", (KEY,)) if inspect.isroutine(params) else {}
-            return Loaded(
-                name, is_default, _with_params(found, params), sizes, inputs, sizes_of(inputs, "inputs")
-            )
-        if not inspect.isroutine(found) and not inspect.isclass(found):
-            return Loaded(name, is_default, lambda: found, {}, inputs, sizes_of(inputs, "inputs"))
-        sizes = sizes_of(_signed(found), name, (KEY, RNGS, "self"))
-        return Loaded(name, is_default, _keyed(found), sizes, inputs, sizes_of(inputs, "inputs"))
+        return given_inputs.sized(spec, Loaded(name, is_default, make, sizes, inputs, of_inputs))
+
+
+def _factory(found: Any, name: str, params: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
+    """What makes the function, perhaps with its parameters, and its sizes; an object is the module itself."""
+    if params is not None:
+        sizes = sizes_of(params, "params", (KEY,)) if inspect.isroutine(params) else {}
+        return _with_params(found, params), sizes
+    if not inspect.isroutine(found) and not inspect.isclass(found):
+        return lambda: found, {}
+    return _keyed(found), sizes_of(_signed(found), name, (KEY, RNGS, "self"))
 
 
 def _module_kinds() -> tuple[type, ...]:
@@ -199,6 +206,28 @@ def made_inputs(
 
 
 def _given(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
+    """What its `inputs` gives; with a file of inputs, those in the same places."""
+    import jax
+
+    if not spec.input:
+        return _drawn(spec, params, number)
+    if load(spec).inputs is None:
+        return given_inputs.alone(spec, params)
+    like = _drawn(spec, params, number)
+    arrays = given_inputs.in_place_of(spec, named_arrays(like), _parameters(spec), params)
+    return jax.tree.unflatten(jax.tree.structure(like), list(arrays.values()))
+
+
+def _parameters(spec: ModelSpec) -> list[str]:
+    """What the function calls its arguments besides its parameters, in order."""
+    module = imported(spec)
+    function = getattr(module, load(spec).attribute)
+    if getattr(module, "params", None) is None:
+        return parameters_of(function.__call__ if inspect.isclass(function) else function, without=("self",))
+    return parameters_of(function)[1:]
+
+
+def _drawn(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
     loaded = load(spec)
     own = {name: value for name, value in params.items() if name in loaded.sizes_of_inputs}
     seed_everything(number)

@@ -36,7 +36,7 @@ class JaxInference(OwnOperation):
 
         leaves = jax_function.built(self.spec, self.sizes).leaves
         made = {name: jax_function.as_array(each) for name, each in leaves.items()}
-        for name in jax_graph.constant_leaves(leaves):
+        for name in () if self.spec.as_they_are else jax_graph.constant_leaves(leaves):
             noise = Draw(Dtype.FLOAT32).normal(name, *made[name].shape, scale=SPREAD)
             made[name] = made[name] + np.asarray(noise).reshape(made[name].shape)
         return made

@@ -15,7 +15,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.worker.own import torch_module
+from benchbench.worker.own import given_inputs, torch_module
 from benchbench.worker.own.source import (
     Loaded,
     ModelMistake,
@@ -23,6 +23,7 @@ from benchbench.worker.own.source import (
     imported,
     in_folder,
     other_than,
+    parameters_of,
     seed_everything,
     sizes_of,
 )
@@ -116,20 +117,21 @@ def load(spec: ModelSpec, dtype: str = FLOAT32) -> Loaded:
 
     with in_folder(spec):
         if spec.is_saved:
-            return Loaded(spec.attribute, True, lambda: _saved(spec), {}, None, BATCH_OF_SPEC)
+            saved = Loaded(spec.attribute, True, lambda: _saved(spec), {}, None, BATCH_OF_SPEC)
+            return given_inputs.sized(spec, saved)
         module, sought = imported(spec, variant=dtype), Sought((keras.Model,), "Keras model")
         name, found = sought.named_in(module, spec)
         own = getattr(module, "inputs", None)
         inputs = own if callable(own) and not isinstance(own, keras.KerasTensor) else None
         sizes_of_inputs = sizes_of(inputs, "inputs") if inputs else BATCH_OF_SPEC
-        if isinstance(found, keras.Model):
-            return Loaded(name, name == sought.default_in(module), lambda: found, {}, inputs, sizes_of_inputs)
         if not callable(found):
             raise ModelMistake(
                 f"{name} is neither a Keras model nor makes one.", "Name a class or a function."
             )
-        sizes = sizes_of(found, name)
-        return Loaded(name, name == sought.default_in(module), found, sizes, inputs, sizes_of_inputs)
+        is_made = isinstance(found, keras.Model)
+        make, sizes = (lambda: found, {}) if is_made else (found, sizes_of(found, name))
+        is_default = name == sought.default_in(module)
+        return given_inputs.sized(spec, Loaded(name, is_default, make, sizes, inputs, sizes_of_inputs))
 
 
 def _saved(spec: ModelSpec) -> Any:
@@ -243,6 +245,26 @@ def as_array(tensor: Any) -> AnyArray:
 
 
 def _given(spec: ModelSpec, params: Mapping[str, Scalar], model: Any, number: int) -> Any:
+    """What its `inputs` gives, or the model says of them; with a file of inputs, those in the same places."""
+    import keras
+
+    like = _drawn(spec, params, model, number)
+    if not spec.input:
+        return like
+    arrays = given_inputs.in_place_of(spec, named_arrays(like), _parameters(model), params)
+    return keras.tree.pack_sequence_as(like, [*arrays.values()]) if keras.tree.is_nested(like) else arrays[""]
+
+
+def _parameters(model: Any) -> list[str]:
+    """What a model calls its arguments, in order."""
+    import keras
+
+    if isinstance(model, keras.Sequential) or type(model).__name__ == "Functional":
+        return [each.name for each in model.inputs]
+    return parameters_of(model.call, without=CONTEXT)
+
+
+def _drawn(spec: ModelSpec, params: Mapping[str, Scalar], model: Any, number: int) -> Any:
     loaded = load(spec)
     own = {name: value for name, value in params.items() if name in loaded.sizes_of_inputs}
     seed_everything(number)
@@ -263,6 +285,8 @@ def _inputs_of_spec(spec: ModelSpec, model: Any, number: int, batch: Any) -> Any
 
     def drawn(tensor: Any) -> AnyArray:
         shape = (batch, *tensor.shape[1:])
+        if spec.input:  # has the lengths that the model leaves free
+            shape = tuple(1 if each is None else each for each in shape)
         if None in shape:
             raise ModelMistake(f"{spec.text} takes inputs of any size: {tensor.shape}.", INPUTS)
         if tensor.dtype.startswith("int"):

@@ -142,6 +142,9 @@ def made_weights(workload: KerasInference) -> dict[str, AnyArray]:
     Those that are all one number are drawn around it, since a bias of zeros can be forgotten unseen; batch
     norms that have seen no batch take the statistics of one.
     """
+    if workload.spec.as_they_are:
+        weights = keras_model.weights_of(keras_model.built(workload.spec, workload.sizes))
+        return {name: keras_model.as_array(each.value) for name, each in weights.items()}
     with keras_model.layers_in(keras_model.FLOAT64, widens=True):
         return _prepared(
             workload, keras_model.built(workload.spec, workload.sizes, keras_model.FLOAT64, widens=True)

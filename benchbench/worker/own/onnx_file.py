@@ -16,8 +16,9 @@ from benchbench.arrays import AnyArray
 from benchbench.backends._onnx import OnnxFile
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec, other_than_file
+from benchbench.worker.own import given_inputs
 from benchbench.worker.own.onnx_floats import is_float, kind_of, save_widened
-from benchbench.worker.own.source import Loaded, ModelMistake, axis_name
+from benchbench.worker.own.source import Loaded, ModelMistake, axis_name, shuffled
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.workloads.base import SEED, DeviceContext, Program
 
@@ -90,7 +91,7 @@ def loaded(spec: ModelSpec) -> Loaded:
     sizes: dict[str, Scalar] = {
         axis: 1 for _, axes in axes_of(model).items() for axis in axes if isinstance(axis, str)
     }
-    return Loaded("model", True, lambda: model, {}, None, sizes)
+    return given_inputs.sized(spec, Loaded("model", True, lambda: model, {}, None, sizes))
 
 
 def inputs_in(model: Any) -> list[Any]:
@@ -126,8 +127,16 @@ def made_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> di
     """Inputs of these sizes by name, drawn under a seed of that number.
 
     Floats are N(0, 1). Integers that index a table are any of its rows; bytes any byte; others 0 or 1, the
-    first of a row 1, so that no mask hides a whole row.
+    first of a row 1, so that no mask hides a whole row. Or those of the user's file; others are
+    these, shuffled.
     """
+    if not spec.input:
+        return _drawn(spec, sizes, number)
+    arrays = given_inputs.in_place_of(spec, _drawn(spec, sizes, 0), (), sizes)
+    return {name: shuffled(array, number) for name, array in arrays.items()} if number else arrays
+
+
+def _drawn(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> dict[str, AnyArray]:
     import numpy as np
 
     model = read(spec.file)
@@ -135,7 +144,9 @@ def made_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> di
     source = np.random.default_rng((SEED, number))
     found: dict[str, AnyArray] = {}
     for value in inputs_in(model):
-        shape = [axis if isinstance(axis, int) else int(sizes[axis]) for axis in axes_of(model)[value.name]]
+        shape = [
+            axis if isinstance(axis, int) else int(sizes.get(axis, 1)) for axis in axes_of(model)[value.name]
+        ]
         kind = kind_of(value.type.tensor_type.elem_type)
         if is_float(kind):
             found[value.name] = source.standard_normal(shape).astype(np.float32)

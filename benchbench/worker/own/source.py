@@ -154,6 +154,15 @@ def sizes_of(function: Any, name: str, given: Sequence[str] = ()) -> dict[str, S
     return sizes
 
 
+def parameters_of(function: Any, *, without: Sequence[str] = ()) -> list[str]:
+    """The names of a function's parameters, as far as it tells them."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+    return [name for name in names if name not in without]
+
+
 def axis_name(symbol: str, tensor: str, index: int) -> str:
     """What the size of an axis that an exported file leaves free is called; `symbol`: as the file has it.
 
@@ -190,7 +199,7 @@ def other_than(
     So ranges and kinds stay as they are.
     """
     if all(_equal(first.get(name), array) for name, array in arrays.items()):
-        return {name: _shuffled(array, number) for name, array in arrays.items()}
+        return {name: shuffled(array, number) for name, array in arrays.items()}
     return arrays
 
 
@@ -200,7 +209,8 @@ def _equal(one: AnyArray | None, other: AnyArray) -> bool:
     return one is not None and one.shape == other.shape and bool(np.array_equal(one, other))
 
 
-def _shuffled(array: AnyArray, number: int) -> AnyArray:
+def shuffled(array: AnyArray, number: int) -> AnyArray:
+    """Its elements in another order, that of a number."""
     import numpy as np
 
     flat = np.random.default_rng((SEED, number)).permutation(array.reshape(-1))

@@ -18,7 +18,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.worker.own import torch_program
+from benchbench.worker.own import given_inputs, torch_program
 from benchbench.worker.own.source import (
     Loaded,
     ModelMistake,
@@ -26,6 +26,7 @@ from benchbench.worker.own.source import (
     imported,
     in_folder,
     other_than,
+    parameters_of,
     seed_everything,
     sizes_of,
 )
@@ -45,9 +46,9 @@ def load(spec: ModelSpec) -> Loaded:
     """Import what the spec names, once in a process. Raises ModelMistake, and whatever the file raises."""
     with in_folder(spec):
         if spec.is_config:
-            return _of_config(spec)
+            return given_inputs.sized(spec, _of_config(spec))
         if spec.is_program:
-            return torch_program.load(spec)
+            return given_inputs.sized(spec, torch_program.load(spec))
         module, sought = imported(spec), torch_modules()
         name, found = sought.named_in(module, spec)
         own = getattr(module, "inputs", None)
@@ -58,9 +59,10 @@ def load(spec: ModelSpec) -> Loaded:
             inputs, sizes_of_inputs = _example(given)
         if inputs is None and _is_transformers(found):
             sizes_of_inputs = FROM_CONFIG
-        elif inputs is None and not inspect.isroutine(found):
+        elif inputs is None and not spec.input and not inspect.isroutine(found):
             raise ModelMistake(f"{spec.text} has no inputs.", THREE_LINES)
-        return Loaded(name, name == sought.default_in(module), make, sizes, inputs, sizes_of_inputs)
+        is_default = name == sought.default_in(module)
+        return given_inputs.sized(spec, Loaded(name, is_default, make, sizes, inputs, sizes_of_inputs))
 
 
 def torch_modules() -> Sought:
@@ -170,6 +172,23 @@ def arguments_like(given: Any) -> Arguments:
 
 
 def _given(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int) -> Any:
+    """What its `inputs` gives; with a file of inputs, those in the same places."""
+    import torch
+
+    if not spec.input:
+        return _drawn(spec, params, module, number)
+    if load(spec).inputs is None:  # a transformers model takes what else it is given, too
+        made = given_inputs.alone(spec, params)
+        if isinstance(made, Mapping):
+            return {name: torch.from_numpy(array) for name, array in made.items()}
+        return tuple(map(torch.from_numpy, made if isinstance(made, tuple) else (made,)))
+    like = _drawn(spec, params, module, number)
+    own = {name: as_array(tensor) for name, tensor in named_tensors(like).items()}
+    arrays = given_inputs.in_place_of(spec, own, parameters_of(module.forward), params)
+    return _filled(like, "", {name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def _drawn(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int) -> Any:
     loaded = load(spec)
     own = {name: value for name, value in params.items() if name in loaded.sizes_of_inputs}
     with in_folder(spec):

@@ -14,7 +14,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.own import KINDS, ModelSpec
-from benchbench.worker.own import torch_graph, torch_module, torch_program
+from benchbench.worker.own import given_inputs, torch_graph, torch_module, torch_program
 from benchbench.worker.own.source import BATCH, Loaded
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
@@ -63,8 +63,16 @@ class OwnWorkload(Workload):
 
     @cached_property
     def graph(self) -> dict[str, Any]:
-        """The facts of `graph_of`."""
-        return cached_result(f"graph of {self!r}", self.graph_of)
+        """The facts of `facts`, kept."""
+        return cached_result(f"graph of {self!r}", self.facts)
+
+    def facts(self) -> dict[str, Any]:
+        """The facts of its graph, whose digest also tells given inputs, and weights as they are."""
+        graph = self.graph_of()
+        own = [graph["digest"]]
+        own += [f"inputs-{given_inputs.digest(self.spec)}"] if self.spec.input else []
+        own += ["as-they-are"] if self.spec.as_they_are else []
+        return {**graph, "digest": "+".join(own)}
 
     @property
     def work_version(self) -> str:
@@ -93,7 +101,8 @@ class OwnWorkload(Workload):
         return {**self.input_arrays(draw), **self.weights(draw)}
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """What its `inputs` gives, under one seed or another."""
+        """What its `inputs` gives, under one seed or another. Raises ModelMistake."""
+        given_inputs.check_size(self.spec, self.sizes)
         number = draw.number(INPUT)
         arrays = cached_arrays(f"inputs {number} of {self!r}", lambda: self.made_inputs(number))
         return {f"{INPUT}{name}": as_stored(array, draw) for name, array in arrays.items()}
@@ -110,7 +119,8 @@ class OwnWorkload(Workload):
         sizes = {name: self.sizes.get(name, value) for name, value in loaded.sizes_of_model.items()}
         of_inputs = {**loaded.sizes_of_inputs, **sizes}
         if type(of_inputs.get(BATCH)) is int:
-            of_inputs[BATCH] = max(CALIBRATED_BATCH, int(of_inputs[BATCH]))
+            usual = 0 if self.spec.input else int(of_inputs[BATCH])
+            of_inputs[BATCH] = max(CALIBRATED_BATCH, usual)
         return replace(self, sizes=of_inputs)
 
     def tiny(self) -> Self:
@@ -250,6 +260,8 @@ def made_weights(workload: TorchWorkload) -> dict[str, AnyArray]:
     from benchbench.workloads._reference.torch_rounding import Widening, computed_in
 
     module = torch_module.built(workload.spec, workload.sizes)
+    if workload.spec.as_they_are:
+        return _arrays_of(module)
     constants = torch_graph.constant_parameters(module)
     tensors = torch_module.tensors_of(module)
     with torch.no_grad():
@@ -267,6 +279,10 @@ def made_weights(workload: TorchWorkload) -> dict[str, AnyArray]:
         own, named = arguments({name: widened(array) for name, array in inputs.items()})
         with torch.no_grad():
             computed_in(Widening(), lambda: wide(*own, **named))
+    return _arrays_of(module)
+
+
+def _arrays_of(module: Any) -> dict[str, AnyArray]:
     return {name: torch_module.as_array(tensor) for name, tensor in torch_module.tensors_of(module).items()}
 
 
