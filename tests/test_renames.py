@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -12,6 +13,7 @@ import pytest
 
 from benchbench.analyse.digest import digest, under_present_names
 from benchbench.analyse.metrics import METRICS
+from benchbench.choosing.sessions import evidence_of
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import series
@@ -19,7 +21,7 @@ from benchbench.model.case import last_names
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from tests.factories import a_case, a_run, some_rounds
-from tests.program import accelbench
+from tests.program import accelbench, git
 
 LATENCY = METRICS[0]
 SOURCE = """
@@ -88,6 +90,49 @@ def test_a_baseline_of_the_former_name_is_measured_and_checked_under_the_present
     (case,) = json.loads(checked.stdout)["findings"]
     assert case["case"].startswith("newname(")
     assert case["first"]["ratio"] == pytest.approx(1.0)
+
+
+def test_the_former_name_finds_the_workload_and_the_present_one_is_told(tmp_path: Path) -> None:
+    new = a_workload(tmp_path, "newname", "oldname")
+    arguments = ("-b", "fake", "-d", "cpu", "--dry-run", "--format", "json")
+    for name in ("oldname", "oldname,gemm"):
+        planned = accelbench("run", "-w", name, *arguments, cwd=tmp_path, **new)
+        assert "oldname is called newname now" in planned.stderr
+        assert json.loads(planned.stdout)["cases"][-1]["case"].startswith("newname(")
+
+
+def test_a_suite_that_has_the_former_name_is_told_the_present_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('description = "d"\n[[cases]]\nworkload = "oldname"\ncpu = [{}]\n')
+    new = a_workload(tmp_path, "newname", "oldname")
+    refused = accelbench("run", "mine.toml", "--dry-run", cwd=tmp_path, code=2, **new)
+    assert refused.stderr.endswith("hint: It was renamed: newname\n")
+
+
+def test_code_from_before_the_renaming_is_measured_under_its_own_name(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".gitignore").write_text("results\n")
+    for name, formerly in (("oldname", ""), ("newname", "oldname")):
+        places = a_workload(tmp_path, name, formerly, seconds=1e-3 if formerly else 2e-3)
+        Path(places["ACCELBENCH_WORKLOADS"]).rename(tmp_path / "bench")
+        git(tmp_path, "add", "-A")
+        git(tmp_path, "commit", "-qm", name)
+        if not formerly:
+            shutil.rmtree(tmp_path / "bench")
+    arguments = ("-w", "newname", "-b", "fake", "-d", "cpu", "--quick", "--format", "json")
+    sides = ("--ab", "rev:HEAD~1", "rev:HEAD")
+    own = {"ACCELBENCH_WORKLOADS": str(tmp_path / "bench")}
+    compared = accelbench("compare", *sides, *arguments, cwd=tmp_path, **own)
+    (verdict,) = json.loads(compared.stdout)["verdicts"]
+    assert (verdict["verdict"], verdict["ratio"]) == ("faster", pytest.approx(0.5))
+
+
+def test_hardware_takes_what_was_measured_under_the_former_name_for_the_same_work() -> None:
+    runs = [renamed(a_timed_run("a", 1e-3), "first"), renamed(a_timed_run("b", 1e-3), "second", "first")]
+    for pattern in ([], ["second"]):
+        sessions = evidence_of(runs, pattern).sessions
+        assert {session.case.workload for session in sessions} == {"second"}
+        assert [session.run for session in sessions] == ["a", "b"]
+    assert evidence_of(runs, ["first"]).sessions == ()
 
 
 def renamed(run: Run, name: str, formerly: str = "") -> Run:

@@ -19,7 +19,7 @@ from benchbench.judging.pairs import LEAST_PROCESSES, PARTS_APART
 from benchbench.judging.sessions import ENOUGH, Hours, days_of, hours_of
 from benchbench.machine.environment import fingerprint
 from benchbench.machine.peaks import several_devices
-from benchbench.model.case import Cache, Case
+from benchbench.model.case import Cache, Case, last_names, present_id
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run, Settings
 from benchbench.stats import Difference, deviation, mean, t_quantile
@@ -117,15 +117,21 @@ def evidence_of(
     """
     seen: list[_Measured] = []
     tags: set[str] = set()
+    renamed: dict[str, str] = {}
     for run in summaries(runs):
         if not run.is_half:
             tags |= run.tags.keys()
-            seen.append(_measured(run, cases, by or TAG))
+            renamed.update(run.renamed)
+            seen.append(_measured(run, by or TAG))
     if by and seen and by not in tags:
         raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, sorted(tags)))
     seen.sort(key=lambda each: (each.begun, each.run))
-    left_out = sum((each.left_out for each in seen), Counter[str]())
-    measured = [session for each in seen for session in each.sessions]
+    names, left_out, measured = last_names(renamed), Counter[str](), list[CaseSession]()
+    for each in seen:
+        own = {former: name for former, name in names.items() if name not in each.workloads}
+        left_out.update(why for case, why in each.left_out if _is_wanted(present_id(case, own), cases))
+        present = (_under(session, own) for session in each.sessions)
+        measured += [session for session in present if _is_wanted(session.case.id, cases)]
     return Evidence(sessions=tuple(_newest(measured, left_out)), left_out=dict(left_out))
 
 
@@ -135,8 +141,20 @@ class _Measured:
 
     begun: float  # Unix time
     run: str
+    workloads: frozenset[str]
     sessions: tuple[CaseSession, ...]
-    left_out: Counter[str]
+    left_out: tuple[tuple[str, str], ...]  # a case's id, and why
+
+
+def _is_wanted(case: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(part in case or fnmatchcase(case, part) for part in patterns)
+
+
+def _under(session: CaseSession, names: Mapping[str, str]) -> CaseSession:
+    """The session with its workload's present name."""
+    if (present := names.get(session.case.workload)) is None:
+        return session
+    return replace(session, case=replace(session.case, workload=present))
 
 
 def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[Hours]:
@@ -156,17 +174,15 @@ def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterator[Hours]:
     return (list(hours.values()) for hours in days.values())
 
 
-def _measured(run: RunSummary, cases: Sequence[str], by: str) -> _Measured:
-    left_out: Counter[str] = Counter()
+def _measured(run: RunSummary, by: str) -> _Measured:
+    left_out: list[tuple[str, str]] = []
     machine = run.tags.get(by) or run.machine_id[:DIGITS] or UNNAMED
     kind = fingerprint(run.machine)
     sessions = []
     for name, case in run.cases.items():
-        if cases and not any(part in name or fnmatchcase(name, part) for part in cases):
-            continue
         hardware, found = Hardware(case.facts.device, case.facts.threads), case.digest
         if fault := _fault(case.facts.unranked, found):
-            left_out[f"{fault}, on {hardware.label}"] += 1
+            left_out.append((name, f"{fault}, on {hardware.label}"))
             continue
         assert found.case
         sessions.append(
@@ -179,7 +195,8 @@ def _measured(run: RunSummary, cases: Sequence[str], by: str) -> _Measured:
                 processes=found,
             )
         )
-    return _Measured(begun(run), run.id, tuple(sessions), left_out)
+    workloads = frozenset(case.workload for case in run.planned)
+    return _Measured(begun(run), run.id, workloads, tuple(sessions), tuple(left_out))
 
 
 def _fault(unranked: str, processes: CaseDigest) -> str:

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import fnmatch
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from benchbench import paths, registry
-from benchbench.errors import UnreadableInput, UsageError, unknown
+from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError, unknown
 from benchbench.launch import project
 from benchbench.launch.own_models import TRAIN, OwnModel, OwnModelSize
 from benchbench.launch.project import UserCode, user_code
@@ -109,6 +110,16 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
     raise UsageError(f"No workload named {name!r}.", suggested(name, [*workload_names(), *_models]))
 
 
+def kind_of(name: str) -> WorkloadKind:
+    """The workload of a case, which may be of code that calls it by its former name. Raises UsageError."""
+    try:
+        return workload_named(name)
+    except UsageError:
+        if present := former_names().get(name):
+            return workload_named(present)
+        raise
+
+
 def suggested(name: str, known: Sequence[str]) -> str:
     """A hint for an unknown name: all that begin with it, then all that contain it; else the nearest.
 
@@ -122,11 +133,14 @@ def suggested(name: str, known: Sequence[str]) -> str:
 
 
 def matching(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, a pattern such as `gpt2*` replaced by the workloads that it matches. Raises UsageError."""
+    """The names, a pattern such as `gpt2*` replaced by the workloads that it matches. Raises UsageError.
+
+    What was renamed is found by its former name, and an AccelbenchWarning tells the present one.
+    """
     found: dict[str, None] = {}
     for name in names:
         if not PATTERN.intersection(name):
-            found[name] = None
+            found[_present(name)] = None
             continue
         matched = fnmatch.filter([*workload_names(), *_models], name)
         if not matched:
@@ -134,6 +148,17 @@ def matching(names: Iterable[str]) -> tuple[str, ...]:
             raise UsageError(f"No workload matches {name!r}.", suggested(plain, workload_names()))
         found |= dict.fromkeys(matched)
     return tuple(found)
+
+
+def _present(name: str) -> str:
+    """What the workload is called that is or was called so; a name that nobody has stays."""
+    try:
+        workload_named(name)
+    except UsageError:
+        if present := former_names().get(name):
+            warnings.warn(AccelbenchWarning(f"{name} is called {present} now"), stacklevel=2)
+            return present
+    return name
 
 
 @contextmanager
@@ -177,8 +202,10 @@ def workload_names() -> list[str]:
 
 
 def former_names() -> dict[str, str]:
-    """The name that a workload had before → the one it has. Imports all workloads."""
-    return {former: name for name in workload_names() if (former := workload_named(name).formerly)}
+    """The name that a workload had before, and none has now → the one it has. Imports all workloads."""
+    names = workload_names()
+    formerly = {workload_named(name).formerly: name for name in names}
+    return {former: name for former, name in formerly.items() if former and former not in names}
 
 
 def names_without_importing() -> list[str]:

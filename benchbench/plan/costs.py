@@ -35,7 +35,7 @@ def _counted(sized: Workload, _placement: Placement, dtype: Dtype) -> Cost:
 
 def instance(case: Case) -> SizedWorkload:
     """The workload at the case's parameters, on its devices."""
-    kind = catalogue.workload_named(case.workload)
+    kind = catalogue.kind_of(case.workload)
     if isinstance(kind, type):
         return _shipped(kind, tuple(case.params.items()), case.placement)
     return kind(**case.params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -112,7 +113,7 @@ def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
 
     Under another backend it takes the mode of the same name, or for a usual mode that backend's usual one.
     """
-    probe = _probe_for(case, variant, probes)
+    case, probe = _as_named_in(variant.code, case), _probe_for(case, variant, probes)
     want = variant.device or case.device
     named = devices_named(probe, want) if probe.status == "ready" else []
     return replace(
@@ -128,6 +129,19 @@ def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
             name: value for name, value in {**case.environment, **variant.environment}.items() if value
         },
     )
+
+
+def _as_named_in(code: UserCode | None, case: Case) -> Case:
+    """The case under the name that its workload has in that code: the former one before it was renamed."""
+    if code is None or not case.formerly or _has(code, case.workload) or not _has(code, case.formerly):
+        return case
+    return replace(case, workload=case.formerly, formerly="")
+
+
+def _has(code: UserCode, workload: str) -> bool:
+    with suppress(UsageError):
+        return bool(catalogue.workload_named(workload, code))
+    return False
 
 
 def _probe_for(case: Case, variant: Variant, probes: Sequence[Probe]) -> Probe:

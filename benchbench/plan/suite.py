@@ -207,7 +207,9 @@ def _check(entry: Entry, where: str) -> None:
         for threads in entry.threads or []:
             number_of_threads(str(threads))
     except UsageError as error:
-        raise SuiteError(f"{where}: {error}", error.hint) from error
+        present = catalogue.former_names().get(entry.workload)
+        hint = f"It was renamed: {present}" if present else error.hint
+        raise SuiteError(f"{where}: {error}", hint) from error
 
 
 def _check_doubled(workload: WorkloadKind, name: str) -> None:

@@ -192,7 +192,7 @@ def replicas(case: Case) -> int:
 
 def _computes(case: Case) -> bool:
     """Whether its backend computes the workload, so that there is something to verify."""
-    return _backend(case).computes(catalogue.workload_named(case.workload).frameworks())
+    return _backend(case).computes(catalogue.kind_of(case.workload).frameworks())
 
 
 def _backend(case: Case) -> type[Backend]:
@@ -203,7 +203,7 @@ def is_hidden(case: Case) -> bool:
     """Whether rounding may hide a mistake in the case; training is verified in float32 as well, anyway."""
     if case.phase is Phase.TRAIN or not case.computes_in.is_narrow or not _computes(case):
         return False
-    return catalogue.workload_named(case.workload).draws_tolerated > 0
+    return catalogue.kind_of(case.workload).draws_tolerated > 0
 
 
 def check_name(case: Case) -> str:
@@ -216,7 +216,7 @@ def check_name(case: Case) -> str:
 
 def is_own(case: Case) -> bool:
     """Whether it computes a user's model, whose reference is the model itself."""
-    return isinstance(catalogue.workload_named(case.workload), OwnModel)
+    return isinstance(catalogue.kind_of(case.workload), OwnModel)
 
 
 def error_in(answer: Answer) -> float | Failure | None:
