@@ -120,7 +120,7 @@ def test_code_from_before_the_renaming_is_measured_under_its_own_name(tmp_path: 
             shutil.rmtree(tmp_path / "bench")
     arguments = ("-w", "newname", "-b", "fake", "-d", "cpu", "--quick", "--format", "json")
     sides = ("--ab", "rev:HEAD~1", "rev:HEAD")
-    own = {"ACCELBENCH_WORKLOADS": str(tmp_path / "bench")}
+    own: dict[str, Any] = {"ACCELBENCH_WORKLOADS": str(tmp_path / "bench")}
     compared = accelbench("compare", *sides, *arguments, cwd=tmp_path, **own)
     (verdict,) = json.loads(compared.stdout)["verdicts"]
     assert (verdict["verdict"], verdict["ratio"]) == ("faster", pytest.approx(0.5))
