@@ -56,7 +56,20 @@ def test_nothing_typed_is_nothing_given() -> None:
 
 def test_what_is_typed_is_what_python_is_given() -> None:
     typed = read(
-        *("-s", "conv,quick", "-w", "gemm", "-w", "copy", "-b", "torch,jax", "-d", "cpu"),
+        *(
+            "-s",
+            "conv,quick",
+            "-w",
+            "gemm",
+            "-w",
+            "copy",
+            "--phase",
+            "train,forward",
+            "-b",
+            "torch,jax",
+            "-d",
+            "cpu",
+        ),
         *("--model", "mine.py:Net", "--max-error", "1%"),
         *("--input", "mine.npz", "--weights", "as-they-are"),
         *("--python", "torch=/usr/bin/python", "--dtype", "float32", "--mode", "eager"),
@@ -74,6 +87,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
             "input": Path("mine.npz"),
             "weights": "as-they-are",
             "workloads": ["gemm", "copy"],
+            "phases": ["train", "forward"],
             "backends": ("torch", "jax"),
             "devices": "cpu",
             "pythons": {"torch": Path("/usr/bin/python")},

@@ -224,6 +224,14 @@ def test_a_model_takes_the_place_of_the_usual_suite() -> None:
 
 def described(graphs: Mapping[int, int]) -> own_models.OwnModel:
     """A model as a worker that is not started describes it. `graphs`: batch → FLOPs; the first by default."""
+    (model,) = described_steps(graphs).values()
+    return model
+
+
+def described_steps(
+    graphs: Mapping[int, int], *, name: str = "net", has_loss: bool = False
+) -> dict[str, own_models.OwnModel]:
+    """The same with the step of its training, if it has a loss."""
 
     def ask(job: Message) -> Answer:
         batch = (job["params"] or {"batch": next(iter(graphs))})["batch"]
@@ -232,12 +240,11 @@ def described(graphs: Mapping[int, int]) -> own_models.OwnModel:
         sizes = {"digest": "d", "parameters": 2_000_000, "constants": 0, "floats": 1, "other_bytes": 0}
         graph = {**sizes, "flops": graphs[batch], "takes_images": False}
         facts = {"attribute": "Net", "sizes": {"batch": batch, "depth": 2}, "is_default": True}
-        inputs = {"of_model": ["depth"], "of_inputs": ["batch"], "graph": graph}
+        inputs = {"of_model": ["depth"], "of_inputs": ["batch"], "graph": graph, "has_loss": has_loss}
         return Answer({"described": facts | inputs})
 
-    spec = ModelSpec(folder="/here", module="net")
-    (model,) = own_models.describe([spec], [], lambda kind: ask).values()
-    return model
+    spec = ModelSpec(folder="/here", module=name)
+    return own_models.describe([spec], [], lambda kind: ask)
 
 
 def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
@@ -261,6 +268,29 @@ def test_a_model_that_the_workloads_chosen_leave_out_is_refused() -> None:
             request(asked, ["net"])
         both = request(dataclasses.replace(asked, workloads=("gemm", "net")), ["net"])
         assert {entry.workload for _, entry in both.entries} == {"gemm", "net"}
+
+
+def test_of_a_model_that_trains_a_phase_or_a_pattern_chooses_one_step() -> None:
+    models = described_steps({1: 1000}, name="trained", has_loss=True)
+    with catalogue.with_models(models):
+        assert catalogue.models_of([models["trained"].spec]) == ["trained", "trained_train"]
+
+        def chosen(**asked: Any) -> list[str]:
+            options = MeasureOptions(model=("trained:Net",), **asked)
+            return [entry.workload for _, entry in request(options, [*models]).entries]
+
+        assert chosen() == ["trained", "trained_train"]
+        assert chosen(phases=("train",)) == chosen(workloads=("*_train",)) == ["trained_train"]
+        assert chosen(phases=("forward",)) == ["trained"]
+
+
+def test_a_model_without_a_loss_has_no_training_step_and_says_how_it_gets_one() -> None:
+    model = described({1: 1000})
+    with catalogue.with_models({"net": model}):
+        for asked in (MeasureOptions(phases=("train",)), MeasureOptions(workloads=("net_train",))):
+            with pytest.raises(UsageError) as refused:
+                request(dataclasses.replace(asked, model=("net:Net",)), ["net"])
+            assert refused.value.hint == model.how_to_train
 
 
 def of_version(version: str) -> Run:

@@ -13,7 +13,7 @@ from benchbench.errors import SuiteError, UsageError
 from benchbench.exporters.terminal import Terminal
 from benchbench.launch import catalogue
 from benchbench.machine.environment import machine
-from benchbench.model.case import Dtype
+from benchbench.model.case import Dtype, Phase
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Policy
 from benchbench.plan import suite
@@ -87,6 +87,19 @@ def test_full_has_one_size_of_each_workload_and_every_dtype_and_mode_of_six() ->
         assert (dtypes.mode, own_modes.dtype) == (None, None)
     assert len(every) == 3 * len(SIX)
     assert loaded.dtype == [Dtype.FLOAT32]
+
+
+def test_a_phase_leaves_the_workloads_whose_step_is_of_it_and_one_that_nothing_has_is_told() -> None:
+    loaded = suite.load_suite("quick")
+
+    def chosen(*phases: Phase) -> set[str]:
+        return {entry.workload for _, entry in select([loaded], Selection(phases=phases))}
+
+    assert chosen(Phase.TRAIN) == {"convnet_train", "resnet50_train", "transformer_train"}
+    assert chosen(Phase.TRAIN, Phase.FORWARD) == chosen()
+    with pytest.raises(UsageError) as refused:
+        select([loaded], Selection(workloads=("gemm",), phases=(Phase.TRAIN,)))
+    assert "forward" in refused.value.hint
 
 
 def minutes(loaded: suite.Suite, policy: Policy) -> float:

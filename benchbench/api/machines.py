@@ -14,7 +14,7 @@ from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, ask
 from benchbench.store.selectors import results_folder
 
 
-@takes_keywords(without=("model", "input", "weights", "max_error"))
+@takes_keywords()
 def fleet(
     suite: Names = "quick",
     *,
@@ -42,6 +42,12 @@ def fleet(
     if each not in list(MachineChoice):
         raise UsageError(f"each: {each!r} is not known.", unknown("choices", each, [*MachineChoice]))
     measure = asked_of(fleet, suite, given, options)
+    if measure.model:
+        model = measure.model[0]
+        raise UsageError(
+            f"A fleet does not measure {model}: suites are sent to machines as text, code is not.",
+            f"On each machine: accelbench run {model}; then accelbench merge joins their results.",
+        )
     if resume and not options and suite == "quick":
         measure = replace(measure, suites=())
     asked = FleetOptions(

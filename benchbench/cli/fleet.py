@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +16,11 @@ from benchbench.cli.options import ResultsOption, argument, measure_options, opt
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions, seconds_in
+from benchbench.model.own import looks_like_model
 
 
 @app.command(rich_help_panel=MEASURE)
-@measure_options(without=("model", "input", "weights", "max_error"))
+@measure_options()
 def fleet(
     *,
     interrupted: Annotated[
@@ -55,7 +57,9 @@ def fleet(
     accelbench fleet --resume
     """
     if interrupted and not resume:
-        raise UsageError(f"fleet takes no argument {interrupted!r}.", "A suite is named by --suite.")
+        if not looks_like_model(interrupted):
+            raise UsageError(f"fleet takes no argument {interrupted!r}.", "A suite is named by --suite.")
+        options, interrupted = replace(options, model=(*options.model, interrupted)), None
     from benchbench import api
     from benchbench.cli.fleet_live import FleetLines
     from benchbench.documents.fleet import fleet_document, incomplete

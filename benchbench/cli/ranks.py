@@ -11,6 +11,7 @@ import typer
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, measure_options
 from benchbench.cli.program import signals
+from benchbench.errors import UsageError
 from benchbench.launch.launched import launched
 from benchbench.model.options import MeasureOptions
 
@@ -18,7 +19,7 @@ ranks = typer.Typer(pretty_exceptions_enable=False, context_settings={"help_opti
 
 
 @ranks.command()
-@measure_options(without=("isolation", "model", "input", "weights", "max_error"))
+@measure_options(without=("isolation",))
 def measure_ranks(
     *,
     options: MeasureOptions,
@@ -35,6 +36,11 @@ def measure_ranks(
 
     Example: torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_reduce -b torch
     """
+    if options.model:
+        raise UsageError(
+            f"{options.model[0]} cannot be divided among processes: nothing says how.",
+            f"accelbench run {options.model[0]} measures it on one device.",
+        )
     where = launched(os.environ, os.getppid())
     from benchbench.launch.joining import follow
 

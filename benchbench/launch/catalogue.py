@@ -21,7 +21,7 @@ from pkgutil import iter_modules
 from benchbench import paths, registry
 from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError, unknown
 from benchbench.launch import project
-from benchbench.launch.own_models import TRAIN, OwnModel, OwnModelSize
+from benchbench.launch.own_models import TRAIN, OwnModel, OwnModelSize, with_kind
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
     MORE,
@@ -132,20 +132,22 @@ def suggested(name: str, known: Sequence[str]) -> str:
     return f"Did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
 
 
-def matching(names: Iterable[str]) -> tuple[str, ...]:
+def matching(names: Iterable[str], among: Sequence[str] = ()) -> tuple[str, ...]:
     """The names, a pattern such as `gpt2*` replaced by the workloads that it matches. Raises UsageError.
 
-    What was renamed is found by its former name, and an AccelbenchWarning tells the present one.
+    `among`: those that a pattern may mean; (): all that there are. What was renamed is found by its former
+    name, and an AccelbenchWarning tells the present one.
     """
+    known = among or [*workload_names(), *_models]
     found: dict[str, None] = {}
     for name in names:
         if not PATTERN.intersection(name):
             found[_present(name)] = None
             continue
-        matched = fnmatch.filter([*workload_names(), *_models], name)
+        matched = fnmatch.filter(known, name)
         if not matched:
             plain = "".join(each for each in name if each not in PATTERN)
-            raise UsageError(f"No workload matches {name!r}.", suggested(plain, workload_names()))
+            raise UsageError(f"No workload matches {name!r}.", suggested(plain, known))
         found |= dict.fromkeys(matched)
     return tuple(found)
 
@@ -170,9 +172,12 @@ def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
 
 
 def models_of(specs: Sequence[ModelSpec]) -> list[str] | None:
-    """The names of these models, if all of them are described."""
-    known = {dataclasses.replace(each.spec, is_quiet=False): name for name, each in _models.items()}
-    return [known[spec] for spec in specs] if known.keys() >= {*specs} else None
+    """The names of these models, and of their training steps, if all of them are described."""
+    asked = {*map(with_kind, specs)}
+    known = {
+        name: dataclasses.replace(each.spec, is_quiet=False, trains=False) for name, each in _models.items()
+    }
+    return [name for name, spec in known.items() if spec in asked] if asked <= {*known.values()} else None
 
 
 def models_in(names: Iterable[str]) -> dict[str, str]:

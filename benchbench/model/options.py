@@ -249,6 +249,7 @@ class MeasureOptions:
     workloads: tuple[str, ...] = _names(
         "--workload", "-w", text="Only these workloads: gemm,conv2d, or 'gpt2*'."
     )
+    phases: tuple[str, ...] = _names("--phase", text="Only steps of these phases: forward, backward, train.")
     backends: tuple[str, ...] = _names(
         "--backend", "-b", text="Only these backends. [default: all that are installed]"
     )
@@ -378,6 +379,7 @@ class MeasureKeywords(TypedDict, total=False):
     weights: Weights | str
     max_error: str | float | None
     workloads: Names
+    phases: Names
     backends: Names
     pythons: Mapping[str, str | Path] | None
     devices: Names

@@ -25,7 +25,7 @@ from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.launch.own_models import OwnModel
 from benchbench.machine.variables import check_variable
-from benchbench.model.case import Cache, Case, Dtype, Scalar
+from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
 from benchbench.model.options import TIE, number_of_threads, tied
 from benchbench.model.placement import NAMES, Strategy
 from benchbench.plan.revision import content_at
@@ -95,6 +95,7 @@ class Selection:
     """What the command line narrows or overrides; empty means all the suite says."""
 
     workloads: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()
     backends: tuple[str, ...] = ()  # that were named: of others, those that are not installed are not told
     devices: tuple[str, ...] = ()
     dtypes: tuple[Dtype, ...] = ()
@@ -332,7 +333,21 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Ent
         if cpu or accelerator:
             usual = Entry(workload=name, dtype=[Dtype.FLOAT32], cpu=cpu, accelerator=accelerator)
             entries.append((DEFAULTS, usual))
-    return _overridden(entries, selection)
+    return _overridden(_of_phases(entries, selection.phases), selection)
+
+
+def _of_phases(entries: list[tuple[str, Entry]], phases: Sequence[Phase]) -> list[tuple[str, Entry]]:
+    """The entries whose step is of such a phase. Raises UsageError where none is."""
+    kinds = {entry.workload: entry_workload(entry) for _, entry in entries}
+    found = [each for each in entries if not phases or kinds[each[1].workload].phase in phases]
+    if not found and entries:
+        models = [kind for kind in kinds.values() if isinstance(kind, OwnModel)]
+        there = ", ".join(dict.fromkeys(kind.phase for kind in kinds.values()))
+        raise UsageError(
+            f"Nothing that was chosen has a step of the phase {' or '.join(phases)}.",
+            models[0].how_to_train if models and Phase.TRAIN in phases else f"What was chosen has {there}.",
+        )
+    return found
 
 
 def _overridden(entries: list[tuple[str, Entry]], selection: Selection) -> list[tuple[str, Entry]]:

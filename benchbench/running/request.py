@@ -14,7 +14,7 @@ from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue, own_models
 from benchbench.machine.environment import default_threads
-from benchbench.model.case import Cache, Dtype, Scalar
+from benchbench.model.case import Cache, Dtype, Phase, Scalar
 from benchbench.model.device import Target
 from benchbench.model.options import (
     Allocator,
@@ -33,7 +33,7 @@ from benchbench.plan import suite as suites
 from benchbench.plan.suite import Entry, Selection, Suite, environments, fraction, parse_world, select
 from benchbench.timing.policy import POLICIES, of_rounds, within
 
-T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy, Weights)
+T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Phase, Strategy, Weights)
 N = TypeVar("N", int, float, int | None)
 MOST_ROUNDS, MOST_S = 10_000, 30 * 86_400  # thirty days
 
@@ -69,7 +69,8 @@ def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
     backends, options = _named_backends(options), with_project(options)
     named = [suites.own_suite(models)] if models else []
     named += [suites.load_suite(name) for name in options.suites or (() if models else ("quick",))]
-    narrowed = dataclasses.replace(selection(options), backends=backends)
+    patterns = () if options.suites else models  # which mean what is measured
+    narrowed = dataclasses.replace(selection(options, patterns), backends=backends)
     _check_models(models, narrowed.workloads)
     how = terms(options, named[0].policy)
     return Request(
@@ -82,6 +83,8 @@ def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
 
 def _check_models(models: Sequence[str], workloads: Sequence[str]) -> None:
     """Raise UsageError for a model of the user's of which the workloads chosen leave every step out."""
+    for name in workloads:
+        catalogue.workload_named(name)  # one that has no training step says how it gets one
     files = catalogue.models_in(models)
     left = {files[name] for name in workloads if name in files} if workloads else {*files.values()}
     for name, file in files.items():
@@ -151,10 +154,11 @@ def own_engines(kinds: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def selection(options: MeasureOptions) -> Selection:
-    """What narrows or overrides the suites. Raises UsageError."""
+def selection(options: MeasureOptions, among: Sequence[str] = ()) -> Selection:
+    """What narrows or overrides the suites; `among`: see `catalogue.matching`. Raises UsageError."""
     return Selection(
-        workloads=catalogue.matching(options.workloads),
+        workloads=catalogue.matching(options.workloads, among),
+        phases=tuple(member(Phase, name) for name in options.phases),
         devices=options.devices,
         dtypes=tuple(member(Dtype, name) for name in options.dtypes),
         modes=options.modes,
