@@ -200,6 +200,8 @@ def visible(text: str) -> str:
     shown = text
     if not text.isprintable():  # what is printable has no character of these categories
         shown = "".join(_escaped(c) if unicodedata.category(c) in HIDDEN else c for c in text)
+    if "::" not in shown and "##" not in shown:
+        return shown
     return COMMAND.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", shown)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from html import escape
 from zlib import crc32
 
@@ -39,7 +39,7 @@ SHAPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ruler:
     """A logarithmic scale from `low` to `high`, both positive, in `unit`."""
 
@@ -49,10 +49,16 @@ class Ruler:
 
     def x(self, value: float) -> float:
         """Where a value stands, in pixels; at the ends of the ruler where it lies beyond them."""
-        share = math.log(max(value, 1e-300) / self.low) / math.log(self.high / self.low)
-        return EDGE + (WIDTH - 2 * EDGE) * min(max(share, 0.0), 1.0)
+        start, per_pixel = self._logs
+        return min(max(EDGE + (math.log(max(value, 1e-300)) - start) * per_pixel, EDGE), WIDTH - EDGE)
 
-    @property
+    @cached_property
+    def _logs(self) -> tuple[float, float]:
+        """The logarithm at its start, and pixels for each unit of it."""
+        start = math.log(self.low)
+        return start, (WIDTH - 2 * EDGE) / (math.log(self.high) - start)
+
+    @cached_property
     def ticks(self) -> list[float]:
         """The values that are named."""
         return log_ticks(self.low, self.high)
@@ -130,6 +136,7 @@ def _height(spread: Spread, heights: Sequence[str]) -> float:
     return LINE * max(len(heights), len(spread.marks)) + LANE * lanes + 4
 
 
+@lru_cache(100)  # the rows of a table ask for the same
 def _grid(ruler: Ruler, height: float) -> str:
     return "".join(f"M{ruler.x(value):.0f},0V{height:g}" for value in ruler.ticks)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from html import escape
 
 from benchbench.documents.document import Cell, Document, Tone
@@ -14,6 +15,7 @@ STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: 
 Marks = Mapping[str, str]
 
 
+@lru_cache(4096)  # names of columns, backends and targets come again in every row
 def html_text(text: str) -> str:
     """The text letter by letter, wherever HTML or XML reads it."""
     return escape(visible(text))

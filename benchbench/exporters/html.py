@@ -279,23 +279,23 @@ def _row(
     notes: _Links,
 ) -> str:
     """A row; a reason instead of numbers takes all the cells that it leaves empty."""
-    marks = [mark for index in beside for spread in _drawn(row[index]) for mark in spread.marks]
+    drawn = {index: _drawn(row[index]) for index in rulers}
+    marks = [mark for spreads in drawn.values() for spread in spreads for mark in spread.marks]
     alone = marks[0].backend if len(marks) == 1 else ""
     backend = f' data-b="{html_text(alone)}"' if alone else ""
-    last = max((index for index in beside if row[index] is not None), default=0)
+    shown = beside
+    if table.layout is Layout.ALTERNATIVES:
+        last = max((index for index in beside if row[index] is not None), default=0)
+        shown = [index for index in beside if index <= last]
     cells = []
-    for index in beside:
-        cell = row[index]
-        if cell is None and index > last and table.layout is Layout.ALTERNATIVES:
-            continue
-        rest = len(beside) - beside.index(index) + sum(each >= index for each in rulers)
-        drawn = _drawn(cell)
-        is_cut = index == last and last < beside[-1] and table.layout is Layout.ALTERNATIVES
-        ends_early = is_cut and not drawn
+    for index in shown:
+        spreads = drawn.get(index, [])
+        ends_early = len(shown) < len(beside) and index == shown[-1] and not spreads
+        rest = len(beside) - len(shown) + 1 + sum(each >= index for each in rulers) if ends_early else 0
         span = f' colspan="{rest}"' if ends_early else ""
-        cells.append(_data_cell(cell, table.columns[index].name, span, notes))
+        cells.append(_data_cell(row[index], table.columns[index].name, span, notes))
         if index in rulers and not ends_early:
-            drawings = "".join(drawing(each, rulers[index], heights[index]) for each in drawn)
+            drawings = "".join(drawing(each, rulers[index], heights[index]) for each in spreads)
             cells.append(f'<td class="draw">{drawings}</td>')
     return f"<tr{backend}>{''.join(cells)}</tr>"
 
