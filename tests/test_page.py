@@ -37,11 +37,12 @@ from benchbench.exporters._panels import COLOURS, OTHERS
 from benchbench.exporters.html import Html
 from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Cache, Case
+from benchbench.model.options import Weights
 from benchbench.model.placement import Placement, Strategy
-from benchbench.model.run import Run
+from benchbench.model.run import Run, Settings
 from benchbench.plan.command import command_of
 from studies import page_picture
-from tests.factories import a_case, a_failure, a_hostile_run, a_record, a_run, some_rounds
+from tests.factories import a_case, a_failure, a_hostile_run, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench, rows
 from tests.rendering import rendered
 from tests.test_roofline import a_ceiling
@@ -345,6 +346,23 @@ def test_every_command_on_a_page_plans_its_row_alone(tmp_path: Path) -> None:
 
 def test_a_case_of_several_numbers_of_threads_is_measured_with_its_own() -> None:
     assert command_of(a_case(threads=3)).endswith("--threads 3")
+
+
+def test_the_command_of_a_case_of_the_user_s_model_says_where_it_is_and_what_it_was_given() -> None:
+    settings = Settings(threads=1, input="in.npz", weights=Weights.AS_THEY_ARE, max_error=0.01)
+    info = a_run_info(models={"net": "lib/net.py:Net"}, settings=settings)
+    own = [
+        "--model",
+        "lib/net.py:Net",
+        "--input",
+        "in.npz",
+        "--weights",
+        "as-they-are",
+        "--max-error",
+        "0.01",
+    ]
+    assert shlex.split(command_of(a_case(workload="net"), info))[2:12] == [*own, "-w", "net"]
+    assert command_of(a_case(), info) == command_of(a_case())
 
 
 def test_a_case_that_no_command_can_measure_has_none() -> None:

@@ -66,7 +66,7 @@ def work_tables(shown: Sequence[Work], columns: Sequence[ReportColumn], view: Ru
     heads = [Column(column.name, rank=column.rank) for column in columns]
     ordered = [_lines(work, columns, view) for work in shown]
     tables = _tables(shown, heads, [[line for line, _ in lines] for lines in ordered])
-    commands = [tuple(command_of(row.case) for _, row in lines) for lines in ordered]
+    commands = [tuple(command_of(row.case, view.run.info) for _, row in lines) for lines in ordered]
     return tuple(replace(each, commands=own) for each, own in zip(tables, commands, strict=True))
 
 

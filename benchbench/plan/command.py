@@ -5,18 +5,21 @@ from __future__ import annotations
 import shlex
 
 from benchbench.model.case import Cache, Case
+from benchbench.model.options import Weights
 from benchbench.model.placement import Strategy
+from benchbench.model.run import RunInfo
 
 
-def command_of(case: Case) -> str:
+def command_of(case: Case, info: RunInfo | None = None) -> str:
     """`accelbench run -w gemm -p m=64 … --dtype float32 -b torch --mode eager -d cpu`; empty where none can.
 
-    No command measures a function of the user's tests, and none can type a comma within a value.
+    `info`: the run's head, which says where a user's model is. No command measures a function of the user's
+    tests, and none can type a comma within a value.
     """
     values = [*map(str, case.params.values()), *case.environment.values()]
     if case.dtype is None or any("," in value for value in values) or case.placement.hosts > 1:
         return ""
-    words = ["accelbench", "run", "-w", case.workload]
+    words = ["accelbench", "run", *(_model(case, info) if info else ()), "-w", case.workload]
     for name, value in case.params.items():
         words += ["-p", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     words += ["--dtype", case.dtype, "-b", case.target, "--mode", case.mode]
@@ -28,6 +31,16 @@ def command_of(case: Case) -> str:
     if case.threads:
         words += ["--threads", str(case.threads)]
     return shlex.join(words)
+
+
+def _model(case: Case, info: RunInfo) -> list[str]:
+    """What names a model of the user's, its inputs and weights; nothing for what comes with accelbench."""
+    if case.workload not in info.models:
+        return []
+    settings, words = info.settings, ["--model", info.models[case.workload]]
+    words += ["--input", settings.input] if settings.input else []
+    words += ["--weights", settings.weights] if settings.weights is not Weights.DRAWN else []
+    return words + (["--max-error", f"{settings.max_error:g}"] if settings.max_error is not None else [])
 
 
 def _place(case: Case) -> list[str]:

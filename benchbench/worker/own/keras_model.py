@@ -259,7 +259,7 @@ def _parameters(model: Any) -> list[str]:
     """What a model calls its arguments, in order."""
     import keras
 
-    if isinstance(model, keras.Sequential) or type(model).__name__ == "Functional":
+    if model.built and (isinstance(model, keras.Sequential) or type(model).__name__ == "Functional"):
         return [each.name for each in model.inputs]
     return parameters_of(model.call, without=CONTEXT)
 
