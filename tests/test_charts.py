@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import unescape
+from itertools import product
 
 import pytest
 
-from benchbench.documents.document import Panel, Roofline, Sweeps
+from benchbench.documents.document import PAGE, Panel, Roofline, Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters._charts import chart
 from benchbench.exporters.png import Png
@@ -91,7 +92,7 @@ def test_a_knee_that_a_smaller_size_may_reach_is_open() -> None:
 def test_a_rate_that_falls_at_the_largest_size_is_told() -> None:
     big = saturating("torch", 1, PEAK / 4, [4096])
     panel = panel_of([*saturating("torch", 1), *big])
-    assert panel.finding.endswith("; at 4,096 torch eager has 25 % of the highest")
+    assert panel.finding.endswith("; at 4,096 there is left of it 25 % for torch eager")
 
 
 @pytest.mark.parametrize("half", [1, 50, 300, 3000])
@@ -113,6 +114,20 @@ def test_what_a_chart_draws_is_what_was_measured(half: float) -> None:
     for ring, (x, y) in zip(found, rings, strict=True):
         assert abs(float(x) - across(ring.size)) <= 1
         assert abs(float(y) - up(ring.value)) <= 1
+
+
+def test_a_page_shows_as_many_charts_as_can_be_looked_at_and_says_how_many_more_there_are() -> None:
+    records = [
+        each
+        for one, other in product(range(1, 31), (8, 16, 32))
+        for each in some_rounds(1e-3 * one, case=a_case(params={"m": 100 + one, "n": other}))
+    ]
+    report = report_document(a_run(records))
+    found = panels(report, "sizes") + panels(report, "sizes-2")
+    assert len(found) == 33  # over n at each m, over m at each n
+    shown = rendered(report, "html")
+    assert shown.count("<figure") == PAGE
+    assert f"{33 - PAGE} more" in shown
 
 
 CEILINGS = (a_ceiling(rate=1.2e11), a_ceiling("memory", 1e10))

@@ -431,6 +431,7 @@ class Plot:
 
     `title`: the finding, where there is one. `shared`: what is drawn, and what all panels have in common.
     `facts`: on what it was measured, with what, and when. `empty`: what is said where there is no panel.
+    `page`: of a plot that has more panels than one picture can show; `more`: those that are on others.
     """
 
     name: str
@@ -440,6 +441,8 @@ class Plot:
     reading: str
     empty: str
     panels: tuple[Panel, ...]
+    page: int = 1
+    more: int = 0
 
 
 def paged(plot: Plot) -> tuple[Plot, ...]:
@@ -453,6 +456,8 @@ def paged(plot: Plot) -> tuple[Plot, ...]:
             name=plot.name if page == 1 else f"{plot.name}-{page}",
             title=f"{plot.title}, page {page} of {len(starts)}",
             panels=plot.panels[start : start + PAGE],
+            page=page,
+            more=len(plot.panels) - len(plot.panels[start : start + PAGE]),
         )
         for page, start in enumerate(starts, start=1)
     )

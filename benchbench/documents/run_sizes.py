@@ -17,6 +17,7 @@ from benchbench.plan.doubling import sequence, swept_size
 
 NEARLY = 0.95  # of the highest rate: the knee is the smallest size that reaches it
 FALLEN = 0.5  # of the highest rate: that the largest size has less is told
+MOST_SPANS = 2  # stretches of sizes that are named
 LEAST = 3  # sizes that make a line
 MOST_TIED = 3  # parameters that are one size, as m = n = k
 RATES = (
@@ -124,16 +125,24 @@ def _fastest(sizes: Sizes) -> str:
     """`torch is fastest up to 256, jax from 512; cannot tell which is fastest at 384`; else empty."""
     compared = [(size, work.verdict) for size, work in sizes.items() if work.verdict.others]
     ends = [size for size, _ in (*compared[:1], *compared[-1:])]
-    spans: dict[tuple[Standing, str], list[str]] = {}
+    spans: dict[tuple[Standing, str], list[list[int]]] = {}
     for outcome, group in groupby(compared, key=lambda each: (each[1].standing, each[1].winner)):
         own = [size for size, _ in group]
-        spans.setdefault(outcome, []).append(_span(own[0], own[-1], ends))
-    won = [(winner, " and ".join(own)) for (_, winner), own in spans.items() if winner]
-    told = [f"{name} is fastest {where}" for name, where in won[:1]]
-    told += [f"{name} {where}" for name, where in won[1:]]
-    rest = [f"{UNDECIDED[each]} {' and '.join(own)}" for (each, winner), own in spans.items() if not winner]
+        spans.setdefault(outcome, []).append(own)
+    where = {outcome: _spans(own, ends, len(compared)) for outcome, own in spans.items()}
+    won = [(winner, places) for (_, winner), places in where.items() if winner]
+    told = [f"{name} is fastest {places}" for name, places in won[:1]]
+    told += [f"{name} {places}" for name, places in won[1:]]
+    rest = [f"{UNDECIDED[each]} {places}" for (each, winner), places in where.items() if not winner]
     rest = [each.replace("at every", "at any") if each.startswith("cannot") else each for each in rest]
     return "; ".join(filter(None, (", ".join(told), *rest)))
+
+
+def _spans(found: Sequence[Sequence[int]], ends: Sequence[int], count: int) -> str:
+    """`up to 256 and at 1,024`; of more stretches than two how many sizes of all."""
+    if len(found) > MOST_SPANS:
+        return f"at {sum(map(len, found))} of {count} sizes"
+    return " and ".join(_span(own[0], own[-1], ends) for own in found)
 
 
 def _span(first: int, last: int, ends: Sequence[int]) -> str:
@@ -153,13 +162,14 @@ def _knees(sweeps: Sequence[Sweep]) -> str:
     for sweep in long:
         places.setdefault(_stop(sweep), []).append(sweep.label)
     stops = [f"{where} for {_listed(names)}" for (_, where), names in sorted(places.items())]
-    parts = [(sweep, sweep.points[-1].value / max(point.value for point in sweep.points)) for sweep in long]
-    less = [
-        f"at {sweep.points[-1].size:,.0f} {sweep.label} has {share(round(part, 2))} of the highest"
-        for sweep, part in parts
-        if part < FALLEN
-    ]
-    return "; ".join(filter(None, (f"the rate stops rising {', '.join(stops)}" if stops else "", *less)))
+    left: dict[float, list[str]] = {}
+    for sweep in long:
+        part = sweep.points[-1].value / max(point.value for point in sweep.points)
+        if part < FALLEN:
+            told = f"{share(float(f'{part:.2g}'))} for {sweep.label}"
+            left.setdefault(sweep.points[-1].size, []).append(told)
+    fallen = [f"at {size:,.0f} there is left of it {', '.join(own)}" for size, own in left.items()]
+    return "; ".join(filter(None, (f"the rate stops rising {', '.join(stops)}" if stops else "", *fallen)))
 
 
 def _stop(sweep: Sweep) -> tuple[float, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchbench import format as fmt
@@ -118,7 +118,7 @@ def _sweeps(panel: Sweeps) -> str:
             dotted = ' stroke-dasharray="3,2"' if sweep.knee.is_open else ""
             place = f'cx="{x(sweep.knee.size):.1f}" cy="{y(sweep.knee.value):.1f}"'
             parts.append(f'<circle fill="none" stroke="currentColor"{dotted} r="{RING:g}" {place}/>')
-    return _svg(parts, panel.finding or panel.title)
+    return _svg(parts, panel.title)
 
 
 def _roofline(panel: Roofline) -> str:
@@ -139,7 +139,7 @@ def _roofline(panel: Roofline) -> str:
         told = html_text(f"{point.work}, {point.label}: {fmt.quantity(point.value, 'FLOP/s')}")
         mark = _mark(place, point.backend, x, y)
         parts.append(f'<g data-b="{html_text(point.backend)}"><title>{told}</title>{mark}</g>')
-    return _svg([*parts, *_work_names(panel, x, y)], panel.finding)
+    return _svg([*parts, *_work_names(panel, x, y)], panel.title)
 
 
 def _work_names(panel: Roofline, x: Scale, y: Scale) -> Iterator[str]:
@@ -276,18 +276,24 @@ def _names(places: Sequence[tuple[float, str]], axis: str) -> str:
 def _line(points: Sequence[Point], backend: str, dashes: str, x: Scale, y: Scale) -> str:
     path = "L".join(f"{x(each.x):.1f},{y(each.y):.1f}" for each in points)
     line = f'<path fill="none" stroke-width="1.5"{dashes} d="M{path}"/>'
-    marks = "".join(_mark(each, backend, x, y) for each in points)
-    return f'<g data-b="{html_text(backend)}" stroke="{shade_of(backend)}">{line}{marks}</g>'
+    paint = f'data-b="{html_text(backend)}" stroke="{shade_of(backend)}"'
+    return f"<g {paint}>{line}{_marks(points, backend, x, y)}</g>"
 
 
-def _mark(point: Point, backend: str, x: Scale, y: Callable[[float], float]) -> str:
-    shade = shade_of(backend)
-    interval = ""
-    if point.low is not None and point.high is not None and point.low > 0:
-        ends = f"M{x(point.x):.1f},{y(point.low):.1f}V{y(point.high):.1f}"
-        interval = f'<path stroke-width="2" stroke-opacity=".6" d="{ends}"/>'
-    mark = mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=point.is_open)
-    return f'<g stroke="{shade}">{interval}{mark}</g>'
+def _mark(point: Point, backend: str, x: Scale, y: Scale) -> str:
+    return f'<g stroke="{shade_of(backend)}">{_marks([point], backend, x, y)}</g>'
+
+
+def _marks(points: Sequence[Point], backend: str, x: Scale, y: Scale) -> str:
+    """Their intervals as one path, then the marks; their colour is that of what they stand in."""
+    intervals = "".join(
+        f"M{x(each.x):.1f},{y(each.low):.1f}V{y(each.high):.1f}"
+        for each in points
+        if each.low is not None and each.high is not None and each.low > 0
+    )
+    drawn = f'<path stroke-width="2" stroke-opacity=".6" d="{intervals}"/>' if intervals else ""
+    marks = (mark_path(backend, f"{x(each.x):.1f},{y(each.y):.1f}", is_open=each.is_open) for each in points)
+    return drawn + "".join(marks)
 
 
 def _vertical(x: float, dashes: str) -> str:

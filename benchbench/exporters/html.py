@@ -336,12 +336,15 @@ def _commands(table: Table) -> str:
 
 
 def _charts(document: Document) -> Iterator[str]:
+    """The first page of each plot: nobody looks at hundreds, and every number is in a table."""
     for plot in document.plots:
-        figures = [_figure(panel, made) for panel in plot.panels if (made := chart(panel))]
+        panels = plot.panels if plot.page == 1 else ()
+        figures = [_figure(panel, made) for panel in panels if (made := chart(panel))]
         if figures:
+            more = f"{plot.more} more: --format png -o FOLDER draws all. " if plot.more else ""
             yield f"<h2>{html_text(plot.shared or plot.title)}</h2>"
             yield f'<div class="charts">{"".join(figures)}</div>'
-            yield f'<p class="soft">{html_text(plot.reading)}</p>'
+            yield f'<p class="soft">{more}{html_text(plot.reading)}</p>'
 
 
 def _figure(panel: Panel, made: str) -> str:
