@@ -384,7 +384,7 @@ def _remedy(work: Work, run: Run) -> str:
         return f"others or warming up may have slowed {', '.join(doubted)}"
     needed = [each.rounds_to_tell(run.info.policy) for each in undecided]
     if None in needed:
-        return "no number of rounds would tell such a lead"
+        return "rounds differ too much for any number of them to tell such a lead"
     more = max(each or 0 for each in needed) - max(each.rounds for each in undecided)
     verdict = work.verdict
     asked = {each.contender.case.id for each in verdict.undecided}
