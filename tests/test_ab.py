@@ -1,6 +1,7 @@
 """Two sides measured in turn: what a side is, how it is measured, and what is said of it."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,18 +9,21 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.analyse.digest import digest
+from benchbench.analyse.digest import digest, partnered
+from benchbench.analyse.doubts import Timed, fair_pairs, timed
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison
 from benchbench.documents.run import report_document
 from benchbench.errors import SuiteError, UsageError
-from benchbench.judging.check import Ending, check_interleaved, exit_code
+from benchbench.judging.check import Confirmation, Ending, check_interleaved, exit_code
 from benchbench.judging.comparison import compare_runs
+from benchbench.judging.pairs import beyond_doubt
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.launch.project import UserCode
 from benchbench.machine.environment import usable_threads
@@ -39,6 +43,7 @@ from tests.factories import (
     a_cost,
     a_failure,
     a_left_out,
+    a_measurement,
     a_probe,
     a_record,
     a_run,
@@ -206,6 +211,61 @@ def test_a_side_that_still_warms_up_is_compared_where_its_blocks_do_not_fall(
 
     pair = partners(rounds(1.0, EAGER, 1.0), rounds(1.05, COMPILED, blocks), [(EAGER, COMPILED)])
     assert compare_runs(*pair).verdicts[0].verdict is verdict
+
+
+def warming(factor: float, case: Case, *processes: int, noise: float = 0.0) -> list[Record]:
+    """Three processes, of which these begin a fifth slower than they end."""
+    made = []
+    for number in range(3):
+        first = 1.2 if number in processes else 1.0
+        step = 10 * factor * (1 + noise * number)
+        blocks = tuple(step * each for each in (first, first, first, 1.0, 1.0, 1.0))
+        made.append(a_watched(block_s=blocks, steady=number not in processes))
+    return [a_record(each, case=case, round=number) for number, each in enumerate(made)]
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "verdict"),
+    [
+        (10.0, 0.0, Verdict.SLOWER),
+        (0.1, 0.0, Verdict.FASTER),
+        (1.5, 0.0, Verdict.INSUFFICIENT),  # beyond a threshold, but no factor of two
+        (10.0, 2.0, Verdict.INSUFFICIENT),  # its processes are too far apart to be certain
+    ],
+)
+def test_a_difference_that_no_doubt_can_explain_decides_whatever_is_doubted(
+    factor: float, noise: float, verdict: Verdict
+) -> None:
+    sides = (warming(1.0, EAGER), warming(factor, COMPILED, 1, noise=noise))
+    before, after = partners(*sides, [(EAGER, COMPILED)])
+    assert compare_runs(before, after).verdicts[0].verdict is verdict
+    ref, new = digest(before), digest(after)
+    gate = check_interleaved(ref, new, GatePolicy(metrics=METRICS[:1]))
+    assert bool(gate.flagged) == (verdict is Verdict.SLOWER)
+    calm = partners(weathered(1.0), weathered(factor, COMPILED), [(EAGER, COMPILED)])
+    calm_ref, calm_new = map(digest, calm)
+    again = Confirmation(new=new, ref=partnered(ref, new))
+    confirmed = check_interleaved(calm_ref, calm_new, GatePolicy(metrics=METRICS[:1]), again)
+    if factor > 1:
+        assert confirmed.findings[0].verdict is verdict
+
+
+def test_equal_sides_that_warm_up_are_never_told_apart_beyond_doubt() -> None:
+    """Half of the processes begin up to ten times slower, and most do not settle while they are timed."""
+    random = Random(7)
+
+    def process(noise: float) -> Timed:
+        level, steady = math.exp(random.gauss(0, noise)), random.random() < 0.5
+        slower, lasting = random.uniform(0, 9), random.uniform(1, 200)
+        steps = [level * (1 + slower * math.exp(-number / lasting)) for number in range(20)]
+        return timed(a_measurement(block_s=tuple(steps), iterations=1, steady=steady))
+
+    called = 0
+    for noise in (0.01, 0.1, 0.5):
+        for _ in range(200):
+            sides = [{number: process(noise) for number in range(5)} for _ in range(2)]
+            called += beyond_doubt(fair_pairs(sides[0], sides[1], 3))
+    assert not called
 
 
 def test_the_partners_may_be_compared_the_other_way_round() -> None:

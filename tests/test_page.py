@@ -334,9 +334,13 @@ def test_every_command_on_a_page_plans_its_row_alone(tmp_path: Path) -> None:
     chosen = ("-w", "gemm", "-p", "m=8", "-p", "n=8,16", "-p", "k=8", "--cache", "hot,cold")
     accelbench("run", *chosen, "-b", "fake", "--rounds", "1", cwd=tmp_path)
     text = accelbench("report", "--format", "html", cwd=tmp_path).stdout
-    planned = []
-    for typed in re.findall("<code>(.*?)</code>", text):
-        command = shlex.split(unescape(typed))[1:]
+    planned, typed = [], [unescape(each) for each in re.findall("<code>(.*?)</code>", text)]
+    printed = accelbench("report", "--commands", cwd=tmp_path, COLUMNS="60").stdout.splitlines()
+    assert printed == typed
+    refused = accelbench("report", "--commands", "--format", "csv", cwd=tmp_path, code=2)
+    assert "--format" in refused.stderr
+    for each in typed:
+        command = shlex.split(each)[1:]
         found = json.loads(accelbench(*command, "--dry-run", "--format", "json", cwd=tmp_path).stdout)
         (only,) = found["cases"]
         planned.append(only["case"])

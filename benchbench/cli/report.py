@@ -12,8 +12,9 @@ from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
 from benchbench.cli.options import Names, ResultsOption, option
-from benchbench.cli.screen import tell
-from benchbench.errors import CannotWrite
+from benchbench.cli.screen import print_answer, tell
+from benchbench.errors import CannotWrite, UsageError
+from benchbench.format import visible
 from benchbench.model.options import split_names
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ def report(
     price: Annotated[
         Names, option("--price", text="Price of an hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
     ] = None,
+    commands: Annotated[
+        bool,
+        typer.Option("--commands", help="Print the command that measures each row again, one a line."),
+    ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
     """Show who is fastest in a run and by how much, then a table per work; -o report.html makes a page of it.
@@ -81,15 +86,28 @@ def report(
     from benchbench.plan.config import known_prices
     from benchbench.store.selectors import own_folder
 
+    if commands and (format or output or by):
+        raise UsageError("Commands have a line for each row.", "Leave --format, -o and --by out.")
     chosen = format or format_of(output)
     folder = api.folder(run, results)
     prices = known_prices(price or ())
     whole = api.report(folder, columns=split_names(columns), by=by, prices=prices)
+    if commands:
+        _print_commands(whole)
+        return
     shown = replace(whole, plots=select_plots(whole.plots, split_names(plot)))
     own = own_folder(results, folder)
     print_document(shown, chosen, output, own)
     if chosen == TERMINAL and not output and plot:
         _keep_plots(shown, own)
+
+
+def _print_commands(document: Document) -> None:
+    """Whole, so that each can be copied; a row that no command can measure again has none."""
+    lines = [visible(each) for table in document.tables for each in table.commands if each]
+    if not lines:
+        tell("no command measures a row of this run again")
+    print_answer("".join(f"{line}\n" for line in lines))
 
 
 def _keep_plots(shown: Document, folder: Path | None) -> None:

@@ -18,7 +18,7 @@ from benchbench.analyse.digest import (
     unequal,
     work_bars,
 )
-from benchbench.analyse.doubts import fair_pairs
+from benchbench.analyse.doubts import FairPairs, fair_pairs
 from benchbench.analyse.metrics import Metric
 from benchbench.format import ratio
 from benchbench.model.run import Policy
@@ -28,6 +28,7 @@ from benchbench.stats import Difference, mean, paired, welch
 LEAST_PROCESSES = 3
 PARTS_APART = 0.02  # of a resumed run, as a fraction: the machine has changed, and no interval tells
 NEGLIGIBLE = 0.005  # a logarithm: what others or warming up explain of a difference and is no objection
+CERTAIN, CERTAIN_P = 2.0, 0.001  # a ratio beyond every threshold, and p: what decides whatever is doubted
 ELSEWHERE = "not part of the run"
 
 
@@ -117,6 +118,7 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
     fair = fair_pairs(ref.timed(metric), new.timed(metric), LEAST_PROCESSES)
     known = bool(ref.doubts and new.doubts)
     explained = not known or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE
+    explained = explained and not (known and beyond_doubt(fair))
     verdict, reason = (
         ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _presence(ref, new)
@@ -138,6 +140,18 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
         planned=(ref_logs, new_logs),
         interleaved=True,
     )
+
+
+def beyond_doubt(fair: FairPairs) -> bool:
+    """Whether either side is `CERTAIN` times slower beyond what others or warming up can explain.
+
+    By these pairs alone, whose spread no other case tells.
+    """
+    if len(fair.changes) < LEAST_PROCESSES:
+        return False
+    seen = paired([(0.0, change) for change in fair.changes])
+    bound = math.log(CERTAIN) + max(fair.other_excess, fair.reference_excess)
+    return min(seen.p_above(bound), seen.p_below(-bound)) < CERTAIN_P
 
 
 def _both(ref: CaseDigest, new: CaseDigest) -> str:
