@@ -169,6 +169,24 @@ about 30.0 MiB on disk\
 
 
 @pytest.mark.real
+def test_pip_is_asked_about_several_environments_in_one_that_is_made_for_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in home.variables.items():
+        monkeypatch.setenv(name, value)
+    told: list[str] = []
+    with build.asking_folder() as folder:
+        requests = [build.build_request(name, ("numpy",), home.base) for name in ("fake@1", "fake@2")]
+        found = [build.planned_environment(request, folder, "", told.append) for request in requests]
+    assert [each.download.packages[0].version for each in found if isinstance(each, build.BuildPlan)] == [
+        "9.9",
+        "9.9",
+    ]
+    assert [text.partition(" of ")[0] for text in told].count("making a virtual environment") == 1
+    assert not [path for path in home.environments.iterdir() if path.suffix != ".lock"]
+
+
+@pytest.mark.real
 def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -> None:
     source = slow_source(home.path / "slow")
     (source / "wait").touch()

@@ -44,7 +44,8 @@ def plan_environment(
     Raises UsageError, CannotBuild, CannotWrite.
     """
     request = _request(name, requirements, base, variant)
-    return build.planned_environment(request, variant, on_stage or _untold)
+    with build.asking_folder() as folder:
+        return build.planned_environment(request, folder, variant, on_stage or _untold)
 
 
 def list_environments(*, check: bool = False, on_stage: Stage | None = None) -> list[Found]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -191,20 +192,36 @@ def build_environment(
     return interpreters.find_environment(request.name)
 
 
-def planned_environment(
-    request: BuildRequest, variant: str = "", tell: Tell = lambda _: None
-) -> BuildPlan | Found:
-    """What building it would download, or the environment that is ready; nothing is kept.
+@contextmanager
+def asking_folder() -> Iterator[Path]:
+    """A folder in which pip is only asked, about one environment or several. Raises CannotWrite."""
+    root = interpreters.environments_folder()
+    with disk.writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".dry-run-", dir=root))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
-    Raises UsageError, CannotBuild, CannotWrite.
+
+def planned_environment(
+    request: BuildRequest, folder: Path, variant: str = "", tell: Tell = lambda _: None
+) -> BuildPlan | Found:
+    """What building it would download, or the environment that is ready.
+
+    `folder`: to ask pip in; its virtual environment is made once for each base. Raises UsageError,
+    CannotBuild, CannotWrite.
     """
     with interpreters.locked(request.name) as lock:
         if found := existing_environment(request, variant):
             return found
-        with site(request, lock, dry_run=True) as place:
-            plan = plan_build(place, request, tell)
-            check_room(plan.download)
-            return plan
+        place = Site(folder / sha256(request.base.encode()).hexdigest()[:16], lock, kept=False)
+        with disk.writing(folder):
+            (place.folder / SCRATCH).mkdir(parents=True, exist_ok=True)
+        plan = plan_build(place, request, tell)
+        check_room(plan.download)
+        return plan
 
 
 def existing_environment(request: BuildRequest, variant: str = "") -> Found | None:
@@ -230,7 +247,7 @@ def existing_environment(request: BuildRequest, variant: str = "") -> Found | No
 
 
 @contextmanager
-def site(request: BuildRequest, lock: int, *, dry_run: bool = False) -> Iterator[Site]:
+def site(request: BuildRequest, lock: int) -> Iterator[Site]:
     """An empty folder to build in. Raises CannotWrite.
 
     What an attempt that was cut short left is no ground to build on, since pip takes a package that is half
@@ -238,10 +255,7 @@ def site(request: BuildRequest, lock: int, *, dry_run: bool = False) -> Iterator
     """
     folder = interpreters.environment_folder(request.name)
     try:
-        if dry_run:
-            folder = Path(tempfile.mkdtemp(prefix=".dry-run-", dir=interpreters.environments_folder()))
-        else:
-            interpreters.remove_environment(request.name)
+        interpreters.remove_environment(request.name)
         (folder / SCRATCH).mkdir(parents=True)
     except OSError as error:
         raise CannotWrite(
@@ -249,9 +263,9 @@ def site(request: BuildRequest, lock: int, *, dry_run: bool = False) -> Iterator
         ) from error
     try:
         disk.save(folder / REQUEST, msgspec.json.encode(request))
-        yield Site(folder, lock, kept=not dry_run)
+        yield Site(folder, lock, kept=True)
     finally:
-        shutil.rmtree(folder if dry_run else folder / SCRATCH, ignore_errors=True)
+        shutil.rmtree(folder / SCRATCH, ignore_errors=True)
 
 
 def finish(place: Site, request: BuildRequest, tell: Tell) -> Environment:

@@ -100,14 +100,16 @@ class Download:
 
 
 def resolve(site: Site, base: str, requirements: Sequence[str], variant: str, tell: Tell) -> Download:
-    """Make the virtual environment and ask its pip what it would install. Raises CannotBuild.
+    """Make the virtual environment, if it is not there, and ask its pip what it would install.
 
-    `variant`: the build of torch to look for.
+    `variant`: the build of torch to look for. Raises CannotBuild.
     """
-    tell(f"making a virtual environment of {base}")
-    venv = [base, "-I", "-m", "venv", str(site.folder)]
-    _must(site, venv, "venv failed", "On Debian and Ubuntu venv needs the package python3-venv.")
-    _run(site, [*_pip(site), "install", "--upgrade", "--quiet", RESOLVING_PIP])  # without it: slower
+    if not os.path.exists(made := site.folder / SCRATCH / "made"):
+        tell(f"making a virtual environment of {base}")
+        venv = [base, "-I", "-m", "venv", str(site.folder)]
+        _must(site, venv, "venv failed", "On Debian and Ubuntu venv needs the package python3-venv.")
+        _run(site, [*_pip(site), "install", "--upgrade", "--quiet", RESOLVING_PIP])  # without it: slower
+        made.touch()
     tell(f"asking pip what {' '.join(requirements)} takes")
     report = site.folder / SCRATCH / "report.json"
     asked = [*_pip(site), "install", "--dry-run", "--report", str(report)]

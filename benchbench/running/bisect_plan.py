@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchbench.analyse.metrics import Metric
-from benchbench.environments.build import BuildPlan, build_request, planned_environment
+from benchbench.environments.build import BuildPlan, asking_folder, build_request, planned_environment
 from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import CannotBuild, UnreadableInput
 from benchbench.judging.bisection import SearchRules, expected_pairs
@@ -71,7 +72,7 @@ def plan_bisection(asked: BisectOptions, results: Path, observer: BisectObserver
         most=asked.most,
     )
     return BisectPlan(
-        versions=tuple(_planned(version, pythons, asked.variant, observer) for version in asked.versions),
+        versions=_planned(asked, pythons, observer),
         rules=rules,
         deviation=found,
         pairs=tuple(
@@ -83,13 +84,23 @@ def plan_bisection(asked: BisectOptions, results: Path, observer: BisectObserver
 
 
 def _planned(
-    version: Version, pythons: Iterable[str], variant: str, observer: BisectObserver
-) -> PlannedVersion:
-    if not version.target or not is_missing(version.target, pythons):
-        return PlannedVersion(version=version)
+    asked: BisectOptions, pythons: Iterable[str], observer: BisectObserver
+) -> tuple[PlannedVersion, ...]:
+    known = {*pythons}
+    missing = [each for each in asked.versions if each.target and is_missing(each.target, known)]
+    with asking_folder() if missing else nullcontext(Path()) as folder:
+        return tuple(
+            _to_build(version, asked.variant, folder, observer)
+            if version in missing
+            else PlannedVersion(version=version)
+            for version in asked.versions
+        )
+
+
+def _to_build(version: Version, variant: str, folder: Path, observer: BisectObserver) -> PlannedVersion:
     try:
         asked = build_request(version.target, (), variant=variant or None)
-        found = planned_environment(asked, variant, observer.stage)
+        found = planned_environment(asked, folder, variant, observer.stage)
     except CannotBuild as error:
         return PlannedVersion(version=version, reason=" ".join((str(error), *error.log)))
     return PlannedVersion(version=version, download=found if isinstance(found, BuildPlan) else None)
