@@ -196,6 +196,14 @@ def test_statistics_that_batch_norms_begin_with_hide_weights_and_calibrated_ones
     assert "of the rows of its weights could be zero" in found.unverified
 
 
+def test_with_weights_as_they_are_a_bias_of_zeros_may_be_forgotten_but_no_epsilon_be_another() -> None:
+    drawn = the_model("convolutions")
+    model = replace(drawn, spec=replace(drawn.spec, as_they_are=True))
+    ratio = {each.__name__: deviation(model, each).ratio for each in MUTANTS["convolutions"][:2]}
+    assert ratio.pop("a_bias_forgotten") == deviation(model).ratio < 0.8
+    assert min(ratio.values()) > 2, ratio
+
+
 def test_other_inputs_are_others_also_where_a_file_gives_the_same_ones() -> None:
     for name in ("bert_tiny", "same_inputs"):
         model = the_model(name)
