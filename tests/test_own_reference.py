@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
 from benchbench.worker.own import torch_module
 from benchbench.worker.own.reference import own_expected, own_reference, own_tolerance, seen_weights
+from benchbench.worker.own.source import ModelMistake
 from benchbench.worker.own.torch_reference import wide_step
 from benchbench.worker.own.workload import OwnInference
 from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements, relative_error
@@ -213,6 +215,27 @@ def test_other_inputs_are_others_also_where_a_file_gives_the_same_ones() -> None
         for key in one:
             assert not np.array_equal(one[key], two[key])
             assert sorted(np.unique(one[key])) == sorted(np.unique(two[key])) or name == "bert_tiny"
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "shape"),
+    [
+        ({"num_channels": 3}, "pixel_values", (2, 3, 224, 224)),
+        ({"num_channels": 1, "image_size": [8, 16]}, "pixel_values", (2, 1, 8, 16)),
+        ({"vocab_size": 10}, "input_ids", (2, 5)),
+    ],
+)
+def test_a_configuration_tells_what_its_model_takes(
+    config: dict[str, Any], name: str, shape: tuple[int, ...]
+) -> None:
+    module = SimpleNamespace(config=SimpleNamespace(**config))
+    found = torch_module.inputs_of_config(module, batch=2, length=5)
+    assert {each: tuple(tensor.shape) for each, tensor in found.items()} == {name: shape}
+
+
+def test_a_configuration_that_tells_no_inputs_is_a_mistake() -> None:
+    with pytest.raises(ModelMistake, match="neither images nor words"):
+        torch_module.inputs_of_config(SimpleNamespace(config=SimpleNamespace()), batch=2, length=5)
 
 
 def test_weights_are_made_once_for_all_sizes_of_inputs() -> None:

@@ -39,6 +39,7 @@ THREE_LINES = (
 )
 FROM_CONFIG: Mapping[str, Scalar] = {"batch": 1, "length": 128}  # sizes of the inputs of a transformers model
 CONFIG_IMAGES = "num_channels"  # what the configuration of a model of images has
+IMAGE_SIZE = 224  # of a model of images whose configuration names none, as those of convolutions alone
 
 
 @cache
@@ -197,19 +198,24 @@ def _drawn(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: i
             takes_model = list(inspect.signature(loaded.inputs).parameters)[:1] == ["self"]
             return loaded.inputs(module) if takes_model else loaded.inputs(**own)
         if _is_transformers(module):
-            return _inputs_of_config(module, **{**FROM_CONFIG, **own})
+            return inputs_of_config(module, **{**FROM_CONFIG, **own})
     raise ModelMistake(f"{spec.text} has no inputs.", THREE_LINES)
 
 
-def _inputs_of_config(module: Any, batch: Any, length: Any) -> dict[str, Any]:
+def inputs_of_config(module: Any, batch: Any, length: Any) -> dict[str, Any]:
     """What a transformers model takes: images where its configuration has channels, else tokens."""
     import torch
 
     config = module.config
-    if hasattr(config, CONFIG_IMAGES) and hasattr(config, "image_size"):
-        size = config.image_size
+    if hasattr(config, CONFIG_IMAGES):
+        size = getattr(config, "image_size", IMAGE_SIZE)
         shape = size if isinstance(size, list | tuple) else (size, size)
         return {"pixel_values": torch.randn(batch, config.num_channels, *shape)}
+    if not hasattr(config, "vocab_size"):
+        raise ModelMistake(
+            f"The configuration of {type(module).__name__} tells neither images nor words that it takes.",
+            f"Give its inputs by --input file.npz, or make it in a file of your own. {THREE_LINES}",
+        )
     return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
 
 
