@@ -26,6 +26,7 @@ from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.verify import Deviation, output_deviation, output_elements, relative_error
 from benchbench.workloads.base import Draw
 from tests.program import accelbench, rows
+from tests.verifying import in_turn
 
 OWN = Path(__file__).parent / "own"
 ONCE = ("--quick", "--rounds", "1", "--threads", "1")
@@ -279,14 +280,6 @@ def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
     halves = in_turn(x, weight.astype(np.float16).astype(np.float32)) + bias
     assert deviation_of(layer, {"output": in_turn(x, weight) + bias}).ratio < 0.8
     assert deviation_of(layer, {"output": halves}).ratio > 2
-
-
-def in_turn(x: Any, weight: Any) -> Any:
-    """Their product in float32, each sum added up one term after the other."""
-    total = np.zeros((len(x), weight.shape[1]), np.float32)
-    for column, row in zip(x.T, weight, strict=True):
-        total += column[:, None] * row
-    return total
 
 
 def deviation_of(workload: OwnOperation, found: Any) -> Deviation:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.arrays import AnyArray
 from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.openvino import OpenVino
 from benchbench.model.case import Dtype
@@ -23,6 +22,7 @@ from benchbench.worker.verify import Deviation, output_deviation, output_element
 from benchbench.workloads._reference.rounding import rounded_at_random
 from benchbench.workloads.base import Draw
 from tests.program import accelbench, rows
+from tests.verifying import in_turn
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("torch")
@@ -213,10 +213,8 @@ def test_long_sums_may_be_added_up_in_turn(
     model = operation(tmp_path / "wide.onnx", batch=2)
     assert deviation(backend, model, model).ratio < 0.8
     reference = own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32))
-    total: AnyArray = np.zeros((2, 8), np.float32)
-    for column, row in zip(model.arrays(Draw(Dtype.FLOAT32))["input:x"].T, weights, strict=True):
-        total += column[:, None] * row
-    found = output_deviation(model, {"product": total}, reference.expected, reference.tolerance)
+    sums = {"product": in_turn(model.arrays(Draw(Dtype.FLOAT32))["input:x"], weights)}
+    found = output_deviation(model, sums, reference.expected, reference.tolerance)
     assert found.ratio < 0.8
 
 

@@ -31,6 +31,7 @@ from benchbench.worker.verify import Deviation, Reference, output_deviation, out
 from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in
 from benchbench.workloads.base import Draw
 from tests.own_mutants import ALL, MODELS, MUTANTS
+from tests.verifying import in_turn
 
 OWN = Path(__file__).parent / "own"
 pytestmark = [pytest.mark.real]
@@ -82,22 +83,19 @@ def test_right_engines_are_well_within_and_every_wrong_one_is_beyond() -> None:
     assert min(wrong.values()) > 2, wrong
 
 
-def in_turn(module: Any) -> Any:
+def added_in_turn(module: Any) -> Any:
     """A layer whose products are added up one after the other, as a plain loop does."""
 
     class InTurn(nn.Module):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            total = torch.zeros(len(x), len(module.weight))
-            for terms in (x.T[:, :, None] * module.weight.T[:, None, :]).unbind():
-                total += terms
-            return total + module.bias
+            return torch.from_numpy(in_turn(x.numpy(), module.weight.detach().numpy().T)) + module.bias
 
     return InTurn()
 
 
 def test_long_sums_may_be_added_up_in_turn() -> None:
     wide = the_model("wide")
-    assert deviation(wide, in_turn).ratio < 0.8
+    assert deviation(wide, added_in_turn).ratio < 0.8
     assert deviation(wide).ratio < 0.8
     assert min(deviation(wide, each).ratio for each in ALL) > 2
 

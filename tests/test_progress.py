@@ -12,7 +12,7 @@ import pytest
 from benchbench.cli.live import Lines
 from benchbench.documents.plan import left_out_of
 from benchbench.format import at_words
-from benchbench.model.case import COUNTERPART, LeftOut
+from benchbench.model.case import LeftOut
 from benchbench.model.run import Partner, RunInfo
 from benchbench.model.status import Status
 from benchbench.running.observer import duration, line
@@ -60,7 +60,8 @@ def two_sides(*pairs: tuple[LeftOut, LeftOut]) -> list[RunInfo]:
 def test_a_case_that_two_sides_leave_out_is_told_once_with_the_side_that_cannot_run_it() -> None:
     other = a_case(mode="compile", device="cuda:0")
     both = a_left_out(), a_left_out(case=other)
-    one = a_left_out(reason=f"{COUNTERPART}no GPU"), a_left_out(case=other, reason="no GPU")
+    waits = a_left_out(status=Status.SKIPPED, reason="its counterpart cannot run: no GPU")
+    one = waits, a_left_out(case=other, reason="no GPU")
     each = a_left_out(reason="no"), a_left_out(case=other, reason="never")
     assert left_out_of(two_sides(both, both)) == [
         "left out: 2 on torch:cuda:0, unavailable: this torch is a CPU build"

@@ -23,7 +23,7 @@ from benchbench.documents.short_names import case_cells
 from benchbench.errors import UnreadableInput
 from benchbench.format import count_of, size
 from benchbench.machine.environment import fingerprint, machine
-from benchbench.model.case import COUNTERPART, Case, LeftOut
+from benchbench.model.case import Case, LeftOut
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
@@ -127,7 +127,7 @@ def left_out_of(infos: Sequence[RunInfo]) -> list[str]:
         own = [
             (f"{each.case.target}:{each.case.device}", side, f"{each.status}: {each.reason}")
             for side, each in zip(SIDES, pair, strict=True)
-            if not each.reason.startswith(COUNTERPART)
+            if each.status is not Status.SKIPPED  # whose counterpart tells why
         ]
         alike = len({(place, why) for place, _, why in own}) < len(own)
         told = [f"on {place}, {why}" if alike else f"on {place} ({side}), {why}" for place, side, why in own]

@@ -218,17 +218,7 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
         sizes, shade = [point.size for point in sweep.points], colour(sweep.backend)
         values = [point.value for point in sweep.points]
         axes.plot(sizes, values, linewidth=1.2, color=shade)
-        for is_open in (True, False):
-            own = [point for point in sweep.points if point.is_open == is_open]
-            axes.plot(
-                [point.size for point in own],
-                [point.value for point in own],
-                linestyle="",
-                marker=marker,
-                markersize=4,
-                color=shade,
-                markerfacecolor="white" if is_open else shade,
-            )
+        _draw_marks(axes, [(each.size, each.value, each.is_open) for each in sweep.points], marker, shade)
         axes.plot(
             [], [], marker=marker, markersize=4, linewidth=1.2, color=shade, label=label_of(sweep.label)
         )
@@ -245,6 +235,21 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
     axes.set_axisbelow(True)
     if panel.sweeps:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
+
+
+def _draw_marks(axes: Axes, places: Sequence[tuple[float, float, bool]], marker: str, shade: str) -> None:
+    """A mark at each place, whose third part says whether it decides nothing: it is hollow then."""
+    for hollow in (True, False):
+        own = [(x, y) for x, y, is_open in places if is_open == hollow]
+        axes.plot(
+            [x for x, _ in own],
+            [y for _, y in own],
+            linestyle="",
+            marker=marker,
+            markersize=4,
+            color=shade,
+            markerfacecolor="white" if hollow else shade,
+        )
 
 
 def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
@@ -281,17 +286,8 @@ def draw_roofline(axes: Axes, panel: Roofline) -> None:
     for name, backend in alternatives(panel).items():
         number = used[backend] = used.get(backend, -1) + 1
         marker, shade = MARKERS[number % len(MARKERS)], colour(backend)
-        for is_open in (True, False):
-            own = [each for each in panel.points if (each.label, each.is_open) == (name, is_open)]
-            axes.plot(
-                [each.flops_per_byte for each in own],
-                [each.value for each in own],
-                linestyle="",
-                marker=marker,
-                markersize=4,
-                color=shade,
-                markerfacecolor="white" if is_open else shade,
-            )
+        own = [(each.flops_per_byte, each.value, each.is_open) for each in panel.points if each.label == name]
+        _draw_marks(axes, own, marker, shade)
         if backend:
             axes.plot([], [], linestyle="", marker=marker, markersize=4, color=shade, label=label_of(name))
     axes.set_xlim(left, right)

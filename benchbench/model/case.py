@@ -199,9 +199,6 @@ def last_names(names: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-COUNTERPART = "its counterpart cannot run: "  # how the reason begins where the other side has one
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """A case that was asked for and cannot run here, and why."""

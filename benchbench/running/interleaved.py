@@ -12,7 +12,7 @@ from benchbench.environments.targets import absolute_interpreters, targets
 from benchbench.launch import catalogue
 from benchbench.launch.project import user_code
 from benchbench.machine.environment import machine
-from benchbench.model.case import COUNTERPART, Case, LeftOut
+from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo
@@ -193,5 +193,5 @@ def _why_not(case: Case, probes: Sequence[Probe], variant: Variant) -> Obstacle 
 
 def _left_out(pair: Pair, obstacles: Sequence[Obstacle | None], side: int) -> LeftOut:
     own, other = obstacles[side], obstacles[1 - side]
-    found = own or Obstacle(Status.SKIPPED, f"{COUNTERPART}{other.reason if other else ''}")
+    found = own or Obstacle(Status.SKIPPED, f"its counterpart cannot run: {other.reason if other else ''}")
     return LeftOut(case=pair[side], status=found.status, reason=found.reason)

@@ -185,14 +185,19 @@ def called(model: Any, given: Any) -> Any:
 
 def takes_one(model: Any) -> bool:
     """Whether all inputs are one argument."""
-    import keras
-
-    if isinstance(model, keras.Sequential) or type(model).__name__ == "Functional":
+    if _is_graph(model):
         return True
     parameters = inspect.signature(model.call).parameters.values()
     kinds = [each.kind for each in parameters]
     own = [each for each in parameters if each.name not in CONTEXT]
     return len(own) == 1 and inspect.Parameter.VAR_POSITIONAL not in kinds
+
+
+def _is_graph(model: Any) -> bool:
+    """Whether it is layers put together, not a class of the user's own."""
+    import keras
+
+    return isinstance(model, keras.Sequential) or type(model).__name__ == "Functional"
 
 
 def made_inputs(
@@ -257,9 +262,7 @@ def _given(spec: ModelSpec, params: Mapping[str, Scalar], model: Any, number: in
 
 def _parameters(model: Any) -> list[str]:
     """What a model calls its arguments, in order."""
-    import keras
-
-    if model.built and (isinstance(model, keras.Sequential) or type(model).__name__ == "Functional"):
+    if model.built and _is_graph(model):
         return [each.name for each in model.inputs]
     return parameters_of(model.call, without=CONTEXT)
 
