@@ -15,6 +15,7 @@ import pytest
 
 from benchbench import registry
 from benchbench.backends.base import Backend
+from benchbench.launch.model_objects import written
 from benchbench.launch.own_models import with_kind
 from benchbench.model.case import Dtype
 from benchbench.model.own import JAX, KERAS, TORCH, ModelSpec, kind_of_version, parse_spec
@@ -206,6 +207,42 @@ def test_a_saved_keras_model_is_verified_with_the_weights_that_it_has(tmp_path: 
     assert any(np.array_equal(each, last + np.arange(10)) for each in weights)
     assert 0 < deviation(model).ratio < 0.8
     assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_layers_that_say_their_dtype_because_they_were_saved_compute_in_the_one_asked_for() -> None:
+    keras = pytest.importorskip("keras")
+    pytest.importorskip("cloudpickle")
+    made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="kept")])
+    with written("in_memory", made, lambda batch=2: np.ones((batch, 4), "float32"), {}) as file:
+        spec = with_kind(parse_spec(file.name, str(file.parent)))
+        model = KerasInference(spec, {**keras_model.load(spec).sizes})
+        for dtype in ("float32", "bfloat16"):
+            built = keras_model.built(spec, model.sizes, dtype)
+            assert [each.compute_dtype for each in built.layers] == [dtype]
+        weights = [each for name, each in model.made_weights().items() if "kernel" in name]
+        assert np.array_equal(weights[0], keras_model.as_array(made.layers[0].kernel.value))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("library", ["", "flax"])
+def test_jax_functions_that_live_in_memory_are_measured_with_the_parameters_that_they_have(
+    library: str,
+) -> None:
+    pytest.importorskip("cloudpickle")
+    pytest.importorskip("jax")
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+    given: Any = (lambda params, x: x @ params["weight"], {"weight": weight})
+    if library:
+        nnx = pytest.importorskip("flax.nnx")
+        given = nnx.Linear(4, 3, use_bias=False, rngs=nnx.Rngs(0))
+        given.kernel[...] = weight
+    with written(f"in_memory_of_{library or 'jax'}", given, np.ones((2, 4), "float32"), {}) as file:
+        model = JaxInference(with_kind(parse_spec(file.name, str(file.parent))), {})
+        assert (model.graph["parameters"], model.graph["flops"]) == (12, 2 * 2 * 4 * 3)
+        kept = [each for name, each in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]
+        assert np.array_equal(kept[0], weight)
 
 
 def own_exact(model: OwnOperation) -> Any:

@@ -90,12 +90,14 @@ def run_model(
     observer: RunObserver | None = None,
     **given: Unpack[MeasureKeywords],
 ) -> Run:
-    """Measure a torch module that lives in memory, as in a notebook; as `run` does one of a file.
+    """Measure a model that lives in memory, as in a notebook; as `run` does one of a file.
 
-    `inputs`: a function whose parameters are sizes, or what it would return: a tensor, a tuple, or a dict,
-    passed by keyword. `name`: what its cases are called. `loss`, `targets`, `optimizer`: as a file defines
-    them, for a step of its training. All of it is sent by value (cloudpickle), from which each process makes
-    it anew; so its run cannot be resumed. The other keywords are those of `run`.
+    `module`: a torch module, a Keras model or the class of one, a module of flax or equinox, or a pair of a
+    JAX function, or a module of flax's linen, and its parameters. `inputs`: a function whose parameters are
+    sizes, or what it would return: a tensor, a tuple, or a dict, passed by keyword. `name`: what its cases
+    are called. `loss`, `targets`, `optimizer`: as a file defines them, for a step of its training. All of
+    it is sent by value (cloudpickle), from which each process makes it anew; so its run cannot be resumed.
+    The other keywords are those of `run`.
 
     Raises UsageError for what cannot be sent, too, NothingToMeasure, CannotWrite.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -52,6 +53,8 @@ KINDS: Mapping[str, ModelKind] = MappingProxyType(
         ONNX: ModelKind("file of ONNX", ("onnx",), "counted from its products and convolutions", "own-onnx"),
     }
 )
+# Where the classes of JAX modules are, which hold their parameters or make them from a random key.
+MODULES_OF_JAX = (("equinox", "Module"), ("flax.nnx", "Module"), ("flax.linen", "Module"))
 KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, PROGRAM: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
 FILES = (SOURCE, *KIND_OF_FILE)
 
@@ -103,6 +106,11 @@ class ModelSpec:
         """As it is shown: `my_model.py:Model`."""
         name = PurePath(self.file).name if self.file else self.module
         return f"{name}:{self.attribute}" if self.attribute else name
+
+
+def classes_imported(places: Sequence[tuple[str, str]]) -> tuple[type, ...]:
+    """The classes at these places, module and name, of the libraries that this process has imported."""
+    return tuple(getattr(sys.modules[module], name) for module, name in places if module in sys.modules)
 
 
 def other_than_file(floats: str, dtype: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
-from benchbench.model.own import ModelSpec
+from benchbench.model.own import MODULES_OF_JAX, ModelSpec, classes_imported
 from benchbench.worker.own import given_inputs
 from benchbench.worker.own.source import (
     Loaded,
@@ -55,7 +55,7 @@ def use_cpu() -> None:
 def load(spec: ModelSpec) -> Loaded:
     """Import what the spec names, once in a process. Raises ModelMistake, and whatever the file raises."""
     with in_folder(spec):
-        module, sought = imported(spec), Sought(_module_kinds(), "JAX function or module")
+        module, sought = imported(spec), Sought(classes_imported(MODULES_OF_JAX), "JAX function or module")
         name, found = sought.named_in(module, spec)
         inputs = getattr(module, "inputs", None)
         if not callable(inputs):
@@ -76,14 +76,6 @@ def _factory(found: Any, name: str, params: Any) -> tuple[Callable[..., Any], Ma
     if not inspect.isroutine(found) and not inspect.isclass(found):
         return lambda: found, {}
     return _keyed(found), sizes_of(_signed(found), name, (KEY, RNGS, "self"))
-
-
-def _module_kinds() -> tuple[type, ...]:
-    """The classes of modules of the libraries that have been imported."""
-    import sys
-
-    places = (("equinox", "Module"), ("flax.nnx", "Module"), ("flax.linen", "Module"))
-    return tuple(getattr(sys.modules[name], kind) for name, kind in places if name in sys.modules)
 
 
 def _with_params(model: Any, params: Any) -> Callable[..., tuple[Any, Any]]:

@@ -150,11 +150,19 @@ def built(
 ) -> Any:
     """A model at these parameters whose layers have this dtype, with its weights; see `layers_in`.
 
-    A saved model's layers ask for the dtype that it was saved in, so they are widened or narrowed as well.
+    A saved model's layers ask for the dtype that it was saved in, and so do those of a file that loads one,
+    or of a model that lived in memory: they are widened or narrowed as well.
     """
+    model = _made(spec, params, dtype, seed, widens=widens)
+    if dtype == FLOAT32 or widens or any(each.compute_dtype == dtype for each in _weighted(model)):
+        return model
+    return _made(spec, params, dtype, seed, widens=True)
+
+
+def _made(spec: ModelSpec, params: Mapping[str, Scalar], dtype: str, seed: int, *, widens: bool) -> Any:
     import keras
 
-    with layers_in(dtype, widens=widens or (spec.is_saved and dtype != FLOAT32)):
+    with layers_in(dtype, widens=widens):
         loaded = load(spec, f"{dtype} throughout" if widens else dtype)
         own = {name: value for name, value in params.items() if name in loaded.sizes_of_model}
         with in_folder(spec):
@@ -170,6 +178,11 @@ def built(
             flat = [keras.ops.convert_to_tensor(each) for each in keras.tree.flatten(given)]
             called(model, keras.tree.pack_sequence_as(given, flat))
     return model
+
+
+def _weighted(model: Any) -> list[Any]:
+    """Its layers that have weights of their own, which are what computes most."""
+    return [each for each in model._flatten_layers(include_self=False) if each._trainable_variables]
 
 
 def called(model: Any, given: Any) -> Any:
