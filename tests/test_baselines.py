@@ -333,8 +333,9 @@ def test_the_spread_shown_is_that_between_sessions(tmp_path: Path) -> None:
     assert row["spread"] == pytest.approx(0.0674, rel=1e-3)
     assert (row["sessions"], row["processes"]) == (2, 6)
     assert rendered(document) == snapshot("""\
-MACHINE       CASE                                          LATENCY_S  SPREAD  SESSIONS  PROCESSES  NOTE
-d1b851427635  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  1.05 ms    6.74 %  2         6
+Example CPU, 2 threads, 8 GiB, d1b851427635: 2 sessions
+CASE                                          LATENCY_S  SPREAD  SESSIONS  PROCESSES  NOTE
+gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  1.05 ms    6.74 %  2         6
 """)
 
 

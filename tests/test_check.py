@@ -278,7 +278,7 @@ def test_a_new_case_is_told_and_one_that_the_run_did_not_plan_makes_it_incomplet
         (
             MissingRecords(
                 case="gemm(m=1)/float32/eager@torch:cpu",
-                reason="the baseline has it, but the plan of the run does not",
+                reason="in the baseline, but not in the plan of the run",
             ),
         )
     )
@@ -847,13 +847,13 @@ new           gemm(kind=new)/float32/eager@torch:cpu
 
 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
 could have detected, 4 times in 5: a change of 5.32 % in the median case, of 97.1 % in each
-INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: the baseline has it, but the plan of the run does not
+INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: in the baseline, but not in the plan of the run
 FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
 BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
 NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
 PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5%)
-INCONCLUSIVE 2 of 10: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
-INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 process
+INCONCLUSIVE 1 of 10: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
+INCONCLUSIVE 1 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 process
 to decide it now: accelbench check --baseline main --ab rev:COMMIT
 """)  # noqa: E501
 
@@ -862,13 +862,13 @@ def test_markdown_has_the_conclusion_first() -> None:
     assert shown_as("markdown", Gate(name="main", found=every_verdict())) == snapshot("""\
 ## Check against main
 
-- INCOMPLETE: gemm(kind=gone)/float32/eager@\u200btorch:cpu: the baseline has it, but the plan of the run does not
+- INCOMPLETE: gemm(kind=gone)/float32/eager@\u200btorch:cpu: in the baseline, but not in the plan of the run
 - FAIL 1 of 5: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5%)
 - BROKEN: gemm(kind=broken)/float32/eager@\u200btorch:cpu: crashed: a \\| b
 - NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
 - PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@\u200btorch:cpu: 199 % slower (limit 5%)
-- INCONCLUSIVE 2 of 10: gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
-- INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 process
+- INCONCLUSIVE 1 of 10: gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
+- INCONCLUSIVE 1 of 10: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 process
 - to decide it now: accelbench check --baseline main --ab rev:COMMIT
 
 - baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB

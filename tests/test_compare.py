@@ -597,6 +597,8 @@ def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
     assert {each.verdict for each in found.verdicts} == set(Verdict) - {Verdict.PROVISIONAL}  # a gate's
     assert shown_as("terminal", found, comparison.select_verdicts(found, (), "ratio")) == snapshot("""\
+1 of 9 cases slower, 1 faster, 1 broken; 3 cannot be told
+
 ref: run REF, 2026-01-02T03:04:05Z
 new: run NEW, 2026-01-02T03:04:05Z
 latency_s, lower is better; threshold 3%
@@ -641,6 +643,8 @@ def test_markdown_is_a_table_to_paste() -> None:
     shown = comparison.select_verdicts(found, {Verdict.SLOWER, Verdict.BROKEN}, "case")
     assert shown_as("markdown", found, shown) == snapshot("""\
 ## Comparison of NEW with REF
+
+- 1 of 9 cases slower, 1 faster, 1 broken; 3 cannot be told
 
 - ref: run REF, 2026-01-02T03:04:05Z
 - new: run NEW, 2026-01-02T03:04:05Z

@@ -291,7 +291,7 @@ resnet50  batch=64 · float32 · cpu
 
 ¹ still warming up when measured, in 3 of 3 rounds
 ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB;
-try batch=32
+  try batch=32
 ? cannot tell: what differs between rounds, others, or warming up may explain it
 left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 no room for FLOP/s: widen the terminal, or choose by --columns
@@ -313,13 +313,13 @@ resnet50  batch=64 · float32 · cpu
 
 ¹ still warming up when measured, in 3 of 3 rounds
 ² out_of_memory: worker killed by signal 9: needs about 31
-GiB, limit 23 GiB; try batch=32
+  GiB, limit 23 GiB; try batch=32
 ? cannot tell: what differs between rounds, others, or
-warming up may explain it
+  warming up may explain it
 left out 2×: torch cuda:0 eager: unavailable, this torch is
-a CPU build
+  a CPU build
 no room for FLOP/s, memory: widen the terminal, or choose by
---columns
+  --columns
 """)
 
 

@@ -215,7 +215,7 @@ def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
     found = bench.check("latest", code=11)
     assert found["conclusions"] == [
         "NOT COMPARABLE: no case could be tested",
-        "INCOMPLETE: 2 cases: the baseline has it, but the plan of the run does not",
+        "INCOMPLETE: 2 cases: in the baseline, but not in the plan of the run",
     ]
 
 

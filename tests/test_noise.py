@@ -154,7 +154,8 @@ def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Pa
     suite.write_text('description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "gemm"\n')
     arguments = ("doctor", "--aa", "small.toml", "-b", "fake", "-d", "cpu")
     shown = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="").stdout
-    assert shown.endswith("0 alarms in 1 case at 3.00 %\nsuggested: --threshold 3%\n")
+    assert shown.startswith("0 alarms in 1 case at 3.00 %\n")
+    assert shown.endswith("suggested: --threshold 3%\n")
     told = accelbench(*arguments, "--format", "json", cwd=tmp_path, ACCELBENCH_WORKLOADS="").stdout
     found = json.loads(told)
     assert (found["alarms"], found["suggested_threshold"]) == (0, 0.03)

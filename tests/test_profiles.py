@@ -193,6 +193,8 @@ def test_a_table_shows_the_top_operators_the_rest_and_the_idle_time() -> None:
         traces=("gemm.trace.json.gz", "gemm.xplane.pb.gz"),
     )
     assert rendered(profile_document([found], 1, HERE)) == snapshot("""\
+aten::convolution takes 60.0 % of a step of 10.0 ms
+
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
 torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps
 without the profiler: 9.80 ms just before, 10.0 ms when it was timed
@@ -212,6 +214,8 @@ def test_a_table_of_a_device_shows_the_host_and_the_longest_kernel() -> None:
     launched = an_operator("aten::mm", 0.01, device_self_s=0.09, device_total_s=0.09, kernels=("sm90_gemm",))
     found = a_table(launched, on_device=True)
     assert rendered(profile_document([found], 5, HERE)) == snapshot("""\
+aten::mm takes 90.0 % of a step of 10.0 ms
+
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
 torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps
 without the profiler: 9.80 ms just before, 10.0 ms when it was timed
@@ -227,6 +231,8 @@ def test_work_that_several_targets_did_is_set_side_by_side_by_kind() -> None:
     jax = a_table(an_operator("convolution (ynn_fusion)", 0.05), case=a_case(backend="jax", mode="jit"))
     document = profile_document([a_table(), jax], 5, HERE)
     assert rendered(replace(document, tables=document.tables[-1:])) == snapshot("""\
+the largest part of a step: convolution in 2 of 2 cases
+
 gemm(m=64,n=64,k=64)/float32, by kind
 KIND         EAGER@TORCH:CPU   JIT@JAX:CPU
 convolution  7.00 ms (70.0 %)  5.00 ms (50.0 %)
@@ -247,6 +253,8 @@ def test_a_difference_shows_both_sides_and_how_much_is_explained() -> None:
         step_s=(),
     )
     assert rendered(differences_document([difference(ref, new)], 1)) == snapshot("""\
+a step of 10.0 ms → 14.0 ms, +4.00 ms, most by clamp: +4.00 ms
+
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
 profiled: a step of 10.0 ms → 14.0 ms, +4.00 ms (+40.0 %)
 timed: a step of 10.0 ms → 14.1 ms, +4.10 ms

@@ -101,7 +101,7 @@ def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> D
     return Document(
         name="compare",
         title=f"Comparison of {found.new.info.id} with {found.ref.info.id}",
-        headline=headline(found),
+        answer=(Cell((headline(found),)),),
         facts=tuple(_facts(found)),
         tables=(table(rows, COLUMNS, layout=Layout.PARAGRAPHS),) if rows else (),
         notes=tuple(_summary(found)),

@@ -12,28 +12,48 @@ from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise, suggested
 from benchbench.diagnosis.selftest import Result
-from benchbench.documents.document import Cell, Content, Document, Tone, number, number_or_dash, table
+from benchbench.documents.document import (
+    Cell,
+    Column,
+    Content,
+    Document,
+    Layout,
+    Tone,
+    number,
+    number_or_dash,
+    table,
+)
 from benchbench.format import count_of, percent
 from benchbench.judging.comparison import THRESHOLD
 from benchbench.machine.peaks import peaks
 from benchbench.model.case import Dtype
 
+COLUMNS = (
+    *map(Column, ("status", "check", "seen")),
+    Column("effect", line=1, label="effect:"),
+    Column("remedy", line=2, label="remedy:"),
+)
 TONES = {Level.OK: Tone.GOOD, Level.WARNING: Tone.WARNING, Level.PROBLEM: Tone.BAD}  # every other: plain
 
 MOST_TOLD = 3  # rates in a headline
 
 
 def findings_document(findings: Sequence[Finding]) -> Document:
-    """A row per check, with what to do where something is wrong; then how many there are of each."""
+    """How many there are of each level; a row per check, with what to do where something is wrong."""
     counts = Counter(each.status for each in findings)
-    summary = ", ".join(f"{counts[level]} {level}" for level in Level if counts[level])
+    summary = ", ".join(_counted(counts[level], level) for level in Level if counts[level])
     return Document(
         name="doctor",
         title="What spoils measurements on this machine",
-        headline=summary,
-        tables=(table(map(_finding, findings), notes=[summary]),),
+        answer=(Cell((summary,)),),
+        tables=(table(map(_finding, findings), COLUMNS, layout=Layout.PARAGRAPHS),),
         data={"findings": [asdict(each) for each in findings]},
     )
+
+
+def _counted(count: int, level: Level) -> str:
+    """`2 warnings`, `5 unknown`: a noun is counted, an adjective is not."""
+    return count_of(count, level) if level in (Level.PROBLEM, Level.WARNING) else f"{count} {level}"
 
 
 def _finding(found: Finding) -> dict[str, Content]:
@@ -84,13 +104,13 @@ def _of_datasheet(ceiling: Ceiling) -> float | None:
 
 
 def selftest_document(results: Sequence[Result], notes: Sequence[str]) -> Document:
-    """A row per result, then how many passed."""
+    """How many passed, then a row per result."""
     count = sum(each.passed for each in results)
     return Document(
         name="selftest",
         title="Are measurements right here?",
-        headline=f"{count} of {len(results)} pass",
-        tables=(table(map(_result, results), notes=[*notes, f"{count} of {len(results)} pass"]),),
+        answer=(Cell((f"{count} of {len(results)} pass",)),),
+        tables=(table(map(_result, results), notes=notes),),
         data={"results": [asdict(each) for each in results], "notes": notes},
     )
 
@@ -112,14 +132,14 @@ def _result(found: Result) -> dict[str, Content]:
 
 
 def noise_document(noise: Sequence[Noise]) -> Document:
-    """A row per case, the alarms, and the threshold suggested."""
+    """The alarms, a row per case, and the threshold suggested."""
     alarms = sum(each.alarm for each in noise)
     summary = f"{count_of(alarms, 'alarm')} in {count_of(len(noise), 'case')} at {percent(THRESHOLD)}"
     return Document(
         name="noise",
         title="A suite against itself",
-        headline=summary,
-        tables=(table(map(_noise, noise), notes=[summary, _suggestion(noise)]),),
+        answer=(Cell((summary,)),),
+        tables=(table(map(_noise, noise), notes=[_suggestion(noise)]),),
         data={
             "cases": [asdict(each) for each in noise],
             "alarms": alarms,

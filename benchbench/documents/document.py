@@ -187,6 +187,7 @@ def table(
     *,
     layout: Layout = Layout.GRID,
     title: str = "",
+    short_title: str = "",
     facts: Iterable[str] = (),
     notes: Iterable[str] = (),
 ) -> Table:
@@ -198,6 +199,7 @@ def table(
         rows=tuple(tuple(cell(row.get(column.name)) for column in known) for row in rows),
         layout=layout,
         title=title,
+        short_title=short_title,
         facts=tuple(facts),
         notes=tuple(notes),
     )

@@ -299,10 +299,10 @@ def conclusions(gate: Gate) -> list[Cell]:
     behind = endings(gate.found)
     lines = [Cell((_passed(gate.found),), Tone.GOOD)] if _passes(gate) else []
     for each, causes in behind.items():
-        total = len(gate.found.findings) if each is Ending.INCONCLUSIVE else gate.found.tested
-        share = f" {len(causes)} of {total}" if each in COUNTED else ""
         tone = Tone.WARNING if each is Ending.INCONCLUSIVE and not gate.strict else Tone.BAD
-        lines += [Cell((f"{TITLES[each]}{share}: {text}",), tone) for text in _told(each, causes)]
+        for count, text in _told(each, causes):
+            share = f" {count} of {_total(gate.found, each)}" if each in COUNTED else ""
+            lines.append(Cell((f"{TITLES[each]}{share}: {text}",), tone))
     return [*lines, *(Cell((line,)) for line in (*_after_upgrade(gate), *_decided_by_code(gate, behind)))]
 
 
@@ -318,19 +318,23 @@ def _passed(found: GateResult) -> str:
     return f"PASS: no regression in {count}{f' of {found.tested}' if count < found.tested else ''}"
 
 
-def _told(ending: Ending, causes: Sequence[Cause]) -> list[str]:
+def _total(found: GateResult, ending: Ending) -> int:
+    return len(found.findings) if ending is Ending.INCONCLUSIVE else found.tested
+
+
+def _told(ending: Ending, causes: Sequence[Cause]) -> list[tuple[int, str]]:
+    """How many cases, and what is said of them: all that became worse, else those of each reason."""
     if ending is Ending.NOTHING_TESTED:
-        return ["no case could be tested"]
+        return [(0, "no case could be tested")]
     if ending in (Ending.REGRESSED, Ending.PROVISIONAL):
-        return [_complaint(each) for each in causes if isinstance(each, CaseFinding)]
+        return [(len(causes), _complaint(each)) for each in causes if isinstance(each, CaseFinding)]
     reasons: dict[str, list[str]] = {}
     for each in causes:
         reasons.setdefault(each.reason, []).append(each.case)
     told = []
     for reason, cases in reasons.items():
-        whose = cases[0] if len(cases) == 1 else f"{len(cases)} cases"
-        all_alike = ending in COUNTED and len(cases) == len(causes) > 1
-        told.append(reason if all_alike else f"{whose}: {reason}")
+        several = "" if ending in COUNTED else f"{len(cases)} cases: "
+        told.append((len(cases), (f"{cases[0]}: " if len(cases) == 1 else several) + reason))
     return told
 
 
@@ -399,16 +403,24 @@ def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
 
 
 def baseline_document(name: str, sessions_by_machine: SessionsByMachine, metric: Metric) -> Document:
-    """A row per machine and case: the geometric mean of its sessions, and how much they differ."""
+    """A table per machine: of each case the geometric mean of its sessions, and how much they differ."""
     fields = [
         {"machine": machine, "case": case, **_sessions_summary(sides, metric)}
         for machine, sessions in sessions_by_machine.items()
         for case, sides in _sides_by_case(sessions).items()
     ]
+    names = case_cells(each["case"] for each in fields)
+    tables = (
+        table(
+            (_baseline_row(each, names, metric) for each in fields if each["machine"] == machine),
+            title=f"{hardware(sessions[-1].machine)}, {machine}: {count_of(len(sessions), 'session')}",
+        )
+        for machine, sessions in sessions_by_machine.items()
+    )
     return Document(
         name="baseline",
         title=f"Baseline {name}",
-        tables=(table(_baseline_row(each, metric) for each in fields),),
+        tables=tuple(tables),
         data=fields,
     )
 
@@ -429,10 +441,9 @@ def accepted_lines(name: str, done: Acceptance) -> list[str]:
     return [visible(line) for line in lines]
 
 
-def _baseline_row(fields: Mapping[str, Any], metric: Metric) -> dict[str, Content]:
+def _baseline_row(fields: Mapping[str, Any], names: Mapping[str, Cell], metric: Metric) -> dict[str, Content]:
     return {
-        "machine": fields["machine"],
-        "case": fields["case"],
+        "case": names[fields["case"]],
         metric.name: number_or_dash(fields["value"], metric.unit),
         "spread": number_or_dash(fields["spread"], "%"),
         "sessions": fields["sessions"],

@@ -22,6 +22,7 @@ from benchbench.documents.document import (
     number,
     table,
 )
+from benchbench.documents.short_names import case_cells
 from benchbench.judging.change_points import SHORTEST, Change
 from benchbench.judging.series import Point, SharedChange, Trend, shared_changes
 from benchbench.store.naming import short
@@ -53,6 +54,7 @@ def history_document(trends: Sequence[Trend], where: str = "") -> Document:
     """
     span = max([LEAST_SPAN, *map(_span, trends)])
     events = shared_changes(trends)
+    names = case_cells(trend.case for trend in trends)
     shared = {
         (case, change.index): event
         for event in events
@@ -61,8 +63,8 @@ def history_document(trends: Sequence[Trend], where: str = "") -> Document:
     return Document(
         name="history",
         title="History",
-        headline=_headline(trends),
-        tables=tuple(_table(trend, span, shared) for trend in trends),
+        answer=(Cell((_answer(trends),)),),
+        tables=tuple(_table(trend, names[trend.case].short, span, shared) for trend in trends),
         plots=(_plot(trends),),
         notes=(*_notes(trends, events, span), *_too_few(trends, where)),
         data=[_fields(trend) for trend in trends],
@@ -70,7 +72,7 @@ def history_document(trends: Sequence[Trend], where: str = "") -> Document:
     )
 
 
-def _headline(trends: Sequence[Trend]) -> str:
+def _answer(trends: Sequence[Trend]) -> str:
     """`2 of 14 cases became slower, 1 faster`: by their last change."""
     last = [trend.history.changes[-1].direction for trend in trends if trend.history.changes]
     if not trends:
@@ -122,13 +124,14 @@ def _span(trend: Trend) -> float:
     return max(shown) - min(shown)
 
 
-def _table(trend: Trend, span: float, shared: Shared) -> Table:
-    points = trend.points
+def _table(trend: Trend, short_name: str, span: float, shared: Shared) -> Table:
+    points, of = trend.points, f"{trend.metric.name}, {_count(trend)}"
     spark = sparkline([point.value for point in points], span)
     untagged = f"left out: {fmt.count_of(len(trend.untagged), 'run')} without the tag {trend.by}"
     return table(
         _events(trend, shared),
-        title=f"{trend.case}  {trend.metric.name}, {_count(trend)}",
+        title=f"{trend.case}  {of}",
+        short_title=f"{short_name}  {of}" if short_name else "",
         facts=[f"{spark}  {_ends([_value(trend, point) for point in points], ' → ')}"],
         notes=[untagged] if trend.untagged else [],
     )

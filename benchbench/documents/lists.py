@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,7 +48,7 @@ def list_document(what: str, results: Path) -> Document:
     """What `accelbench list WHAT` answers, unless it is of runs; times of suites follow from `results`."""
     if what == "suites":
         return suites_document(results)
-    return _document(what, what.capitalize(), LISTS[what]())
+    return _document(what, what.capitalize(), LISTS[what](), NOTES.get(what, ()))
 
 
 def devices_document(probes: Sequence[Probe]) -> Document:
@@ -56,8 +56,8 @@ def devices_document(probes: Sequence[Probe]) -> Document:
     return _document("devices", "Devices", [row for probe in probes for row in _devices(probe)])
 
 
-def _document(name: str, title: str, rows: Rows) -> Document:
-    return Document(name=name, title=title, tables=(document.table(rows),), data=rows)
+def _document(name: str, title: str, rows: Rows, notes: Iterable[str] = ()) -> Document:
+    return Document(name=name, title=title, tables=(document.table(rows, notes=notes),), data=rows)
 
 
 def _devices(probe: Probe) -> Rows:
@@ -100,12 +100,11 @@ def _backends() -> Rows:
     rows = []
     for name in registry.entry_names("benchbench.backends"):
         kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
-        without = f"{', '.join(kind.not_measured)}: {WHY_NOT_MEASURED}" if kind.not_measured else ""
         rows.append(
             {
                 "backend": name,
                 "modes": ", ".join(kind.modes),
-                "not supported": without,
+                "not supported": ", ".join(kind.not_measured),
                 "summary": kind.summary,
             }
         )
@@ -144,6 +143,7 @@ def _set(name: str, images: str = "–", classes: str = "–", note: str = "") -
     return {"source": name, "images": images, "classes": classes, "note": note}
 
 
+NOTES = {"backends": (f"not supported: {WHY_NOT_MEASURED}",)}
 LISTS: dict[str, Callable[[], Rows]] = {
     "workloads": _workloads,
     "backends": _backends,

@@ -16,7 +16,7 @@ from benchbench.profiling.tables import OperatorRow, OperatorTable
 SCHEMA = 1  # of the JSON. 1: first
 IDLE = "no operator"
 NOISE = 0.02  # of a step: what two runs of the same differ by, and no operator explains
-MOST_TOLD = 3  # differences in a headline
+MOST_TOLD = 3  # differences in an answer
 LONGEST_NAME = 60  # characters of a device kernel: C++ templates have hundreds
 Cells = dict[str, Content]
 
@@ -29,7 +29,7 @@ def profile_document(tables: Sequence[OperatorTable], top: int, traces: Path) ->
     return Document(
         name="profile",
         title="Profile",
-        headline=_finding(tables),
+        answer=_answer(_finding(tables)),
         tables=(
             *(each for table in tables for each in (_operators(table, top, traces), *_ranks(table))),
             *(_by_kind(work, same) for work, same in works.items() if len(same) > 1),
@@ -43,10 +43,14 @@ def differences_document(differences: Sequence[ProfileDifference], top: int) -> 
     return Document(
         name="profile",
         title="Difference of two profiles",
-        headline="; ".join(map(_change_in_words, differences[:MOST_TOLD])),
+        answer=_answer("; ".join(map(_change_in_words, differences[:MOST_TOLD]))),
         tables=tuple(_difference(each, top) for each in differences),
         data={"schema": SCHEMA, "differences": [asdict(each) for each in differences]},
     )
+
+
+def _answer(told: str) -> tuple[Cell, ...]:
+    return (Cell((told,)),) if told else ()
 
 
 def _finding(tables: Sequence[OperatorTable]) -> str:

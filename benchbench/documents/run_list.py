@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchbench.documents.document import Document, table
+from benchbench.documents.document import Cell, Content, Document, table
 from benchbench.errors import UnreadableInput
 from benchbench.model.run import RunInfo
 from benchbench.store import naming, selectors
 from benchbench.store import runs as store
 from benchbench.store.runs import ListedRun
+
+MINUTE = len("2026-01-31T12:00")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
             interrupted.append(results / store.RUNS / name)
     lines = _to_type(reversed(interrupted), selectors.results_option(results))
     rows.reverse()
-    return Document(name="runs", title="Runs", tables=(table(rows, notes=lines),), data=rows)
+    return Document(name="runs", title="Runs", tables=(table(map(_shown, rows), notes=lines),), data=rows)
 
 
 def _listed(
@@ -67,6 +69,12 @@ def _listed(
         "tags": tags,
         "command": command,
     }
+
+
+def _shown(row: Mapping[str, str]) -> dict[str, Content]:
+    """The row, with a shorter time for where there is little room: to the minute."""
+    started = row["started"]
+    return {**row, "started": Cell((started,), short=" ".join(started[:MINUTE].split("T")))}
 
 
 def _to_type(interrupted: Iterable[Path], where: str) -> list[str]:

@@ -6,11 +6,11 @@ tables under the same columns, as many of these as fit; other tables are grids.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from io import StringIO
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
 from benchbench import format as fmt
@@ -20,13 +20,13 @@ from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.text import Text
 
 GAP = 2  # between columns
 UNWRAPPED = 10_000  # wider than any line
 INDENT = 2
 LEAST_BAR = 4  # characters; a shorter one tells nothing apart
+BREAKS = (re.compile("( {2,})"), re.compile("( )"), re.compile("((?<=[/,@=]))"))  # cells, words, an id
 LEAST_REASON = 24  # of a line in which a reason stands beside its name
 
 
@@ -51,12 +51,25 @@ class Terminal(Exporter):
         shared = sheet(alike, known, self._width or UNWRAPPED) if alike else None
         below = [*foot(document), *_no_room(shared.left_out if shared else (), "choose by --columns")]
         blocks = [
-            self._printed([_cell(each, known) for each in document.answer]),
-            self._printed(_lines(document.facts)),
+            self._printed([self._sentence(each, known) for each in document.answer]),
+            self._printed(self._sentences(document.facts)),
             *(self._printed(self._table(table, known, shared)) for table in document.tables),
-            self._printed([*_lines(below), *(_cell(each, known) for each in document.conclusions)]),
+            self._printed(
+                [
+                    *self._sentences(below),
+                    *(self._sentence(each, known) for each in document.conclusions),
+                ]
+            ),
         ]
         return "\n".join(filter(None, blocks))
+
+    def _sentence(self, cell: Cell, known: Marks) -> Text:
+        """A cell on lines of its own, the further ones indented, so that it is seen where one begins."""
+        lines = fmt.at_words(cell_text(cell, known), self._width or UNWRAPPED)
+        return _text("\n".join(lines), STYLES[cell.tone])
+
+    def _sentences(self, contents: Iterable[str]) -> list[Text]:
+        return [self._sentence(Cell((each,)), {}) for each in contents]
 
     def _printed(self, parts: Sequence[Text]) -> str:
         from rich.console import Console
@@ -85,10 +98,11 @@ class Terminal(Exporter):
         """The table's title, facts, rows and notes; columns of alternatives are named above the first."""
         if shared and table.layout is Layout.ALTERNATIVES:
             heading = [shared.heading()] if table is shared.first else []
-            return [*heading, shared.title(table), *shared.lines(table, known)]
-        title = [_line(table.title, "bold")] if table.title else []
-        below = [*self._rows(table, known), *_lines(table.notes)] if table.rows else _lines(table.notes)
-        return [*title, *_lines(table.facts), *below] or [_line(EMPTY)]
+            return [*heading, _title(table, shared.width), *shared.lines(table, known)]
+        title = [_title(table, self._width or UNWRAPPED)] if table.title else []
+        rows = self._rows(table, known) if table.rows else []
+        below = [*rows, *self._sentences(table.notes)]
+        return [*title, *self._sentences(table.facts), *below] or [_line(EMPTY)]
 
     def _rows(self, table: Table, known: Marks) -> list[Text]:
         """The rows, and a line that names the columns without room."""
@@ -96,8 +110,8 @@ class Terminal(Exporter):
         if table.layout is Layout.PARAGRAPHS:
             return [_paragraphs(table, known, width)]
         shown = narrowed(table, known, width)
-        absent = [column.name for column in table.columns if column not in shown.columns]
-        return [*grid(shown, known, width), *_lines(_no_room(absent, "use --format markdown"))]
+        absent = [column.name for column in _used(table).columns if column not in shown.columns]
+        return [*grid(shown, known, width), *self._sentences(_no_room(absent, "use --format markdown"))]
 
 
 def _no_room(columns: Sequence[str], remedy: str) -> list[str]:
@@ -108,8 +122,10 @@ def _line(content: str, style: str = "") -> Text:
     return _text(visible(content), style)
 
 
-def _lines(contents: Sequence[str] | Iterator[str]) -> list[Text]:
-    return [_line(each) for each in contents]
+def _title(table: Table, width: int) -> Text:
+    """The whole one where it fits."""
+    fits = _length(visible(table.title)) <= width
+    return _line(table.title if fits else table.short_title or table.title, "bold")
 
 
 def _cell(cell: Cell | None, known: Marks) -> Text:
@@ -179,11 +195,6 @@ class Sheet:
             for index, field in self.fields.items()
         ]
         return _text((" " * (INDENT + self.label) + "".join(names)).rstrip(), "dim")
-
-    def title(self, table: Table) -> Text:
-        """The whole one where it fits."""
-        fits = _length(visible(table.title)) <= self.width
-        return _text(visible(table.title if fits else table.short_title or table.title), "bold")
 
     def lines(self, table: Table, known: Marks) -> Iterator[Text]:
         """A line for each row; the last cell of a row may extend over empty columns behind it."""
@@ -280,15 +291,30 @@ def _after(cell: Cell, known: Marks) -> str:
 
 
 def narrowed(table: Table, known: Marks, width: int) -> Table:
-    """The table with short cells, then without the columns of the highest ranks; rank 0 always stays."""
+    """The table, where it is too wide without empty columns, with short cells, then without others.
+
+    Those of the highest ranks go first; rank 0 always stays.
+    """
     if _grid_width(table, known) <= width:
         return table
-    shown = replace(table, rows=tuple(tuple(map(short_form, row)) for row in table.rows))
+    shown = _used(table)
+    if _grid_width(shown, known) > width:
+        shown = replace(shown, rows=tuple(tuple(map(short_form, row)) for row in shown.rows))
     while _grid_width(shown, known) > width and (most := max(column.rank for column in shown.columns)):
-        kept = [index for index, column in enumerate(shown.columns) if column.rank != most]
-        rows = tuple(tuple(row[index] for index in kept) for row in shown.rows)
-        shown = replace(shown, columns=tuple(shown.columns[index] for index in kept), rows=rows)
+        shown = _chosen(shown, [column.rank != most for column in shown.columns])
     return shown
+
+
+def _used(table: Table) -> Table:
+    """The table without the columns that are empty in all rows."""
+    return _chosen(
+        table, [any(str(row[index] or "") for row in table.rows) for index in range(len(table.columns))]
+    )
+
+
+def _chosen(table: Table, wanted: Sequence[bool]) -> Table:
+    rows = tuple(tuple(compress(row, wanted)) for row in table.rows)
+    return replace(table, columns=tuple(compress(table.columns, wanted)), rows=rows)
 
 
 def grid(table: Table, known: Marks, width: int) -> list[Text]:
@@ -339,23 +365,31 @@ def _grid_width(table: Table, known: Marks) -> int:
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Widths: for the longest word at least, and what is needed as far as there is room; None: no room."""
-    needs = [max(map(_length, texts)) for texts in columns]
-    words = ([_length(word) for text in texts for word in text.split()] for texts in columns)
-    widths = [max(lengths, default=0) for lengths in words]
-    left = room - sum(widths)
-    if left < 0:
+    """Widths in which the highest cell has the fewest lines, no word broken; None: there is no room."""
+    texts = [sorted(set(column), key=_length, reverse=True) for column in columns]
+    words = [max((_length(word) for text in column for word in text.split()), default=0) for column in texts]
+    if sum(words) > room:
         return None
-    waiting = sorted(range(len(columns)), key=lambda index: needs[index] - widths[index])
-    for done, index in enumerate(waiting):
-        more = min(needs[index] - widths[index], left // (len(waiting) - done))
-        widths[index] += more
-        left -= more
+    widths, lines = [_length(column[0]) for column in texts], 1
+    while sum(widths) > room:
+        lines += 1
+        widths = [_narrowest(column, lines, least) for column, least in zip(texts, words, strict=True)]
     return widths
 
 
+def _narrowest(texts: Sequence[str], lines: int, least: int) -> int:
+    """The width, `least` or more, in which none of the texts, longest first, takes more than `lines`."""
+    width = least
+    for text in texts:
+        if _length(text) <= width:
+            break
+        while len(folded(text, width)) > lines:
+            width += 1
+    return width
+
+
 def _stacked(names: Sequence[str], rows: Sequence[Sequence[Cell | None]], known: Marks, width: int) -> Text:
-    """The first cell of a row, the others below it under their names."""
+    """The first cell of a row, the others with their names below it."""
     shown = _text("")
     for first, *others in rows:
         texts = [
@@ -364,7 +398,7 @@ def _stacked(names: Sequence[str], rows: Sequence[Sequence[Cell | None]], known:
             if cell and cell.parts
         ]
         shown.append(cell_text(first, known), STYLES[first.tone] or "bold" if first else "")
-        for part in (part for text in texts for part in folded(text, max(1, width - GAP))):
+        for part in folded((" " * GAP).join(texts), max(1, width - GAP)) if texts else ():
             shown.append(f"\n{' ' * GAP}{part}")
         shown.append("\n")
     shown.rstrip()
@@ -372,18 +406,26 @@ def _stacked(names: Sequence[str], rows: Sequence[Sequence[Cell | None]], known:
 
 
 def folded(line: str, room: int) -> list[str]:
-    """The line in as many as it needs, broken between words where that can be."""
-    if _length(line) <= room:  # to wrap a short one would take longer than all else
-        return [line]
-    return [part.plain.rstrip() for part in _text(line).wrap(_console(), room, overflow="fold")]
+    """The line in as many as it needs: whole cells stay together where they can, else words, else parts."""
+    lines = [""]
+    _fill(lines, "", line, room, BREAKS)
+    return lines
 
 
-@cache
-def _console() -> Console:
-    """What wraps a text: of how many columns it is told each time."""
-    from rich.console import Console
+def _fill(lines: list[str], gap: str, part: str, room: int, breaks: Sequence[re.Pattern[str]]) -> None:
+    """Write the part at the end of the lines, broken only if it is longer than one."""
+    if _length(lines[-1] + gap + part) <= room:
+        lines[-1] += gap + part
+    elif _length(part) <= room:
+        lines.append(part)
+    elif breaks:
+        pieces = breaks[0].split(part)
+        for before, piece in zip([gap, *pieces[1::2]], pieces[::2], strict=True):
+            _fill(lines, before, piece, room, breaks[1:])
+    else:
+        from rich.cells import chop_cells
 
-    return Console()
+        lines += chop_cells(part, room)
 
 
 def _is_plain(text: Text, width: int) -> bool:

@@ -158,7 +158,7 @@ def _idle(rules: Sequence[Rule], tests: Sequence[CaseTest]) -> tuple[str, ...]:
     return tuple(rule.source for rule in rules if not any(rule.names(*case) for case in cases))
 
 
-NOT_PLANNED = "the baseline has it, but the plan of the run does not"
+NOT_PLANNED = "in the baseline, but not in the plan of the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
