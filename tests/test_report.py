@@ -154,6 +154,29 @@ def test_work_without_flops_shows_bytes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "flops", "shown"),
+    [
+        (Dtype.FLOAT32, 2_000, "12.0 MB/s"),  # b + s c: three elements, a product and a sum
+        (Dtype.FLOAT32, 47_000, "12.0 MB/s"),
+        (Dtype.FLOAT32, 48_000, "48.0 MFLOP/s"),
+        (Dtype.BFLOAT16, 95_000, "12.0 MB/s"),
+        (Dtype.FLOAT64, 25_000, "25.0 MFLOP/s"),
+    ],
+)
+def test_work_that_computes_little_for_each_byte_is_told_in_bytes_everywhere(
+    dtype: Dtype, flops: int, shown: str
+) -> None:
+    cost = a_cost(flops=flops, bytes=12_000)
+    made = of_one_work(a_record(a_measurement(cost=cost), case=a_case(dtype=dtype)))
+    assert texts(made, "FLOP/s") == (shown,)
+    (plot,) = (each for each in made.plots if each.name in ("throughput", "bandwidth"))
+    (panel,) = plot.panels
+    assert isinstance(panel, Bars)
+    assert shown.endswith(panel.unit)
+    assert panel.bars[0].value == pytest.approx(12e6 if panel.unit == "B/s" else flops * 1e3)
+
+
+@pytest.mark.parametrize(
     ("one", "other", "shown"),
     [
         ((0.99, 1.00, 1.01), (1.49, 1.50, 1.51), ("1.00×", "1.50×")),

@@ -53,6 +53,10 @@ NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other f
 Share = Callable[[float, float, float], float]  # of the step, its source and its consumer: seconds
 DISAGREEMENT = 0.2  # of the device's time, by which the host must be done launching before it
 
+# FLOPs for each element that moves, below which memory limits a step wherever it runs: no device of the table
+# of datasheets does fewer than 37 in the time of one (its ridge point: Williams et al. 2009, "Roofline").
+FEW_FLOPS = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
@@ -120,6 +124,14 @@ class Row:
         """`contended`, `warming up`, both or neither: with one, its time decides nothing beside others."""
         marks = {"contended": bool(self.contended), "warming up": self.warming_up}
         return tuple(mark for mark, holds in marks.items() if holds)
+
+    @property
+    def moves_data(self) -> bool:
+        """Whether its work is told in bytes: it counts no FLOPs, or too few for any device to be busy."""
+        if self.cost is None or not self.cost.flops:
+            return self.cost is not None
+        size = self.case.dtype.storage.itemsize if self.case.dtype else 1
+        return bool(self.cost.bytes) and self.cost.flops * size < FEW_FLOPS * self.cost.bytes
 
     @property
     def item(self) -> str | None:

@@ -136,12 +136,11 @@ def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
 
 
 def _rate_of(work: Work) -> str:
-    """The plot a work is in: of items/s if it trains, of FLOP/s, or of B/s where it computes nothing."""
+    """The plot a work is in: of items/s if it trains, of FLOP/s, or of B/s where it moves data."""
     if any(row.case.phase is Phase.TRAIN for row in work.rows):
         return "training"
-    computes = any(row.value("flops_per_s") is not None for row in work.rows)
-    moves = any(row.value("bytes_per_s") is not None for row in work.rows)
-    return "bandwidth" if moves and not computes else "throughput"
+    moves = any(row.moves_data and row.value("bytes_per_s") is not None for row in work.rows)
+    return "bandwidth" if moves else "throughput"
 
 
 def _bars(work: Work, metric: str) -> Bars:

@@ -347,9 +347,9 @@ def _ratio_to_base(row: Row, beside: Beside | None) -> Cell:
 
 
 def _work_rate(row: Row, _: Beside | None) -> Cell:
-    """The rate of the work: bytes/s where it only moves data, of a link where that is between devices."""
+    """The rate of the work: bytes/s where it moves data, of a link where that is between devices."""
     moves = "bytes_per_s" if row.case.placement == ONE_DEVICE else "link_bytes_per_s"
-    name = "flops_per_s" if row.value("flops_per_s") is not None else moves
+    name = moves if row.moves_data else "flops_per_s"
     return number(row.value(name), unit_of(row, name))
 
 
@@ -364,18 +364,21 @@ def _memory(row: Row, _: Beside | None) -> Cell:
 
 
 def _share_of(roof: str) -> Callable[[Row, Beside | None], Cell]:
-    """A share of the FLOP/s, or of the bytes where the work only moves data."""
+    """A share of the FLOP/s, or of the bytes/s where the work moves data."""
 
     def cell(row: Row, _: Beside | None) -> Cell:
-        what = "flops" if row.cost and row.cost.flops else "bytes"
+        what = "bytes" if row.moves_data else "flops"
         return number(number_of(row, f"{what}_of_{roof}").value, "%")
 
     return cell
 
 
 def _bound(row: Row, _: Beside | None) -> Cell:
-    value = row.position.attainable_flops_per_s
-    return Cell((f"{row.position.bound},", Number(value, "FLOP/s"))) if value else Cell()
+    value, intensity = row.position.attainable_flops_per_s, row.position.flops_per_byte
+    if not value or not intensity:
+        return Cell()
+    attainable = Number(value / intensity, "B/s") if row.moves_data else Number(value, "FLOP/s")
+    return Cell((f"{row.position.bound},", attainable))
 
 
 def _error_of_allowed(row: Row, _: Beside | None) -> Cell:
