@@ -60,7 +60,7 @@ FREEZING = "compile-freezing"  # compiles an operation, which has no weights, as
 FROZEN = frozenset({"convnet_infer", "gpt2_decode"})  # the latter's caches change, and its weights do not
 # Half a minute each.
 XLA_TRAINS = frozenset({"convnet_train", "mnist_cnn_train", "transformer_train", "update"})
-A_FURTHER_MODE = 3  # one of so many operations outside them is taken in another mode than the first, too
+A_FURTHER_MODE = 6  # one of so many operations outside them is taken in another mode than the first, too
 # CPU kernels that may compute in less than is asked for (docs/backends.md): where they do, the case is
 # wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
@@ -219,7 +219,7 @@ def dtypes_of(backend: str, work: Workload) -> list[Dtype]:
 
 
 def further_modes(kind: type[Backend], name: str, work: Workload) -> set[tuple[str, Dtype]]:
-    """In float32, but for `TUNED`: all of `IN_EVERY_MODE`, one of every third other operation; some frozen.
+    """In float32, but for `TUNED`: all of `IN_EVERY_MODE`, one of every sixth other operation; some frozen.
 
     A compiler takes ten seconds for a network, and meets the same layers in those.
     """

@@ -112,12 +112,8 @@ def compiled(strategy: Strategy, name: str, mode: str = "compile", **params: Sca
 @pytest.mark.xdist_group("parallel compile")
 def test_a_divided_step_that_torch_compiles_is_verified(verifier: Verifier) -> None:
     pytest.importorskip("torch")
-    cases = [
-        compiled(Strategy.DATA_PARALLEL, "convnet_train", accumulate=2),
-        compiled(Strategy.FULLY_SHARDED, "convnet_train"),
-    ]
-    errors = verifier.errors_of(cases)
-    assert len(errors) == len(cases)
+    errors = verifier.errors_of([compiled(Strategy.FULLY_SHARDED, "convnet_train")])
+    assert len(errors) == 1
     assert not wrong(errors)
 
 
@@ -155,8 +151,18 @@ def test_every_strategy_of_every_network_is_verified(verifier: Verifier, backend
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [each for each in BACKENDS if each.values != ("tensorflow",)])
 def test_micro_batches_and_gathered_statistics_are_verified(verifier: Verifier, backend: str) -> None:
+    check_micro_batches(verifier, backend)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.real
+def test_those_of_tensorflow_are_verified_too(verifier: Verifier) -> None:
+    check_micro_batches(verifier, "tensorflow")
+
+
+def check_micro_batches(verifier: Verifier, backend: str) -> None:
     """XLA divides one program, however it is divided, and JAX has it on four devices, below."""
     cases = divided_cases(backend, Dtype.FLOAT32, ["convnet_train"], accumulate=2)
     cases = cases[: {"torch": 2, "jax": 0}.get(backend, 1)]
