@@ -20,6 +20,7 @@ from benchbench.cluster.messages import (
     line_bytes,
     read_job,
 )
+from benchbench.launch import own_models
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions
@@ -50,6 +51,7 @@ class Scripted:
     version: str = __version__
     packages: tuple[tuple[str, str], ...] = (("torch", "2.13.0"),)
     threads: int = 2
+    files: tuple[tuple[str, str], ...] | None = None  # name and digest; None: those of this machine
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class FakeCluster:
             yield Ended(task, "NodeDiedError: gone")
         yield Arrived(task, b"")
         if job.kind == "describe":
-            yield Arrived(task, line_bytes(LineKind.DESCRIPTION, description(machine)))
+            yield Arrived(task, line_bytes(LineKind.DESCRIPTION, description(machine, job.options)))
             yield Arrived(task, line_bytes(LineKind.END, "describe"))
             yield Ended(task)
         if machine.says:
@@ -126,9 +128,13 @@ class FakeCluster:
         yield Ended(task)
 
 
-def description(machine: Scripted) -> Description:
+def description(machine: Scripted, asked: MeasureOptions) -> Description:
+    here = own_models.file_digests(asked.model, asked.input or "")
     return Description(
-        version=machine.version, machine=a_machine(threads=machine.threads), packages=dict(machine.packages)
+        version=machine.version,
+        machine=a_machine(threads=machine.threads),
+        packages=dict(machine.packages),
+        files=here if machine.files is None else dict(machine.files),
     )
 
 

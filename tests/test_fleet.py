@@ -85,12 +85,6 @@ def test_every_machine_has_a_run_of_its_own_filed_under_the_fleet(tmp_path: Path
     assert validate_path(tmp_path).faults == ()
 
 
-def test_a_model_of_the_user_s_is_refused_before_a_cluster_is_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refused:
-        api.fleet(model="mine.py", results=tmp_path)
-    assert "accelbench run mine.py" in refused.value.hint
-
-
 def test_one_machine_of_each_type_measures_and_the_others_stand_by(tmp_path: Path) -> None:
     machines = {"a": Scripted(), "b": Scripted(), "c": Scripted(kind="H100")}
     measured(FakeCluster(machines), tmp_path, each=MachineChoice.ACCELERATOR_TYPE)
@@ -652,7 +646,7 @@ def test_the_process_on_a_machine_tells_what_that_has(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     has, end = lines_of(NodeJob(kind="describe"), tmp_path)
-    assert read_json(has.content, Description) == describe_machine()
+    assert read_json(has.content, Description) == describe_machine(MeasureOptions())
     assert (end.kind, end.text) == (LineKind.END, "describe")
 
 

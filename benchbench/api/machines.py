@@ -35,6 +35,7 @@ def fleet(
     (True) or the one of that id. `allow_different`: though machines have other versions of accelbench.
     `begin_s`: seconds after which a machine that has not begun is given up. The other keywords are those of
     `run`, and so are the cases of a machine: what one that is lost leaves, another of its type begins again.
+    Every machine needs the same file of a `model`, at the same place.
 
     Raises UsageError, NothingToMeasure without Ray, a cluster or a machine that answers, CannotWrite,
     UnreadableInput.
@@ -42,12 +43,6 @@ def fleet(
     if each not in list(MachineChoice):
         raise UsageError(f"each: {each!r} is not known.", unknown("choices", each, [*MachineChoice]))
     measure = asked_of(fleet, suite, given, options)
-    if measure.model:
-        model = measure.model[0]
-        raise UsageError(
-            f"A fleet does not measure {model}: suites are sent to machines as text, code is not.",
-            f"On each machine: accelbench run {model}; then accelbench merge joins their results.",
-        )
     if resume and not options and suite == "quick":
         measure = replace(measure, suites=())
     asked = FleetOptions(

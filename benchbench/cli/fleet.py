@@ -51,10 +51,10 @@ def fleet(
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Measure a suite on every machine of a Ray cluster; each has a run of its own.
+    """Measure a suite, or a model of yours, on every machine of a Ray cluster; each has a run of its own.
 
     Examples: accelbench fleet --suite conv; accelbench fleet --address head:6379 --each accelerator-type;
-    accelbench fleet --resume
+    accelbench fleet --model my_model.py; accelbench fleet --resume
     """
     if interrupted and not resume:
         if not looks_like_model(interrupted):

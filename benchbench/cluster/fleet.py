@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from benchbench import __version__
+from benchbench import __version__, paths
 from benchbench.cluster.machines import (
     Absent,
     FleetInfo,
@@ -21,6 +21,7 @@ from benchbench.cluster.machines import (
     Share,
     ShareState,
     begun_again,
+    file_differences,
     hardware_differences,
     kept,
     look_at,
@@ -46,10 +47,13 @@ from benchbench.cluster.messages import (
 )
 from benchbench.cluster.receiver import Assignment, Receiver, ShareProgress
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.launch import own_models
+from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.plan.suite import suite_path
-from benchbench.running import request
+from benchbench.running import measure, request
+from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request
 from benchbench.store import runs, selectors
 from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE, new_id
@@ -108,6 +112,7 @@ class Fleet:
         self._receivers: list[Receiver] = []
         self._waiting: list[Receiver] = []
         self._busy: dict[int, Receiver] = {}
+        self._works: dict[str, dict[int | str, str]] = {}  # workload at its sizes → version → machine
 
     def measure(self, shares: Iterable[Share]) -> tuple[ShareProgress, ...]:
         """Measure the shares. What is stored when an exception ends it can be resumed. Raises CannotWrite."""
@@ -157,12 +162,23 @@ class Fleet:
         with self._alone(receiver):
             if record := receiver.take(said):
                 self._observer.record(machine, record)
+                self._compare_work(machine, record)
             elif said.kind is LineKind.NOTE:
                 self._observer.note(f"{machine}: {said.text}")
             failed = False
         if failed:
             del self._busy[task]
             self._listener.give_up(task)
+
+    def _compare_work(self, machine: str, record: Record) -> None:
+        """Note where machines measure other work under the same name: a file that a model imports differs."""
+        if isinstance(record.outcome, Measurement):
+            work = record.case.work
+            known, version = self._works.setdefault(work, {}), record.outcome.workload_version
+            if known and version not in known:
+                first, *_ = known.values()
+                self._observer.note(f"{machine} measures another {work} than {first}: they are not compared")
+            known.setdefault(version, machine)
 
     @contextmanager
     def _alone(self, receiver: Receiver) -> Iterator[None]:
@@ -229,7 +245,9 @@ class Fleet:
             folder = self._results / runs.RUNS / name
             return NodeJob(
                 kind="resume",
-                options=type(asked)(pythons=asked.pythons, command=asked.command, wait_s=asked.wait_s),
+                options=MeasureOptions(
+                    model=asked.model, pythons=asked.pythons, command=asked.command, wait_s=asked.wait_s
+                ),
                 run=name,
                 head=(folder / runs.HEAD).read_text(),
                 records=(folder / runs.RECORDS).read_text(),
@@ -267,23 +285,47 @@ def measure_fleet(
 ) -> FleetResult:
     """A run of each machine's share, stored in `results` as records come. `clock`: seconds, for deadlines.
 
-    Raises UsageError, for versions of accelbench that differ too; NothingToMeasure where no machine answers;
-    CannotWrite, UnreadableInput.
+    Raises UsageError, for versions of accelbench or files of a model that differ too; NothingToMeasure where
+    no machine answers; CannotWrite, UnreadableInput.
     """
     earlier = None if asked.resume is None else _to_finish(asked, results)
-    request.request(asked.measure)  # a mistake is told before any machine is asked
+    options = asked.measure.resuming(earlier.options) if earlier else request.with_project(asked.measure)
+    with measure.models_described(options, _Notes(observer)) as models:
+        if not earlier:
+            request.request(options, models)  # a mistake is told before any machine is asked
+        asked = dataclasses.replace(asked, measure=options)
+        return _measured(asked, models, earlier, cluster, results, observer, clock)
+
+
+class _Notes(RunObserver):
+    """Hands on notes to who follows a fleet."""
+
+    def __init__(self, observer: FleetObserver) -> None:
+        self._observer = observer
+
+    def note(self, text: str) -> None:
+        """A line."""
+        self._observer.note(text)
+
+
+def _measured(
+    asked: FleetOptions,
+    models: Sequence[str],
+    earlier: FleetInfo | None,
+    cluster: Cluster,
+    results: Path,
+    observer: FleetObserver,
+    clock: Callable[[], float],
+) -> FleetResult:
+    """As `measure_fleet`, where models are described; `models`: their names."""
     listener = Listener(cluster, asked.deadlines, clock)
     nodes = cluster.nodes()
     observer.note(f"asking each machine what it has: {', '.join(node.name for node in nodes) or 'none'}")
-    here, absent = look_at(nodes, listener)
+    here, absent = look_at(nodes, listener, asked.measure)
     _check(here, absent, asked, observer)
     if earlier:
         known = {each.name: each for each in (*earlier.machines, *here)}
-        info = dataclasses.replace(
-            earlier,
-            machines=tuple(known.values()),
-            options=asked.measure.resuming(earlier.options),
-        )
+        info = dataclasses.replace(earlier, machines=tuple(known.values()), options=asked.measure)
         shares = shares_left(info.machines, info.measuring, runs_of(results, info.id))
     else:
         info = _new(asked, here, results)
@@ -296,14 +338,14 @@ def measure_fleet(
         observer.note(
             f"fleet {info.id} measures on {', '.join(dict.fromkeys(each.machine for each in shares))}"
         )
-        fleet = Fleet(info, present, listener, results, observer, _expected(info))
+        fleet = Fleet(info, present, listener, results, observer, _expected(info, models))
         return FleetResult(info=info, shares=fleet.measure(shares), absent=tuple(absent))
 
 
-def _expected(info: FleetInfo) -> request.Request | None:
+def _expected(info: FleetInfo, models: Sequence[str]) -> request.Request | None:
     """What each machine is asked for; None where it names what is not known here, as a user's workload."""
     with TemporaryDirectory(prefix="accelbench-fleet-") as folder, suppress(UsageError):
-        return request.request(with_suites(info.options, info.suites, Path(folder)))
+        return request.request(with_suites(info.options, info.suites, Path(folder)), models)
     return None
 
 
@@ -311,7 +353,16 @@ def _to_finish(asked: FleetOptions, results: Path) -> FleetInfo:
     if others := asked.measure.given_and_kept:
         message = f"A fleet is resumed as it was begun: {others[0]} cannot be given again."
         raise UsageError(message, "Leave that option out.")
-    return read_fleet(results, asked.resume or "")
+    info = read_fleet(results, asked.resume or "")
+    models = asked.measure.model or info.options.model
+    if not asked.measure.model:
+        own_models.check_known(f"The fleet {info.id}", models)
+    now = own_models.file_digests(models, info.options.input or "")
+    if any(each.has.files != now for each in info.machines):
+        what = ", ".join(dict.fromkeys(name for each in info.machines for name in each.has.files))
+        message = f"The fleet {info.id} was begun with {what or 'no model of yours'} as it was then."
+        raise UsageError(message, "It is finished by the same files alone; else begin another fleet.")
+    return info
 
 
 def _check(
@@ -322,6 +373,13 @@ def _check(
         observer.note(f"{gone.name} measures nothing: {gone.reason}")
     if not here:
         raise NothingToMeasure("No machine of the cluster answered.", "ray status shows what there is.")
+    now = own_models.file_digests(asked.measure.model, asked.measure.input or "")
+    if differing := file_differences(here, now):
+        raise UsageError(
+            f"Machines would not measure the same: {'; '.join(differing)}.",
+            f"Each looks for it where the command was typed: copy {paths.working_folder()} to the same place "
+            "there, or share that folder.",
+        )
     for text in (*version_differences(here), *hardware_differences(here)):
         observer.note(f"machines differ in {text}")
     if others := sorted({each.has.version for each in here} - {__version__}):
@@ -333,10 +391,10 @@ def _check(
 
 def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> FleetInfo:
     selectors.follow_stored(results)
-    options = request.with_project(asked.measure)
+    options = asked.measure
     if own := sorted({FLEET, MACHINE, INSTEAD_OF} & {*options.tags}):
         raise UsageError(f"A fleet sets the tag {own[0]!r} itself.", "Choose another name.")
-    paths = [suite_path(name) for name in options.suites or ("quick",)]
+    paths = [suite_path(name) for name in options.suites or (() if options.model else ("quick",))]
     measuring = here if asked.each is MachineChoice.NODE else one_of_each_kind(here)
     return FleetInfo(
         id=new_id(),

@@ -57,9 +57,15 @@ class Absent:
     reason: str
 
 
-def look_at(nodes: Sequence[Node], listener: Listener) -> tuple[list[FleetMachine], list[Absent]]:
-    """The machines that described themselves, in the order of `nodes`, and those that did not."""
-    asked = {listener.start(node, NodeJob(kind="describe")): node for node in nodes}
+def look_at(
+    nodes: Sequence[Node], listener: Listener, options: MeasureOptions
+) -> tuple[list[FleetMachine], list[Absent]]:
+    """The machines that described themselves, in the order of `nodes`, and those that did not.
+
+    `options`: with the models of which each tells what file it has.
+    """
+    job = NodeJob(kind="describe", options=MeasureOptions(model=options.model, input=options.input))
+    asked = {listener.start(node, job): node for node in nodes}
     told: dict[str, FleetMachine] = {}
     silent: dict[str, str] = {}
     waiting = set(asked)
@@ -106,6 +112,18 @@ def version_differences(machines: Sequence[FleetMachine]) -> list[str]:
         **{name: lambda each, name=name: each.has.packages.get(name, "") for name in packages},  # type: ignore[misc]
     }
     return list(_differences(machines, known))
+
+
+def file_differences(machines: Sequence[FleetMachine], here: Mapping[str, str]) -> list[str]:
+    """`b has no my.py`, `c has another my.py than this machine`; `here`: the digest of each file here."""
+    found = []
+    for name, digest in here.items():
+        had = {each.name: each.has.files.get(name, "") for each in machines}
+        if without := [on for on, own in had.items() if digest and not own]:
+            found.append(f"{', '.join(without)}: no {name}")
+        if others := [on for on, own in had.items() if own and own != digest]:
+            found.append(f"{', '.join(others)}: another {name} than here")
+    return found
 
 
 def hardware_differences(machines: Sequence[FleetMachine]) -> list[str]:

@@ -28,6 +28,8 @@ UNREADABLE = "what it sent cannot be read: {error}"
 class NodeJob:
     """`describe` itself, `measure` suites, measure these cases `again` as a new run, or `resume` a run.
 
+    `options`: of a description, the models alone, which are files that the machine must have.
+
     `suites`: (name, TOML), since the machine need not have the file. `head`, `records`: the files of the run
     that is resumed.
     """
@@ -51,6 +53,7 @@ class Description:
     machine: Machine
     packages: dict[str, str]  # distribution of a framework → its version
     commit: str = ""  # of the checkout that it works in
+    files: dict[str, str] = field(default_factory=dict)  # of models: see `own_models.file_digests`
 
 
 class LineKind(StrEnum):

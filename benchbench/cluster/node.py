@@ -10,7 +10,9 @@ from typing import Any
 from benchbench import __version__, registry
 from benchbench.backends.base import Backend
 from benchbench.cluster.messages import Description, LineKind, NodeJob, with_suites
+from benchbench.launch import own_models
 from benchbench.machine.environment import machine
+from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.plan.revision import commit_tag
@@ -27,7 +29,7 @@ Tell = Callable[[LineKind, Any], None]
 def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
     """Raises what measuring raises. `scratch`: an empty folder, of no use afterwards."""
     if job.kind == "describe":
-        tell(LineKind.DESCRIPTION, describe_machine())
+        tell(LineKind.DESCRIPTION, describe_machine(job.options))
     elif job.kind == "measure":
         options = with_suites(job.options, job.suites, scratch)
         measure.measure_suite(options, scratch / "results", Teller(tell))
@@ -41,7 +43,8 @@ def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
             tags=dict(job.options.tags),
             wait_s=job.options.wait_s,
         )
-        measure.measure_cases(job.cases, terms, job.options.pythons, scratch / "results", Teller(tell))
+        with measure.models_described(job.options, Teller(tell)):
+            measure.measure_cases(job.cases, terms, job.options.pythons, scratch / "results", Teller(tell))
     else:
         folder = scratch / "results" / runs.RUNS / job.run
         folder.mkdir(parents=True)
@@ -51,13 +54,14 @@ def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
     tell(LineKind.END, job.kind)
 
 
-def describe_machine() -> Description:
-    """Describe this machine and the frameworks that are installed on it."""
+def describe_machine(options: MeasureOptions) -> Description:
+    """Describe this machine, the frameworks that are installed on it, and its files of those models."""
     return Description(
         version=__version__,
         machine=machine(),
         packages=_packages(),
         commit=commit_tag().get(COMMIT, ""),
+        files=own_models.file_digests(options.model, options.input or ""),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from benchbench.cluster.fleet import FleetResult
-from benchbench.cluster.machines import Absent, ShareState
+from benchbench.cluster.machines import Absent, FleetInfo, ShareState
 from benchbench.cluster.receiver import ShareProgress
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Document, Tone
@@ -26,7 +27,7 @@ def fleet_document(result: FleetResult) -> Document:
         title=f"Fleet {info.id}",
         facts=(
             f"fleet {info.id}, {info.started}, accelbench {info.version}",
-            f"suites: {', '.join(name for name, _ in info.suites)}",
+            *_measured(info),
         ),
         tables=(document.table(rows),),
         notes=(f"next: accelbench report {runs[0]}",) if runs else (),
@@ -38,6 +39,13 @@ def fleet_document(result: FleetResult) -> Document:
             "absent": [asdict(each) for each in result.absent],
         },
     )
+
+
+def _measured(info: FleetInfo) -> Iterator[str]:
+    if info.suites:
+        yield f"suites: {', '.join(name for name, _ in info.suites)}"
+    if info.options.model:
+        yield f"models: {', '.join(info.options.model)}"
 
 
 def incomplete(result: FleetResult) -> bool:

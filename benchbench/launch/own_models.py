@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
-from pathlib import Path
+from hashlib import file_digest, sha256
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +29,17 @@ from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
-from benchbench.model.own import JAX, KERAS, KINDS, SOURCE, TORCH, ModelSpec, other_than_file, parse_spec
+from benchbench.model.own import (
+    JAX,
+    KERAS,
+    KINDS,
+    SOURCE,
+    TORCH,
+    ModelSpec,
+    other_than_file,
+    parse_spec,
+    relative,
+)
 from benchbench.model.placement import Strategy
 from benchbench.reading import read_file
 from benchbench.workloads._optimizers import refuses_to_train
@@ -244,6 +254,41 @@ def remember(spec: ModelSpec) -> None:
 def is_known(spec: ModelSpec) -> bool:
     """Whether the user has ever asked for this model here: what a stored run names may be somebody else's."""
     return os.path.lexists(_mark(spec))
+
+
+def check_known(what: str, texts: Sequence[str]) -> None:
+    """Raise UsageError for a model of something stored that the user never asked for from this folder.
+
+    What is stored may come from anybody, and a model is code. `what`: the run or fleet that names it.
+    """
+    for text in texts:
+        if not is_known(parse_spec(text, paths.working_folder())):
+            raise UsageError(
+                f"{what} measures {visible(text)}, which was never measured from this folder.",
+                f"--model {visible(text)} says that it may be executed.",
+            )
+
+
+def file_digests(models: Sequence[str], given: str = "") -> dict[str, str]:
+    """What tells one file from another, by what each is called; "" for one that is not here.
+
+    `models`: as they are asked for; of a module that can be imported its source. `given`: a file of inputs.
+    """
+    folder = paths.working_folder()
+    specs = {relative(spec): spec for spec in (parse_spec(text, folder) for text in models)}
+    files = {name: Path(spec.file) if spec.file else _source(spec) for name, spec in specs.items()}
+    if given:
+        files[PurePath(given).name] = Path(folder, paths.expanded(given))
+    return {name: _digest(file) if file and os.path.isfile(file) else "" for name, file in files.items()}
+
+
+def _digest(file: Path) -> str:
+    """Raises UnreadableInput."""
+    try:
+        with file.open("rb") as content:
+            return file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise UnreadableInput(f"{file}: {error.strerror or error}") from error
 
 
 def _mark(spec: ModelSpec) -> Path:

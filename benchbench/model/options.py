@@ -352,9 +352,12 @@ class MeasureOptions:
         return sorted(name for name in self.given if OPTIONS[name].kept)
 
     def resuming(self, begun: MeasureOptions) -> MeasureOptions:
-        """The options `begun`, with those of this object that each part of a run has of its own."""
+        """The options `begun`, with those of this object that each part of a run has of its own.
+
+        Models stay those of `begun` where this object names none.
+        """
         own = {name: getattr(self, name) for name, option in OPTIONS.items() if not option.kept}
-        return replace(begun, command=self.command, **own)
+        return replace(begun, command=self.command, **{**own, "model": self.model or begun.model})
 
 
 OPTIONS: Mapping[str, Option] = {  # all fields but `command`

@@ -219,7 +219,7 @@ def _planned(asked: Request, targets: Sequence[Target], observer: RunObserver) -
 
 def model_specs(options: MeasureOptions) -> list[ModelSpec]:
     """Where the models are that are asked for. Raises UsageError."""
-    folder, given = paths.working_folder(), str(request.of_models(options, "input") or "")
+    folder, given = paths.working_folder(), paths.expanded(str(request.of_models(options, "input") or ""))
     if given and not os.path.isfile(given):
         raise UsageError(
             f"There is no file {visible(given)}.", "numpy.savez('inputs.npz', tokens=tokens) writes one."

@@ -9,9 +9,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchbench import __version__, paths
+from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.format import visible
 from benchbench.launch import catalogue, own_models
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.machine.variables import tuning_variables
@@ -19,7 +18,6 @@ from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.model.own import parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Resumption, Run
 from benchbench.plan.rerun import replan, why_not_resumed
@@ -86,12 +84,7 @@ def with_models(options: MeasureOptions, run: Run) -> MeasureOptions:
         options = dataclasses.replace(options, input=begun.input or None, weights=begun.weights)
     if options.model or not run.info.models:
         return dataclasses.replace(options, backends=targets)
-    for text in run.info.models.values():
-        if not own_models.is_known(parse_spec(text, paths.working_folder())):
-            raise UsageError(
-                f"The run {run.info.id} measures {visible(text)}, which was never measured from this folder.",
-                f"--model {visible(text)} says that it may be executed.",
-            )
+    own_models.check_known(f"The run {run.info.id}", [*run.info.models.values()])
     return dataclasses.replace(
         options, backends=targets, model=tuple(dict.fromkeys(run.info.models.values()))
     )

@@ -1,0 +1,128 @@
+"""A model of the user's on several machines: each has the same file of it, and no fleet brings one along."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchbench.cluster.machines import read_fleet, runs_of
+from benchbench.cluster.messages import LineKind, NodeJob
+from benchbench.documents.fleet import fleet_document, incomplete
+from benchbench.errors import UsageError
+from benchbench.model.measurement import Measurement
+from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
+from benchbench.store import codec, runs
+from benchbench.validating.files import validate_path
+from tests.fleets import QUICK, FakeCluster, Scripted, Told, measured
+from tests.program import environment
+from tests.test_fleet import Killer, Stopped, lines_of
+
+pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
+
+SOURCE = """import torch
+from torch import nn
+
+model = nn.Linear(4, 4)
+
+
+def inputs(batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, 4)
+"""
+MINE = replace(QUICK, model=("mine.py",), backends=("torch",))
+OTHER = (("mine.py", "0" * 64),)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Beside a folder with a model in it, which is the working folder."""
+    for name, value in environment(ACCELBENCH_WORKLOADS="").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "mine.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path / "mine")
+    return tmp_path / "results"
+
+
+def test_machines_measure_a_model_of_which_each_has_the_same_file(results: Path) -> None:
+    for files, told in (((), "b: no mine.py"), (OTHER, "b: another mine.py than here")):
+        differing = FakeCluster({"a": Scripted(), "b": Scripted(files=files)})
+        with pytest.raises(UsageError, match=told) as refused:
+            measured(differing, results, measure=MINE)
+        assert str(Path.cwd()) in refused.value.hint
+        assert {job.kind for _, job in differing.started} == {"describe"}
+    assert not results.exists()
+
+    cluster = FakeCluster({"a": Scripted(dies_after=1), "b": Scripted()})
+    result = measured(cluster, results, measure=MINE)
+    assert not incomplete(result)
+    jobs = [job for _, job in cluster.started if job.kind != "describe"]
+    assert [job.kind for job in jobs] == ["measure", "measure", "again"]
+    assert all(job.options.model == ("mine.py",) for job in jobs)
+    assert "models: mine.py" in fleet_document(result).facts
+    assert validate_path(results).faults == ()
+
+
+def test_a_fleet_is_finished_with_the_model_that_it_began_with_if_it_was_asked_for_here(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = {"a": Scripted(), "b": Scripted()}
+    with pytest.raises(Stopped):
+        measured(FakeCluster(machines), results, Killer(3), measure=MINE)
+    cluster = FakeCluster(machines)
+
+    Path("mine.py").write_text(SOURCE.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
+    with pytest.raises(UsageError, match="as it was then"):
+        measured(cluster, results, measure=MeasureOptions(), resume="")
+    Path("mine.py").write_text(SOURCE)
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "another"))
+    with pytest.raises(UsageError, match="was never measured") as refused:
+        measured(cluster, results, measure=MeasureOptions(), resume="")
+    assert "--model mine.py" in refused.value.hint
+    assert cluster.started == []
+
+    again = measured(cluster, results, measure=MeasureOptions(model=("mine.py",)), resume="")
+    assert not incomplete(again)
+    jobs = [job for _, job in cluster.started if job.kind != "describe"]
+    assert [(job.kind, job.options.model) for job in jobs] == [("resume", ("mine.py",))] * 2
+    assert all(run.ended for run in runs_of(results, read_fleet(results).id))
+
+
+@pytest.mark.real
+def test_the_process_on_a_machine_measures_a_model_resumes_it_and_begins_it_again(
+    results: Path, tmp_path: Path
+) -> None:
+    options = replace(MINE, modes=("eager",), threads=(1,))
+    told = lines_of(NodeJob(kind="measure", options=options), Path.cwd())
+    (info,) = (codec.decode_head(line.content) for line in told if line.kind is LineKind.HEAD)
+    whole = [codec.decode(line.content, checksums=True) for line in told if line.kind is LineKind.RECORD]
+    assert [record.outcome.status for record in whole] == ["ok", "ok"]
+    assert info.models == {"mine": "mine.py"}
+
+    kept = runs.create_in(tmp_path / "kept", info)
+    kept.append(whole[0])
+    kept.close()
+    head, first = ((kept.folder / name).read_text() for name in (runs.HEAD, runs.RECORDS))
+    resumed = NodeJob(
+        kind="resume", options=MeasureOptions(model=("mine.py",)), run=info.id, head=head, records=first
+    )
+    again = NodeJob(kind="again", options=options, cases=info.plan, policy=info.policy, seed=1)
+    for job, count in ((resumed, 1), (again, 2)):
+        lines = lines_of(job, Path.cwd())
+        assert [line.kind for line in lines].count(LineKind.RECORD) == count
+
+
+def test_machines_that_measure_other_work_under_the_same_name_are_told_once(tmp_path: Path) -> None:
+    def other(record: Record) -> list[Record]:
+        assert isinstance(record.outcome, Measurement)
+        return [replace(record, outcome=replace(record.outcome, workload_version="own:other"))]
+
+    told = Told()
+    measured(FakeCluster({"a": Scripted(), "b": Scripted(records=other)}), tmp_path, told)
+    noted = [line for line in told.notes if "measures another gemm(m=1,n=64,k=64)/float32 than" in line]
+    assert len(noted) == 1
