@@ -35,6 +35,12 @@ class AccelbenchError(Exception):
             self.add_note(f"hint: {hint}")  # in the traceback that a script or a notebook shows
 
 
+def kind_of(error: BaseException) -> str:
+    """`ValueError: `, to stand before what an error says; "" for one of accelbench: its type says nothing."""
+    own = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return "" if own else f"{type(error).__name__}: "
+
+
 class UsageError(AccelbenchError):
     """Something typed is not known."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchbench.errors import UsageError
 from benchbench.worker.causes import LONGEST_MESSAGE, one_line
 from tests.program import accelbench, records
 
@@ -70,6 +71,15 @@ def test_what_an_error_was_raised_from_is_told_once_however_the_chain_ends() -> 
     repeated.__cause__ = RuntimeError("no data")
     assert one_line(repeated).count("no data") == 2
     assert one_line(ExceptionGroup("several", [KeyError("x")])).endswith("caused by KeyError: 'x'")
+
+
+def test_an_error_of_accelbench_says_what_to_do_in_place_of_its_type() -> None:
+    assert one_line(UsageError("There is no batch=9.", "-p batch=8 is the largest.")) == (
+        "There is no batch=9. -p batch=8 is the largest."
+    )
+    raised = RuntimeError("no data")
+    raised.__cause__ = UsageError("It has no array.")
+    assert one_line(raised) == "RuntimeError: no data; caused by It has no array."
 
 
 @pytest.mark.real

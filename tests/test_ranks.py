@@ -1,6 +1,7 @@
 """A measurement of several ranks: stored rank by rank, and as fast as the slowest of them."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from benchbench.running import recording
 from benchbench.store import codec, runs, selectors
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info, a_watched
-from tests.program import folder_with
+from tests.program import environment, folder_with
 
 TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
@@ -190,3 +191,13 @@ all_reduce(n=250000)/float32/eager@torch:cpu  2      1        2.00 ms   2.00×  
 
 ¹ 1 of 3 rounds
 """)
+
+
+def test_a_model_is_refused_by_launched_ranks_with_what_to_type_and_no_help_offers_it(tmp_path: Path) -> None:
+    def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "benchbench.ranks", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment())
+
+    assert "--model" not in said("--help").stdout
+    refused = said("--model", "mine.py")
+    assert (refused.returncode, "accelbench run mine.py" in refused.stderr) == (2, True)

@@ -39,11 +39,12 @@ ResultsOption = Annotated[
 
 
 def measure_options(
-    *, only: Sequence[str] = (), without: Sequence[str] = ()
+    *, only: Sequence[str] = (), without: Sequence[str] = (), hidden: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator: where a command takes `options`, its program takes the flags of those fields.
 
-    `only`, `without`: names of fields. Typer reads the signature that this leaves behind.
+    `only`, `without`: names of fields. `hidden`: of those that are refused with a reason, so that no help
+    shows them. Typer reads the signature that this leaves behind.
     """
     chosen = [name for name in OPTIONS if name not in without and (not only or name in only)]
 
@@ -53,7 +54,7 @@ def measure_options(
             own = {name: typed.pop(name) for name in own_names}
             command(**own, options=_options(chosen, typed))
 
-        parameters = list(_expanded(command, chosen))
+        parameters = list(_expanded(command, chosen, hidden))
         own_names = [name for name in inspect.signature(command).parameters if name != "options"]
         program.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         program.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -62,7 +63,9 @@ def measure_options(
     return decorate
 
 
-def _expanded(command: Callable[..., None], chosen: Sequence[str]) -> Iterator[inspect.Parameter]:
+def _expanded(
+    command: Callable[..., None], chosen: Sequence[str], hidden: Sequence[str]
+) -> Iterator[inspect.Parameter]:
     """The command's parameters, with those of the flags in place of `options`."""
     hints, plain = get_type_hints(command, include_extras=True), MeasureOptions()
     for name, parameter in inspect.signature(command).parameters.items():
@@ -71,10 +74,13 @@ def _expanded(command: Callable[..., None], chosen: Sequence[str]) -> Iterator[i
             continue
         for each in chosen:
             for flag in OPTIONS[each].flags:
-                yield _parameter(flag, getattr(plain, each), completion.OF_FIELDS.get(each))
+                complete = completion.OF_FIELDS.get(each)
+                yield _parameter(flag, getattr(plain, each), complete, hidden=each in hidden)
 
 
-def _parameter(flag: Flag, default: Any, complete: completion.Completion | None) -> inspect.Parameter:
+def _parameter(
+    flag: Flag, default: Any, complete: completion.Completion | None, *, hidden: bool
+) -> inspect.Parameter:
     more: dict[str, Any] = {"min": flag.least} if flag.least else {}
     more |= {"autocompletion": complete} if complete else {}
     if flag.kind is bool:
@@ -85,7 +91,7 @@ def _parameter(flag: Flag, default: Any, complete: completion.Completion | None)
         _name(flag),
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[flag.kind, option(*flag.names, text=flag.text, **more)],
+        annotation=Annotated[flag.kind, option(*flag.names, text=flag.text, hidden=hidden, **more)],
     )
 
 

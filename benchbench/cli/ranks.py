@@ -19,7 +19,7 @@ ranks = typer.Typer(pretty_exceptions_enable=False, context_settings={"help_opti
 
 
 @ranks.command()
-@measure_options(without=("isolation",))
+@measure_options(without=("isolation",), hidden=("model", "input", "weights", "max_error"))
 def measure_ranks(
     *,
     options: MeasureOptions,

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from benchbench import paths
-from benchbench.errors import UsageError
+from benchbench.errors import UsageError, kind_of
 from benchbench.format import size
 from benchbench.model.function import Call, Found
 
@@ -200,9 +200,7 @@ def _pickled(value: Any, most: int) -> bytes:
     except _Unsendable:
         raise
     except Exception as error:  # whatever an object's own method raises
-        raise _Unsendable(
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        ) from error
+        raise _Unsendable(f"{kind_of(error)}{str(error).splitlines()[0] if str(error) else ''}") from error
     return file.getvalue()
 
 

@@ -16,7 +16,7 @@ from benchbench import __version__
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
-from benchbench.errors import UnreadableInput, UsageError
+from benchbench.errors import UnreadableInput, UsageError, kind_of
 from benchbench.gate import baselines
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
@@ -115,7 +115,7 @@ def failure(error: Exception, backend: str | None) -> Failure:
     """What the function raised, as a result."""
     full = backend_named(backend).out_of_memory(error)
     lines = str(error).strip().splitlines()
-    message = f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+    message = f"{kind_of(error)}{lines[0] if lines else ''}"[:500]
     return Failure(status=Status.OUT_OF_MEMORY if full else Status.FAILED, message=message)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from benchbench.errors import AccelbenchError, kind_of
+
 DEEPEST = 5  # errors, each caused by the next
 LONGEST_MESSAGE = 500  # characters
 TRACEBACK = "(most recent call last):"  # of Python, and of TensorFlow where it names the line of an operation
@@ -14,14 +16,18 @@ NAMED = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # a line of a traceback that begins
 def one_line(error: BaseException, depth: int = 0) -> str:
     """The error's type and what it says, for a table cell: of an error that only wraps another, the other's.
 
+    An error of accelbench says what to do next in place of its type.
+
     What a process of the program's own raised comes as text, with a traceback; an error raised from another,
     and a group of errors, have the other one.
     """
-    name = type(error).__name__
+    name = kind_of(error)
     first, inner = wrapped_message(str(error))
-    told = f"{name}: {first}"
+    told = f"{name}{first}"
     if inner:
-        told = f"{inner if NAMED.match(inner) else f'{name}: {inner}'} ({first})"
+        told = f"{inner if NAMED.match(inner) else f'{name}{inner}'} ({first})"
+    if isinstance(error, AccelbenchError):
+        told = f"{told} {error.hint}".rstrip()
     others = getattr(error, "exceptions", None)
     cause = error.__cause__ or (others[0] if others else None)
     if isinstance(cause, BaseException) and cause is not error and depth < DEEPEST:

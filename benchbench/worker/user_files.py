@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, get_origin
 
 from benchbench import registry
-from benchbench.errors import UsageError
+from benchbench.errors import UsageError, kind_of
 from benchbench.model.case import Dtype, Phase
 from benchbench.worker.children import die_with_parent
 from benchbench.workloads.base import Workload
@@ -157,7 +157,7 @@ def mistake(text: str, line: int | None) -> Message:
 def told(error: BaseException) -> str:
     """Kind and text of an exception, on one line."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {' '.join(text.split())}"[:MOST_CHARACTERS]
+    return f"{kind_of(error)}{' '.join(text.split())}"[:MOST_CHARACTERS]
 
 
 def line_of(error: BaseException, file: str) -> int | None:
