@@ -325,7 +325,7 @@ def test_long_reasons_are_footnotes_and_the_same_one_is_told_once() -> None:
     assert texts(made, "latency") == ("1.00 ms¹ ²", "out_of_memory³", "out_of_memory³")
     assert tuple(foot(made)) == (
         "¹ 1 of 3 rounds",
-        "² still warming up when measured, in 1 of 1 rounds",
+        "² still warming up when measured, in 1 of 1 round",
         "³ out_of_memory: needs about 31 GiB, the limit is 23 GiB",
     )
 

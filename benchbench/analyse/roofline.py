@@ -13,7 +13,7 @@ from math import inf
 
 from benchbench.backends.base import LARGEST_CACHE
 from benchbench.errors import UsageError
-from benchbench.format import rate, ratio
+from benchbench.format import count_of, rate, ratio
 from benchbench.launch import catalogue
 from benchbench.machine.peaks import Peaks, peaks
 from benchbench.model.case import Case, Dtype
@@ -87,7 +87,7 @@ def measured_roofs(info: RunInfo, case: Case, device_name: str | None, ceilings:
     rates = {ceiling.quantity: ceiling.rate for ceiling in here if ceiling.threads == threads}
     wanted = str(case.computes_in.compute)
     other = sorted({ceiling.threads for ceiling in here if ceiling.threads is not None and not rates})
-    why = f"the ceilings here are of {other[0]} threads, not {threads}" if other else ""
+    why = f"the ceilings here are of {count_of(other[0], 'thread')}, not {threads}" if other else ""
     missing = "no ceiling of {} was measured here: " + MEASURE
     return Roofs(
         rates.get(wanted),

@@ -249,7 +249,7 @@ def _targets(made: Iterable[Row]) -> list[str]:
 def _threads(info: RunInfo) -> str:
     """`2 threads`; where the workers had others, `1 of 2 threads`; and the quota, where there is one."""
     used, usable, quota = info.settings.threads, info.machine.threads, info.machine.cpu_quota
-    threads = count_of(usable, "thread") if used == usable else f"{used} of {usable} threads"
+    threads = count_of(usable, "thread") if used == usable else f"{used} of {count_of(usable, 'thread')}"
     return threads if quota is None else f"{threads} under a quota of {quota:g} CPUs"
 
 

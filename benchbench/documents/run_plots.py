@@ -23,6 +23,7 @@ from benchbench.documents.run_overview import summary
 from benchbench.documents.run_roofline import roofline_panels
 from benchbench.documents.run_sizes import NEARLY, size_panels
 from benchbench.documents.run_table import Work, is_open
+from benchbench.format import count_of
 from benchbench.model.case import Phase
 from benchbench.model.run import Run
 
@@ -126,7 +127,7 @@ def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
     versions = {f"{row.case.target} {row.framework_version}" for row in shown if row.framework_version}
     yield "; ".join(
         (
-            f"{machine.cpu}, {info.settings.threads} of {machine.threads} threads",
+            f"{machine.cpu}, {info.settings.threads} of {count_of(machine.threads, 'thread')}",
             *sorted(devices - {f"cpu: {machine.cpu}"}),
         )
     )

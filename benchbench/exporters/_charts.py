@@ -11,7 +11,7 @@ from benchbench.documents.document import Panel, PricePanel, Roofline, Sweep, Sw
 from benchbench.exporters._drawing import mark_path, shade_of, symbol
 from benchbench.exporters._panels import label_of, roof_ends
 from benchbench.exporters._text import html_text
-from benchbench.exporters._ticks import even_ticks, log_ticks, tick_text
+from benchbench.exporters._ticks import apart, even_ticks, log_ticks, tick_text
 from benchbench.judging.change_points import Change
 
 Box = tuple[float, float, float, float]  # left, right, top, bottom
@@ -110,7 +110,7 @@ def _sweeps(panel: Sweeps) -> str:
     left = _left(y, panel.unit)
     x = _scale([point.size for point in points], left, WIDTH - RIGHT, logarithmic=True)
     names = [(x(size), f"{size:,.0f}") for size in sorted({point.size for point in points})]
-    parts = [_axes(y, panel.unit, left), _names(_apart(names), panel.axis)]
+    parts = [_axes(y, panel.unit, left), _names(apart(names, LETTER), panel.axis)]
     for sweep, dashes in _dashed(panel.sweeps):
         own = [Point(each.size, each.value, each.low, each.high, each.is_open) for each in sweep.points]
         parts.append(_line(own, sweep.backend, dashes, x, y))
@@ -127,7 +127,7 @@ def _roofline(panel: Roofline) -> str:
     left = _left(y, "FLOP/s")
     x = Scale(*roof_ends(panel), left, WIDTH - RIGHT, logarithmic=True)
     names = [(x(tick), f"{tick:g}") for tick in x.ticks]
-    parts = [_axes(y, "FLOP/s", left), _names(_apart(names), "FLOPs for each byte")]
+    parts = [_axes(y, "FLOP/s", left), _names(apart(names, LETTER), "FLOPs for each byte")]
     for roof, dashes in zip(panel.roofs, ROOFS, strict=False):
         bend, start = roof.flops_per_s / roof.bytes_per_s, max(x.low, y.low / roof.bytes_per_s)
         bent = (
@@ -162,15 +162,6 @@ def _work_names(panel: Roofline, x: Scale, y: Scale) -> Iterator[str]:
 
 def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
-
-
-def _apart(names: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Those that do not lie on the one before."""
-    shown: list[tuple[float, str]] = []
-    for x, name in names:
-        if not shown or x - shown[-1][0] > LETTER * (len(name) + len(shown[-1][1])) / 2 + LETTER:
-            shown.append((x, name))
-    return shown
 
 
 def _trend(panel: TrendLine) -> str:

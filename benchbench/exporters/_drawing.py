@@ -16,11 +16,12 @@ from benchbench import format as fmt
 from benchbench.documents.document import Mark, Spread
 from benchbench.exporters._panels import colour
 from benchbench.exporters._text import html_text
-from benchbench.exporters._ticks import log_ticks, tick_text
+from benchbench.exporters._ticks import apart, log_ticks, tick_text
 from benchbench.stats import median, quantile
 
 WIDTH = 300.0  # pixels of a drawing
 EDGE = 12.0  # pixels beside the ruler, for a mark or a label at its ends
+LETTER = 6.0  # pixels of one of a tick, about
 LINE = 12.0  # pixels between marks, and from the edge to the first
 LANE = 6.0  # pixels between processes
 MOST_LANES = 12  # processes that are drawn; more are a smear
@@ -98,11 +99,9 @@ def drawing(spread: Spread, ruler: Ruler, heights: Sequence[str] = ()) -> str:
 
 
 def axis(ruler: Ruler) -> str:
-    """The names of the ruler's ticks."""
-    parts = [
-        f'<text x="{ruler.x(value):.1f}" y="11">{escape(tick_text(value, ruler.unit))}</text>'
-        for value in ruler.ticks
-    ]
+    """The names of the ruler's ticks, those that have room."""
+    names = [(ruler.x(value), tick_text(value, ruler.unit)) for value in ruler.ticks]
+    parts = [f'<text x="{x:.1f}" y="11">{escape(name)}</text>' for x, name in apart(names, LETTER)]
     paint = 'font-size="10" text-anchor="middle" fill="currentColor"'
     return _svg([f"<g {paint}>{''.join(parts)}</g>"], 15, "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from benchbench import format as fmt
 
@@ -39,3 +40,12 @@ def tick_text(value: float, unit: str) -> str:
         return fmt.size(value)
     power = fmt.second_power(value) if unit == "s" else fmt.si_power(value)
     return f"{value / 10.0**power:.4g} {fmt.unit_text(unit, power)}"
+
+
+def apart(names: Sequence[tuple[float, str]], letter: float) -> list[tuple[float, str]]:
+    """Of names centred at places on an axis, those that do not lie on the one before; `letter`: its width."""
+    shown: list[tuple[float, str]] = []
+    for place, name in names:
+        if not shown or place - shown[-1][0] > letter * ((len(name) + len(shown[-1][1])) / 2 + 1):
+            shown.append((place, name))
+    return shown

@@ -10,6 +10,7 @@ from enum import Enum
 
 from benchbench.analyse.digest import CaseDigest, Digest, partnered
 from benchbench.analyse.metrics import Metric
+from benchbench.format import count_of
 from benchbench.judging.comparison import ALPHA, LARGEST, THRESHOLD, CommonFactor, common_factor
 from benchbench.judging.pairs import ELSEWHERE, changes, suspect
 from benchbench.judging.session_cases import (
@@ -210,7 +211,7 @@ def _shortfall(side: CaseDigest, policy: Policy, anyhow: bool) -> str:
     if anyhow:
         return ""
     if not set(range(wanted)) <= set(side.rounds):
-        return f"records of {count} of {wanted} rounds"
+        return f"records of {count} of {count_of(wanted, 'round')}"
     may_stop = policy.budget_s is not None or policy.most_rounds is not None  # after any further round
     continued = policy.continue_above is not None and count > wanted and not may_stop
     return f"records of {count} of {2 * wanted} rounds" if continued and count < 2 * wanted else ""

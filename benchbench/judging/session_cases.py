@@ -219,7 +219,7 @@ def _shortage(days: int, logs: list[float], needed: int, metric: Metric) -> tupl
     if not days:
         return Verdict.INSUFFICIENT, f"no session has {metric.name} of {needed} {QUIET}"
     if metric.name in ONCE and days < ENOUGH:
-        counts = f"the baseline has sessions of {days} days, this needs {ENOUGH}"
+        counts = f"the baseline has sessions of {count_of(days, 'day')}, this needs {ENOUGH}"
         return Verdict.INSUFFICIENT, f"{metric.name} is measured once a run: {counts}"
     return None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from benchbench.format import percent, ratio, share, size
+from benchbench.format import count_of, percent, ratio, share, size
 
 Datum = float | int | str
 
@@ -99,6 +99,10 @@ def plain(text: str) -> Note:
     return Note(NoteKind.TEXT, {"text": text})
 
 
+def _rounds(count: float) -> str:
+    return count_of(int(count), "round")
+
+
 def _cores(count: float) -> str:
     """`0.5 of a core`, `1.6 cores`."""
     return f"{count:.1f} of a core" if count < 0.95 else f"{count:.1f} cores"
@@ -113,6 +117,7 @@ FORMATS: Mapping[str, Callable[[float], str]] = {
     "times": ratio,
     "bytes": size,
     "cores": _cores,
+    "rounds": _rounds,
 }
 PREFIXES = {
     NoteKind.UNRANKED: "not ranked: ",
@@ -137,7 +142,7 @@ CLAUSES = {
     NoteKind.PIPELINE: "{micro_batches} micro-batches pass through {stages} stages: stages that take equally "
     "long wait {share} of a step",
     NoteKind.EXECUTED: "executes {times} the FLOPs that are counted: {what}",
-    NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
+    NoteKind.RECOMPILED: "recompiled while timed, {count}×: the step's graph kept changing",
     NoteKind.MORE_PRECISE: "its {output} is {dtype}, more precise than the {asked} that was asked for",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory include the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks include {bytes} that clear the caches",
@@ -148,15 +153,14 @@ CLAUSES = {
     NoteKind.SAMPLES_NOT_KEPT: "{tool} kept no samples: the {what} of {count} is the one value of a process",
     NoteKind.NOT_SAMPLED: "{reason}",
     NoteKind.SAMPLING_ENDED: "telemetry ended early: {error}",
-    NoteKind.MISSING_ROUNDS: "{count} of {rounds} rounds",
+    NoteKind.MISSING_ROUNDS: "{count} of {rounds}",
     NoteKind.RESUMED: "measured in {parts} parts, as the run was resumed; their medians are {times} apart",
-    NoteKind.STILL_WARMING_UP: "still warming up when measured, in {count} of {rounds} rounds",
-    NoteKind.IMPRECISE: "less precise than asked in {count} of {rounds} rounds (stopped by {stopped_by})",
-    NoteKind.LAUNCH_BOUND: "launching took the host {share} of the device's time, "
-    "in {count} of {rounds} rounds",
+    NoteKind.STILL_WARMING_UP: "still warming up when measured, in {count} of {rounds}",
+    NoteKind.IMPRECISE: "less precise than asked in {count} of {rounds} (stopped by {stopped_by})",
+    NoteKind.LAUNCH_BOUND: "launching took the host {share} of the device's time, in {count} of {rounds}",
     NoteKind.TIMER_COST: "timing takes {share} of a block, more than {limit}",
     NoteKind.MEAN_APART: "the mean step took {times} the median, which latency and rates go by",
-    NoteKind.INTERRUPTED_BLOCKS: "a few blocks were interrupted for long, in {count} of {rounds} rounds",
+    NoteKind.INTERRUPTED_BLOCKS: "a few blocks were interrupted for long, in {count} of {rounds}",
     NoteKind.ABOVE_CEILING: "{times} the FLOP/s of the best GEMM measured here: its algorithm saves "
     "multiplications, or the ceilings are out of date ({command})",
     NoteKind.THROTTLED: "{share} of {samples} samples ({causes})",
@@ -179,7 +183,7 @@ CLAUSES = {
     NoteKind.UNVERIFIED: "{reason}",
     NoteKind.HOST_WAITS: "a step waits for the device before it returns, so none is launched ahead: a scaled "
     "loss, pageable memory or a barrier does that",
-    NoteKind.SKIPPED_GRAPHS: "inductor made no CUDA graph of {count} programs, though {mode} is to",
+    NoteKind.SKIPPED_GRAPHS: "inductor made no CUDA graph of {count} of the programs, though {mode} is to",
     NoteKind.ATTENTION: "attention is {by}",
     NoteKind.HIDDEN_WEIGHTS: "verification cannot see {share} of the weights: these rows could be zero, and "
     "no output would leave its tolerance",

@@ -35,15 +35,15 @@ def measure_launched(
     for text in options.worlds:
         if text not in ("1", str(where.size)):
             raise UsageError(
-                f"A world of {text} is not available: the launcher started {where.size} processes.",
+                f"A world of {text} is not there: the launcher started {count_of(where.size, 'process')}.",
                 "Leave --world out, or start as many as it has.",
             )
     asked, targets = request.request_on_targets(replace(options, worlds=options.worlds or (str(where.size),)))
     with closing(gather_followers(where)) as group:
         if not group.is_even:
-            hosts = f"{where.size} processes on {group.hosts} hosts"
+            hosts = f"{count_of(where.size, 'process')} on {group.hosts} hosts"
             raise UsageError(f"{hosts} cannot be divided equally.", "Start as many on every host.")
-        observer.note(f"{where.size} processes on {count_of(group.hosts, 'host')}")
+        observer.note(f"{count_of(where.size, 'process')} on {count_of(group.hosts, 'host')}")
         spread = replace(asked, selection=replace(asked.selection, hosts=group.hosts, launched=True))
         team, transport = Team(targets=targets, settings=asked.settings), partial(RankTransport, group)
         with measuring([team], asked.wait_s, results, observer, transport) as bench:
