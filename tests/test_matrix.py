@@ -20,7 +20,7 @@ from benchbench.workloads.base import Training, Workload
 from benchbench.workloads.network import Network
 from tests.factories import a_case, real_settings
 from tests.tiny import WORKS, tiny
-from tests.verifying import SharedReferences, Verifier
+from tests.verifying import SharedReferences, Verifier, export_for
 
 EXHAUSTIVE = "exhaustive"  # the marker of what neither the README's command nor CI runs
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
@@ -262,10 +262,14 @@ MATRIX = list(matrix())
 
 
 def parameters() -> Iterator[Any]:
-    """Under `pytest -n`, two processes have the cases of a framework, and each imports it once."""
+    """Under `pytest -n`, two processes have the cases of a framework, and each imports it once.
+
+    Those of backends that load each other's models have them in common.
+    """
     for id_, case, marker in MATRIX:
         half = crc32(case.workload.encode()) % 2
-        marks = [pytest.mark.xdist_group(f"{case.backend} {half}")]
+        cache = kind_of(case.backend).shared_cache
+        marks = [pytest.mark.xdist_group(f"{cache or case.backend} {half}")]
         marks += [getattr(pytest.mark, marker)] if marker else []
         yield pytest.param(id_, case, id=id_, marks=marks)
 
@@ -297,6 +301,7 @@ def test_every_backend_computes_what_float64_computes(verifier: Verifier, id_: s
         pytest.skip(f"{case.backend}: {probe.reason}")
     if reason := dict(probe.missing_modes).get(case.mode):
         pytest.skip(reason)
+    export_for(pool, [case])
     answer, _ = pool.ask(case, {"kind": "verify", "reference": verifier.reference(case)})
     assert answer.reply is not None, answer
     outcome = answer.reply.get("outcome", {})

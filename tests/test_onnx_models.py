@@ -1,6 +1,7 @@
 """Models exported for ONNX Runtime and OpenVINO, kept for the other processes of a run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,12 @@ from benchbench.launch.catalogue import workload_at
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import NoteKind, note
+from benchbench.running.verification import exported_name
 from benchbench.store import runs, selectors
 from benchbench.worker.program import build
 from benchbench.workloads.base import Workload
 from tests.brief import BRIEFLY
+from tests.factories import a_case
 from tests.program import accelbench
 
 
@@ -67,16 +70,14 @@ def test_models_of_other_parameters_or_dtypes_have_other_names() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_every_process_loads_what_one_exported_before_anything_was_timed(
-    tmp_path: Path, backend: str
-) -> None:
-    pytest.importorskip(backend)
-    gemm = ("-b", backend, "-w", "gemm", "-p", "m=n=k=64")
+def test_every_process_loads_what_one_exported_before_anything_was_timed(tmp_path: Path) -> None:
+    for backend in ("onnxruntime", "openvino"):
+        pytest.importorskip(backend)
+    gemm = ("-b", "onnxruntime,openvino", "-w", "gemm", "-p", "m=n=k=64")
     accelbench("run", *gemm, "--quick", "--rounds", "2", cwd=tmp_path, **BRIEFLY)
     run = runs.read_run(selectors.find_run(tmp_path / "results", "latest"))
     measured = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
-    assert [each.compile_cache for each in measured] == ["empty", "empty"]
+    assert [each.compile_cache for each in measured] == ["empty"] * 4
     assert not any(EXPORTS in each.notes for each in measured)
 
 
@@ -115,3 +116,15 @@ def test_weights_have_a_bit_less_where_a_cpu_sums_products_in_16_bits(
     flags: set[str], expected: bool
 ) -> None:
     assert saturates(flags) == expected
+
+
+def test_what_is_exported_alike_is_exported_once_for_both_runtimes_of_an_interpreter() -> None:
+    def named(backend: str, python: str = "python", mode: str = "graph", **of: Any) -> tuple[str, ...]:
+        return exported_name(a_case(backend=backend, target=backend, mode=mode, **of), python)
+
+    assert named("onnxruntime") == named("openvino")
+    assert named("onnxruntime", "one") != named("openvino", "another")
+    assert named("onnxruntime", threads=1) != named("openvino", threads=2)
+    for own in ({"dtype": Dtype.BFLOAT16}, {"dtype": Dtype.INT8}):
+        assert named("onnxruntime", **own) != named("openvino", **own)
+    assert named("onnxruntime", mode="dynamic-int8") != named("openvino")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from benchbench.environments.targets import targets
-from benchbench.launch.pool import WorkerPool
+from benchbench.launch.pool import Job, WorkerPool
 from benchbench.launch.transport import Message
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
@@ -24,6 +24,7 @@ from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
 from benchbench.running.verification import References, computed, reference_jobs, verify_job
 
+TOGETHER = (("onnxruntime", "openvino"),)
 Errors = dict[str, float | Failure | None]
 
 
@@ -44,7 +45,10 @@ class SharedReferences:
 
 
 class OpenPools:
-    """One for each backend, which stays open: importing a framework takes longer than most cases."""
+    """One for each backend, which stays open: importing a framework takes longer than most cases.
+
+    Backends that load each other's models share one.
+    """
 
     def __init__(self, opened: ExitStack, settings: Settings) -> None:
         """`opened` closes them."""
@@ -55,8 +59,9 @@ class OpenPools:
     def of(self, target: str) -> tuple[WorkerPool, Probe]:
         """Started when first asked for."""
         if target not in self._pools:
-            pool = self._open(targets([target], {}, sys.executable))
-            self._pools[target] = pool, pool.probe()[0]
+            together = next((each for each in TOGETHER if target in each), (target,))
+            pool = self._open(targets(together, {}, sys.executable))
+            self._pools |= {probe.target.name: (pool, probe) for probe in pool.probe()}
         return self._pools[target]
 
     @cached_property
@@ -84,6 +89,7 @@ class Verifier:
             pytest.skip(probe.reason)
         known = {computed(case): self.reference(case) for case in cases}
         errors: Errors = {}
+        export_for(pool, cases)
         pool.ask_together([verify_job(case, known[computed(case)], errors) for case in cases], quietly)
         return errors
 
@@ -102,6 +108,13 @@ class Verifier:
             return reference
 
         return self._known.of(computed(case), compute)
+
+
+def export_for(pool: WorkerPool, cases: Sequence[Case]) -> None:
+    """Have the models exported that several backends load; what fails here fails where it is verified."""
+    shared = [case for case in cases if any(case.backend in each for each in TOGETHER)]
+    jobs = [Job(message={"kind": "export"}, done=lambda answer: (), case=case, label="") for case in shared]
+    pool.ask_together(jobs, quietly)
 
 
 def quietly(label: str) -> None:

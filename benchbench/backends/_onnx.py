@@ -42,10 +42,15 @@ class ExportingBackend(Backend):
     preloads_ahead = False
     exporting_modes: ClassVar[tuple[str, ...]] = ("graph",)
     keeps_compiled = False  # each process loads and optimises its model
+    shared_cache = "onnx"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """Names where exported models are kept; threads are the session's."""
         return {EXPORTED: f"{cache}/onnx"}
+
+    def exported_as(self, dtype: Dtype, mode: str) -> str:
+        """As torch's exporter wrote it, which other runtimes read, too, unless it is quantised."""
+        return "onnx" if mode == "graph" and dtype is not Dtype.INT8 else f"{self.runtime} {mode}"
 
     def preload(self, phase: Phase, mode: str) -> None:
         """What exports a model, unless a process of this run has exported one: three seconds."""
@@ -60,7 +65,8 @@ class ExportingBackend(Backend):
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """Raises Unsupported for a step that no framework compiles: there is no graph of it."""
         assert isinstance(session, ExportedSession)
-        session.model = model_name(workload, session.case_dtype, session.mode)
+        dtype = session.case_dtype
+        session.model = model_name(workload, dtype, self.exported_as(dtype, session.mode))
         program = super().program(session, workload, arrays)
         if not program.compiles:
             raise Unsupported(f"{self.runtime} runs whole graphs only, and this step is not one")

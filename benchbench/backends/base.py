@@ -374,6 +374,8 @@ class Backend(ABC):
     preloads_ahead: bool = True  # what `preload` imports is needed in later rounds, too
     # Modes whose processes load a model, which a job before them exports or compiles (`Session.export`).
     exporting_modes: ClassVar[tuple[str, ...]] = ()
+    # The run's cache that all backends under one interpreter have which name it; "": each its own.
+    shared_cache: ClassVar[str] = ""
     runs_unused: ClassVar[frozenset[str]] = frozenset()  # modes that execute what no result depends on
     # What a message says, in whatever case, where the device's or the host's memory is full.
     full_memory: ClassVar[tuple[str, ...]] = FULL_MEMORY
@@ -498,6 +500,13 @@ class Backend(ABC):
         Sets nothing, so `put`, `compile` and `precision` of the session mean nothing. Raises Unsupported.
         """
         raise Unsupported(f"{self.framework} cannot measure a function of yours")
+
+    def exported_as(self, dtype: Dtype, mode: str) -> str:
+        """What an exported model is besides its work and dtype.
+
+        Backends of one interpreter that say the same load each other's.
+        """
+        return f"{self.framework} {mode}"
 
     def keeps_compiled_for(self, device: str) -> bool:
         """Whether a process finds what one before it compiled for this device."""

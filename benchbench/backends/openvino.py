@@ -85,6 +85,10 @@ class OpenVino(ExportingBackend):
         torch.set_num_threads(threads)
         return OpenVinoSession(dtype, threads)
 
+    def exported_as(self, dtype: Dtype, mode: str) -> str:
+        """In bfloat16 its filters are narrowed."""
+        return f"{self.runtime} {mode}" if dtype is Dtype.BFLOAT16 else super().exported_as(dtype, mode)
+
 
 class OpenVinoSession(ExportedSession):
     """The CPU plugin. Inputs and the output are tensors of torch whose memory the request works in."""

@@ -125,7 +125,7 @@ class RunScratch:
     ) -> dict[str, str]:
         """What a worker of `target` is started with; `chosen`: a case's own variables, but none of ours."""
         backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        cache = str(self._cache(target, settings, chosen or {}))
+        cache = str(self._cache(backend.shared_cache, target, settings, chosen or {}))
         extra = {**backend.environment(settings, cache), **(chosen or {})}
         if backend.framework in own.KINDS[own.KERAS].frameworks:
             extra["KERAS_BACKEND"] = backend.framework  # else Keras would compute with another
@@ -142,13 +142,15 @@ class RunScratch:
         extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 
-    def _cache(self, target: Target, settings: Settings, chosen: Mapping[str, str]) -> Path:
+    def _cache(self, shared: str, target: Target, settings: Settings, chosen: Mapping[str, str]) -> Path:
         """The compile cache of one version, environment and number of threads.
 
-        Another of these must not find its programs compiled.
+        Another of these must not find its programs compiled. `shared`: what targets of one interpreter have
+        in common instead; "": nothing.
         """
-        part = sha256(json.dumps([settings.threads, sorted(chosen.items())]).encode()).hexdigest()[:12]
-        return self.path / "cache" / target.name / part
+        known = [settings.threads, sorted(chosen.items()), target.python if shared else ""]
+        part = sha256(json.dumps(known).encode()).hexdigest()[:12]
+        return self.path / "cache" / (shared or target.name) / part
 
     def close(self) -> None:
         """Remove it all."""

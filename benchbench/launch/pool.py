@@ -123,6 +123,10 @@ class WorkerPool:
         """Watch the machine that the case is measured on."""
         return self._transport.watch(case)
 
+    def interpreter(self, target: str) -> str:
+        """Which Python a target's processes run."""
+        return self._targets[target].python
+
     def first_ready(self) -> str:
         """The name of the first target whose framework can be imported. Raises UsageError if none can."""
         why = []

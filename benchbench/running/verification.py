@@ -95,18 +95,29 @@ class Precomputed:
         return self._exported.get(case.id)
 
     def _export_jobs(self, cases: Iterable[Case]) -> Iterator[Job]:
+        """A job for each model: of backends that load the same one, each exports its share."""
+        alike: dict[tuple[str, ...], list[Case]] = {}
         for case in cases:
-            if case.mode not in _backend(case).exporting_modes:
-                continue
+            if case.mode in _backend(case).exporting_modes:
+                alike.setdefault(exported_name(case, self._pool.interpreter(case.target)), []).append(case)
+        for number, own in enumerate(alike.values()):
 
-            def answered(answer: Answer, case: Case = case) -> Iterable[Job]:
+            def answered(answer: Answer, own: Sequence[Case] = own) -> Iterable[Job]:
                 failed = answer.reply is None or "outcome" in answer.reply
                 result = decoded(answer, {}) if failed else None
-                self._exported[case.id] = result if isinstance(result, Failure) else None
+                failure = result if isinstance(result, Failure) else None
+                self._exported.update(dict.fromkeys((case.id for case in own), failure))
                 return ()
 
+            case = own[number % len(own)]
             label = f"exporting {case.work}"
             yield Job(message={"kind": "export"}, done=answered, case=case, label=label)
+
+
+def exported_name(case: Case, python: str) -> tuple[str, ...]:
+    """What cases have in common that load one exported model, under the interpreter `python`."""
+    what = _backend(case)().exported_as(case.computes_in, case.mode)
+    return python, case.work, suffix(case.placement, case.environment, case.threads), what
 
 
 def reference_jobs(
