@@ -231,6 +231,43 @@ def test_a_configuration_tells_what_its_model_takes(
     assert {each: tuple(tensor.shape) for each, tensor in found.items()} == {name: shape}
 
 
+def test_a_model_of_images_has_no_length_among_its_sizes() -> None:
+    assert torch_module.sizes_by(SimpleNamespace(num_channels=3)) == {"batch": 1}
+    assert torch_module.sizes_by(SimpleNamespace(vocab_size=10)).keys() == {"batch", "length"}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "ends"),
+    [
+        ((24, 16), (3, 16, 32), (8, 8, 24)),  # the second group has no rows
+        ((3, 16, 8), (8, 24), (8, 16, 24)),
+        ((16, 24), (24, 32), (8, 16, 24)),
+        ((3, 8, 16), (3, 16, 32), None),
+    ],
+)
+def test_a_product_by_groups_is_computed_in_float64(
+    left: tuple[int, ...], right: tuple[int, ...], ends: tuple[int, ...] | None
+) -> None:
+    """Which mixtures of experts have, and torch's kernel refuses."""
+    grouped = getattr(torch.nn.functional, "grouped_mm", None) or pytest.skip("this torch has none")
+    a, b = torch.randn(left), torch.randn(right)
+    offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+    wide = a.double().requires_grad_(True)
+    with Widening():
+        exact = grouped(wide, b.double(), offs=offs)
+        (gradient,) = torch.autograd.grad(exact.sum(), wide)
+    assert (exact.dtype, gradient.dtype) == (torch.float64, torch.float64)
+    torch.testing.assert_close(grouped(a, b, offs=offs), exact.float())
+
+
+def test_a_count_that_is_added_up_as_an_integer_does_not_err() -> None:
+    """Of floats that are counts, as those of a mixture's tokens for each expert."""
+    counts = torch.tensor([7.0, 9.0, 5.0, 11.0])
+    for seed in range(4):
+        with Rounding(Dtype.FLOAT32, seed, tolerated=6.0):
+            assert torch.cumsum(counts, 0, dtype=torch.int32).tolist() == [7, 16, 21, 32]
+
+
 def test_a_configuration_that_tells_no_inputs_is_a_mistake() -> None:
     with pytest.raises(ModelMistake, match="neither images nor words"):
         torch_module.inputs_of_config(SimpleNamespace(config=SimpleNamespace()), batch=2, length=5)

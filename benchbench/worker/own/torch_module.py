@@ -37,7 +37,8 @@ THREE_LINES = (
     "def inputs(batch=1):\n"
     "    return torch.randn(batch, 3, 224, 224)"
 )
-FROM_CONFIG: Mapping[str, Scalar] = {"batch": 1, "length": 128}  # sizes of the inputs of a transformers model
+OF_IMAGES: Mapping[str, Scalar] = {"batch": 1}  # sizes of the inputs of a transformers model: of images,
+FROM_CONFIG: Mapping[str, Scalar] = {**OF_IMAGES, "length": 128}  # of words
 CONFIG_IMAGES = "num_channels"  # what the configuration of a model of images has
 IMAGE_SIZE = 224  # of a model of images whose configuration names none, as those of convolutions alone
 
@@ -59,7 +60,7 @@ def load(spec: ModelSpec) -> Loaded:
         if inputs is None and (given := getattr(found, "example_inputs", None)) is not None:
             inputs, sizes_of_inputs = _example(given)
         if inputs is None and _is_transformers(found):
-            sizes_of_inputs = FROM_CONFIG
+            sizes_of_inputs = sizes_by(getattr(found, "config", None) or getattr(found, "config_class", None))
         elif inputs is None and not spec.input and not inspect.isroutine(found):
             raise ModelMistake(f"{spec.text} has no inputs.", THREE_LINES)
         is_default = name == sought.default_in(module)
@@ -109,7 +110,12 @@ def _of_config(spec: ModelSpec) -> Loaded:
 
     own = {name: value for name, value in fields_.items() if name != "model_type"}
     made = AutoConfig.for_model(kind, **own)
-    return Loaded(spec.attribute, True, lambda: AutoModel.from_config(made), {}, None, FROM_CONFIG)
+    return Loaded(spec.attribute, True, lambda: AutoModel.from_config(made), {}, None, sizes_by(made))
+
+
+def sizes_by(config: Any) -> Mapping[str, Scalar]:
+    """The sizes of the inputs of a transformers model of that configuration, or of that class of it."""
+    return OF_IMAGES if hasattr(config, CONFIG_IMAGES) else FROM_CONFIG
 
 
 def built(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:

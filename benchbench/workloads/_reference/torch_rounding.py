@@ -36,7 +36,8 @@ BITS = {  # of the significand, the leading one included
 STORED_BITS = {Dtype.AMP_BF16: 24}  # of parameters and what an optimizer keeps, where it is other than that
 OF_FLOAT64, OF_TF32 = 53, 11
 # Of aten, by which tensor cores multiply.
-MATRICES = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"))
+GROUPED = "_grouped_mm"  # of aten: a product for each group of rows, as of a mixture of experts
+MATRICES = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", GROUPED))
 PRODUCTS = MATRICES | {"convolution", "convolution_backward"}
 # And that add up many elements besides.
 SUMS = frozenset(
@@ -75,6 +76,7 @@ def _of_batch_norm(x: Any, *asked: Any) -> float:
 # Operators of aten that add up → of how many terms, by what they are given.
 TERMS: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot"), lambda left, _: left.shape[-1]),
+    **dict.fromkeys((GROUPED, "grouped_mm_fallback"), lambda left, *_: left.shape[-1]),
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), lambda _, left, *__: left.shape[-1]),
     "convolution": _of_convolution,
     **dict.fromkeys(("sum", "mean", "var", "var_mean", "std", "cumsum", *EXPONENTIALS), _along),
@@ -98,6 +100,8 @@ class Widening(TorchDispatchMode):  # type: ignore[misc]
 
     def computed(self, func: Operator, args: Any, kwargs: Any) -> Any:
         """The operator's result."""
+        if func.overloadpacket.__name__ == GROUPED:  # which has no kernel for float64
+            return grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _wide(self, value: Any) -> Any:
@@ -107,10 +111,39 @@ class Widening(TorchDispatchMode):  # type: ignore[misc]
         return _widened(value)
 
 
+def grouped_product(left: Any, right: Any, offs: Any = None, *_: Any, **__: Any) -> Any:
+    """`torch.nn.functional.grouped_mm` by a product for each group, in the dtype of `left`.
+
+    `offs`: where each group ends, along the axis that only matrices have: rows of `left` (m, k), columns of
+    `right` (k, n), or of both what is added up. What has three axes has a matrix for each group.
+    """
+    if offs is None:
+        return torch.bmm(left, right)
+    ends = offs.tolist()
+    groups = [slice(begin, end) for begin, end in zip((0, *ends), ends, strict=False)]
+    if left.dim() == right.dim():
+        return torch.stack([left[:, each] @ right[each] for each in groups])
+    if left.dim() == 2:
+        found = left.new_zeros(left.shape[0], right.shape[-1])
+        for number, each in enumerate(groups):
+            found[each] = left[each] @ right[number]
+        return found
+    found = right.new_zeros(left.shape[1], right.shape[-1])
+    for number, each in enumerate(groups):
+        found[:, each] = left[number] @ right[:, each]
+    return found
+
+
 def _widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype in WIDE:
         return value.to(WIDE[value.dtype])
     return value
+
+
+def _counts(kwargs: Any) -> bool:
+    """Whether integers are asked for: a count that is added up errs by nothing, else it would be cut."""
+    asked = kwargs.get("dtype")
+    return isinstance(asked, torch.dtype) and not (asked.is_floating_point or asked.is_complex)
 
 
 class Rounding(Widening):
@@ -140,7 +173,8 @@ class Rounding(Widening):
             args = tree_map(lambda each: self._rounded_copy(each, operands), args)
         name = func.overloadpacket.__name__
         args = self._summed(name, args) if self._sums and name in PRODUCTS | SUMS else args
-        error = error_in_turn(TERMS[name](*args), self._tolerated) if self._tolerated and name in TERMS else 0
+        errs = bool(self._tolerated) and name in TERMS and not _counts(kwargs)
+        error = error_in_turn(TERMS[name](*args), self._tolerated) if errs else 0
         if error and name not in EXPONENTIALS:
             place = int("add" in name)  # what is added to a product comes first
             args = (*args[:place], self._moved(args[place].clone(), error), *args[place + 1 :])
