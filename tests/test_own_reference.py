@@ -22,7 +22,7 @@ from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
-from benchbench.worker.own import torch_module
+from benchbench.worker.own import torch_graph, torch_module
 from benchbench.worker.own.reference import own_expected, own_reference, own_tolerance, seen_weights
 from benchbench.worker.own.source import ModelMistake
 from benchbench.worker.own.torch_reference import wide_step
@@ -237,16 +237,16 @@ def test_a_model_of_images_has_no_length_among_its_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "ends"),
+    ("left", "right", "ends", "flops"),
     [
-        ((24, 16), (3, 16, 32), (8, 8, 24)),  # the second group has no rows
-        ((3, 16, 8), (8, 24), (8, 16, 24)),
-        ((16, 24), (24, 32), (8, 16, 24)),
-        ((3, 8, 16), (3, 16, 32), None),
+        ((24, 16), (3, 16, 32), (8, 8, 24), 2 * 24 * 16 * 32),  # the second group has no rows
+        ((3, 16, 8), (8, 24), (8, 16, 24), 2 * 16 * 8 * 24),
+        ((16, 24), (24, 32), (8, 16, 24), 2 * 16 * 24 * 32),
+        ((3, 8, 16), (3, 16, 32), None, 3 * 2 * 8 * 16 * 32),
     ],
 )
-def test_a_product_by_groups_is_computed_in_float64(
-    left: tuple[int, ...], right: tuple[int, ...], ends: tuple[int, ...] | None
+def test_a_product_by_groups_is_computed_in_float64_and_counted(
+    left: tuple[int, ...], right: tuple[int, ...], ends: tuple[int, ...] | None, flops: int
 ) -> None:
     """Which mixtures of experts have, and torch's kernel refuses."""
     grouped = getattr(torch.nn.functional, "grouped_mm", None) or pytest.skip("this torch has none")
@@ -258,6 +258,9 @@ def test_a_product_by_groups_is_computed_in_float64(
         (gradient,) = torch.autograd.grad(exact.sum(), wide)
     assert (exact.dtype, gradient.dtype) == (torch.float64, torch.float64)
     torch.testing.assert_close(grouped(a, b, offs=offs), exact.float())
+    with torch_graph.flop_counter() as counter:
+        grouped(a, b, offs=offs)
+    assert counter.get_total_flops() == flops
 
 
 def test_a_count_that_is_added_up_as_an_integer_does_not_err() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -77,16 +77,32 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
 def _traced(module: Any, arrays: Mapping[str, AnyArray], arguments: Any, device: str) -> tuple[Any, int, Any]:
     """The operators with what they are told besides tensors, their FLOPs, and what the module gave."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
 
     from benchbench.workloads._reference.torch_rounding import plain_operators
 
     operators: list[Any] = []
     tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
     own, named = arguments(tensors)
-    with torch.no_grad(), plain_operators(), FlopCounterMode(display=False) as counter, recording(operators):
+    with torch.no_grad(), plain_operators(), flop_counter() as counter, recording(operators):
         output = module(*own, **named)
     return operators, counter.get_total_flops(), output
+
+
+def flop_counter() -> Any:
+    """torch's counter of FLOPs, which has no formula of its own for products by groups."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from benchbench.workloads._reference.torch_rounding import GROUPED
+
+    known = getattr(torch.ops.aten, GROUPED, None)
+    return FlopCounterMode(display=False, custom_mapping={known: flops_of_groups} if known else None)
+
+
+def flops_of_groups(left: Sequence[int], right: Sequence[int], *_: Any, **__: Any) -> int:
+    """Of shapes. Of a matrix and a stack, each row or column is multiplied by one matrix of the stack."""
+    stacks = left[0] if len(left) == len(right) == 3 else 1
+    return 2 * stacks * left[-2] * left[-1] * right[-1]
 
 
 def recording(operators: list[Any]) -> Any:

@@ -266,7 +266,6 @@ def _traced(
 ) -> tuple[Any, int, int, Any]:
     """Operators of the way there, FLOPs of both ways, elements that the optimizer keeps, what it is told."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
 
     from benchbench.workloads._reference.torch_rounding import plain_operators
 
@@ -274,7 +273,7 @@ def _traced(
     compute = loss_function(spec, sizes, module, torch.device(device), torch.float32)
     update = optimizer_of(spec, sizes, module, fused=False)
     tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-    with plain_operators(), FlopCounterMode(display=False) as counter:
+    with plain_operators(), torch_graph.flop_counter() as counter:
         with torch_graph.recording(operators):
             loss = compute(tensors)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
