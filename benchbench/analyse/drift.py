@@ -92,7 +92,8 @@ def _uneven(cases: Sequence[Sequence[Process]]) -> Drift | None:
     rows = [[log for number, log in case if number in shared] for case in cases]
     if _friedman_p(rows) >= UNEVEN_SIGNIFICANCE:
         return None
-    around_mean = [[log - mean(row) for log in row] for row in rows]
+    means = map(mean, rows)
+    around_mean = [[log - middle for log in row] for row, middle in zip(rows, means, strict=True)]
     levels = [median(column) for column in zip(*around_mean, strict=True)]
     return Drift(
         change=max(levels) - min(levels),

@@ -165,7 +165,8 @@ def step_s(measured: Measurement) -> float:
 
     Where a CPU quota stopped the process it is the mean: a step without the stops is one that nobody gets.
     """
-    if (stopped_by_quota([measured]) or 0.0) > MOST_STOPPED:
+    stops = measured.telemetry.throttled_s[-1:] if measured.telemetry else ()
+    if any(stops) and (stopped_by_quota([measured]) or 0.0) > MOST_STOPPED:  # asked often, and seldom stopped
         return mean_step_s(measured)
     return measured.median_step_s
 
