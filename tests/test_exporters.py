@@ -31,7 +31,7 @@ from benchbench.exporters.markdown import Markdown, escaped
 from benchbench.exporters.parquet import Parquet
 from benchbench.exporters.png import Png
 from benchbench.exporters.svg import Svg
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.terminal import Terminal, folded
 from benchbench.format import visible
 from benchbench.model.case import Phase
 from benchbench.model.measurement import Measurement
@@ -600,3 +600,22 @@ def test_without_pyarrow_parquet_says_what_to_install(monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match="pyarrow") as told:
         Parquet().export(report_document(a_run()))
     assert "pip install pyarrow" in str(told.value.hint)
+
+
+def test_a_line_is_broken_between_cells_then_between_words_then_behind_a_sign_of_an_id() -> None:
+    assert folded("1.34×  967 µs → 1.30 ms  3 v 3 processes", 26) == [
+        "1.34×  967 µs → 1.30 ms",
+        "3 v 3 processes",
+    ]
+    assert folded("lstm(length=50)/float32/function@tensorflow:cpu", 26) == [
+        "lstm(length=50)/float32/",
+        "function@tensorflow:cpu",
+    ]
+    assert folded("寸寸寸寸", 4) == ["寸寸", "寸寸"]
+
+
+def test_a_grid_too_wide_loses_empty_columns_before_words_share_a_line() -> None:
+    row = {"run": "R", "tags": "", "command": "run --suite quick"}
+    shown = Document(name="runs", title="Runs", tables=(table([row]),))
+    assert Terminal(32).render(shown).splitlines()[0].split() == ["RUN", "TAGS", "COMMAND"]
+    assert Terminal(25).render(shown).splitlines()[0].split() == ["RUN", "COMMAND"]
