@@ -13,6 +13,7 @@ from benchbench.cluster.machines import read_fleet, runs_of
 from benchbench.cluster.messages import LineKind, NodeJob
 from benchbench.documents.fleet import fleet_document, incomplete
 from benchbench.errors import UsageError
+from benchbench.launch import own_models
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
@@ -126,3 +127,18 @@ def test_machines_that_measure_other_work_under_the_same_name_are_told_once(tmp_
     measured(FakeCluster({"a": Scripted(), "b": Scripted(records=other)}), tmp_path, told)
     noted = [line for line in told.notes if "measures another gemm(m=1,n=64,k=64)/float32 than" in line]
     assert len(noted) == 1
+
+
+def test_a_machine_tells_its_files_by_their_content_and_which_it_has_not(results: Path) -> None:
+    asked = (("mine.py", "none.py:Model", "tests.fleets:Scripted"), "./inputs.npz")
+    Path("inputs.npz").write_bytes(b"one")
+    before = own_models.file_digests(*asked)
+    assert {name: bool(digest) for name, digest in before.items()} == {
+        "mine.py": True,
+        "none.py:Model": False,
+        "tests.fleets:Scripted": True,  # a module is its source
+        "inputs.npz": True,
+    }
+    Path("inputs.npz").write_bytes(b"two")
+    after = own_models.file_digests(*asked)
+    assert {name for name in before if before[name] != after[name]} == {"inputs.npz"}
