@@ -409,7 +409,7 @@ def folded(line: str, room: int) -> list[str]:
     """The line in as many as it needs: whole cells stay together where they can, else words, else parts."""
     lines = [""]
     _fill(lines, "", line, room, BREAKS)
-    return lines
+    return lines if lines[0] else lines[1:] or lines
 
 
 def _fill(lines: list[str], gap: str, part: str, room: int, breaks: Sequence[re.Pattern[str]]) -> None:
