@@ -27,6 +27,9 @@ class Pool:
         self._answers = {kind: Answer(reply) for kind, reply in usual.items()} | others
         self.asked: list[tuple[str, str]] = []
 
+    def interpreter(self, target: str) -> str:
+        return "python"
+
     def ask_together(self, jobs: Iterable[Job], announce: object) -> None:
         for job in answer_all(jobs, lambda job: self._answers[job.message["kind"]]):
             self.asked.append((job.message["kind"], job.case.id if job.case else job.label))
