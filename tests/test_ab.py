@@ -341,6 +341,8 @@ def test_the_text_names_both_sides() -> None:
     found = compare_runs(*partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)]))
     shown = comparison.comparison_document(found, found.verdicts)
     assert rendered(shown) == snapshot("""\
+1 of 1 case slower, none faster
+
 ref: mode=eager, run A, 2026-01-02T03:04:05Z
 new: mode=compile, run B, 2026-01-02T03:04:05Z
 latency_s, lower is better; threshold 3%

@@ -67,6 +67,8 @@ def test_a_step_is_found_between_the_runs_where_it_happened() -> None:
     assert change.direction == "slower"
     assert change.low < 1.1 < change.high
     assert rendered(history_document([found])) == snapshot("""\
+1 of 1 case became slower, none faster, by the last change of each
+
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  latency_s, 16 runs
 ▁▁▁▁▁▁▁▁████████  1.00 ms → 1.10 ms
 EVENT   SIZE                   WHERE
@@ -77,7 +79,7 @@ slower  1.100× [1.097, 1.103]  between run07 and run08
 def test_of_too_few_runs_it_is_told_what_a_change_takes_and_what_can_be_seen_meanwhile() -> None:
     def told(count: int) -> tuple[str, str]:
         made = history_document(trends(stepped()[:count], LATENCY), " --results mine")
-        return made.headline, "".join(made.notes)
+        return "".join(part for cell in made.answer for part in cell.parts), "".join(made.notes)
 
     headline, note = told(1)
     assert headline == "too few runs to tell a change in 1 case"
@@ -322,6 +324,8 @@ def test_a_change_lies_between_two_commits() -> None:
     runs = [*commits(*"aabcdmno"), a_run_at(30, 1e-3)]
     (found,) = trends(runs, LATENCY, by="commit")
     assert rendered(history_document([found])) == snapshot("""\
+1 of 1 case became slower, none faster, by the last change of each
+
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  latency_s, 7 values of commit in 8 runs
 ▁▁▁▁███  1.00 ms → 1.10 ms
 EVENT   SIZE                   WHERE
@@ -555,7 +559,9 @@ def test_no_name_acts_in_a_plot_or_text(text_: str) -> None:
     assert found
     ET.fromstring(drawn(found))
     assert "\x1b" not in rendered(history_document(found))
-    assert len(rendered(history_document(found)).splitlines()) == 4  # a title, a sparkline, what it takes
+    assert (
+        len(rendered(history_document(found)).splitlines()) == 6
+    )  # the finding, a title, a sparkline, what it takes
 
 
 def test_a_plot_spanning_decades_has_a_logarithmic_axis() -> None:
