@@ -79,7 +79,9 @@ slower  1.100× [1.097, 1.103]  between run07 and run08
 def test_of_too_few_runs_it_is_told_what_a_change_takes_and_what_can_be_seen_meanwhile() -> None:
     def told(count: int) -> tuple[str, str]:
         made = history_document(trends(stepped()[:count], LATENCY), " --results mine")
-        return "".join(part for cell in made.answer for part in cell.parts), "".join(made.notes)
+        return "".join(part for cell in made.answer for part in cell.parts if isinstance(part, str)), "".join(
+            made.notes
+        )
 
     headline, note = told(1)
     assert headline == "too few runs to tell a change in 1 case"
