@@ -13,7 +13,7 @@ from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case, Phase
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
-from benchbench.running.verification import Precomputed
+from benchbench.running.verification import Precomputed, exported_name
 from tests.answering import answer_all
 from tests.factories import a_case
 
@@ -43,7 +43,7 @@ def laid(pool: Pool, *plan: Case) -> Precomputed:
 
 
 def exported(**over: Any) -> Case:
-    return a_case(target="onnxruntime", backend="onnxruntime", mode="graph", **over)
+    return a_case(**{"target": "onnxruntime", "backend": "onnxruntime", "mode": "graph"} | over)
 
 
 UNSUPPORTED = Answer({"outcome": {"status": "unsupported", "message": "no graph"}, "stages_s": {}})
@@ -80,6 +80,19 @@ def test_a_member_of_a_sequence_is_exported_when_it_is_due() -> None:
     assert ground.export_failure(case) is None
     assert ground.export_failure(case) is None
     assert [kind for kind, _ in pool.asked] == ["reference", "export"]
+
+
+def test_what_two_runtimes_load_is_exported_by_one_and_by_each_where_that_fails() -> None:
+    one, other = exported(), exported(target="openvino", backend="openvino")
+    for pool, asked in ((Pool(), [one.id]), (Pool(export=UNSUPPORTED), [one.id, other.id])):
+        ground = laid(pool, one, other)
+        assert [name for kind, name in pool.asked if kind == "export"] == asked
+        assert isinstance(ground.export_failure(other), Failure) == (len(asked) == 2)
+
+
+def test_what_is_compiled_for_a_target_is_made_for_each() -> None:
+    first, second = (a_case(target=name, backend="torch", mode="aoti") for name in ("torch", "torch@same"))
+    assert exported_name(first, "python") != exported_name(second, "python")
 
 
 @pytest.mark.parametrize(

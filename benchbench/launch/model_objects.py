@@ -15,7 +15,7 @@ from typing import Any
 from benchbench import paths
 from benchbench.errors import UsageError
 from benchbench.launch.functions import by_value
-from benchbench.model.own import MODULES_OF_JAX, classes_imported
+from benchbench.model.own import EQUINOX, MODULES_OF_JAX, classes_imported
 
 MOST_BYTES = 4 * 2**30  # of a model with its inputs
 OBJECTS = "objects.pickle"
@@ -30,7 +30,6 @@ from cloudpickle import loads
 sys.path += [each for each in {search_path!r} if each not in sys.path]
 globals().update(loads(Path(__file__).with_name({objects!r}).read_bytes()))
 '''
-EQUINOX = MODULES_OF_JAX[:1]
 IN_A_FILE = "A model that a file defines need not be sent: benchbench.run(model='my_model.py')."
 
 
@@ -86,7 +85,7 @@ def _named_in_file(module: Any) -> tuple[str, dict[str, Any]]:
     if "jax" in sys.modules:
         if isinstance(module, tuple) and len(module) == 2 and callable(module[0]):
             return "jax", {"model": module[0], "params": module[1]}
-        if isinstance(module, classes_imported(EQUINOX)) and type(module).__module__ == "__main__":
+        if isinstance(module, classes_imported([EQUINOX])) and type(module).__module__ == "__main__":
             # Sent by value, its class is made without its fields first, and JAX is told of none.
             raise UsageError(
                 f"A class of equinox's that is defined here cannot be sent: {type(module).__name__}.",

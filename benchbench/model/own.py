@@ -54,7 +54,8 @@ KINDS: Mapping[str, ModelKind] = MappingProxyType(
     }
 )
 # Where the classes of JAX modules are, which hold their parameters or make them from a random key.
-MODULES_OF_JAX = (("equinox", "Module"), ("flax.nnx", "Module"), ("flax.linen", "Module"))
+EQUINOX = ("equinox", "Module")
+MODULES_OF_JAX = (EQUINOX, ("flax.nnx", "Module"), ("flax.linen", "Module"))
 KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, PROGRAM: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
 FILES = (SOURCE, *KIND_OF_FILE)
 

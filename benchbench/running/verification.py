@@ -101,23 +101,30 @@ class Precomputed:
             if case.mode in _backend(case).exporting_modes:
                 alike.setdefault(exported_name(case, self._pool.interpreter(case.target)), []).append(case)
         for number, own in enumerate(alike.values()):
+            turn = number % len(own)
+            yield self._export_job(own[turn], [*own[:turn], *own[turn + 1 :]])
 
-            def answered(answer: Answer, own: Sequence[Case] = own) -> Iterable[Job]:
-                failed = answer.reply is None or "outcome" in answer.reply
-                result = decoded(answer, {}) if failed else None
-                failure = result if isinstance(result, Failure) else None
-                self._exported.update(dict.fromkeys((case.id for case in own), failure))
+    def _export_job(self, case: Case, others: Sequence[Case]) -> Job:
+        """Of the case's model, which the others load, too; where it fails, the next of them tries."""
+
+        def answered(answer: Answer) -> Iterable[Job]:
+            if answer.reply is not None and "outcome" not in answer.reply:
+                self._exported.update(dict.fromkeys((each.id for each in (case, *others)), None))
                 return ()
+            result = decoded(answer, {})
+            self._exported[case.id] = result if isinstance(result, Failure) else None
+            return [self._export_job(others[0], others[1:])] if others else ()
 
-            case = own[number % len(own)]
-            label = f"exporting {case.work}"
-            yield Job(message={"kind": "export"}, done=answered, case=case, label=label)
+        label = f"exporting {case.work}"
+        return Job(message={"kind": "export"}, done=answered, case=case, label=label)
 
 
 def exported_name(case: Case, python: str) -> tuple[str, ...]:
-    """What cases have in common that load one exported model, under the interpreter `python`."""
-    what = _backend(case)().exported_as(case.computes_in, case.mode)
-    return python, case.work, suffix(case.placement, case.environment, case.threads), what
+    """What cases have in common that load one exported model; `python`: the interpreter of the case."""
+    backend = _backend(case)()
+    where = python if backend.shared_cache else f"{case.target}:{case.device}"
+    what = backend.exported_as(case.computes_in, case.mode)
+    return where, case.work, suffix(case.placement, case.environment, case.threads), what
 
 
 def reference_jobs(

@@ -153,6 +153,7 @@ def built(
     A saved model's layers ask for the dtype that it was saved in, and so do those of a file that loads one,
     or of a model that lived in memory: they are widened or narrowed as well.
     """
+    widens = widens or (spec.is_saved and dtype != FLOAT32)
     model = _made(spec, params, dtype, seed, widens=widens)
     if dtype == FLOAT32 or widens or any(each.compute_dtype == dtype for each in _weighted(model)):
         return model
