@@ -306,7 +306,8 @@ def test_every_list_has_a_form_for_programs(stored: Path, what: str) -> None:
     shown = accelbench("list", what, cwd=stored).stdout
     parsed = json.loads(accelbench("list", what, "--format", "json", cwd=stored).stdout)
     assert parsed
-    assert len(shown.splitlines()) == len(parsed) + 1
+    names = [next(iter(each.values())) for each in parsed]
+    assert [line.split()[0] for line in shown.splitlines()[1 : 1 + len(names)]] == names
 
 
 def test_devices_are_listed_for_people_and_programs(tmp_path: Path) -> None:

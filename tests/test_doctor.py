@@ -409,8 +409,8 @@ def test_names_of_processes_cannot_act(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_doctor_is_for_people_and_programs(tmp_path: Path) -> None:
     shown = accelbench("doctor", cwd=tmp_path).stdout
-    assert shown.splitlines()[0].split() == ["STATUS", "CHECK", "SEEN", "EFFECT", "REMEDY"]
     findings = json.loads(accelbench("doctor", "--format", "json", cwd=tmp_path).stdout)["findings"]
+    assert all(each["check"] in shown for each in findings)
     assert set(findings[0]) == {"check", "status", "seen", "value", "unit", "effect", "remedy"}
     assert {each["check"] for each in findings} >= {"load", "swap", "wall clock", "GPUs"}
 

@@ -26,7 +26,8 @@ GAP = 2  # between columns
 UNWRAPPED = 10_000  # wider than any line
 INDENT = 2
 LEAST_BAR = 4  # characters; a shorter one tells nothing apart
-BREAKS = (re.compile("( {2,})"), re.compile("( )"), re.compile("((?<=[/,@=]))"))  # cells, words, an id
+BREAK = re.compile(r"((?<!\d) )")  # a number stays with its unit
+BREAKS = (re.compile("( {2,})"), BREAK, re.compile("( )"), re.compile("((?<=[/,@=]))"))  # cells, words, an id
 LEAST_REASON = 24  # of a line in which a reason stands beside its name
 
 
@@ -367,7 +368,8 @@ def _grid_width(table: Table, known: Marks) -> int:
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
     """Widths in which the highest cell has the fewest lines, no word broken; None: there is no room."""
     texts = [sorted(set(column), key=_length, reverse=True) for column in columns]
-    words = [max((_length(word) for text in column for word in text.split()), default=0) for column in texts]
+    parts = [[word for text in column for word in BREAK.split(text)] for column in texts]
+    words = [max(map(_length, each), default=0) for each in parts]
     if sum(words) > room:
         return None
     widths, lines = [_length(column[0]) for column in texts], 1
