@@ -269,7 +269,7 @@ def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
         benchbench.check(baseline="main", workloads="gemm")
     with pytest.raises(UsageError, match="preset cannot be chosen") as refused:
         benchbench.check(baseline="main", preset="quick")
-    assert "--quick/--rigorous" in refused.value.hint
+    assert "--brief/--quick/--rigorous" in refused.value.hint
     assert "--rounds 3" in refused.value.hint
 
 

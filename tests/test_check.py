@@ -802,6 +802,15 @@ def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
     assert {each.verdict for each in found.findings} == set(Verdict)
     assert shown_as("terminal", Gate(name="main", found=found)) == snapshot("""\
+INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: in the baseline, but not in the plan of the run
+FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
+BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
+NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
+PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5%)
+INCONCLUSIVE 1 of 10: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
+INCONCLUSIVE 1 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 process
+to decide it now: accelbench check --baseline main --ab rev:COMMIT
+
 baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
 newest session: run S5, 2026-01-06T00:00:00Z
 checked: run NEW, 2026-01-02T03:04:05Z
@@ -847,14 +856,6 @@ new           gemm(kind=new)/float32/eager@torch:cpu
 
 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
 could have detected, 4 times in 5: a change of 5.32 % in the median case, of 97.1 % in each
-INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: in the baseline, but not in the plan of the run
-FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
-BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
-NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
-PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5%)
-INCONCLUSIVE 1 of 10: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
-INCONCLUSIVE 1 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 process
-to decide it now: accelbench check --baseline main --ab rev:COMMIT
 """)  # noqa: E501
 
 
@@ -951,16 +952,16 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "last"),
+    ("over", "first"),
     [
         ({"strict": False}, "INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
         ({"strict": True}, "INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
     ],
 )
-def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, last: str) -> None:
+def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, first: str) -> None:
     found = decide(a_baseline(factors=[1.0]), a_new(1.0), RULES)
     text = shown_as("terminal", Gate(name="main", found=found, **over))
-    assert text.splitlines()[-1].startswith(last)
+    assert text.splitlines()[0].startswith(first)
     assert "PASS" not in text
 
 

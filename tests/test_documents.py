@@ -351,7 +351,7 @@ def test_text_for_people_loses_no_fact(verb: str, made: Made) -> None:
     known = marks(document)
     cells = [cell_text(each, known) for table in document.tables for each in table.cells]
     lines = [each for table in document.tables for each in (table.title, *table.facts, *table.notes)]
-    lines += [*document.facts, *document.notes, *document.footnotes, *map(str, document.conclusions)]
+    lines += [*document.facts, *document.notes, *document.footnotes, *map(str, document.answer)]
     assert cells or lines
     shown, markdown = Terminal(10_000).render(document), rendered(document, "markdown")
     aligned = re.sub(" +", " ", shown)  # numbers stand under numbers

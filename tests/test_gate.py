@@ -101,7 +101,7 @@ def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
     bench.pace("0.0012 0.001")
     done = bench.run("check", "--baseline", "main", code=10)
     assert "1 flagged, measuring again: paced" in done.stderr
-    assert done.stdout.splitlines()[-1].startswith("FAIL 1 of 2: paced(size=32)")
+    assert done.stdout.splitlines()[0].startswith("FAIL 1 of 2: paced(size=32)")
     found = bench.check(code=10)
     slower, other = found["findings"]
     assert (slower["verdict"], other["flagged"]) == ("slower", False)
@@ -223,7 +223,7 @@ def test_what_cannot_be_told_ends_with_12_only_where_asked(bench: Bench) -> None
     assert bench.check("latest", "--strict")["counts"] == {"same": 2}
     bench.keep_one_session()
     shown = bench.run("check", "latest", "--baseline", "main").stdout
-    assert shown.splitlines()[-1].startswith("INCONCLUSIVE 2 of 2: 4 more sessions on other days")
+    assert shown.splitlines()[0].startswith("INCONCLUSIVE 2 of 2: 4 more sessions on other days")
     assert "provisional: 1 of 5 sessions; the spread between sessions is assumed to be 7 %" in shown
     assert "PASS" not in shown
     assert bench.check("latest", "--strict", code=12)["endings"] == ["inconclusive"]

@@ -285,7 +285,7 @@ def test_a_slow_machine_is_told_from_its_siblings() -> None:
     assert [(each.machine, each.slow) for each in siblings.scores][:2] == [("d", True), ("b", False)]
     assert siblings.scores[0].ratio == pytest.approx(1.4, rel=1e-6)
     assert siblings.scores[0].cases == 5
-    assert str(hardware_document(found).conclusions[-1]) == "slow: d, 1.40× its siblings of H100"
+    assert str(hardware_document(found).answer[-1]) == "slow: d, 1.40× its siblings of H100"
 
 
 def test_of_two_machines_nobody_can_say_which_is_slow() -> None:

@@ -129,7 +129,7 @@ def test_a_command_takes_only_the_flags_it_is_for() -> None:
     for chosen in ({"only": ("backends",)}, {"without": ("seed",)}):
         with pytest.raises(typer.BadParameter.__mro__[1], match="No such option"):
             read("--seed", "1", **chosen)
-    assert flag_of("preset") == "--quick/--rigorous"
+    assert flag_of("preset") == "--brief/--quick/--rigorous"
 
 
 @pytest.mark.real

@@ -19,6 +19,7 @@ from benchbench.model.note import NoteKind, note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Status
+from benchbench.plan.sides import longer_command
 from benchbench.store.runs import read_run
 from tests.factories import (
     a_case,
@@ -410,6 +411,31 @@ def test_what_is_open_says_what_would_tell_it() -> None:
     assert reason == snapshot(
         "gemm  m=64 n=64 … · float32 · cpu: torch leads jax by 1.12× (0.919× to 1.37×): about 7 more rounds would tell"  # noqa: E501
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("run --suite hello", "accelbench run --suite hello --rounds 10"),
+        ("run -w gemm,conv2d --rounds=3 --tag a", "accelbench run -w gemm,conv2d --rounds 10"),
+        ("run --quick --results r", "accelbench run --quick --rounds 10"),
+        ("check --ab rev:HEAD", ""),
+    ],
+)
+def test_the_command_that_would_tell_what_is_open_is_the_run_s_own_with_more_rounds(
+    typed: str, wanted: str
+) -> None:
+    close = [*some_rounds(1.0, 1.1, 0.9, case=TORCH), *some_rounds(1.1, 1.15, 1.1, case=JAX)]
+    answer = [str(line) for line in report_document(a_run(close, command=tuple(typed.split()))).answer]
+    assert [line.removeprefix("to tell: ") for line in answer[2:]] == ([wanted] if wanted else [])
+
+
+def test_only_the_workloads_that_are_open_are_measured_longer() -> None:
+    plan = (TORCH, replace(TORCH, workload="conv2d", params={}))
+    info = a_run([], plan=plan, command=("run", "-w", "gemm,conv2d", "--quick")).info
+    assert longer_command(info, ["gemm"], 9) == "accelbench run --quick -w gemm --rounds 9"
+    both = "accelbench run -w gemm,conv2d --quick --rounds 9"
+    assert longer_command(info, ["conv2d", "gemm"], 9) == both
 
 
 def test_two_modes_of_one_backend_need_not_be_told_apart_to_know_the_backend() -> None:

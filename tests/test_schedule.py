@@ -120,6 +120,7 @@ def test_whether_to_continue_is_decided_once() -> None:
 
 def test_default_and_rigorous_continue_and_quick_does_not() -> None:
     assert {name: policy.continue_above for name, policy in POLICIES.items()} == {
+        "brief": None,
         "quick": None,
         "default": 0.02,
         "rigorous": 0.02,

@@ -8,7 +8,7 @@ WHAT, LENGTH = "What is measured", "How long"
 MACHINE, OUTPUT = "Machine and processes", "Output and exit code"
 PANELS = {
     WHAT: "suites suite model workload backend device dtype mode param cache world strategy env ab of",
-    LENGTH: "quick rigorous rounds budget timeout wait_for_idle",
+    LENGTH: "brief quick rigorous rounds budget timeout wait_for_idle",
     MACHINE: "python threads allocator isolation seed",
     OUTPUT: (
         "tag allow_failed allow_unverified exit_zero strict verbose quiet results format output out to share "

@@ -228,7 +228,7 @@ class Document:
     """The answer of a verb. `name` is what its files are called, such as `report`.
 
     `answer` is what a reader wants to know, shown first. `facts` say what the document is about, `notes` how
-    to read it, `conclusions` what it comes to. `headline` is the finding in a line, if none of these says it.
+    to read it. `headline` is the finding in a line, if none of these says it.
     `cautions` are those of the facts that a reader must know first. `overview` says in tables what a
     format that draws shows before the others. `data` is the same
     for programs, of dicts, lists, texts, numbers and None; its keys are stable (docs/cli.md). A
@@ -245,14 +245,13 @@ class Document:
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
     notes: tuple[str, ...] = ()
-    conclusions: tuple[Cell, ...] = ()
     data: Any = None
     records: Records | None = None
 
     @property
     def finding(self) -> str:
         """What the document comes to, in one line."""
-        first = [str(each) for each in (*self.answer, *self.conclusions)][:1]
+        first = [str(each) for each in self.answer[:1]]
         return next(filter(None, (self.headline, *first)), self.title)
 
     @property

@@ -26,7 +26,7 @@ def time_document(run: Run, claim: Claim | None = None, where: str = "") -> Docu
     if claim is None:
         return found
     data: dict[str, Any] = {**found.data, "claim": {**asdict(claim), "factor": claim.factor}}
-    return replace(found, conclusions=(*found.conclusions, claim_cell(claim), checks_cell(claim)), data=data)
+    return replace(found, answer=(claim_cell(claim), checks_cell(claim), *found.answer), data=data)
 
 
 def claim_cell(claim: Claim) -> Cell:

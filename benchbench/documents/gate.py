@@ -103,10 +103,10 @@ def check_document(gate: Gate) -> Document:
     return Document(
         name="check",
         title=f"Check against {gate.name}" if gate.name else "Check against other code",
+        answer=tuple(conclusions(gate)),
         facts=tuple(gate_facts(gate)),
         tables=(table(rows, columns, layout=Layout.PARAGRAPHS),) if rows else (),
         notes=tuple(gate_summary(gate)),
-        conclusions=tuple(conclusions(gate)),
         data=_data(gate),
     )
 

@@ -81,7 +81,7 @@ EMPTY = "there are no prices of two devices that did the same work"
 
 
 def hardware_document(found: HardwareComparison, columns: Sequence[str] = ()) -> Document:
-    """A table per work, offers by price, machines of one type; the conclusions say who is best how often.
+    """A table per work, offers by price, machines of one type; the answer says who is best how often.
 
     `columns`: of the tables per work. Raises UsageError.
     """
@@ -89,11 +89,11 @@ def hardware_document(found: HardwareComparison, columns: Sequence[str] = ()) ->
     return Document(
         name="hardware",
         title="Hardware",
+        answer=tuple(_conclusions(found)),
         facts=tuple(_facts(found)),
         tables=tables,
         plots=price_plots(found, tuple(versions(found))),
         notes=tuple(_notes(found)),
-        conclusions=tuple(_conclusions(found)),
         data=_data(found),
     )
 

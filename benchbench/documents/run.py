@@ -38,6 +38,7 @@ from benchbench.model.own import ONNX_FILE
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.rerun import why_not_resumed
+from benchbench.plan.sides import longer_command
 from benchbench.registry import find_class
 from benchbench.running.observer import duration
 from benchbench.timing.policy import in_words
@@ -46,6 +47,8 @@ SCHEMA = 1  # of the JSON. 1: first
 Place = tuple[str, str, str]
 WIDEST = 100.0  # an interval's ends over each other: beyond, it says nothing
 SHOWN = 5  # works that are open, each with its reason: the others are counted
+FEWEST_ROUNDS = 3  # that tell two cases apart
+MOST_ROUNDS = 30  # that are worth typing
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -344,7 +347,19 @@ def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
     lines = [summary(compared), *(_open(work, run) for work in undecided[:SHOWN])]
     if more := len(undecided) - SHOWN:
         lines += [Cell((f"and {count_of(more, 'work')} more, marked ? below",))] if more > 0 else []
-    return [*lines, *_usage(compared, run.info.models)]
+    return [*lines, *_longer(undecided, run.info), *_usage(compared, run.info.models)]
+
+
+def _longer(undecided: Sequence[Work], info: RunInfo) -> list[Cell]:
+    """The command that tells what few more rounds would tell."""
+    found: dict[str, int] = {}
+    for work in undecided:
+        needed = _rounds_needed(work, info)
+        if needed and needed <= MOST_ROUNDS:
+            name = work.verdict.undecided[0].contender.case.workload
+            found[name] = max(needed, found.get(name, 0))
+    command = longer_command(info, list(found), max(found.values())) if found else ""
+    return [Cell((f"to tell: {command}",))] if command else []
 
 
 def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
@@ -382,10 +397,9 @@ def _remedy(work: Work, run: Run) -> str:
         return "too few rounds"
     if doubted := [work.verdict.name(each.contender) for each in undecided if each.is_doubted]:
         return f"others or warming up may have slowed {', '.join(doubted)}"
-    needed = [each.rounds_to_tell(run.info.policy) for each in undecided]
-    if None in needed:
+    if not (needed := _rounds_needed(work, run.info)):
         return "rounds differ too much for any number of them to tell such a lead"
-    more = max(each or 0 for each in needed) - max(each.rounds for each in undecided)
+    more = needed - max(each.rounds for each in undecided)
     verdict = work.verdict
     asked = {each.contender.case.id for each in verdict.undecided}
     asked |= {verdict.fastest.case.id} if verdict.fastest else set()
@@ -393,6 +407,17 @@ def _remedy(work: Work, run: Run) -> str:
     cost_s = more * sum(costs.values())
     cost = f", {duration(cost_s)}," if cost_s else ""
     return f"about {count_of(more, 'more round')}{cost} would tell"
+
+
+def _rounds_needed(work: Work, info: RunInfo) -> int | None:
+    """Rounds in all that would tell what is undecided; None: more rounds would not."""
+    undecided = work.verdict.undecided
+    if any(each.difference is None for each in undecided):
+        return FEWEST_ROUNDS
+    if any(each.is_doubted for each in undecided):
+        return None
+    needed = [each.rounds_to_tell(info.policy) for each in undecided]
+    return None if None in needed else max(filter(None, needed))
 
 
 def work_data(work: Work) -> dict[str, Any]:

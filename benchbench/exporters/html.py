@@ -75,8 +75,7 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
     """The finding, what is in doubt, the overview, the tables, the charts, then how it was measured."""
     finding = html_text(document.finding)
     notes = _Links(document, links)
-    cells = [*document.answer, *document.conclusions]
-    answers = [_cell(each, notes) for each in cells if str(each) != document.finding]
+    answers = [_cell(each, notes) for each in document.answer if str(each) != document.finding]
     facts = [each for each in document.facts if each not in document.cautions]
     below = "h3" if document.overview else "h2"
     tables = [_section(table, f"t{number}", below, notes) for number, table in enumerate(document.tables)]

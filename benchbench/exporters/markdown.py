@@ -29,7 +29,7 @@ class Markdown(Exporter):
         known = marks(document)
         blocks = [
             f"## {escaped(visible(document.title))}\n",
-            _bullets(cell_text(each, known) for each in (*document.answer, *document.conclusions)),
+            _bullets(cell_text(each, known) for each in document.answer),
             _bullets(document.facts),
             *(block for tables in _joined(document.tables) for block in _tables(tables, known)),
             _bullets(foot(document)),

@@ -55,12 +55,7 @@ class Terminal(Exporter):
             self._printed([self._sentence(each, known) for each in document.answer]),
             self._printed(self._sentences(document.facts)),
             *(self._printed(self._table(table, known, shared)) for table in document.tables),
-            self._printed(
-                [
-                    *self._sentences(below),
-                    *(self._sentence(each, known) for each in document.conclusions),
-                ]
-            ),
+            self._printed(self._sentences(below)),
         ]
         return "\n".join(filter(None, blocks))
 

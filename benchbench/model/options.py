@@ -20,7 +20,7 @@ from benchbench.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str]  # one or several
-Preset = Literal["quick", "default", "rigorous"]
+Preset = Literal["brief", "quick", "default", "rigorous"]
 Size = int | float | bool | str  # of a workload's parameter
 USUAL_SUITE = "quick"
 TIE = "="  # of parameters that have one value
@@ -293,7 +293,8 @@ class MeasureOptions:
     )
     preset: str | None = _switches(
         None,
-        quick="3 rounds of one to five seconds: a first look.",
+        brief="3 rounds of about a second: what differs by a lot is told.",
+        quick="3 rounds of one to four seconds, up to 6 of what is undecided: a first look.",
         rigorous="10 rounds, each to half a percent.",
     )
     rounds: int | None = _option(

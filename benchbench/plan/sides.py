@@ -1,9 +1,9 @@
-"""The command that measures interleaved what two stored runs measured: their sides, their cases. Pure."""
+"""Commands that measure anew what stored runs did: two of them interleaved, or one with more rounds. Pure."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from benchbench import registry
 from benchbench.model.device import Probe
@@ -41,6 +41,20 @@ def interleaved_command(ref: RunInfo, new: RunInfo) -> str:
     if not new.commit or DIRTY in new.commit:  # what it measured has no name
         return _typed("check", "--ab", sides[0], *_selection(new))
     return _typed("compare", "--ab", *sides, *_selection(new))
+
+
+def longer_command(info: RunInfo, workloads: Collection[str], rounds: int) -> str:
+    """`accelbench run --suite hello -w gemm --rounds 9`: of these workloads, as the run was asked for.
+
+    Empty where no such command made it.
+    """
+    if info.command[:1] != ("run",):
+        return ""
+    all_of_them = {case.workload for case in info.plan} <= {*workloads}
+    without = ("rounds", "budget_s", "tags", *(() if all_of_them else ("workloads",)))
+    chosen = () if all_of_them else (OPTIONS["workloads"].flags[0].names[-1], ",".join(workloads))
+    words = measuring_words(info.command[1:], without)
+    return _typed("run", *words, *chosen, OPTIONS["rounds"].flags[0].names[0], str(rounds))
 
 
 def _changed_target(ref: RunInfo, new: RunInfo) -> tuple[Probe, Probe] | None:

@@ -56,7 +56,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--accelbench-results", metavar="DIR", default=results, help="The folder that keeps runs."
     )
     group.addoption(
-        "--accelbench-policy", default="quick", choices=("quick", "default", "rigorous"), help="How long."
+        "--accelbench-policy",
+        default="quick",
+        choices=("brief", "quick", "default", "rigorous"),
+        help="How long.",
     )
 
 

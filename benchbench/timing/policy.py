@@ -13,8 +13,13 @@ from benchbench.model.run import Policy
 from benchbench.stats import headline
 
 POLICIES = {
+    "brief": Policy(
+        name="brief", rounds=3, precision=0.03, min_s=0.3, max_s=0.5,
+        warmup_min_s=0.2, warmup_max_s=1.0, warmup_min_blocks=3,
+        least_blocks=3, window_s=0.1, slow_s=0.5,
+    ),
     "quick": Policy(
-        name="quick", rounds=3, most_rounds=6, precision=0.02, min_s=0.75, max_s=2.0,
+        name="quick", rounds=3, most_rounds=6, precision=0.02, min_s=0.75, max_s=1.0,
         warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
