@@ -9,19 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
 import benchbench
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
+from benchbench.cli.app import app, import_commands
 from benchbench.documents import comparison
 from benchbench.gate import baselines
 from benchbench.judging.comparison import HOURS_DIFFER, BetweenSessions, Comparison, compare_runs
 from benchbench.judging.hours import between_sessions
 from benchbench.model.device import Probe, Target
-from benchbench.model.options import Variance
+from benchbench.model.options import OPTIONS, Variance
 from benchbench.model.run import Partner, Run
 from benchbench.model.status import Verdict
-from benchbench.plan.sides import interleaved_command, measuring_words
+from benchbench.plan.sides import BARE, interleaved_command, measuring_words
 from benchbench.store import runs
 from studies.hours import rates
 from tests.factories import a_case, a_probe, a_run, some_rounds
@@ -151,10 +153,30 @@ def test_the_command_measures_what_differs_with_the_options_of_the_newer_run(
 
 
 def test_only_options_of_measuring_are_kept_as_they_were_typed() -> None:
-    assert measuring_words(("--quick", "--resume", "-w", "gemm", "--rounds=7", "x", "--out", "a.html")) == (
+    assert measuring_words(("--quick", "--profile", "-w", "gemm", "--rounds=7", "--out", "a.html", "-v")) == (
         "--quick", "-w", "gemm", "--rounds=7",
     )  # fmt: skip
     assert measuring_words(("-b",)) == ("-b", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("conv --quick", "--suite conv --quick"),
+        ("--results r my.py:Net -b torch", "--model my.py:Net -b torch"),
+        ("--profile hello --format json", "--suite hello"),
+    ],
+)
+def test_what_is_measured_without_a_flag_is_measured_again(typed: str, kept: str) -> None:
+    assert measuring_words(typed.split()) == tuple(kept.split())
+
+
+def test_every_option_of_run_that_takes_no_value_is_known() -> None:
+    import_commands(())
+    shown = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    own = [each for each in shown.params if getattr(each, "is_flag", False)]
+    measuring = {name for option in OPTIONS.values() for flag in option.flags for name in flag.names}
+    assert {name for each in own for name in each.opts} - measuring - {"--help", "-h"} == BARE
 
 
 # What sessions tell

@@ -86,7 +86,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
             "max_error": "1%",
             "input": Path("mine.npz"),
             "weights": "as-they-are",
-            "workloads": ["gemm", "copy"],
+            "workloads": "gemm, copy",
             "phases": ["train", "forward"],
             "backends": ("torch", "jax"),
             "devices": "cpu",

@@ -430,11 +430,13 @@ def from_keywords(suite: Names, given: MeasureKeywords, command: str) -> Measure
 
 
 def _normal(name: str, value: Any, default: Any) -> Any:
-    """The value of a keyword as a field has it: one name as a tuple, None as the default."""
+    """The value of a keyword as a field has it: a tuple of names, also of `torch,jax`; None: the default."""
     if value is None:
         return default
     if name == "threads":
         return tuple(number_of_threads(str(each)) for each in ([value] if isinstance(value, int) else value))
+    if isinstance(value, str) and OPTIONS[name].read is split_names:
+        return split_names([value])
     if isinstance(default, tuple):
         return several(str(value) if isinstance(value, int) else [str(each) for each in several(value)])
     if isinstance(default, dict):

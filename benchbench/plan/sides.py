@@ -8,12 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from benchbench import registry
 from benchbench.model.device import Probe
 from benchbench.model.options import OPTIONS
+from benchbench.model.own import looks_like_model
 from benchbench.model.run import RunInfo
 from benchbench.plan.rerun import REVISION
 from benchbench.store.naming import DIRTY
 from benchbench.workloads.base import Workload
 
 COMMIT_DIGITS = 12
+BARE = {"--resume", "--dry-run", "--allow-failed", "--allow-unverified", "--profile", "--verbose", "-v"}
+"""Options of `run` that take no value and do not say what is measured."""
 WITHOUT = ("budget_s", "tags")  # options of a run that two sides do not take
 
 
@@ -89,7 +92,10 @@ def _selection(info: RunInfo, without: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def measuring_words(command: Sequence[str], without: Sequence[str] = ()) -> tuple[str, ...]:
-    """The words of a command that say what is measured and how, but the options named by `without`."""
+    """The words of a `run` that say what is measured and how, but the options named by `without`.
+
+    What stands without a flag is given the one it has elsewhere: `conv` is `--suite conv`.
+    """
     takes = {
         name: flag.kind is not bool
         for field, option in OPTIONS.items()
@@ -100,10 +106,13 @@ def measuring_words(command: Sequence[str], without: Sequence[str] = ()) -> tupl
     kept, words = list[str](), iter(command)
     for word in words:
         name, equals, _ = word.partition("=")
-        if name not in takes:
-            continue
-        own = [word, *([next(words, "")] if takes[name] and not equals else [])]
-        kept += [] if name in left_out else own
+        if not name.startswith("-"):
+            name, equals = "--model" if looks_like_model(word) else "--suite", "="
+            own = [name, word]
+        else:
+            takes_value = takes.get(name, name not in BARE) and not equals
+            own = [word, *([next(words, "")] if takes_value else [])]
+        kept += own if name in takes and name not in left_out else []
     return tuple(kept)
 
 
