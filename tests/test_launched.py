@@ -24,7 +24,7 @@ from benchbench import api
 from benchbench.errors import UsageError
 from benchbench.launch import rank_transport
 from benchbench.launch.joining import follow, gather_followers
-from benchbench.launch.launched import PORT, Launched, first_host, launched
+from benchbench.launch.launched import PORT, Launched, check_alone, first_host, launched
 from benchbench.launch.process import Channel
 from benchbench.launch.rank_transport import Group, LaunchedProcess
 from benchbench.launch.transport import Answer, Greeting
@@ -149,6 +149,14 @@ def test_what_no_launcher_says_is_told(variables: Mapping[str, str], message: st
 
 def process(tmp_path: Path, rank: int, size: int = 2) -> Launched:
     return Launched(rank=rank, size=size, address=None, file=tmp_path / "ranks.json")
+
+
+def test_a_command_that_measures_alone_is_not_started_twice_on_a_host() -> None:
+    for environ in ({}, {"LOCAL_WORLD_SIZE": "2"}, {"LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "1"}):
+        check_alone(environ)
+    with pytest.raises(UsageError, match="torchrun started 2 processes of this command") as refused:
+        check_alone({"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "1"})
+    assert "-m benchbench.ranks" in refused.value.hint
 
 
 def test_a_process_that_does_not_come_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, argument, measure_options
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError
+from benchbench.launch.launched import check_alone
 from benchbench.model.options import MeasureOptions
 
 
@@ -57,6 +59,7 @@ def run(
     accelbench run my_model.py; accelbench run --resume
     """
     _check_resume(resume=resume, dry_run=dry_run)
+    check_alone(os.environ)
     if named and not resume:
         options = _with_named(options, named)
     from benchbench import api

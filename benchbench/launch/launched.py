@@ -47,6 +47,16 @@ class Launched:
     file: Path
 
 
+def check_alone(environ: Mapping[str, str]) -> None:
+    """Raise UsageError where torchrun started this and others on one host: each would measure by itself."""
+    together = environ.get(LAUNCHERS["torchrun"][2], "")
+    if together.isdigit() and int(together) > 1 and environ.get("TORCHELASTIC_RUN_ID"):
+        raise UsageError(
+            f"torchrun started {together} processes of this command, which would disturb each other.",
+            f"Ranks are measured by {HINT}; one process, by accelbench run alone.",
+        )
+
+
 def launched(environ: Mapping[str, str], parent: int) -> Launched:
     """Which of the launcher's processes this is; `parent`: its process id on this host. Raises UsageError."""
     for launcher, names in LAUNCHERS.items():
