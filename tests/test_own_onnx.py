@@ -386,7 +386,7 @@ def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
         "openvino": openvino,
         "inputs": tuple(inputs.values()),
     }
-    for code in (OnnxRuntime.kind_code[ONNX, "graph"], OpenVino.kind_code[ONNX, "graph"]):
-        exec(code, names)
+    for backend in (OnnxRuntime, OpenVino):
+        exec(backend.own_code_of(ONNX, None, Dtype.FLOAT32)["graph"], names)
     (hidden, _) = names["session"].run(None, inputs)
     assert np.allclose(names["compiled"](list(names["inputs"]))[0], hidden, atol=1e-5)

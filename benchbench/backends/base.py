@@ -361,6 +361,7 @@ class Backend(ABC):
     own_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # (kind, mode) → the same of models of other kinds (model/own.py).
     kind_code: ClassVar[Mapping[tuple[str, str], str]] = MappingProxyType({})
+    code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # what HINT in these lines stands for
     # Of those modes, what loses precision beyond rounding → how: they compete only where an error is allowed.
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # And mode → the line that has it train one, where `step` is zero_grad, forward, backward and the update.
@@ -402,13 +403,19 @@ class Backend(ABC):
     virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
 
     @classmethod
-    def own_code_of(cls, kind: str, phase: Phase | None) -> Mapping[str, str]:
-        """Mode → the line of code that has it run a user's model of that kind, or train one of torch."""
+    def own_code_of(cls, kind: str, phase: Phase | None, dtype: Dtype | None) -> Mapping[str, str]:
+        """Mode → the line of code that has it run a user's model of that kind, or train one of torch.
+
+        The model and its inputs are in `dtype`.
+        """
         if phase is Phase.TRAIN:
-            return cls.own_step_code
-        if kind == TORCH:
-            return cls.own_code
-        return {mode: code for (name, mode), code in cls.kind_code.items() if name == kind}
+            found = cls.own_step_code
+        elif kind == TORCH:
+            found = cls.own_code
+        else:
+            found = {mode: code for (name, mode), code in cls.kind_code.items() if name == kind}
+        hint = cls.code_hints.get(dtype or Dtype.FLOAT32, "")
+        return {mode: code.replace("HINT", hint) for mode, code in found.items()}
 
     @classmethod
     def remedy(cls) -> str:

@@ -33,6 +33,7 @@ from benchbench.documents.run_table import (
 )
 from benchbench.format import count_of, share
 from benchbench.judging.ranking import ALIKE, THREADS, Rival, Standing, WorkVerdict, work_key
+from benchbench.model.case import Dtype
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.own import ONNX_FILE
 from benchbench.model.run import Run, RunInfo
@@ -370,10 +371,11 @@ def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
         if case and any(row.is_own for row in work.rows) and work.verdict.standing is not Standing.OPEN:
             backend = find_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
             kind = next(row.own_kind for row in work.rows if row.is_own)
-            if backend and (code := backend.own_code_of(kind, case.phase).get(case.mode)):
+            if backend and (code := backend.own_code_of(kind, case.phase, case.dtype).get(case.mode)):
                 model = models.get(case.workload, "")
                 named = code.replace(f"model{ONNX_FILE}", model) if model.endswith(ONNX_FILE) else code
-                found[f"to use {case.target} {case.mode}: {named}"] = None
+                narrow = "" if case.dtype in (None, Dtype.FLOAT32) else f", the model in {case.dtype}"
+                found[f"to use {case.target} {case.mode}{narrow}: {named}"] = None
     return [Cell((line,)) for line in found]
 
 
