@@ -270,7 +270,7 @@ def test_ranks_are_profiled_together_and_all_their_traces_kept(
         workloads="imbalanced",
         backends="fake",
         devices="cpu",
-        preset="quick",
+        preset="brief",
         rounds=1,
         profile=True,
         results=tmp_path,

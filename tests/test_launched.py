@@ -462,7 +462,7 @@ def running_in_or_below(folder: Path) -> list[str]:
     return [each for each in found if each]
 
 
-TORCH = ["-w", "all_reduce,barrier", "-b", "torch", "-d", "cpu", "-p", "n=1021", "--quick", "--rounds", "1"]
+TORCH = ["-w", "all_reduce,barrier", "-b", "torch", "-d", "cpu", "-p", "n=1021", "--brief", "--rounds", "1"]
 TORCH += ["--profile"]
 
 

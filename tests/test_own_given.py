@@ -213,7 +213,7 @@ def test_a_run_on_given_inputs_with_weights_as_they_are_is_verified_and_says_wha
     pytest.importorskip("torch")
     (tmp_path / "mine.py").write_text((OWN / "bert_tiny.py").read_text())
     np.savez(tmp_path / "given.npz", np.arange(20).reshape(2, 10))
-    options = ("-b", "torch", "--mode", "eager", "--quick", "--rounds", "1", "--threads", "1")
+    options = ("-b", "torch", "--mode", "eager", "--brief", "--rounds", "1", "--threads", "1")
     asked = ("mine.py", "--input", "given.npz", "--weights", "as-they-are")
     accelbench("run", *asked, *options, cwd=tmp_path)
     (row,) = rows(tmp_path)

@@ -23,7 +23,7 @@ from tests.program import accelbench, environment, git, records, rows, started, 
 from tests.test_architecture import ROOT
 
 pytestmark = [pytest.mark.real]
-EAGER = ("-b", "torch", "--mode", "eager", "--quick", "--threads", "1")
+EAGER = ("-b", "torch", "--mode", "eager", "--brief", "--threads", "1")
 SMALL = """import os
 import time
 
@@ -94,7 +94,7 @@ def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(pl
         model="small.py",
         backends="torch",
         modes="eager",
-        preset="quick",
+        preset="brief",
         rounds=3,
         threads=1,
         confirm=False,

@@ -30,7 +30,7 @@ from tests.program import accelbench, rows
 from tests.verifying import in_turn
 
 OWN = Path(__file__).parent / "own"
-ONCE = ("--quick", "--rounds", "1", "--threads", "1")
+ONCE = ("--brief", "--rounds", "1", "--threads", "1")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.program import accelbench, rows
 
 OWN = Path(__file__).parent / "own"
-ONCE = ("--quick", "--rounds", "1", "--threads", "1")
+ONCE = ("--brief", "--rounds", "1", "--threads", "1")
 
 
 @pytest.fixture(scope="module")

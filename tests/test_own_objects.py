@@ -46,7 +46,7 @@ def test_a_module_in_memory_is_measured_and_verified_at_each_size(tmp_path: Path
         params={"batch": [1, 4]},
         backends="torch",
         modes="eager",
-        preset="quick",
+        preset="brief",
         rounds=1,
         results=tmp_path,
     )

@@ -346,7 +346,7 @@ def test_other_names_are_the_same_work_and_another_operator_is_other_work(tmp_pa
     def another_activation(model: Any) -> None:
         model.graph.node[7].op_type = "Sigmoid"
 
-    options = ("-b", "onnxruntime", "-p", "batch=2", "--quick", "--rounds", "1", "--threads", "1")
+    options = ("-b", "onnxruntime", "-p", "batch=2", "--brief", "--rounds", "1", "--threads", "1")
     cache: Any = {"ACCELBENCH_CACHE": str(tmp_path / "cache")}
     written(tmp_path)
     accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
@@ -371,7 +371,7 @@ def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
 ) -> None:
     onnxruntime, openvino = pytest.importorskip("onnxruntime"), pytest.importorskip("openvino")
     written(tmp_path)
-    options = ("-p", "batch=2", "-p", "length=4", "--quick", "--rounds", "1", "--threads", "1")
+    options = ("-p", "batch=2", "-p", "length=4", "--brief", "--rounds", "1", "--threads", "1")
     accelbench("run", "mine.onnx", *options, cwd=tmp_path)
     assert {(row["backend"], row["status"]) for row in rows(tmp_path)} == {
         ("onnxruntime", "ok"),

@@ -175,7 +175,7 @@ def test_what_is_no_program_is_a_mistake_that_is_told(folder: Path, name: str, m
 def test_a_program_is_measured_on_torch_s_engines(folder: Path) -> None:
     for engine in ("onnxruntime", "openvino", "onnxscript"):
         pytest.importorskip(engine)
-    options = ("-p", "batch=2", "--quick", "--rounds", "1", "--threads", "1", "--mode", "eager,graph")
+    options = ("-p", "batch=2", "--brief", "--rounds", "1", "--threads", "1", "--mode", "eager,graph")
     accelbench("run", "words.pt2", "-b", "torch,onnxruntime,openvino", *options, cwd=folder)
     measured = {(row["backend"], row["mode"]): row for row in rows(folder) if row["latency_s"]}
     assert set(measured) == {("torch", "eager"), ("onnxruntime", "graph"), ("openvino", "graph")}

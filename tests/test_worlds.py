@@ -216,7 +216,7 @@ def test_ranks_on_named_devices_are_measured_and_stored_by_name(tmp_path: Path) 
         workloads="all_reduce",
         worlds=["sim:0+sim:2", "sim:2+sim:3"],
         backends="fake",
-        preset="quick",
+        preset="brief",
         rounds=1,
         results=tmp_path,
     )

@@ -116,7 +116,8 @@ def report_document(
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
-        answer=tuple(_answer(found, view)),
+        headline="" if (answer := _answer(found, view)) else _alone(shown),
+        answer=tuple(answer),
         cautions=tuple(_cautions(view, where)),
         overview=overview(found, made),
         facts=tuple(_facts(view, where)),
@@ -282,6 +283,17 @@ def answer(run: Run) -> list[str]:
     view = RunView(run)
     measured = [row for row in view.rows if row.ok]
     return list(map(str, _answer(judged(works(measured), view), view)))
+
+
+def _alone(rows: Sequence[Row]) -> str:
+    """`18 of 18 cases measured on torch, none beside another`: the finding where nothing is compared."""
+    measured = sum(row.status == Status.OK for row in rows)
+    names = ", ".join(dict.fromkeys(row.case.target for row in rows))
+    return (
+        f"{measured} of {count_of(len(rows), 'case')} measured on {names}, none beside another"
+        if rows
+        else ""
+    )
 
 
 def _answer(shown: Sequence[Work], view: RunView) -> list[Cell]:

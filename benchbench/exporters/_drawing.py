@@ -101,6 +101,7 @@ def drawing(spread: Spread, ruler: Ruler, heights: Sequence[str] = ()) -> str:
 def axis(ruler: Ruler) -> str:
     """The names of the ruler's ticks, those that have room."""
     names = [(ruler.x(value), tick_text(value, ruler.unit)) for value in ruler.ticks]
+    names = [(x, name) for x, name in names if len(name) * LETTER / 2 <= min(x, WIDTH - x)]  # none is cut off
     parts = [f'<text x="{x:.1f}" y="11">{escape(name)}</text>' for x, name in apart(names, LETTER)]
     paint = 'font-size="10" text-anchor="middle" fill="currentColor"'
     return _svg([f"<g {paint}>{''.join(parts)}</g>"], 15, "")

@@ -172,6 +172,7 @@ class Rounding(Widening):
         if operands and func.overloadpacket.__name__ in PRODUCTS:
             args = tree_map(lambda each: self._rounded_copy(each, operands), args)
         name = func.overloadpacket.__name__
+        given = args
         args = self._summed(name, args) if self._sums and name in PRODUCTS | SUMS else args
         errs = bool(self._tolerated) and name in TERMS and not _counts(kwargs)
         error = error_in_turn(TERMS[name](*args), self._tolerated) if errs else 0
@@ -179,6 +180,8 @@ class Rounding(Widening):
             place = int("add" in name)  # what is added to a product comes first
             args = (*args[:place], self._moved(args[place].clone(), error), *args[place + 1 :])
         result = super().computed(func, args, kwargs)
+        if name == "native_batch_norm_backward" and args is not given:
+            result = _but_for_elements(result, given, args)
         if error:
             tree_map(lambda each: self._moved(each, error), result)
         # What an operator only shows again is rounded already, and another rounding leaves it as it is.
@@ -225,7 +228,11 @@ class Rounding(Widening):
                 each.remove()
 
     def _summed(self, name: str, args: Any) -> Any:
-        """The arguments, the largest of them as if each of its elements erred while it was added."""
+        """The arguments, the largest of them as if each of its elements erred while it was added.
+
+        Where a norm or a sum gets the same number again and again, as from the gradient of a mean, each of
+        these additions is rounded alike: they all err as one.
+        """
         tensors = [each for each in args if isinstance(each, torch.Tensor) and each.dtype is torch.float64]
         if not tensors:
             return args
@@ -234,6 +241,9 @@ class Rounding(Widening):
         apart = largest.shape[1] if largest.dim() > 1 and name not in MATRICES else 1
         terms = largest.shape[-1] if name in MATRICES and largest.dim() else largest.numel() / apart
         noise = torch.randn(largest.shape, generator=self._source, dtype=torch.float64)
+        if name in SUMS:
+            values, places = largest.unique(return_inverse=True)
+            noise = noise.flatten()[: len(values)][places] if len(values) < largest.numel() else noise
         erring = largest * (1 + noise * (math.sqrt(terms / 2) * OF_ACCUMULATORS))
         return tuple(erring if each is largest else each for each in args)
 
@@ -266,6 +276,22 @@ class Rounding(Widening):
         if as_they_are is not None:
             numbers[beyond] = as_they_are
         return value
+
+
+def _but_for_elements(result: Any, exact: Any, erring: Any) -> Any:
+    """What a batch norm's backward gives where the sums of a gradient err, but not its equal elements.
+
+    Of equal elements, as of the gradient of a mean, nearly nothing is left when their mean is taken away.
+    Had these erred as the mean does, the error would be taken away with them.
+    """
+    (gradient, _, weight, _, _, _, rstd, trains, *_), moved = exact, erring[0]
+    if result[0] is None or not trains:
+        return result
+    _, places, counts = gradient.unique(return_inverse=True, return_counts=True)
+    alike = (counts > 1)[places]
+    channels = (1, -1, *[1] * (gradient.dim() - 2))
+    scale = rstd.view(channels) * (1.0 if weight is None else weight.view(channels))
+    return (result[0] - torch.where(alike, (moved - gradient) * scale, 0.0), *result[1:])
 
 
 class Flipping(Widening):
