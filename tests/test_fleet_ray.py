@@ -189,7 +189,7 @@ def check_removal(machines: Machines, results: Path, seed: int) -> None:
         assert incomplete(result)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # CI runs a suite on three machines, and a command that is killed
 @pytest.mark.parametrize("seed", [1])
 def test_a_machine_that_is_removed_costs_its_unfinished_cases(
     machines: Machines, tmp_path: Path, seed: int
@@ -238,7 +238,7 @@ def occupy(seconds: float) -> None:
     time.sleep(seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     machines: Machines, tmp_path: Path
 ) -> None:
@@ -259,7 +259,7 @@ def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     assert [share.state for share in result.shares] == ["done"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_versions_that_differ_are_told_before_anything_is_measured(
     machines: Machines, tmp_path: Path
 ) -> None:

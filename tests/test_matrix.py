@@ -54,7 +54,7 @@ CORE = frozenset({"attention", "conv2d", "convnet_train", "gemm"})
 DEEP = frozenset({"attention_backward", "conv2d_backward", "resnet50_infer"})
 # In every mode in float32, as `CORE` is: what a compiler makes of gradients, and of networks.
 IN_EVERY_MODE = frozenset({"attention_backward", "conv2d_backward", "transformer_infer"})
-COMPILED_TRAINING = (Dtype.FLOAT32, Dtype.AMP_FP16)  # the latter scales its loss beside what amp-bf16 does
+COMPILED_TRAINING = (Dtype.FLOAT32,)
 TUNED = "max-autotune-no-cudagraphs"  # compiles as `compile` does, with trials
 FREEZING = "compile-freezing"  # compiles an operation, which has no weights, as `compile` does
 FROZEN = frozenset({"convnet_infer", "gpt2_decode"})  # the latter's caches change, and its weights do not

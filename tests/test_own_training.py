@@ -189,7 +189,13 @@ def test_narrower_dtypes_have_tolerances_of_their_own_and_float32_s_besides(name
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name == "train_decoder" else [])
+        for name in MODELS
+    ],
+)
 def test_a_compiled_step_is_right_as_well(name: str) -> None:
     assert deviation(the_step(name), mode="compile").ratio < 0.8
 
