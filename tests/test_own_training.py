@@ -24,7 +24,7 @@ from benchbench.worker.own import torch_module, torch_training
 from benchbench.worker.own.describe import described
 from benchbench.worker.own.torch_objective import objective_of
 from benchbench.worker.own.torch_training import OwnTraining
-from benchbench.worker.own.training_reference import DRAWS, training_reference
+from benchbench.worker.own.training_reference import DRAWS, training_reference, turned_updates
 from benchbench.worker.program import Runner, WrongResult, build, loss_of
 from benchbench.worker.verify import Deviation, trained_elements, worst
 from benchbench.workloads._reference.torch_rounding import Rounding
@@ -342,3 +342,13 @@ def test_equal_numbers_added_in_turn_err_within_what_is_tolerated() -> None:
             with Rounding(Dtype.FLOAT32, seed, sums=True):
                 draws.append(float(torch.full((128, 1), float(number), dtype=torch.float64).sum()))
         assert abs(in_turn - exact) < DRAWS_TOLERATED * max(abs(each - exact) for each in draws)
+
+
+@pytest.mark.parametrize(("error", "found"), [(1e-4, {"update of w": 0.5}), (1e-6, {})])
+def test_an_update_whose_gradient_may_have_either_sign_is_tolerated_as_turned(
+    error: float, found: dict[str, float]
+) -> None:
+    """Of four elements that Adam moves alike, one has a gradient that a large enough rounding turns."""
+    gradient, update = np.array([1e-5, 1.0, -1.0, 1.0]), np.array([0.1, -0.1, 0.1, -0.1])
+    draws = [{"gradient of w": gradient + moved} for moved in (error, -error)]
+    assert turned_updates({"gradient of w": gradient, "update of w": update}, draws) == pytest.approx(found)

@@ -8,7 +8,7 @@ parameter.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
@@ -38,6 +38,8 @@ from benchbench.workloads.draw import SEED
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 LOSSES = "losses"
+GRADIENTS = ("gradient of ", "last gradient of ")  # what the names of a parameter's begin with
+NEAR_ZERO = 3.0  # standard deviations of what rounding does to a tensor's gradient
 DRAWS = 4  # of a hundred tensors, the errors of some differ from draw to draw
 
 
@@ -123,6 +125,8 @@ def _drawn(small: OwnTraining, dtype: Dtype) -> Reference:
         for name in exact:
             error = relative_error(flipped[name], exact[name], SPARED)
             errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
+    for name, error in turned_updates(exact, draws).items():
+        errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
     kept = [name for name in exact if max(errors[name]) <= VERIFIABLE]
     if LOSSES not in kept:
         return none("rounding alone, or chance, takes its losses too far: dropout that is no layer's, say")
@@ -139,6 +143,25 @@ def _drawn(small: OwnTraining, dtype: Dtype) -> Reference:
         spared=SPARED,
         hidden=unseen / max(1, sum(sizes.values())),
     )
+
+
+def turned_updates(exact: Mapping[str, Floats], draws: Sequence[Mapping[str, Floats]]) -> dict[str, float]:
+    """Update → how large a part of it rounding may turn: elements whose gradient may have either sign.
+
+    Adam and its kin move a parameter as far by the smallest gradient as by the largest.
+    """
+    import numpy as np
+
+    found: dict[str, float] = {}
+    for name in (each.removeprefix(UPDATE) for each in exact if each.startswith(UPDATE)):
+        update = np.asarray(exact[f"{UPDATE}{name}"])
+        near = np.zeros(update.shape, dtype=bool)
+        for gradient in (f"{step}{name}" for step in GRADIENTS if f"{step}{name}" in exact):
+            errors = [np.asarray(draw[gradient]) - exact[gradient] for draw in draws]
+            near |= np.abs(exact[gradient]) < NEAR_ZERO * np.sqrt(np.mean(np.square(errors)))
+        if near.any():
+            found[f"{UPDATE}{name}"] = float(np.linalg.norm(update[near]) / np.linalg.norm(update))
+    return found
 
 
 def trained(small: OwnTraining, dtype: Dtype, mode: Any, seed: int = 0) -> Mapping[str, Floats]:
