@@ -236,6 +236,8 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
     ("arguments", "code", "message", "hint"),
     [
         (("run", "--suite", "quik"), 2, "No suite named 'quik'.", "Did you mean 'quick'?"),
+        (("run", "quik"), 2, "There is no suite 'quik'", "Did you mean 'quick'?"),
+        (("run", "conv2d"), 2, "There is no suite 'conv2d'", "accelbench run -w conv2d"),
         (("run", "-w", "gem"), 2, "No workload named 'gem'.", "Did you mean 'gemm'?"),
         (("run", "-b", "pytorch"), 2, "No backend named 'pytorch'.", "Did you mean 'torch'?"),
         (("run", "--dtype", "float23"), 2, "No dtype named 'float23'.", "Did you mean 'float32'?"),

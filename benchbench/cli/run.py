@@ -89,11 +89,18 @@ def _with_named(options: MeasureOptions, named: str) -> MeasureOptions:
 
     if looks_like_model(named):
         return replace(options, model=(*options.model, named))
+    from difflib import get_close_matches
+
+    from benchbench.launch.catalogue import workload_names
     from benchbench.plan.suite import suite_names
 
     if named.endswith(".toml") or named in suite_names():
         return replace(options, suites=(*options.suites, named))
     hint = "A suite or a model is named so; a workload by -w, a run to finish with --resume."
+    if named in workload_names():
+        hint = f"A workload is measured by accelbench run -w {named}"
+    elif near := get_close_matches(named, suite_names(), n=1):
+        hint = f"Did you mean {near[0]!r}?"
     raise UsageError(f"There is no suite {named!r}, and no model of yours.", hint)
 
 
