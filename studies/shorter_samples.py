@@ -18,7 +18,7 @@ from statistics import mean, median, quantiles, stdev
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs
 
-LENGTHS_S = (0.3, 0.5, 0.75, 1.0, 1.5, 2.0, math.inf)
+LENGTHS_S = (0.4, 0.75, 1.5, 2.0, math.inf)
 LEAST = 3  # blocks, and processes of a case
 
 
