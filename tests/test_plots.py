@@ -12,6 +12,7 @@ from benchbench.documents.run import report_document
 from benchbench.exporters._figure import Role, layout_of
 from benchbench.exporters._panels import colour, is_wide
 from benchbench.exporters.svg import Svg
+from benchbench.model.placement import Placement, Strategy
 from benchbench.model.record import Record
 from benchbench.registry import entry_names
 from tests.factories import a_case, a_cost, a_run, some_rounds
@@ -50,6 +51,14 @@ def test_panels_of_one_picture_have_one_kind_of_unit() -> None:
         "training": {"image/s"},
         "latency": {"s"},
     }
+
+
+def test_the_bar_of_a_collective_is_its_link_s_rate_as_in_the_table() -> None:
+    over_two = Placement(devices=2, strategy=Strategy.COLLECTIVE)
+    case = a_case(workload="all_reduce", params={"n": 9}, placement=over_two)
+    cost = a_cost(flops=0, bytes=3 * 10**9, link_bytes=10**9, items=1, item="element")
+    (bar,) = bars(drawn(report_document(a_run(some_rounds(0.5, case=case, cost=cost))))[0])
+    assert bar.value == pytest.approx(2e9)
 
 
 def test_the_fastest_is_first_and_what_has_no_number_last() -> None:

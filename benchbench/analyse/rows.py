@@ -32,6 +32,7 @@ from benchbench.model.case import Case, LeftOut, Scalar
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
 from benchbench.model.own import kind_of_version
+from benchbench.model.placement import ONE_DEVICE
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
@@ -132,6 +133,13 @@ class Row:
             return self.cost is not None
         size = self.case.dtype.storage.itemsize if self.case.dtype else 1
         return bool(self.cost.bytes) and self.cost.flops * size < FEW_FLOPS * self.cost.bytes
+
+    @property
+    def rate_metric(self) -> str:
+        """The metric of its rate: bytes/s where it moves data, of a link where that is between devices."""
+        if not self.moves_data:
+            return "flops_per_s"
+        return "bytes_per_s" if self.case.placement == ONE_DEVICE else "link_bytes_per_s"
 
     @property
     def item(self) -> str | None:

@@ -51,13 +51,13 @@ ROOFS = (
 ROOFLINE = "How near to the roof (more is better)"
 SIZES = "Rate over sizes (more is better)"
 NOTHING = "nothing was measured"
-RATES = {"throughput": "flops_per_s", "bandwidth": "bytes_per_s", "training": "items_per_s"}
+RATES = ("throughput", "bandwidth", "training")  # pictures
 TITLES = {
     "throughput": "Throughput (more is better)",
     "bandwidth": "Bandwidth (more is better)",
     "training": "Training rate (more is better)",
 }
-UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
+UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s", "link_bytes_per_s": "B/s"}
 MOST_TITLE = 60  # characters of a workload with its parameters, above a panel
 
 
@@ -82,10 +82,10 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
             made.append(replace(plot, shared=shared, panels=tuple(_without(common, plot.panels))))
 
     made: list[Plot] = []
-    for name, metric in RATES.items():
+    for name in RATES:
         own = [work for work in works if _rate_of(work) == name]
         if own or (name == "throughput" and not works):
-            ranking(name, TITLES[name], BARS, own, [_bars(work, metric) for work in own])
+            ranking(name, TITLES[name], BARS, own, [_bars(work, _metric_of(work, name)) for work in own])
     ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
     if lines := size_panels(works):
         made += _titled(plots("sizes", SIZES, LINES, lines), lines)
@@ -140,8 +140,16 @@ def _rate_of(work: Work) -> str:
     """The plot a work is in: of items/s if it trains, of FLOP/s, or of B/s where it moves data."""
     if any(row.case.phase is Phase.TRAIN for row in work.rows):
         return "training"
-    moves = any(row.moves_data and row.value("bytes_per_s") is not None for row in work.rows)
+    moves = any(row.moves_data and row.value(row.rate_metric) is not None for row in work.rows)
     return "bandwidth" if moves else "throughput"
+
+
+def _metric_of(work: Work, plot: str) -> str:
+    """What the bars of a work show, as its table does."""
+    if plot == "training":
+        return "items_per_s"
+    moving = [row.rate_metric for row in work.rows if row.moves_data]
+    return moving[0] if plot == "bandwidth" else "flops_per_s"
 
 
 def _bars(work: Work, metric: str) -> Bars:

@@ -38,7 +38,7 @@ from benchbench.judging.ranking import (
     work_key,
 )
 from benchbench.model.case import Cache, Case, Scalar
-from benchbench.model.placement import ONE_DEVICE, suffix
+from benchbench.model.placement import suffix
 from benchbench.plan.command import command_of
 
 UNRANKED = 1e99  # seconds: after what is ranked, before what has no speed
@@ -347,10 +347,7 @@ def _ratio_to_base(row: Row, beside: Beside | None) -> Cell:
 
 
 def _work_rate(row: Row, _: Beside | None) -> Cell:
-    """The rate of the work: bytes/s where it moves data, of a link where that is between devices."""
-    moves = "bytes_per_s" if row.case.placement == ONE_DEVICE else "link_bytes_per_s"
-    name = moves if row.moves_data else "flops_per_s"
-    return number(row.value(name), unit_of(row, name))
+    return number(row.value(row.rate_metric), unit_of(row, row.rate_metric))
 
 
 def _memory(row: Row, _: Beside | None) -> Cell:
