@@ -15,7 +15,7 @@ from benchbench.stats import headline
 POLICIES = {
     "brief": Policy(
         name="brief", rounds=3, precision=0.03, min_s=0.3, max_s=0.5,
-        warmup_min_s=0.2, warmup_max_s=1.0, warmup_min_blocks=3,
+        warmup_min_s=0.2, warmup_max_s=2.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
     "quick": Policy(
