@@ -1,5 +1,6 @@
 """The report: a line per alternative, and the reason where there is no number."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -411,6 +412,13 @@ def test_what_is_open_says_what_would_tell_it() -> None:
     assert reason == snapshot(
         "gemm  m=64 n=64 … · float32 · cpu: torch leads jax by 1.12× (0.919× to 1.37×): about 7 more rounds would tell"  # noqa: E501
     )
+
+
+def test_of_what_is_open_those_that_are_slower_are_told() -> None:
+    close = [*some_rounds(1.0, 1.1, 0.9, case=TORCH), *some_rounds(1.1, 1.15, 1.1, case=JAX)]
+    slow = some_rounds(9.0, 9.1, 9.0, case=TENSORFLOW)
+    _, reason = map(str, of_one_work(*close, *slow).answer)
+    assert re.search(r"torch leads jax by .*; tensorflow is slower by [5-8]\.\d\d× at least$", reason)
 
 
 @pytest.mark.parametrize(

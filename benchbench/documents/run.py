@@ -402,7 +402,17 @@ def _open(work: Work, run: Run) -> Cell:
     known = (
         f"({Number(ends[0], '×')} to {Number(ends[1], '×')}): {remedy}" if ends and told else f"({remedy})"
     )
-    return Cell((f"{work.short_title}: {leader} leads {rival} by", Number(nearest.ratio, "×"), known))
+    slower = [f"; {_slower(verdict)}"] if any(each.slower for each in verdict.others) else []
+    said = f"{work.short_title}: {leader} leads {rival} by"
+    return Cell((said, Number(nearest.ratio, "×"), "".join((known, *slower))))
+
+
+def _slower(verdict: WorkVerdict) -> str:
+    """`jax, tensorflow are slower than it by 1.25× at least`: what is told of a work that is open."""
+    told = [each for each in verdict.others if each.slower]
+    names = list(dict.fromkeys(verdict.name(each.contender) for each in told))
+    least = Number(min(each.interval[0] for each in told if each.interval), "×")
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} slower by {least} at least"
 
 
 def _remedy(work: Work, run: Run) -> str:
