@@ -111,10 +111,15 @@ class AccelbenchWarning(UserWarning):
 
 def unknown(kind: str, name: str, valid: list[str]) -> str:
     """A hint for an unknown name: the nearest valid one, else all of them."""
+    return nearest(name, valid) or f"Known {kind}: {', '.join(valid) or 'none'}."
+
+
+def nearest(name: str, valid: list[str]) -> str:
+    """A hint at the valid name that resembles an unknown one, empty where none does."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, valid, n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"Known {kind}: {', '.join(valid) or 'none'}."
+    return f"Did you mean {near[0]!r}?" if near else ""
 
 
 def page(name: str) -> str:

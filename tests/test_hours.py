@@ -165,6 +165,7 @@ def test_only_options_of_measuring_are_kept_as_they_were_typed() -> None:
         ("conv --quick", "--suite conv --quick"),
         ("--results r my.py:Net -b torch", "--model my.py:Net -b torch"),
         ("--profile hello --format json", "--suite hello"),
+        ("-wgemm -b torch", "-wgemm -b torch"),
     ],
 )
 def test_what_is_measured_without_a_flag_is_measured_again(typed: str, kept: str) -> None:

@@ -352,3 +352,5 @@ def test_an_update_whose_gradient_may_have_either_sign_is_tolerated_as_turned(
     gradient, update = np.array([1e-5, 1.0, -1.0, 1.0]), np.array([0.1, -0.1, 0.1, -0.1])
     draws = [{"gradient of w": gradient + moved} for moved in (error, -error)]
     assert turned_updates({"gradient of w": gradient, "update of w": update}, draws) == pytest.approx(found)
+    frozen = {"gradient of w": gradient, "update of w": np.zeros(4)}
+    assert turned_updates(frozen, draws) == {}

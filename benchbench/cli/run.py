@@ -14,8 +14,7 @@ from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, argument, measure_options
 from benchbench.cli.program import signals
-from benchbench.errors import UsageError
-from benchbench.launch.launched import check_alone
+from benchbench.errors import UsageError, nearest
 from benchbench.model.options import MeasureOptions
 
 
@@ -59,15 +58,16 @@ def run(
     accelbench run my_model.py; accelbench run --resume
     """
     _check_resume(resume=resume, dry_run=dry_run)
-    check_alone(os.environ)
-    if named and not resume:
-        options = _with_named(options, named)
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.plan import failing
+    from benchbench.launch.launched import check_alone
     from benchbench.plan.config import known_prices
     from benchbench.store.selectors import results_option
 
+    check_alone(os.environ)
+    if named and not resume:
+        options = _with_named(options, named)
     if dry_run:
         _print_plan(options, format, results, profile=profile)
         return
@@ -89,18 +89,15 @@ def _with_named(options: MeasureOptions, named: str) -> MeasureOptions:
 
     if looks_like_model(named):
         return replace(options, model=(*options.model, named))
-    from difflib import get_close_matches
-
     from benchbench.launch.catalogue import workload_names
     from benchbench.plan.suite import suite_names
 
     if named.endswith(".toml") or named in suite_names():
         return replace(options, suites=(*options.suites, named))
-    hint = "A suite or a model is named so; a workload by -w, a run to finish with --resume."
+    usual = "A suite or a model is named so; a workload by -w, a run to finish with --resume."
+    hint = nearest(named, suite_names()) or usual
     if named in workload_names():
         hint = f"A workload is measured by accelbench run -w {named}"
-    elif near := get_close_matches(named, suite_names(), n=1):
-        hint = f"Did you mean {near[0]!r}?"
     raise UsageError(f"There is no suite {named!r}, and no model of yours.", hint)
 
 

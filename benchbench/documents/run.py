@@ -287,13 +287,11 @@ def answer(run: Run) -> list[str]:
 
 def _alone(rows: Sequence[Row]) -> str:
     """`18 of 18 cases measured on torch, none beside another`: the finding where nothing is compared."""
-    measured = sum(row.status == Status.OK for row in rows)
+    if not rows:
+        return ""
     names = ", ".join(dict.fromkeys(row.case.target for row in rows))
-    return (
-        f"{measured} of {count_of(len(rows), 'case')} measured on {names}, none beside another"
-        if rows
-        else ""
-    )
+    measured = f"{sum(row.ok for row in rows)} of {count_of(len(rows), 'case')} measured"
+    return f"{measured} on {names}, none beside another"
 
 
 def _answer(shown: Sequence[Work], view: RunView) -> list[Cell]:

@@ -51,8 +51,7 @@ ROOFS = (
 ROOFLINE = "How near to the roof (more is better)"
 SIZES = "Rate over sizes (more is better)"
 NOTHING = "nothing was measured"
-RATES = ("throughput", "bandwidth", "training")  # pictures
-TITLES = {
+TITLES = {  # of the pictures of rates
     "throughput": "Throughput (more is better)",
     "bandwidth": "Bandwidth (more is better)",
     "training": "Training rate (more is better)",
@@ -82,10 +81,10 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
             made.append(replace(plot, shared=shared, panels=tuple(_without(common, plot.panels))))
 
     made: list[Plot] = []
-    for name in RATES:
+    for name, title in TITLES.items():
         own = [work for work in works if _rate_of(work) == name]
         if own or (name == "throughput" and not works):
-            ranking(name, TITLES[name], BARS, own, [_bars(work, _metric_of(work, name)) for work in own])
+            ranking(name, title, BARS, own, [_bars(work, _metric_of(work, name)) for work in own])
     ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
     if lines := size_panels(works):
         made += _titled(plots("sizes", SIZES, LINES, lines), lines)

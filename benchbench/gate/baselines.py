@@ -11,12 +11,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from benchbench.analyse.digest import CaseDigest, Digest
-from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
+from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError, nearest
 from benchbench.format import count_of
 from benchbench.judging.sessions import days_of
 from benchbench.machine.environment import fingerprint, same_hardware
@@ -168,12 +167,8 @@ def _age(found: Digest) -> tuple[str, str]:
 
 
 def _missing(root: Path, name: str) -> tuple[str, str]:
-    near = get_close_matches(name[:100], baseline_names(root), n=1)
-    hint = (
-        f"Did you mean {near[0]!r}?"
-        if near
-        else f"Make it of a run: accelbench baseline set {name} latest{results_option(root)}"
-    )
+    usual = f"Make it of a run: accelbench baseline set {name} latest{results_option(root)}"
+    hint = nearest(name[:100], baseline_names(root)) or usual
     return f"No baseline {name!r} in {root / FOLDER}.", hint
 
 

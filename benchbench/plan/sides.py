@@ -110,6 +110,8 @@ def measuring_words(command: Sequence[str], without: Sequence[str] = ()) -> tupl
             name, equals = "--model" if looks_like_model(word) else "--suite", "="
             own = [name, word]
         else:
+            if name not in takes and word[:2] in takes:  # `-wgemm`
+                name, equals = word[:2], "="
             takes_value = takes.get(name, name not in BARE) and not equals
             own = [word, *([next(words, "")] if takes_value else [])]
         kept += own if name in takes and name not in left_out else []

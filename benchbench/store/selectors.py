@@ -9,11 +9,10 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 from benchbench import paths
-from benchbench.errors import UnreadableInput, UsageError
+from benchbench.errors import UnreadableInput, UsageError, nearest
 from benchbench.format import count_of
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
@@ -177,8 +176,7 @@ def _listing(root: Path) -> str:
 def _nearest(root: Path, selector: str, ids: list[str]) -> str:
     if not ids:
         return "There are no runs yet: accelbench run --suite hello"
-    near = get_close_matches(selector[:100].upper(), ids, n=1)
-    return f"Did you mean {near[0]!r}?" if near else _listing(root)
+    return nearest(selector[:100].upper(), ids) or _listing(root)
 
 
 def has_run(folder: Path) -> bool:

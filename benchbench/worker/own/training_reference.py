@@ -159,7 +159,7 @@ def turned_updates(exact: Mapping[str, Floats], draws: Sequence[Mapping[str, Flo
         for gradient in (f"{step}{name}" for step in GRADIENTS if f"{step}{name}" in exact):
             errors = [np.asarray(draw[gradient]) - exact[gradient] for draw in draws]
             near |= np.abs(exact[gradient]) < NEAR_ZERO * np.sqrt(np.mean(np.square(errors)))
-        if near.any():
+        if update[near].any():  # what nothing moves cannot turn
             found[f"{UPDATE}{name}"] = float(np.linalg.norm(update[near]) / np.linalg.norm(update))
     return found
 
