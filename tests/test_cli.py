@@ -427,6 +427,17 @@ def test_every_example_of_every_verb_fits_into_a_line_of_80_columns() -> None:
     assert all(each.startswith("accelbench ") and len(each) <= 78 for each in examples)
 
 
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [("accelbench hist", ["history"]), ("accelbench report --form", ["--format"])],
+)
+def test_the_shell_completes_commands_and_options(line: str, completions: list[str], tmp_path: Path) -> None:
+    words = line.split()
+    variables: dict[str, Any] = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = accelbench(cwd=tmp_path, _ACCELBENCH_COMPLETE="complete_bash", **variables)
+    assert done.stdout.split() == completions
+
+
 def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
     shown = accelbench("--help", cwd=tmp_path).stdout
     verbs = [line.split()[1] for line in shown.splitlines() if re.match(r"│ [a-z]+  ", line)]

@@ -43,7 +43,6 @@ from benchbench.documents.document import (
     paragraph,
     table,
 )
-from benchbench.documents.function import time_document
 from benchbench.documents.gate import Gate, baseline_document, baselines_document, check_document
 from benchbench.documents.hardware import hardware_document
 from benchbench.documents.history import history_document
@@ -66,7 +65,6 @@ from benchbench.exporters.markdown import escaped
 from benchbench.exporters.terminal import Terminal
 from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
 from benchbench.judging.check import decide
-from benchbench.judging.claims import Claim
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
 from benchbench.judging.session_cases import GatePolicy
@@ -105,19 +103,6 @@ def the_report(name: str, _: Path) -> Document:
 def the_comparison(name: str, _: Path) -> Document:
     found = compare_runs(a_run(some_rounds(1e-3, 1e-3, 1e-3)), a_hostile_run(name))
     return comparison_document(found, found.verdicts)
-
-
-def the_time(name: str, _: Path) -> Document:
-    claim = Claim(
-        claimed_s=1e-6,
-        measured_s=1e-3,
-        low_s=0.9e-3,
-        high_s=1.1e-3,
-        agrees=False,
-        explanation=name,
-        checks={"returned_s": 1e-6},
-    )
-    return time_document(a_hostile_run(name), claim)
 
 
 def the_check(name: str, _: Path) -> Document:
@@ -290,7 +275,6 @@ def the_baseline(name: str, _: Path) -> Document:
 
 DOCUMENTS: dict[str, Make] = {
     "report": the_report,
-    "time": the_time,
     "compare": the_comparison,
     "check": the_check,
     "profile": the_profile,

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import struct
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -23,18 +22,15 @@ from rich.cells import cell_len
 from benchbench.analyse.rows import COLUMNS
 from benchbench.documents.document import Content, Document, number, table
 from benchbench.documents.run import RunReport, report_document
-from benchbench.errors import UsageError
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.exporters.csv import Csv
 from benchbench.exporters.json import Json
 from benchbench.exporters.markdown import Markdown, escaped
-from benchbench.exporters.parquet import Parquet
 from benchbench.exporters.png import Png
 from benchbench.exporters.svg import Svg
 from benchbench.exporters.terminal import Terminal, folded
 from benchbench.format import visible
 from benchbench.model.case import Phase
-from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.model.status import Status
 from benchbench.registry import entry_names, load_class
@@ -54,17 +50,14 @@ from tests.rendering import commands_in
 
 PACKAGE = "benchbench.exporters"
 FILES = {
-    "bmf": {"report.json"},
     "csv": {"report.csv"},
     "gha_benchmark": {"smaller-is-better.json", "bigger-is-better.json"},
     "github": {"annotations.txt", "summary.md"},
-    "gitlab": {"report.txt"},
     "html": {"report.html"},
     "json": {"report.json"},
     "junit": {"report.xml"},
     "latex": {"report.tex"},
     "markdown": {"report.md"},
-    "parquet": {"rows.parquet", "blocks.parquet"},
     "png": {"throughput.png", "latency.png"},
     "pytest_benchmark": {"0001_accelbench.json", "0002_accelbench.json", "0003_accelbench.json"},
     "svg": {"throughput.svg", "latency.svg"},
@@ -72,7 +65,7 @@ FILES = {
 }
 FORMATS = list(FILES)
 PICTURES = ["png", "svg"]
-TEXTS = [name for name in FORMATS if name not in (*PICTURES, "parquet")]
+TEXTS = [name for name in FORMATS if name not in PICTURES]
 DRAWN_AS = {  # elements of a picture, and of what matplotlib says of itself
     *("svg", "g", "defs", "path", "use", "rect", "clipPath", "style", "image"),
     *("metadata", "RDF", "Work", "type", "format", "creator", "Agent", "title"),
@@ -139,8 +132,6 @@ def a_typical_run() -> Run:
 
 
 def exporter_named(name: str) -> Exporter | RunExporter:
-    if name == "parquet":
-        pytest.importorskip("pyarrow", reason="no pyarrow: pip install pyarrow")
     made = load_class(PACKAGE, name, Format)()
     assert isinstance(made, Exporter | RunExporter)
     return made
@@ -429,7 +420,7 @@ def test_x3_markdown_keeps_its_shape_whatever_the_data(text: str) -> None:
 def test_x1_a_plot_is_nothing_but_drawn() -> None:
     """No other format is shown by a browser as more than text, but the page (tests/test_page.py)."""
     assert {type(exporter_named(name)).extension for name in FORMATS} == {
-        *("csv", "html", "json", "md", "parquet", "png", "svg", "tex", "txt", "xml")
+        *("csv", "html", "json", "md", "png", "svg", "tex", "txt", "xml")
     }
     for content in drawn("svg").values():
         elements = list(ET.fromstring(content).iter())
@@ -573,33 +564,6 @@ def test_png_is_a_picture_with_room_for_every_work() -> None:
         return found
 
     assert height(1) < height(3) < height(5)
-
-
-@pytest.mark.real
-def test_parquet_holds_each_case_and_each_block_and_joins_them() -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="no pyarrow: pip install pyarrow")
-    other = a_case(backend="jax", mode="jit")
-    run = a_run([*some_rounds(0.001, 0.002, 0.0015), a_record(a_failure(), case=other)])
-    report = report_document(run)
-    made = exporter_named("parquet").export(report)
-    cases, blocks = (parquet.read_table(io.BytesIO(made[f"{name}.parquet"])) for name in ("rows", "blocks"))
-    assert cases.column("latency_s").to_pylist() == [row["latency_s"] for row in report.data["rows"]]
-    assert cases.column("case").to_pylist() == [a_case().id, other.id]
-    assert cases.schema.field("latency_s").metadata == {b"unit": b"s"}
-    steps = [
-        step for each in run.records if isinstance(each.outcome, Measurement) for step in each.outcome.steps_s
-    ]
-    assert blocks.column("step_s").to_pylist() == steps
-    assert {*blocks.column("round").to_pylist()} == {0, 1, 2}
-    joined = blocks.join(cases, ["run", "suite", "case"])
-    assert {*joined.column("backend").to_pylist()} == {"torch"}
-
-
-def test_without_pyarrow_parquet_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match="pyarrow") as told:
-        Parquet().export(report_document(a_run()))
-    assert "pip install pyarrow" in str(told.value.hint)
 
 
 def test_a_line_is_broken_between_cells_then_between_words_then_behind_a_sign_of_an_id() -> None:

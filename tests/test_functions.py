@@ -1,7 +1,6 @@
-"""A user's function: sent to processes of its own, waited for, measured, compared, held against a claim."""
+"""A user's function: sent to processes of its own, waited for, measured, compared."""
 
 import functools
-import json
 import math
 import subprocess
 import sys
@@ -353,8 +352,6 @@ def test_setup_gives_arguments_and_coroutines_are_awaited(
         (("bench.py:fast", "-s", "nosuch"), "has no 'nosuch'"),
         (("bench.py:fast", "-b", "troch"), "Did you mean 'torch'?"),
         (("bench.py:fast", "-b", "fake", "-d", "cuda:9"), "no device 'cuda:9'"),
-        (("bench.py:fast", "bench.py:slow", "--claims", "1ms"), "--claims is of one function"),
-        (("bench.py:fast", "--claims", "soon"), "Write it as 1.2ms"),
     ],
 )
 def test_what_cannot_be_measured_says_why_before_anything_is_stored(
@@ -378,34 +375,6 @@ def test_two_functions_are_measured_interleaved_and_end_with_a_verdict(folder: P
     assert "1 slower" in shown
     found = benchbench.measure_ab("bench.py:slow", "bench.py:slow", backend="fake")
     assert [each.verdict for each in found.verdicts] == [Verdict.SAME]
-
-
-def test_a_claim_stands_beside_what_was_measured(folder: Path) -> None:
-    shown = accelbench("time", "bench.py:fast", *FAKE, "--claims", "1ms", cwd=folder).stdout
-    assert "they agree" in shown
-    told = accelbench(
-        "time", "bench.py:slow", *FAKE, "--claims", "0.5ms", "--format", "json", cwd=folder
-    ).stdout
-    claim = json.loads(told)["claim"]
-    assert claim["factor"] == pytest.approx(4, rel=0.02)
-    assert claim["explanation"] == ""
-    assert claim["checks"] == pytest.approx(dict.fromkeys(claim["checks"], 2e-3), rel=0.02)
-    assert "returned_s" in claim["checks"]
-
-
-@pytest.mark.real
-def test_a_claim_that_did_not_wait_is_told_so(folder: Path) -> None:
-    pytest.importorskip("jax")
-    (folder / "own.py").write_text(
-        "import jax, jax.numpy as jnp\n"
-        "f = jax.jit(lambda x: jax.lax.fori_loop(0, 400, lambda _, y: jnp.tanh(y @ x), x))\n"
-        "def make():\n    return jnp.ones((256, 256))\n"
-    )
-    run, claim = benchbench.measure_claim("own.py:f", 1.0, setup="make", rounds=1)
-    assert claim is not None
-    returned = claim.checks["returned_s"]
-    assert returned < claim.measured_s / 3, "dispatch returns long before the loop is over"
-    assert run.info.plan[0].target == "jax"
 
 
 def test_what_is_stored_is_never_called(folder: Path) -> None:

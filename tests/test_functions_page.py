@@ -21,7 +21,7 @@ COMMANDS = [
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     for line in block.splitlines()
 ]
-ONE, BOTH, MODULE, CLAIM = COMMANDS
+ONE, BOTH, MODULE = COMMANDS
 
 
 @pytest.fixture
@@ -55,11 +55,6 @@ def test_a_modules_function_is_tagged(folder: Path) -> None:
     assert shortened != MODULE
     shown(folder, shortened)
     assert "branch=main" in accelbench("list", "runs", cwd=folder).stdout
-
-
-@pytest.mark.real
-def test_a_claim_is_held_against_it(folder: Path) -> None:
-    assert "claimed 1.00 µs beside " in shown(folder, CLAIM, "--rounds", "1")
 
 
 @pytest.mark.real

@@ -24,7 +24,7 @@ ENTRY = """
         meaning="time of a step in the slowest block",
         pooled_by="maximum",
         source=Sampled(process=lambda one: Value(max(one.block_s) / one.iterations), pool=largest),
-        series="slowest_seconds",
+        exported=True,
     ),
 """
 
@@ -91,5 +91,7 @@ def test_one_entry_has_a_history(extended: Path) -> None:
 
 @pytest.mark.real
 def test_one_entry_is_exported_and_listed(extended: Path) -> None:
-    assert "accelbench_slowest_seconds{" in told(extended, "export", "latest", "--to", "gitlab")
+    told(extended, "export", "latest", "--to", "gha-benchmark", "-o", "exported")
+    entries = json.loads((extended / "exported/smaller-is-better.json").read_text())
+    assert "slowest block" in {entry["name"].partition("cpu ")[2] for entry in entries}
     assert "slowest_s" in {row["metric"] for row in parsed(extended, "list", "metrics")}

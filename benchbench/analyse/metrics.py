@@ -112,8 +112,7 @@ class Rate:
 class Metric:
     """A quantity of a case, in SI base units, and which way is better.
 
-    `series`: its name in OpenMetrics after `accelbench_`; None keeps it from exporters that keep a series of
-    each number.
+    `exported`: exporters for CI services include it.
     """
 
     name: str
@@ -123,7 +122,7 @@ class Metric:
     meaning: str
     pooled_by: str  # in words
     source: Sampled | Rate
-    series: str | None = None
+    exported: bool = False
 
     def of(self, measured: Sequence[Measurement], planned: int | None = None) -> Value:
         """The value of a case's processes, at least one; without any value, the first one's reason.
@@ -241,7 +240,7 @@ LATENCY = Metric(
     meaning="time of a step",
     pooled_by="geometric mean of the processes' medians",
     source=Sampled(process=_latency, pool=geometric_mean, disagreement=disagreement, settled=True),
-    series="latency_seconds",
+    exported=True,
 )
 ENERGY = Metric(
     name="energy_j",
@@ -251,7 +250,7 @@ ENERGY = Metric(
     meaning="energy that the device draws for a step",
     pooled_by="median",
     source=Sampled(process=_energy, pool=middle),
-    series="energy_joules",
+    exported=True,
 )
 METRICS = (
     LATENCY,
@@ -263,7 +262,7 @@ METRICS = (
         meaning="time of the first call, its compile cache empty",
         pooled_by="median",
         source=Sampled(process=_cold_start, pool=middle, once=True),
-        series="cold_start_seconds",
+        exported=True,
     ),
     Metric(
         name="warm_s",
@@ -273,7 +272,7 @@ METRICS = (
         meaning="time of the first call of a process that finds what an earlier one compiled",
         pooled_by="median",
         source=Sampled(process=_warm_start, pool=middle),
-        series="warm_start_seconds",
+        exported=True,
     ),
     Metric(
         name="compilations",
@@ -301,7 +300,7 @@ METRICS = (
         meaning="items (images, products, calls, …) a second",
         pooled_by="items / latency",
         source=Rate(work=_items, divisor=LATENCY),
-        series="items_per_second",
+        exported=True,
     ),
     Metric(
         name="flops_per_s",
@@ -356,7 +355,7 @@ METRICS = (
         meaning="most memory held on the device",
         pooled_by="maximum",
         source=Sampled(process=_peak(lambda measured: measured.peak_device), pool=largest),
-        series="peak_device_bytes",
+        exported=True,
     ),
     Metric(
         name="peak_host_bytes",
@@ -366,7 +365,7 @@ METRICS = (
         meaning="most memory that the process holds while a step runs",
         pooled_by="maximum",
         source=Sampled(process=_peak(lambda measured: measured.peak_host), pool=largest),
-        series="peak_host_bytes",
+        exported=True,
     ),
     ENERGY,
     Metric(

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption
@@ -18,9 +17,7 @@ baseline = typer.Typer(
 )
 app.add_typer(baseline, name="baseline", rich_help_panel=COMPARE)
 
-NameArgument = Annotated[
-    str, typer.Argument(help="The baseline's name, such as main.", autocompletion=completion.baselines)
-]
+NameArgument = Annotated[str, typer.Argument(help="The baseline's name, such as main.")]
 
 
 @baseline.command("set")
@@ -28,7 +25,7 @@ def set_(
     name: NameArgument,
     run: Annotated[
         str,
-        typer.Argument(help="The run to accept: an id, latest~1, a folder.", autocompletion=completion.runs),
+        typer.Argument(help="The run to accept: an id, latest~1, a folder."),
     ] = "latest",
     replace: Annotated[
         bool, typer.Option("--replace", "--force", help="Drop this machine's other sessions.")
@@ -69,9 +66,7 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = TERMI
 @baseline.command()
 def show(
     name: NameArgument,
-    metric: Annotated[
-        str, typer.Option("--metric", help="What to show.", autocompletion=completion.metrics)
-    ] = "latency_s",
+    metric: Annotated[str, typer.Option("--metric", help="What to show.")] = "latency_s",
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:

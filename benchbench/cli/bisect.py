@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, measure_options, option
@@ -22,7 +21,7 @@ def bisect_(
     *,
     of: Annotated[
         str | None,
-        typer.Argument(metavar="[BACKEND]", help="A backend: torch.", autocompletion=completion.backends),
+        typer.Argument(metavar="[BACKEND]", help="A backend: torch."),
     ] = None,
     versions: Annotated[
         str | None, typer.Argument(help="Its versions, from good to bad: 2.9..2.13, or 2.9,2.9.1,2.10.")
@@ -34,9 +33,7 @@ def bisect_(
     bad: Annotated[
         str | None, option("--bad", text="An environment after them: torch, the installed one.")
     ] = None,
-    metric: Annotated[
-        str, typer.Option("--metric", help="What to search.", autocompletion=completion.metrics)
-    ] = "latency_s",
+    metric: Annotated[str, typer.Option("--metric", help="What to search.")] = "latency_s",
     threshold: Annotated[
         str, typer.Option("--threshold", help="The smallest step that counts: 3% or 0.03.")
     ] = "3%",

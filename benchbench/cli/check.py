@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, OutOption, outputs, print_document, write_outputs
 from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option
@@ -21,13 +20,11 @@ def check_(
     *,
     run: Annotated[
         str | None,
-        argument(
-            "The run to judge. [default: the baseline's cases, measured now]", autocompletion=completion.runs
-        ),
+        argument("The run to judge. [default: the baseline's cases, measured now]"),
     ] = None,
     baseline: Annotated[
         str | None,
-        option("--baseline", text="The baseline to check against.", autocompletion=completion.baselines),
+        option("--baseline", text="The baseline to check against."),
     ] = None,
     ab: Annotated[
         str | None, option("--ab", text="Other code, measured interleaved: rev:main, NAME=PATH.")
@@ -38,7 +35,7 @@ def check_(
     ] = None,
     metric: Annotated[
         Names,
-        option("--metric", text="Metrics to check. [default: latency_s]", autocompletion=completion.metrics),
+        option("--metric", text="Metrics to check. [default: latency_s]"),
     ] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm/--no-confirm", help="Measure cases that look slower again.")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, OutOption, outputs, print_document, write_outputs
 from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option
@@ -36,16 +35,11 @@ def compare_(
         str,
         typer.Argument(
             help="The run to compare with; with --ab a side: mode=compile, torch@old, rev:main.",
-            autocompletion=completion.runs,
         ),
     ],
-    new: Annotated[
-        str | None, argument("The run to judge. [default: latest]", autocompletion=completion.runs)
-    ] = None,
+    new: Annotated[str | None, argument("The run to judge. [default: latest]")] = None,
     ab: Annotated[bool, typer.Option("--ab", help="Measure REF and NEW, two sides, interleaved.")] = False,
-    metric: Annotated[
-        str, typer.Option("--metric", help="What to compare.", autocompletion=completion.metrics)
-    ] = "latency_s",
+    metric: Annotated[str, typer.Option("--metric", help="What to compare.")] = "latency_s",
     threshold: Annotated[
         str, typer.Option("--threshold", help="The smallest change that counts: 3% or 0.03.")
     ] = "3%",
@@ -58,7 +52,6 @@ def compare_(
         option(
             "--only",
             text="Only these verdicts: slower, faster, broken, …",
-            autocompletion=completion.verdicts,
         ),
     ] = None,
     sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import measure_options, option
@@ -43,7 +42,6 @@ def doctor(
             "--aa",
             metavar="SUITE",
             text="Compare a suite with itself, to see its noise.",
-            autocompletion=completion.suites,
         ),
     ] = None,
     options: MeasureOptions,

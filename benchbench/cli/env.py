@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, option
@@ -91,7 +90,7 @@ def list_(
 def rm(
     names: Annotated[
         list[str],
-        typer.Argument(help="Environments, complete or not.", autocompletion=completion.environments),
+        typer.Argument(help="Environments, complete or not."),
     ],
 ) -> None:
     """Remove environments.

@@ -21,9 +21,7 @@ def export(
     run: RunArgument,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to", help=f"One of {', '.join(formats())}.", callback=checked, autocompletion=formats
-        ),
+        typer.Option("--to", help=f"One of {', '.join(formats())}.", callback=checked),
     ] = None,
     output: Annotated[
         Path | None,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import (
     TERMINAL,
     checked_any,
-    for_people,
     format_of,
     has_pictures,
     print_document,
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 def hardware(
     runs: Annotated[
         Names,
-        argument("Runs of several machines. [default: all]", metavar="RUN", autocompletion=completion.runs),
+        argument("Runs of several machines. [default: all]", metavar="RUN"),
     ] = None,
     case: Annotated[Names, option("--case", text="Only these cases: parts of ids, or patterns.")] = None,
     tag: Annotated[Names, option("--tag", text="Only runs with the tag NAME=VALUE.")] = None,
@@ -41,7 +39,6 @@ def hardware(
         option(
             "--columns",
             text="What to show: rate, vs-fastest, per-cost, per-joule, by, measured, …",
-            autocompletion=completion.hardware_columns,
         ),
     ] = None,
     price: Annotated[
@@ -57,7 +54,6 @@ def hardware(
             "--format",
             text="As for report; overrides the extension of -o.",
             callback=checked_any,
-            autocompletion=for_people,
         ),
     ] = None,
     output: Annotated[

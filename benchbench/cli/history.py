@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
-from benchbench.cli.formats import checked_any, for_people, format_of, has_pictures, print_document
+from benchbench.cli.formats import checked_any, format_of, has_pictures, print_document
 from benchbench.cli.options import ResultsOption, argument
 from benchbench.cli.screen import tell
 
@@ -19,9 +18,7 @@ def history(
     case: Annotated[list[str] | None, argument("Parts of case ids, or patterns. [default: all]")] = None,
     metric: Annotated[
         str,
-        typer.Option(
-            "--metric", help="A number of the rows, such as cold_s.", autocompletion=completion.metrics
-        ),
+        typer.Option("--metric", help="A number of the rows, such as cold_s."),
     ] = "latency_s",
     by: Annotated[str | None, typer.Option("--by", help="Group runs by a tag, such as commit.")] = None,
     threshold: Annotated[
@@ -34,7 +31,6 @@ def history(
             "--format",
             help="As for report; overrides the extension of -o.",
             callback=checked_any,
-            autocompletion=for_people,
         ),
     ] = None,
     output: Annotated[

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, ResultsOption, measure_options, option
@@ -33,9 +32,7 @@ class Listing(StrEnum):
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")],
     tag: Annotated[Names, option("--tag", text="Runs: NAME=VALUE that they are filed under.")] = None,
-    suite: Annotated[
-        Names, option("--suite", text="Runs: of these suites.", autocompletion=completion.suites)
-    ] = None,
+    suite: Annotated[Names, option("--suite", text="Runs: of these suites.")] = None,
     since: Annotated[str, option("--since", text="Runs: that began then or later: 2026-01-31.")] = "",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Runs: only the newest.")] = None,
     results: ResultsOption = Path("results"),

@@ -14,7 +14,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.errors import UsageError
 from benchbench.model.options import OPTIONS, Flag, MeasureOptions
 
@@ -74,15 +73,11 @@ def _expanded(
             continue
         for each in chosen:
             for flag in OPTIONS[each].flags:
-                complete = completion.OF_FIELDS.get(each)
-                yield _parameter(flag, getattr(plain, each), complete, hidden=each in hidden)
+                yield _parameter(flag, getattr(plain, each), hidden=each in hidden)
 
 
-def _parameter(
-    flag: Flag, default: Any, complete: completion.Completion | None, *, hidden: bool
-) -> inspect.Parameter:
+def _parameter(flag: Flag, default: Any, *, hidden: bool) -> inspect.Parameter:
     more: dict[str, Any] = {"min": flag.least} if flag.least else {}
-    more |= {"autocompletion": complete} if complete else {}
     if flag.kind is bool:
         default = False
     elif flag.kind == list[str] | None:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, ResultsOption, option
@@ -20,14 +19,11 @@ def profile(
         str,
         typer.Argument(
             help="A run that was made with --profile, or a trace of torch.profiler.",
-            autocompletion=completion.runs,
         ),
     ] = "latest",
     new: Annotated[
         str | None,
-        typer.Argument(
-            help="A second run: show what explains the difference.", autocompletion=completion.runs
-        ),
+        typer.Argument(help="A second run: show what explains the difference."),
     ] = None,
     case: Annotated[
         Names, option("--case", "-c", text="Only cases whose id contains or matches this.")

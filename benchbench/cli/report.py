@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
 from benchbench.cli.options import Names, ResultsOption, option
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
 
 RunArgument = Annotated[
     str,
-    typer.Argument(
-        help="An id, the start of one, latest, latest~1, or a run's folder.", autocompletion=completion.runs
-    ),
+    typer.Argument(help="An id, the start of one, latest, latest~1, or a run's folder."),
 ]
 
 
@@ -37,7 +34,6 @@ def report(
             "--format",
             help=f"One of {', '.join(formats())}; overrides the extension of -o.",
             callback=checked,
-            autocompletion=formats,
         ),
     ] = None,
     output: Annotated[
@@ -53,7 +49,6 @@ def report(
         option(
             "--columns",
             text="What to show: latency, p50, p99, rate, memory, …",
-            autocompletion=completion.columns,
         ),
     ] = None,
     by: Annotated[
@@ -61,7 +56,6 @@ def report(
         option(
             "--by",
             text="Compare values of: dtype, mode, target, device, or a parameter.",
-            autocompletion=completion.axes,
         ),
     ] = "",
     plot: Annotated[

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, argument, measure_options
@@ -28,7 +27,6 @@ def run(
             "A suite, or a model of yours: FILE.py, FILE.py:Model, package.module:Model. With --resume: the "
             "run to finish. [default: the suite quick; the newest interrupted run]",
             metavar="suite|model|run",
-            autocompletion=completion.runs,
         ),
     ] = None,
     options: MeasureOptions,

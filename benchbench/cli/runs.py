@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli import completion
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.options import ResultsOption
 from benchbench.cli.screen import tell
@@ -20,9 +19,7 @@ app.add_typer(runs, name="runs", rich_help_panel=INSPECT)
 def remove(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN", help="Runs: an id, its start, latest~1.", autocompletion=completion.runs
-        ),
+        typer.Argument(metavar="RUN", help="Runs: an id, its start, latest~1."),
     ],
     results: ResultsOption = Path("results"),
 ) -> None:

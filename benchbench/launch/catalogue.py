@@ -6,7 +6,6 @@ process of its own: what exits, hangs or crashes there costs only that file, and
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import fnmatch
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from benchbench import paths, registry
-from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError, unknown
+from benchbench.errors import AccelbenchWarning, UsageError, unknown
 from benchbench.launch import project
 from benchbench.launch.own_models import TRAIN, OwnModel, OwnModelSize, with_kind
 from benchbench.launch.project import UserCode, user_code
@@ -35,13 +34,11 @@ from benchbench.launch.user_files import (
 from benchbench.model import own
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.reading import read_file
 from benchbench.registry import WORKLOADS
 from benchbench.workloads.base import Workload
 
 PATTERN = frozenset("*?[]")
 MISSPELT = 0.85  # of `get_close_matches`: one letter of four is missing
-MOST_SOURCE = 2**20  # bytes of a file whose names are read
 WorkloadKind = type[Workload] | UserWorkload | OwnModel  # before parameters are chosen
 SizedWorkload = Workload | UserWorkloadSize | OwnModelSize  # at given ones
 _models: dict[str, OwnModel] = {}  # that this process has had described, by name
@@ -152,14 +149,20 @@ def matching(names: Iterable[str], among: Sequence[str] = ()) -> tuple[str, ...]
     return tuple(found)
 
 
-def _present(name: str) -> str:
-    """What the workload is called that is or was called so; a name that nobody has stays."""
+def is_known(name: str) -> bool:
+    """True if a workload has this name. Imports only the user's files that may define it."""
     try:
         workload_named(name)
     except UsageError:
-        if present := former_names().get(name):
-            warnings.warn(AccelbenchWarning(f"{name} is called {present} now"), stacklevel=2)
-            return present
+        return False
+    return True
+
+
+def _present(name: str) -> str:
+    """Present name of a renamed workload, with a warning; any other name unchanged."""
+    if not is_known(name) and (present := former_names().get(name)):
+        warnings.warn(AccelbenchWarning(f"{name} is called {present} now"), stacklevel=2)
+        return present
     return name
 
 
@@ -211,32 +214,6 @@ def former_names() -> dict[str, str]:
     names = workload_names()
     formerly = {workload_named(name).formerly: name for name in names}
     return {former: name for former, name in formerly.items() if former and former not in names}
-
-
-def names_without_importing() -> list[str]:
-    """The same, as far as the sources of the user's files tell: none of them is executed."""
-    found = set(registry.entry_names(WORKLOADS))
-    for stem, file in _files(tuple(map(Path, user_code().workloads)), found, []).items():
-        found.update(_names_in_source(stem, file))
-    return sorted(found)
-
-
-def _names_in_source(stem: str, file: Path) -> list[str]:
-    """The names in a file: of one class the file's, of several their own; a base may lack a summary."""
-    try:
-        body = ast.parse(read_file(file, MOST_SOURCE)).body
-    except (UnreadableInput, SyntaxError, ValueError, RecursionError, MemoryError):
-        return [stem]
-    classes = [each for each in body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
-    complete = [each for each in classes if "summary" in _assigned(each)] or classes
-    names = [registry.snake_case(each.name) for each in complete]
-    return [stem] if len(names) < 2 else [name for name in names if f"{name}_".startswith(f"{stem}_")]
-
-
-def _assigned(kind: ast.ClassDef) -> set[str]:
-    targets = [each for line in kind.body if isinstance(line, ast.Assign) for each in line.targets]
-    targets += [line.target for line in kind.body if isinstance(line, ast.AnnAssign)]
-    return {each.id for each in targets if isinstance(each, ast.Name)}
 
 
 def user_file_warnings() -> list[str]:

@@ -65,14 +65,15 @@ def replan(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
 
 
 def present_cases(cases: Sequence[Case]) -> list[Case]:
-    """Those of workloads that were renamed since, under the present name."""
-    known = {*catalogue.names_without_importing(), *catalogue.models_in(case.workload for case in cases)}
-    if all(case.is_call or case.workload in known for case in cases):
+    """The cases, with the present names of workloads that were renamed since."""
+    workload_names = {case.workload for case in cases if not case.is_call}
+    unknown_names = {name for name in workload_names if not catalogue.is_known(name)}
+    if not unknown_names:
         return list(cases)
     names = catalogue.former_names()
     return [
         replace(case, workload=names[case.workload], formerly=case.workload)
-        if case.workload in names and case.workload not in known
+        if case.workload in unknown_names and case.workload in names
         else case
         for case in cases
     ]

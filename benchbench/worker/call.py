@@ -21,7 +21,6 @@ from benchbench.model.measurement import CALL, Measurement
 from benchbench.model.note import Note
 from benchbench.model.run import Policy
 from benchbench.registry import load_class
-from benchbench.stats import median
 from benchbench.timing.sampling import measure_steps
 from benchbench.worker.function import bound_function
 
@@ -33,7 +32,6 @@ FRAMEWORKS = {
     "tensorflow": "tensorflow",
 }  # package → backend
 MOST_LOOKED_AT = 10_000  # objects of a result
-ALONE_CALLS, ALONE_S = 31, 1.0  # calls that are timed until they return: so many, or for so long
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,19 +206,3 @@ def backend_of(output: Any) -> str:
         else:
             waiting += getattr(each, "__dict__", {}).values()
     return ""
-
-
-def time_unwaited(backend: Backend, job: Message) -> Message:
-    """Seconds until a call returns, with what it leaves to be waited for or awaited done outside of that."""
-    function = bound_function(job["call"], Path(job["folder"]))
-    with untraced(), asyncio.Runner() as runner:
-        waited, output = first_call(function, runner)
-        session = backend.attach(job["case"]["device"])[1]
-        session.wait(output)
-        found: list[float] = []
-        while len(found) < ALONE_CALLS and sum(found) < ALONE_S:
-            start = session.clock()
-            output = function()
-            found.append(session.clock() - start)
-            session.wait(awaited(output, runner) if waited is not function else output)
-    return {"returned_s": median(found)}

@@ -25,7 +25,7 @@ from benchbench.timing import spin
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
-from benchbench.worker.call import called_case, look_at, time_unwaited
+from benchbench.worker.call import called_case, look_at
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import one_line
 from benchbench.worker.own.named import own_model, use_cpu
@@ -360,5 +360,4 @@ ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job →
     "measure": measured_case,
     "call": called_case,
     "look": look_at,
-    "call unwaited": time_unwaited,
 }

@@ -35,7 +35,7 @@ def measures(report: RunReport) -> list[Measure]:
         _measure(row, metric, value, alone=counts[row.case.id] == 1)
         for row in report.rows
         for metric in METRICS
-        if metric.series and (value := row.value(metric.name)) is not None
+        if metric.exported and (value := row.value(metric.name)) is not None
     ]
 
 
