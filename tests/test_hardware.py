@@ -1,11 +1,11 @@
-"""Hardware by runs of several machines: who is best in what, what it costs, and which machine is slow."""
+"""Hardware by runs of several machines: which is best in each work, and its price."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +29,6 @@ from benchbench.choosing.choice import (
     work_choices,
 )
 from benchbench.choosing.sessions import Hardware, MeanLog, evidence_of, gap, mean_log
-from benchbench.choosing.stragglers import machine_ps
 from benchbench.documents.document import PricePanel
 from benchbench.documents.hardware import NO_PRICES, hardware_document, work_title
 from benchbench.errors import UsageError
@@ -39,12 +38,10 @@ from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run
-from benchbench.stats import holm
 from benchbench.store import runs as store
 from tests.factories import a_case, a_cost, a_machine, a_record, a_run, a_telemetry, a_watched
 from tests.program import accelbench
 from tests.rendering import columns_of, on_a_terminal, rendered
-from tests.simulator import allowed
 from tests.test_architecture import ROOT
 from tests.test_plots import texts
 
@@ -191,15 +188,6 @@ def test_what_passes_between_other_numbers_of_devices_is_other_work() -> None:
     ]
 
 
-def test_a_machine_is_one_of_its_type_however_many_devices_computed() -> None:
-    runs = [
-        a_gpu_run("H100", [(TRAINED, 0.07), (on_devices(TRAINED, 8), 0.01)], machine=f"m{number}")
-        for number in range(3)
-    ]
-    (siblings,) = compare_hardware(runs).siblings
-    assert (siblings.type.hardware.label, {score.cases for score in siblings.scores}) == ("H100", {2})
-
-
 def test_each_hardware_is_ranked_by_the_best_of_its_frameworks() -> None:
     slow, fast = a_case(mode="eager"), a_case(backend="jax", mode="jit")
     runs = [a_gpu_run("A", [(slow, 0.004), (fast, 0.001)]), a_gpu_run("B", [(slow, 0.002)])]
@@ -270,90 +258,20 @@ def test_halves_of_an_interleaved_comparison_do_not_count() -> None:
     assert compare_hardware([half]).evidence.sessions == ()
 
 
-def siblings_of(factors: dict[str, float], cases: int = 5, **over: Any) -> list[Run]:
-    """Machines of one type, each slower by its factor in every case."""
-    steps = [(a_case(params={"m": 2**size, "n": 8, "k": 8}), 0.001 * (size + 1)) for size in range(cases)]
-    return [
-        a_gpu_run("H100", [(case, step * factor) for case, step in steps], machine=name, **over)
-        for name, factor in factors.items()
-    ]
-
-
-def test_a_slow_machine_is_told_from_its_siblings() -> None:
-    found = compare_hardware(siblings_of({"a": 1.0, "b": 1.01, "c": 0.99, "d": 1.4, "e": 1.0}))
-    (siblings,) = found.siblings
-    assert [(each.machine, each.slow) for each in siblings.scores][:2] == [("d", True), ("b", False)]
-    assert siblings.scores[0].ratio == pytest.approx(1.4, rel=1e-6)
-    assert siblings.scores[0].cases == 5
-    assert str(hardware_document(found).answer[-1]) == "slow: d, 1.40× its siblings of H100"
-
-
-def test_of_two_machines_nobody_can_say_which_is_slow() -> None:
-    found = compare_hardware(siblings_of({"a": 1.0, "b": 2.0}))
-    assert [each.slow for each in found.siblings[0].scores] == [None, None]
-    assert "cannot tell which is slow: 2 machines" in rendered(hardware_document(found))
-
-
-def test_a_machine_that_is_slow_in_a_few_cases_only_is_no_straggler() -> None:
-    runs = siblings_of({"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": 1.0})
-    cases = runs[0].info.plan
-    steps = [(case, 0.001 * (number + 1) * (5 if number < 2 else 1)) for number, case in enumerate(cases)]
-    (siblings,) = compare_hardware([*runs[:4], a_gpu_run("H100", steps, machine="e")]).siblings
-    assert [each.ratio for each in siblings.scores] == pytest.approx([1.0] * 5)
-    assert not any(each.slow for each in siblings.scores)
-
-
-def test_machines_of_other_settings_or_hardware_are_no_siblings() -> None:
-    runs = siblings_of({"a": 1.0, "b": 1.0, "c": 3.0})
-    other = replace(runs[2].info, machine=a_machine(accelerators=("H100",), cpu="Other CPU"))
-    (siblings,) = compare_hardware([*runs[:2], replace(runs[2], info=other)]).siblings
-    assert [each.machine for each in siblings.scores] == ["a", "b"]
-
-
 def test_a_tag_names_machines() -> None:
-    runs = siblings_of({"a": 1.0, "b": 1.0})
-    tagged = [replace(run, info=replace(run.info, tags={"node": f"n{i}"})) for i, run in enumerate(runs)]
-    (siblings,) = compare_hardware(tagged, by="node").siblings
-    assert {each.machine for each in siblings.scores} == {"n0", "n1"}
+    runs = [a_gpu_run("H100", [(SMALL, 0.001)], tags={"node": f"n{number}"}) for number in range(2)]
+    (choice,) = compare_hardware(runs, by="node").choices
+    assert [extent.machines for extent in choice.extents.values()] == [2]
     with pytest.raises(UsageError, match="No run has a tag 'nod'"):
-        compare_hardware(tagged, by="nod")
+        compare_hardware(runs, by="nod")
 
 
-def heavy_tailed(source: random.Random, middle: float, spread: float) -> float:
-    """Student's t with 3 degrees of freedom."""
-    chi = sum(source.gauss() ** 2 for _ in range(3))
-    return middle + spread * source.gauss() / math.sqrt(chi)
-
-
-@pytest.mark.parametrize("size", [3, 5, 10, 16, 32])
-@pytest.mark.parametrize("draw", [random.Random.gauss, heavy_tailed], ids=["normal", "t3"])
-def test_few_fleets_of_like_machines_have_one_called_slow(size: int, draw: Callable[..., float]) -> None:
-    """At 7 % between sessions, as assumed; 5 % of fleets may."""
-    source, fleets = random.Random(size), 300
-    drawn = [[draw(source, 0, ASSUMED_SHARED) for _ in range(size)] for _ in range(fleets)]
-    alarms = sum(min(holm(machine_ps(scores, ASSUMED_SHARED))) < 0.05 for scores in drawn)
-    assert alarms / fleets <= allowed(0.05, fleets)
-
-
-@pytest.mark.parametrize(("size", "deviations", "least"), [(5, 7, 0.7), (16, 7, 0.55), (16, 10, 0.9)])
-def test_a_machine_that_is_far_slower_than_machines_differ_is_called(
-    size: int, deviations: float, least: float
-) -> None:
-    source, fleets, called = random.Random(size), 200, 0
-    for _ in range(fleets):
-        scores = [source.gauss(0, ASSUMED_SHARED) for _ in range(size)]
-        scores[0] += deviations * ASSUMED_SHARED
-        called += holm(machine_ps(scores, ASSUMED_SHARED))[0] < 0.05
-    assert called / fleets >= least
-
-
-def test_the_page_quotes_the_study_of_stragglers() -> None:
-    page = (ROOT / "docs/hardware.md").read_text()
-    assert (ROOT / "studies/output/stragglers.md").read_text() in page
-
-
-def test_machines_alike_to_the_last_digit_are_none_of_them_slow() -> None:
-    assert machine_ps([0.0] * 20, ASSUMED_SHARED) == pytest.approx([0.5] * 20)
+def test_the_order_of_runs_changes_no_ranking() -> None:
+    runs = a_fleet()
+    forward, backward = (compare_hardware(ordered, PRICES).choices for ordered in (runs, runs[::-1]))
+    assert {choice.work: choice.rankings for choice in forward} == {
+        choice.work: choice.rankings for choice in backward
+    }
 
 
 def test_the_best_is_rarely_claimed_of_what_is_not_the_best() -> None:
@@ -425,29 +343,6 @@ def _nearly_tied(found: HardwareComparison) -> bool:
     return any(later - earlier < 1e-9 for earlier, later in pairwise(amounts))
 
 
-@pytest.mark.real
-@given(st.permutations(range(5)), st.permutations(range(4)))
-@settings(max_examples=20)
-def test_the_order_of_cases_and_of_runs_changes_no_score(cases: list[int], order: list[int]) -> None:
-    runs = siblings_of({"a": 1.0, "b": 1.02, "c": 0.97, "d": 1.3})
-    shuffled = [
-        replace(
-            runs[number],
-            records=tuple(
-                record for case in cases for record in runs[number].records[3 * case : 3 * case + 3]
-            ),
-        )
-        for number in order
-    ]
-    assert compare_hardware(shuffled).siblings == compare_hardware(runs).siblings
-
-
-@given(st.lists(st.floats(-1, 1), min_size=3, max_size=8), st.floats(-1, 1))
-def test_a_fleet_that_is_slower_as_a_whole_has_the_same_stragglers(scores: list[float], more: float) -> None:
-    shifted = [score + more for score in scores]
-    assert machine_ps(shifted, 0.07) == pytest.approx(machine_ps(scores, 0.07), abs=1e-6)
-
-
 @given(st.floats(0.001, 0.2), st.integers(1, 9))
 def test_more_days_never_know_less(spread: float, days: int) -> None:
     def half(count: int) -> float:
@@ -472,13 +367,13 @@ def test_overall_only_works_that_all_priced_hardware_did_count() -> None:
 
 
 def the_example() -> list[Run]:
-    """Of docs/hardware.md: three GPUs in two networks, one of them in four machines."""
+    """The example of docs/hardware.md: three GPUs in two networks, one of them in three machines."""
     infer = a_case(workload="resnet50_infer", params={"batch": 32, "image": 224})
     train = a_case(workload="resnet50_train", params={"batch": 32, "image": 224})
     speeds = {
-        "NVIDIA H100 PCIe": ({"node1": 1.0, "node2": 1.01, "node3": 0.99, "node4": 1.38}, 0.004, 0.03, 340),
-        "NVIDIA L4": ({"node5": 1.0}, 0.017, 0.16, 70),
-        "NVIDIA A10": ({"node6": 1.0}, 0.0175, 0.165, 145),
+        "NVIDIA H100 PCIe": ({"node1": 1.0, "node2": 1.01, "node3": 0.99}, 0.004, 0.03, 340),
+        "NVIDIA L4": ({"node4": 1.0}, 0.017, 0.16, 70),
+        "NVIDIA A10": ({"node5": 1.0}, 0.0175, 0.165, 145),
     }
     image = {"cost": a_cost(items=32, item="image")}
     return [
@@ -513,7 +408,7 @@ def test_markdown_begins_with_what_it_comes_to() -> None:
             "- fastest: NVIDIA H100 PCIe in 2 of 2",
             "- cheapest: NVIDIA H100 PCIe in 1 of 2; 1 undecided",
             "- most frugal: none in 2; 2 undecided",
-            "- slow: node4, 1.37× its siblings of NVIDIA H100 PCIe",
+            "",
         ]
     )
 
@@ -538,15 +433,14 @@ def test_csv_has_numbers_for_all_that_is_compared() -> None:
             "measured",
         ]
     )
-    assert heads[-2:] == snapshot(
+    assert heads[-1:] == snapshot(
         [
             ["", "an hour [EUR]", "rate [×]", "± [fraction]", "items per cost [×]", "verdict"],
-            ["machine", "time vs median [×]", "± [fraction]", "cases", "days", "verdict"],
         ]
     )
     line = next(line for line in text.splitlines() if line.startswith("NVIDIA A10"))
     assert [round(float(field), 3) for field in line.split(",")[2:8] if field] == snapshot(
-        [1828.572, 0.248, 0.261, 7314288.152, 0.688, 0.261]
+        [1828.572, 0.229, 0.211, 7314288.152, 0.635, 0.211]
     )
 
 
@@ -562,7 +456,6 @@ def test_json_has_the_numbers_with_their_intervals() -> None:
                 "works",
                 "common_works",
                 "offers",
-                "machines",
                 "left_out",
             ],
             ["work", "workload", "params", "dtype", "cache", "item", "hardware"],
@@ -580,22 +473,19 @@ def test_json_has_the_numbers_with_their_intervals() -> None:
             ],
         ]
     )
-    assert {name: list(data[name][0]) for name in ("offers", "machines")} == snapshot(
-        {
-            "offers": [
-                "device",
-                "threads",
-                "devices",
-                "price_per_hour",
-                "relative_rate",
-                "low",
-                "high",
-                "relative_items_per_cost",
-                "dominated_by",
-                "unsure",
-            ],
-            "machines": ["device", "threads", "cpu", "hardware", "scores"],
-        }
+    assert list(data["offers"][0]) == snapshot(
+        [
+            "device",
+            "threads",
+            "devices",
+            "price_per_hour",
+            "relative_rate",
+            "low",
+            "high",
+            "relative_items_per_cost",
+            "dominated_by",
+            "unsure",
+        ]
     )
     for work in data["works"]:
         for hardware in work["hardware"]:

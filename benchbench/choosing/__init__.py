@@ -1,1 +1,1 @@
-"""Which hardware to choose, judged by runs of several machines, and which machines are slow. Pure."""
+"""Hardware compared by the runs of several machines. Pure."""

@@ -1,4 +1,4 @@
-"""Runs of several machines → what they say about hardware: choices per work, offers, slow machines. Pure.
+"""Compare hardware by the runs of several machines: choices per work, offers. Pure.
 
 Per work the fastest, the cheapest and the most frugal hardware, who cannot be told from the best, and which
 offer no other beats in both rate and price.
@@ -25,7 +25,6 @@ from benchbench.choosing.sessions import (
     mean_log,
     nested_days,
 )
-from benchbench.choosing.stragglers import Siblings, rank_siblings
 from benchbench.judging.comparison import ALPHA
 from benchbench.judging.ranking import claim_p
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
@@ -39,9 +38,8 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareComparison:
-    """`choices`: one for each work. `overall`: what priced hardware comes to over the works that all of it
-    did, `common` of them. `siblings`: the machines of each type. `assumed`: how far days and machines were
-    taken to differ where too few were measured, as a fraction.
+    """`choices`: one for each work. `overall`: offers of priced hardware over the works that all of it did,
+    `common` of them. `assumed`: the spread of days and machines, as a fraction, where too few were measured.
     """
 
     runs: tuple[str, ...]
@@ -49,7 +47,6 @@ class HardwareComparison:
     choices: tuple[WorkChoice, ...]
     overall: tuple[Offer, ...]
     common: int
-    siblings: tuple[Siblings, ...]
     prices: Prices | None
     assumed: float
 
@@ -78,7 +75,6 @@ def compare_hardware(
         choices=tuple(choices),
         overall=tuple(overall),
         common=common,
-        siblings=tuple(rank_siblings(evidence.sessions, assumed)),
         prices=prices,
         assumed=assumed,
     )

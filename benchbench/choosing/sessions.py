@@ -17,11 +17,10 @@ from benchbench.errors import UsageError, unknown
 from benchbench.format import count_of
 from benchbench.judging.pairs import LEAST_PROCESSES, PARTS_APART
 from benchbench.judging.sessions import ENOUGH, Hours, days_of, hours_of
-from benchbench.machine.environment import fingerprint
 from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case, last_names, present_id
 from benchbench.model.placement import Strategy, suffix
-from benchbench.model.run import Run, Settings
+from benchbench.model.run import Run
 from benchbench.stats import Difference, deviation, mean, t_quantile
 from benchbench.store.naming import begun
 from benchbench.summaries.summary import RunSummary, summaries
@@ -53,22 +52,13 @@ class Hardware:
         return several_devices(self.count, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class MachineType:
-    """What machines of one type have in common. `hardware`: one device; `fingerprint`: of all they have."""
-
-    hardware: Hardware
-    cpu: str
-    fingerprint: str
-    settings: Settings
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseSession:
-    """A case as one run measured it; `processes`: what they measured."""
+    """A case as one run measured it; `processes`: its digest."""
 
     case: Case
-    type: MachineType
+    device: Hardware  # one of the case's devices
+    cpu: str  # of the machine
     machine: str  # its name: a tag's value, else its id
     run: str
     started: str
@@ -77,7 +67,7 @@ class CaseSession:
     @property
     def hardware(self) -> Hardware:
         """The hardware of the case's devices."""
-        return replace(self.type.hardware, count=self.case.hardware_count)
+        return replace(self.device, count=self.case.hardware_count)
 
     @property
     def work(self) -> str:
@@ -177,7 +167,6 @@ def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterator[Hours]:
 def _measured(run: RunSummary, by: str) -> _Measured:
     left_out: list[tuple[str, str]] = []
     machine = run.tags.get(by) or run.machine_id[:DIGITS] or UNNAMED
-    kind = fingerprint(run.machine)
     sessions = []
     for name, case in run.cases.items():
         hardware, found = Hardware(case.facts.device, case.facts.threads), case.digest
@@ -188,7 +177,8 @@ def _measured(run: RunSummary, by: str) -> _Measured:
         sessions.append(
             CaseSession(
                 case=found.case,
-                type=MachineType(hardware, run.machine.cpu, kind, run.settings),
+                device=hardware,
+                cpu=run.machine.cpu,
                 machine=machine,
                 run=run.id,
                 started=run.started,

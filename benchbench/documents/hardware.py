@@ -23,8 +23,7 @@ from benchbench.choosing.choice import (
     price_of,
     rate_bounds,
 )
-from benchbench.choosing.sessions import Hardware, MachineType, gap
-from benchbench.choosing.stragglers import LEAST_MACHINES, MachineScore, Siblings
+from benchbench.choosing.sessions import Hardware, gap
 from benchbench.documents.document import (
     Cell,
     Column,
@@ -47,7 +46,7 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ENOUGH
 from benchbench.model.placement import Strategy
 from benchbench.stats import Difference
 
-SCHEMA = 1  # of the JSON. 1: first
+SCHEMA = 2  # of the JSON. 2: without `machines`
 NOTHING = "nothing was measured that counts"
 NO_PRICES = "cheapest: no prices are given, as in --price '*H100*=2.5 EUR' --price '*EPYC*=0.4 EUR'"
 ONE_PRICE = "cheapest: fewer than two of the devices have a price"
@@ -72,7 +71,6 @@ COLUMNS = (
 )
 OFFER_COLUMNS = ("", "an hour", "rate", "±", "items per cost", "verdict")
 UNBEATEN = "nothing is cheaper and faster"
-SLOWNESS = {True: "slow", False: "as the others", None: "cannot tell"}
 READING = (
     "A mark is hardware at its price, a line at it the 95 % interval of its rate. The thin line joins what "
     "nothing else beats in both; what is beaten is grey."
@@ -81,11 +79,11 @@ EMPTY = "there are no prices of two devices that did the same work"
 
 
 def hardware_document(found: HardwareComparison, columns: Sequence[str] = ()) -> Document:
-    """A table per work, offers by price, machines of one type; the answer says who is best how often.
+    """A table per work, and offers by price; the answer says which hardware is best how often.
 
     `columns`: of the tables per work. Raises UsageError.
     """
-    tables = (*choice_tables(found, columns), *offer_table(found), *sibling_tables(found.siblings))
+    tables = (*choice_tables(found, columns), *offer_table(found))
     return Document(
         name="hardware",
         title="Hardware",
@@ -99,7 +97,7 @@ def hardware_document(found: HardwareComparison, columns: Sequence[str] = ()) ->
 
 
 def _facts(found: HardwareComparison) -> Iterator[str]:
-    machines = {(each.type.cpu, each.machine) for each in found.evidence.sessions}
+    machines = {(session.cpu, session.machine) for session in found.evidence.sessions}
     days = sorted(each.started[: len("2026-01-01")] for each in found.evidence.sessions)
     when = f", {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
     yield f"{count_of(len(found.runs), 'run')} of {count_of(len(machines), 'machine')}{when}"
@@ -170,11 +168,6 @@ def _conclusions(found: HardwareComparison) -> Iterator[Cell]:
             text = f"{', '.join(parts)} of {len(rankings)}" if parts else f"none in {len(rankings)}"
             unknown = len(rankings) - told.total()
             yield Cell((f"{aim}: {text}" + (f"; {unknown} undecided" if unknown else ""),))
-    slow = [(each, score) for each in found.siblings for score in each.scores if score.slow]
-    for each, score in slow:
-        yield Cell(
-            (f"slow: {score.machine}, {fmt.ratio(score.ratio)} its siblings of {each.type.hardware.label}",)
-        )
 
 
 def _data(found: HardwareComparison) -> dict[str, Any]:
@@ -187,7 +180,6 @@ def _data(found: HardwareComparison) -> dict[str, Any]:
         "works": [_work(choice, found) for choice in found.choices],
         "common_works": found.common,
         "offers": [_offer(offer, found.overall) for offer in found.overall],
-        "machines": [_siblings(each) for each in found.siblings],
         "left_out": dict(found.evidence.left_out),
     }
 
@@ -249,16 +241,6 @@ def _offer(offer: Offer, offers: tuple[Offer, ...]) -> dict[str, Any]:
         "relative_items_per_cost": price_gain(offer, offers),
         "dominated_by": _device(offer.dominated_by) if offer.dominated_by else None,
         "unsure": offer.unsure,
-    }
-
-
-def _siblings(siblings: Siblings) -> dict[str, Any]:
-    return {
-        "device": siblings.type.hardware.device,
-        "threads": siblings.type.hardware.threads or None,
-        "cpu": siblings.type.cpu,
-        "hardware": siblings.type.fingerprint,
-        "scores": [asdict(score) for score in siblings.scores],
     }
 
 
@@ -399,40 +381,6 @@ def _offer_row(offer: Offer, found: HardwareComparison) -> dict[str, Content]:
 def around(behind: Difference) -> Number:
     """The wider side of a ratio's 95 % interval, as a fraction of it."""
     return Number(math.expm1(behind.half_width()), "±")
-
-
-def sibling_tables(siblings: Sequence[Siblings]) -> tuple[Table, ...]:
-    """A table for each type of which there are several machines, the slowest machine first."""
-    return tuple(
-        table(
-            [_score_row(score) for score in each.scores],
-            title=f"Machines of one type: {type_label(each.type)}",
-            notes=_few(each),
-        )
-        for each in siblings
-    )
-
-
-def type_label(kind: MachineType) -> str:
-    """The type in words: `NVIDIA H100 PCIe in AMD EPYC 7B13`."""
-    inside = f" in {kind.cpu}" if not kind.hardware.threads else ""
-    return f"{kind.hardware.label}{inside}"
-
-
-def _few(siblings: Siblings) -> list[str]:
-    count = len(siblings.scores)
-    return [f"cannot tell which is slow: {count} machines"] if count < LEAST_MACHINES else []
-
-
-def _score_row(score: MachineScore) -> dict[str, Content]:
-    return {
-        "machine": score.machine,
-        "time vs median": Number(score.ratio, "×"),
-        "±": None if score.high is None else Number(score.high / score.ratio - 1, "±"),
-        "cases": score.cases,
-        "days": score.days,
-        "verdict": Cell(("slow",), Tone.BAD) if score.slow else Cell((SLOWNESS[score.slow],)),
-    }
 
 
 def price_plots(found: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, ...]:
