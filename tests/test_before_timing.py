@@ -38,7 +38,7 @@ class Pool:
 def laid(pool: Pool, *plan: Case) -> Precomputed:
     stand_in: Any = pool
     made = Precomputed(stand_in, lambda label: None)
-    made.prepare(plan, plan)
+    made.prepare(plan)
     return made
 
 
@@ -70,16 +70,6 @@ def test_a_model_is_exported_before_anything_is_timed_and_only_where_a_backend_l
     asked = len(pool.asked)
     assert ground.export_failure(case) is ground.export_failure(a_case()) is None
     assert len(pool.asked) == asked
-
-
-def test_a_member_of_a_sequence_is_exported_when_it_is_due() -> None:
-    case, pool = exported(doubles="m"), Pool()
-    ground = laid(pool, case)
-    assert pool.asked == []
-    assert ground.reference(case) == {}
-    assert ground.export_failure(case) is None
-    assert ground.export_failure(case) is None
-    assert [kind for kind, _ in pool.asked] == ["reference", "export"]
 
 
 def test_what_two_runtimes_load_is_exported_by_one_and_by_each_where_that_fails() -> None:

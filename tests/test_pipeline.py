@@ -1,4 +1,4 @@
-"""A pipeline of stages: its micro-batches, what its stages hold and send, and that it computes the same."""
+"""A pipeline of stages: its micro-batches, and that it computes the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from benchbench.analyse.rows import flatten, rows
 from benchbench.analyse.scaling import scalings
 from benchbench.analyse.view import RunView
-from benchbench.documents.plan import plan_document
 from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
 from benchbench.model.case import Case, Dtype, Phase
@@ -27,13 +26,10 @@ from benchbench.model.run import Run
 from benchbench.model.status import Status
 from benchbench.model.world import World
 from benchbench.plan.devices import undivided
-from benchbench.plan.traffic import Traffic, pipeline_traffic, scan_traffic, traffic
 from benchbench.worker.program import loss_of
-from benchbench.worker.verify import STEPS
 from benchbench.workloads.network import cut_chain
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.gpt2 import Gpt2Train
-from benchbench.workloads.networks.llama import LlamaTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Train
 from benchbench.workloads.steps import PipelinedTraining
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run, a_run_info
@@ -123,6 +119,10 @@ def test_a_plan_says_why_a_step_has_no_stages(backend: str, workload: str, reaso
     assert told == (reason and (Status.UNSUPPORTED, reason))
 
 
+def test_two_stages_of_eight_micro_batches_wait_a_ninth_of_a_step() -> None:
+    assert ConvnetTrain(batch=16).divided(STAGES).bubble == pytest.approx(1 / 9)
+
+
 @pytest.mark.parametrize("stages", [2, 4, 12])
 def test_a_pipeline_is_verified_in_as_many_stages(stages: int) -> None:
     for work in (Resnet50Train(), Gpt2Train(batch=32)):
@@ -132,47 +132,6 @@ def test_a_pipeline_is_verified_in_as_many_stages(stages: int) -> None:
         assert small.accumulate == min(2 * stages, work.divided(in_stages(stages)).accumulate)
         assert not small.refuses(Dtype.FLOAT32)
         assert not isinstance(small, Gpt2Train) or small.depth % stages == 0
-
-
-def test_a_stage_of_two_holds_its_layers_and_sends_what_it_hands_on() -> None:
-    work = ConvnetTrain(batch=16).divided(STAGES)
-    dense = 4096 * 512 + 512 + 512 * 10 + 10  # the second stage; the first has both convolutions
-    assert pipeline_traffic(work, Dtype.FLOAT32) == Traffic(
-        held=4 * 3 * dense, sent=4 * 16 * 4096, bubble=1 / 9
-    )
-
-
-def test_stages_that_share_a_table_reduce_its_gradients_and_one_between_others_sends_both_ways() -> None:
-    work = Gpt2Train(batch=4, length=8, width=4, depth=4, heads=2, vocabulary=16, context=8)
-    handed_on, table = 4 * 8 * 4, 16 * 4
-    two, six = (pipeline_traffic(work.divided(in_stages(n)), Dtype.FLOAT32) for n in (2, 6))
-    assert two.sent == 4 * (handed_on + table)  # 2 (n − 1)/n of the table, n = 2
-    assert six.sent == 4 * 2 * handed_on
-
-
-def test_in_jax_a_device_holds_its_blocks_and_what_is_around_them() -> None:
-    work = LlamaTrain().divided(STAGES)
-    learnt = {name: weight.shape for name, weight in work.weights().items() if weight.is_learnt}
-    around = sum(int(np.prod(shape)) for name, shape in learnt.items() if not name.startswith("layers."))
-    every = sum(int(np.prod(shape)) for shape in learnt.values())
-    assert scan_traffic(work, Dtype.FLOAT32).held == 4 * 4 * (around + (every - around) // 2)
-    jax = a_case(workload="llama_train", params={}, phase=Phase.TRAIN, backend="jax", placement=STAGES)
-    told = traffic(jax)
-    assert told
-    assert told.sent is None
-
-
-def test_a_plan_tells_the_bubble_of_what_is_a_pipeline() -> None:
-    stages, data = (
-        a_case(workload="convnet_train", params={"batch": 16}, phase=Phase.TRAIN, placement=placement)
-        for placement in (STAGES, Placement(devices=2, strategy=Strategy.DATA_PARALLEL))
-    )
-    assert stages.id == "convnet_train(batch=16)/float32/eager@torch:cpu[devices=2,strategy=pipeline]"
-    told = plan_document(a_run_info(plan=(data, stages), probes=(a_probe(),)))
-    (table,) = told.tables
-    assert [column.name for column in table.columns][-1] == "bubble"
-    assert [str(row[-1]) for row in table.rows] == ["", "11.1 %"]
-    assert [case["bubble"] for case in told.data["cases"]] == [None, 1 / 9]
 
 
 def test_a_row_says_how_much_of_a_step_a_stage_waits() -> None:
@@ -335,31 +294,6 @@ class StagesShareNothing(Gpt2Train):
 
         dist.all_reduce = lambda *given, **named: None
         return super().build_torch(context, arrays)
-
-
-@dataclass(frozen=True)
-class StagesCounted(ConvnetTrain):
-    """No mutant: each rank notes the bytes that it sends."""
-
-    def build_torch(self, context, arrays):
-        from torch.distributed import pipelining
-
-        log = Path(__file__).with_name(f"sent by {self.rank}")
-
-        def noted(ops):
-            with log.open("a") as file:
-                file.writelines(f"{op.tensor.nbytes}\\n" for op in ops)
-            return ops
-
-        class Counted(pipelining.PipelineStage):
-            def get_fwd_send_ops(self, *given):
-                return noted(super().get_fwd_send_ops(*given))
-
-            def get_bwd_send_ops(self, *given):
-                return noted(super().get_bwd_send_ops(*given))
-
-        pipelining.PipelineStage = Counted
-        return super().build_torch(context, arrays)
 '''
 
 
@@ -398,14 +332,3 @@ def test_a_stage_or_a_micro_batch_that_is_left_out_is_wrong(
     assert len(errors) == len(names)
     told = [error.status if isinstance(error, Failure) else error for error in errors.values()]
     assert told == ["wrong_result"] * len(names)
-
-
-@pytest.mark.real
-def test_stages_send_what_is_counted(own_verifier: Verifier, folder: Path) -> None:
-    pytest.importorskip("torch")
-    case = of_users("torch", "stages_counted", in_stages(3))
-    assert not wrong(own_verifier.errors_of([case]))
-    sent = [sum(map(int, log.read_text().split())) for log in sorted(folder.glob("sent by *"))]
-    small = ConvnetTrain(batch=8).divided(case.placement).small()
-    counted = pipeline_traffic(small, Dtype.FLOAT32)
-    assert max(sent) == STEPS * (counted.sent or 0)

@@ -14,8 +14,6 @@ from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Status
-from benchbench.plan.doubling import sequence
 from benchbench.running import observer
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store.redaction import own_redaction, redaction
@@ -42,7 +40,6 @@ class Lines(RunObserver):
         self._infos: Sequence[RunInfo] = ()  # of what has begun
         self._finished = 0  # records
         self._sides = [""]
-        self._ended: set[str] = set()  # sequences of doubled sizes
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
 
     def note(self, text: str) -> None:
@@ -87,10 +84,6 @@ class Lines(RunObserver):
         if self._bar:
             self._bar.add(record, side)
         failed = isinstance(record.outcome, Failure)
-        if failed and record.outcome.status is Status.SKIPPED and record.case.doubles:
-            if (ended := sequence(record.case)) in self._ended:
-                return  # the first that is not measured tells why for all after it
-            self._ended.add(ended)
         self._print(self._sides[side] + self._redact(observer.line(record)), "red" if failed else "")
 
     def kept(self, goes_on: str = "") -> str:

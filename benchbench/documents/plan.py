@@ -23,14 +23,13 @@ from benchbench.documents.short_names import case_cells
 from benchbench.errors import UnreadableInput
 from benchbench.format import count_of, size
 from benchbench.machine.environment import fingerprint, machine
-from benchbench.model.case import Case, LeftOut
+from benchbench.model.case import LeftOut
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
-from benchbench.plan.traffic import Traffic, traffic
 from benchbench.running.observer import duration
 from benchbench.running.time_left import FURTHER, Expected, TimeLeft
 from benchbench.stats import mean
@@ -45,7 +44,6 @@ ROUNDS, MOST_LINES = (
 HARMLESS = (Status.OK, Status.UNSUPPORTED)
 SIDES = ("A", "B")  # what the two sides of a comparison are called while they are measured
 LEAST_TOLD_S = 0.05  # of the time split: less would read as 0.0 s
-ENDS = (*HARMLESS, Status.OUT_OF_MEMORY, Status.SKIPPED)
 
 
 def plan_document(
@@ -58,16 +56,8 @@ def plan_document(
     classes = device_classes(info.probes)
     estimate = run_estimate(info.plan, info.policy, classes, earlier_s, profile=profile)
     names = case_cells(case.id for case in info.plan)
-    traffics = {case.id: traffic(case) for case in info.plan}
-    bubbles = {name: each.bubble for name, each in traffics.items() if each and each.bubble is not None}
     rows: list[dict[str, Content]] = [
-        {
-            "case": names[case.id],
-            "at least": number(footprint_bytes(case), "B"),
-            **(_of_each(traffics[case.id]) if any(traffics.values()) else {}),
-            **({"bubble": number(bubbles.get(case.id), "%")} if bubbles else {}),
-        }
-        for case in info.plan
+        {"case": names[case.id], "at least": number(footprint_bytes(case), "B")} for case in info.plan
     ]
     total = f"{count_of(len(info.plan), 'case')}, {len(info.left_out)} left out"
     if info.plan:
@@ -84,7 +74,7 @@ def plan_document(
 
 def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
     return {
-        "cases": [_case_fields(case) for case in info.plan],
+        "cases": [{"case": case.id, "bytes": footprint_bytes(case)} for case in info.plan],
         "left_out": [
             {"case": each.case.id, "status": each.status.value, "reason": each.reason}
             for each in info.left_out
@@ -93,19 +83,6 @@ def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
         "budget_s": info.policy.budget_s,
         "estimated_s": estimate.total,
         "estimated_parts_s": asdict(estimate),
-    }
-
-
-def _case_fields(case: Case) -> dict[str, Any]:
-    fields: dict[str, Any] = {"case": case.id, "bytes": footprint_bytes(case)}
-    return fields | (asdict(each) if (each := traffic(case)) else {})
-
-
-def _of_each(each: Traffic | None) -> dict[str, Content]:
-    """What a device of several holds and sends; see `plan/traffic.py`."""
-    return {
-        "a device holds": number(each.held, "B") if each else None,
-        "and sends a step": number(each.sent, "B") if each else None,
     }
 
 
@@ -189,14 +166,9 @@ def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
 
 
 def failing(records: Sequence[Record], *, allow_unverified: bool = False) -> bool:
-    """Whether any case failed, was not verified, or has a time that cannot be true.
-
-    One that cannot run here has not failed, nor has the end of a sequence that is doubled until memory is
-    full.
-    """
-    found = by_case(records).values()
-    allowed = {Status.UNVERIFIED} if allow_unverified else set()
-    return any(_ending(own) not in {*(ENDS if own[0].case.doubles else HARMLESS), *allowed} for own in found)
+    """True if any case failed, was not verified, or has an impossible time; unsupported is no failure."""
+    harmless = {*HARMLESS, *([Status.UNVERIFIED] if allow_unverified else [])}
+    return any(_ending(case_records) not in harmless for case_records in by_case(records).values())
 
 
 def _ending(records: Sequence[Record]) -> str:

@@ -18,7 +18,6 @@ from benchbench.documents.devices import link_tables, rank_tables, scaling_panel
 from benchbench.documents.document import Cell, Document, Number, Records, Table
 from benchbench.documents.run_overview import overview, summary
 from benchbench.documents.run_plots import run_plots
-from benchbench.documents.run_sizes import doubling_tables, is_needless
 from benchbench.documents.run_table import (
     UNSURE,
     Work,
@@ -97,7 +96,7 @@ def report_document(
     view = RunView(run, ceilings, prices)
     made = view.rows
     places = {_place(row) for row in made[: len(run.info.plan)]}
-    shown = [row for row in made if _place(row) in places and not is_needless(row)]
+    shown = [row for row in made if _place(row) in places]
     found = judged(works(shown), view)
     verdicts_by_work = {work_key(work.rows[0].case): work.verdict for work in found}
     ranked = [
@@ -107,7 +106,6 @@ def report_document(
     scaled = scalings(view)
     tables = (
         *_tables(view, shown, found, columns, by),
-        *doubling_tables(made),
         *scaling_tables(view, scaled),
         *link_tables(made),
         *rank_tables(view),

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 
-from benchbench.analyse.rows import Row, params_text, unit_of
-from benchbench.documents import document
-from benchbench.documents.document import Content, SizedValue, Sweep, Sweeps, Table, number
+from benchbench.analyse.rows import params_text, unit_of
+from benchbench.documents.document import SizedValue, Sweep, Sweeps
 from benchbench.documents.run_table import Work, is_open
 from benchbench.format import share
 from benchbench.judging.ranking import ALIKE, Standing
 from benchbench.model.case import Cache, Case, Scalar
-from benchbench.model.status import Status
-from benchbench.plan.doubling import sequence, swept_size
 
 NEARLY = 0.95  # of the highest rate: the knee is the smallest size that reaches it
 FALLEN = 0.5  # of the highest rate: that the largest size has less is told
@@ -184,58 +181,3 @@ def _stop(sweep: Sweep) -> tuple[float, str]:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
-def is_needless(row: Row) -> bool:
-    """Whether it is the end of a sequence or comes after it, of which the table of sequences tells."""
-    return bool(row.case.doubles) and row.status in (Status.SKIPPED, Status.OUT_OF_MEMORY)
-
-
-def doubling_tables(rows: Sequence[Row]) -> tuple[Table, ...]:
-    """A line per sequence; no table where there is none."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.case.doubles:
-            found.setdefault(sequence(row.case), []).append(row)
-    lines = [_doubling_line(sorted(own, key=lambda row: swept_size(row.case))) for own in found.values()]
-    return (document.table(lines, title="Doubled sizes"),) if lines else ()
-
-
-def _doubling_line(rows: Sequence[Row]) -> dict[str, Content]:
-    """The line of one sequence; `rows`: its rows, the smallest first."""
-    case = rows[0].case
-    measured = [row for row in rows if row.value(RATE) is not None]
-    best = max(measured, key=_rate_of, default=None)
-    knee = next((row for row in measured if best and _rate_of(row) >= NEARLY * _rate_of(best)), None)
-    ended = next((row for row in rows if not row.ok), None)
-    where = f"{case.workload}/{case.dtype} on {case.target} {case.mode}, {case.device}"
-    return {
-        "work": where,
-        "knee": _size_text(knee) + (" or less" if knee is rows[0] and swept_size(case) != 1 else ""),
-        "rate there": number(_rate_of(knee), f"{knee.item}/s") if knee else None,
-        "highest rate": _rate_interval(best),
-        "at": _size_text(best),
-        "fits": f"{_size_text(measured[-1])}{'' if _is_full(ended) else ' or more'}"
-        if measured
-        else "nothing",
-        "ended": ended.message if ended else "the last one planned",
-    }
-
-
-def _rate_of(row: Row) -> float:
-    return row.value(RATE) or 0.0
-
-
-def _rate_interval(row: Row | None) -> Content:
-    if row is None:
-        return None
-    rate = row.metric(RATE)
-    return number(rate.value, f"{row.item}/s", rate.low, rate.high)
-
-
-def _size_text(row: Row | None) -> str:
-    return f"{row.case.doubles}={swept_size(row.case)}" if row else ""
-
-
-def _is_full(row: Row | None) -> bool:
-    return row is not None and row.status is Status.OUT_OF_MEMORY

@@ -118,16 +118,13 @@ class Case:
     placement: Placement = ONE_DEVICE
     environment: dict[str, str] = field(default_factory=dict)  # variables that its process has besides
     threads: int = 0  # of its process, where the run compares several numbers; 0: as many as the settings say
-    doubles: str = ""  # the parameter that is doubled from one case of a sequence to the next
     formerly: str = ""  # the name that the workload had before
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot be an environment variable, or be doubled."""
+        """Raise ValueError for what cannot be an environment variable or a number of threads."""
         check_environment(self.environment)
         if self.threads < 0:
             raise ValueError(f"{self.threads} threads compute nothing")
-        if self.doubles and not isinstance(self.params.get(self.doubles), int):
-            raise ValueError(f"doubles: {self.doubles!r} is no parameter with a size")
 
     @property
     def computes_in(self) -> Dtype:

@@ -27,7 +27,6 @@ from benchbench.plan.devices import (
     undivided,
     world_on,
 )
-from benchbench.plan.doubling import DOUBLINGS, doublings, sequence
 from benchbench.plan.suite import (
     Axes,
     Entry,
@@ -93,7 +92,6 @@ def _check_count(
         * len(entry.strategy or [1])
         * len(entry.threads or [1])
         * sum(map(point_count, _tables(entry, device)))
-        * (DOUBLINGS + 1 if entry.double else 1)
         for device in devices
         for _, entry in entries
     )
@@ -106,26 +104,25 @@ def _tables(entry: Entry, device: Device) -> list[Axes]:
 
 
 def fitting(chosen: Plan, memory_bytes: int) -> Plan:
-    """The plan without the cases that no machine of so much memory can hold; 0: memory not known.
+    """The plan without the cases that no machine with this memory can hold; 0: memory unknown.
 
-    A network moves its activations several times in a step, so what is left out is far beyond the memory:
-    a slip in a size, not a large model. A case that comes nearer is tried, and ends as out of memory. A
-    sequence that is doubled goes as far as the memory.
+    A network moves its activations several times in a step, so a case that is left out is far beyond the
+    memory: a slip in a size, not a large model. A case that comes nearer is tried, and ends as out of memory.
     """
     cases: list[Case] = []
-    beyond: dict[str, LeftOut] = {}  # of a sequence the first: those after it need not be told of
+    left_out = list(chosen.left_out)
     for case in chosen.cases:
-        if found := too_large(case, memory_bytes):
-            beyond.setdefault(sequence(case), LeftOut(case=case, status=found.status, reason=found.reason))
+        if obstacle := too_large(case, memory_bytes):
+            left_out.append(LeftOut(case=case, status=obstacle.status, reason=obstacle.reason))
         else:
             cases.append(case)
-    return Plan(tuple(cases), (*chosen.left_out, *beyond.values()))
+    return Plan(tuple(cases), tuple(left_out))
 
 
 def too_large(case: Case, memory_bytes: int) -> Obstacle | None:
-    """Why no machine of so much memory can hold a case that can run, if so; 0: not known."""
+    """Why no machine with this memory can hold the case; None if one may. 0: memory unknown."""
     needed = footprint_bytes(case)
-    if needed <= ((1 if case.doubles else MARGIN) * memory_bytes or math.inf):
+    if needed <= (MARGIN * memory_bytes or math.inf):
         return None
     message = f"its arrays need {size(needed)}, and this machine has {size(memory_bytes)} of memory"
     return Obstacle(Status.OUT_OF_MEMORY, message)
@@ -178,7 +175,7 @@ def _cases_on(
     modes = entry.mode or usual
     axes = (entry.dtype or [], modes, entry.cache, selection.environments, entry.threads or [0], placed)
     for point, (dtype, mode, cache, environment, threads, placement) in itertools.product(
-        _sized(entry, device), itertools.product(*axes)
+        _sizes(entry, device), itertools.product(*axes)
     ):
         case = Case(
             suite=suite,
@@ -194,7 +191,6 @@ def _cases_on(
             placement=placement,
             environment=dict(environment),
             threads=threads,
-            doubles=entry.double,
             formerly=workload.formerly,
         )
         lossless = _lossless(backend, mode) if not selection.takes_lossy else None
@@ -212,27 +208,13 @@ def _lossless(backend: type[Backend] | Backend, mode: str) -> Obstacle | None:
     return Obstacle(Status.UNSUPPORTED, reason)
 
 
-def _sized(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
-    """The parameters of every point of the entry's tables for this device, doubled where it says so."""
-    workload = entry_workload(entry)
-    return [
-        member
-        for table in _tables(entry, device)
-        for point in points(table)
-        for member in _members(entry, workload, point)
-    ]
-
-
-def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> Iterator[dict[str, Scalar]]:
-    """The point, or the sequence that begins with it."""
-    if not entry.double:
-        return iter([point])
-    start = {**workload.fields(), **point}[entry.double]
-    return doublings(point, entry.double, int(start))
+def _sizes(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
+    """Parameters of every point of the entry's tables for this device."""
+    return [point for table in _tables(entry, device) for point in points(table)]
 
 
 def entry_plans(entry: Entry, case: Case) -> bool:
-    """Whether a case is one that the entry plans, on whatever target and device it is."""
+    """True if the entry plans this case, on any target and device."""
     known = (entry.workload, entry_workload(entry).formerly)
     if case.workload not in known or case.dtype not in (entry.dtype or []):
         return False
@@ -248,10 +230,9 @@ def entry_plans(entry: Entry, case: Case) -> bool:
         return False
     tables = entry.cpu if class_of([case.device]) is DeviceClass.CPU else entry.accelerator
     return any(
-        workload_at(entry.workload, member).params == case.params
+        workload_at(entry.workload, point).params == case.params
         for table in tables
         for point in points(table)
-        for member in _members(entry, entry_workload(entry), point)
     )
 
 

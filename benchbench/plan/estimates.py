@@ -35,7 +35,6 @@ DRAW_S = 3.5e-9  # per byte of inputs and weights: to draw it and to put it on t
 NOISES = (0.03, 0.1, 0.3)  # standard deviation of blocks over their median: of a third of all processes each
 LOOKS = 1.2  # blocks made over blocks needed: n grows by half from look to look
 NORMAL = 2.576 * 1.2533  # half width of a median's 99 % interval in σ/√n
-SATURATED_S = 0.25  # a step this long keeps its device busy: doubling it gains nothing
 REFERENCE_S, NETWORK_REFERENCE_S = 0.2, 1.0  # in float64: of an operation, of a network
 REFERENCE_BYTE_S = 6e-9  # per byte of a network's weights: to draw it and to multiply with it
 TRAINED_S = 1.5  # to verify training at a small size, without compiling it
@@ -89,8 +88,6 @@ def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = Fal
     step = _step_s(case, device_class)
     if device_class is DeviceClass.ACCELERATOR:
         policy = on_accelerator(policy)
-    if case.doubles and step > SATURATED_S:
-        return 0.0
     again = 2 if case.phase is Phase.TRAIN else 0  # steps with other inputs
     return _prepared_s(case, first=first) + _timing_s(case, step, policy) + again * step
 
@@ -148,12 +145,10 @@ def _import_s(cases: Iterable[Case], rounds: int) -> float:
 def _verification_s(cases: Sequence[Case]) -> float:
     """Seconds of verification before timing: a reference for each work, and training at a small size."""
     computed = [case for case in cases if not _backend(case).virtual]
-    works = {case.workload if case.doubles else case.work: case for case in computed}.values()
+    works = {case.work: case for case in computed}.values()
     references = sum(map(_reference_s, works))
     training = {
-        (case.workload if case.doubles else case.id, case.target): TRAINED_S + _compile_s(case)
-        for case in computed
-        if case.phase is Phase.TRAIN
+        (case.id, case.target): TRAINED_S + _compile_s(case) for case in computed if case.phase is Phase.TRAIN
     }
     return references + sum(training.values()) / CORES
 

@@ -49,7 +49,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     world: list[int | str] | None = None  # how many compute a step together, or which; None: as needed
     strategy: list[Strategy] | None = None  # how they divide it; None: every way that there is
     threads: list[int] | None = None  # CPU threads, a case with each; None: as many as `--threads` says
-    double: str = ""  # a parameter: doubled from each size on, until memory is full or nothing is gained
     cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
     accelerator: list[Axes] = msgspec.field(default_factory=lambda: [{}])
 
@@ -202,7 +201,6 @@ def _check(entry: Entry, where: str) -> None:
                 raise UsageError(f"No backend named {backend!r}.", unknown("backends", backend, valid))
         for axes in [*entry.cpu, *entry.accelerator]:
             check_params(workload, axes)
-        _check_doubled(workload, entry.double)
         for world in entry.world or []:
             parse_world(world)
         for threads in entry.threads or []:
@@ -211,14 +209,6 @@ def _check(entry: Entry, where: str) -> None:
         present = catalogue.former_names().get(entry.workload)
         hint = f"It was renamed: {present}" if present else error.hint
         raise SuiteError(f"{where}: {error}", hint) from error
-
-
-def _check_doubled(workload: WorkloadKind, name: str) -> None:
-    """Raise UsageError for what is no parameter, or no whole number."""
-    fields = workload.fields()
-    if name and type(fields.get(name)) is not int:
-        sizes = [each for each, default in fields.items() if type(default) is int]
-        raise UsageError(f"{name!r} cannot be doubled.", unknown("sizes", name, sizes))
 
 
 def check_params(workload: WorkloadKind, axes: Axes) -> None:

@@ -19,7 +19,6 @@ from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan, too_large
 from benchbench.plan.devices import Obstacle, check_devices, devices_asked
-from benchbench.plan.doubling import sequence
 from benchbench.plan.rerun import Variant, altered, targets_of_variants, why_not
 from benchbench.plan.revision import checked_out
 from benchbench.running.measure import Bench, Team, measuring, models_described, targets_of
@@ -170,17 +169,8 @@ def _pairs(
 def _judged(
     pairs: Sequence[Pair], probes: Sequence[Sequence[Probe]], variants: Sequence[Variant]
 ) -> list[tuple[Pair, tuple[Obstacle | None, ...]]]:
-    """Each pair, and why a side cannot run. A sequence of doubled sizes ends with the first too large."""
-    judged: list[tuple[Pair, tuple[Obstacle | None, ...]]] = []
-    ended: set[str] = set()
-    for pair in pairs:
-        if sequence(pair[0]) in ended:
-            continue
-        obstacles = tuple(map(_why_not, pair, probes, variants))
-        judged.append((pair, obstacles))
-        if any(each and each.status is Status.OUT_OF_MEMORY for each in obstacles):
-            ended.add(sequence(pair[0]))
-    return judged
+    """Each pair, and why a side cannot run."""
+    return [(pair, tuple(map(_why_not, pair, probes, variants))) for pair in pairs]
 
 
 def _why_not(case: Case, probes: Sequence[Probe], variant: Variant) -> Obstacle | None:

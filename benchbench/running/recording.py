@@ -27,7 +27,7 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import machine, machine_id, name_hashes
 from benchbench.machine.variables import tuning_variables
-from benchbench.model.case import Case, Phase
+from benchbench.model.case import Case
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.profile import Communication, Profile, Profiled, RankProfile
@@ -36,7 +36,6 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.devices import check_devices, devices_asked
-from benchbench.plan.doubling import smallest, why_needless
 from benchbench.plan.revision import commit_tag
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.running.request import Request, Terms
@@ -270,23 +269,16 @@ class _Rounds:
             pool.await_ahead(cases_of)
 
     def _measure(self, case: Case, number: int) -> Iterator[tuple[int, Record]]:
-        failed, needless = False, self._why_needless(case)
+        failed = False
         for side in sorted(range(len(self._pools)), reverse=number % 2 == 1):
             own = self._sides[case.id][side]
             self._announce(f"round {number + 1}: {own.id}")
-            record = self._recorders[side].record(own, number, needless)
+            record = self._recorders[side].record(own, number)
             failed |= isinstance(record.outcome, Failure)
             self._made[side].append(record)
             yield side, record
         if failed:
             self._pending.remove(case)
-
-    def _why_needless(self, case: Case) -> str:
-        """Why a case is measured on no side: on one of them, the sequence that it belongs to has ended."""
-        if not case.doubles:
-            return ""
-        sides = zip(self._sides[case.id], self._made, strict=True)
-        return next(filter(None, (why_needless(own, made) for own, made in sides)), "")
 
 
 class Recorder:
@@ -304,7 +296,6 @@ class Recorder:
         self._pool = pool
         self._policy = info.policy
         self._max_error = info.settings.max_error
-        self._smallest = smallest(info.plan)  # by which a whole sequence is verified at the small size
         self._versions = {probe.target.name: probe.version for probe in info.probes}
         self._models = {
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
@@ -317,20 +308,15 @@ class Recorder:
 
     def prepare(self, cases: Sequence[Case]) -> None:
         """Do what is done once a run before these cases are timed."""
-        computed = [case for case in cases if not case.is_call]
-        firsts = [case for case in computed if self._smallest[case.id] is case]
-        self._precomputed.prepare(computed, firsts)
+        self._precomputed.prepare([case for case in cases if not case.is_call])
 
-    def record(self, case: Case, number: int, needless: str = "") -> Record:
-        """Measure the case, unless it is known to fail; `needless`: why it is skipped, if it is.
+    def record(self, case: Case, number: int) -> Record:
+        """Measure the case, unless it is known to fail.
 
-        What could not be read again is a failure already here, so that no other round repeats it.
+        A record that could not be read again is a failure already here, so that no other round repeats it.
         """
         started, begin = time.time(), self._clock()
-        result: Measurement | Failure = Failure(status=Status.SKIPPED, message=needless)
-        isolation, stages = "none", dict[str, float]()
-        if not needless:
-            result, isolation, stages = self._measured(case)
+        result, isolation, stages = self._measured(case)
         stages["wall"] = self._clock() - begin
         self._order += 1
         made = Record(
@@ -350,17 +336,16 @@ class Recorder:
     def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
         if case.is_call:
             return self._called(case)
-        first = self._smallest[case.id]
-        reference = self._precomputed.reference(first if case.phase is Phase.TRAIN else case)
+        reference = self._precomputed.reference(case)
         if isinstance(reference, Failure):
             return reference, "none", {}
-        error = self._precomputed.verified(first)
+        error = self._precomputed.verified(case)
         for failure in (error, self._precomputed.export_failure(case)):
             if isinstance(failure, Failure):
                 return failure, "fork", {}
         stages: dict[str, float] = {}
         reference = self._allowed(case, reference)
-        allowed = self._precomputed.allowed(first)
+        allowed = self._precomputed.allowed(case)
         job: dict[str, Any] = {
             "kind": "measure",
             "reference": reference,

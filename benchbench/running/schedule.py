@@ -16,7 +16,6 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.plan.costs import cost_of
-from benchbench.plan.doubling import ascending
 from benchbench.timing.policy import half_width, rounds_of
 
 SHARE = 0.5  # of the wide cases that one more round measures: afterwards, others may be the widest
@@ -122,7 +121,7 @@ def in_blocks(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
     source.shuffle(order)
     for block in order:
         source.shuffle(block)
-    return ascending([case for block in order for case in block])
+    return [case for block in order for case in block]
 
 
 def soonest(order: Sequence[Case]) -> list[Case]:
@@ -130,7 +129,7 @@ def soonest(order: Sequence[Case]) -> list[Case]:
 
     So a run shows its first results while everything else has still to be verified.
     """
-    ready = [case for case in order if not (case.is_call or case.doubles or case.phase is Phase.TRAIN)]
+    ready = [case for case in order if not (case.is_call or case.phase is Phase.TRAIN)]
     if not ready:
         return []
     first = _computation(min(ready, key=lambda case: cost_of(case).flops))

@@ -90,7 +90,7 @@ class TimeLeft:
 
     @property
     def done(self) -> int:
-        """Records made, those that a failure makes needless counted in."""
+        """Records made, including those that a failure makes needless."""
         return len(self._left) * self._rounds - sum(self._left.values())
 
     @property

@@ -47,27 +47,20 @@ class Precomputed:
         self._allowed: dict[str, float] = {}  # name of a check → how large its error may be
         self._exported: dict[str, Failure | None] = {}  # id of a case → why its model could not be exported
 
-    def prepare(self, cases: Sequence[Case], smallest: Sequence[Case]) -> None:
-        """Compute what the cases need and what is not there yet.
-
-        `smallest`: those of them that are no member of a sequence, or the first one.
-        """
-        unverified = {check_name(case): case for case in smallest if check_name(case) not in self._verified}
+    def prepare(self, cases: Sequence[Case]) -> None:
+        """Compute the references, verifications and exports of the cases, unless they exist already."""
+        unverified = {check_name(case): case for case in cases if check_name(case) not in self._verified}
         training = [case for case in unverified.values() if case.phase is Phase.TRAIN]
         hidden = [case for case in unverified.values() if is_hidden(case)]
-        # Of a sequence, most members may be found needless: what they need is made when they are due.
-        others = [case for case in cases if not case.doubles]
         inference = [
-            case
-            for case in others
-            if case.phase is not Phase.TRAIN and computed(case) not in self._references
+            case for case in cases if case.phase is not Phase.TRAIN and computed(case) not in self._references
         ]
         verify = partial(verify_job, found=self._verified, allowed=self._allowed)
         jobs = [
             *reference_jobs(training, self._references, verify, seed=self._seed),
             *reference_jobs(hidden, {}, partial(verify, in_float32=True), small=True),
             *reference_jobs(inference, self._references, seed=self._seed),
-            *self._export_jobs(case for case in others if case.id not in self._exported),
+            *self._export_jobs(case for case in cases if case.id not in self._exported),
         ]
         if jobs:
             self._pool.ask_together(jobs, self._announce)

@@ -49,12 +49,6 @@ class Weight:
         array = draw.normal(name, *self.shape, scale=self.scale, mean=self.mean)
         return np.abs(array) if self.is_positive else array
 
-    @property
-    def shape_channels_last(self) -> tuple[int, ...]:
-        """The shape as TensorFlow and JAX have it."""
-        moved = [(self.parts or self.shape)[axis] for axis in self.axes or range(len(self.shape))]
-        return (prod(moved[:-1]), moved[-1]) if self.axes and self.parts else tuple(moved)
-
     def channels_last(self, array: AnyArray) -> AnyArray:
         """The weight as TensorFlow and JAX have it: the input's channels before the output's."""
         if not self.axes:

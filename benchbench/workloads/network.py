@@ -47,7 +47,6 @@ class Network(Workload):
     input_names: ClassVar[tuple[str, ...]] = ("images",)
     images: ClassVar[frozenset[str]] = frozenset({"images"})  # inputs that are NCHW in torch
     item: ClassVar[str] = "image"
-    flat: ClassVar[bool] = False  # all weights are of a sequence or dictionary of layers, which its module is
 
     @abstractmethod
     def layers(self) -> Sequence[Layer]:
@@ -224,8 +223,6 @@ class Link:
 class Chain(Network):
     """A network of links. Its torch module is an `nn.Sequential`, or has `links()`, a function for each."""
 
-    flat = True
-
     @abstractmethod
     def links(self) -> Sequence[Link]:
         """Links in the order in which they are applied."""
@@ -240,8 +237,6 @@ class Chain(Network):
 
 class BlockChain(Chain):
     """A chain of equal blocks between an embedding, which makes their input, and an output layer."""
-
-    flat = False
 
     @property
     @abstractmethod
@@ -330,17 +325,6 @@ def division_of(plan: DivisionPlan, name: str) -> Division | None:
     """How the layer of that weight is divided; None: it is not."""
     layer = layer_of(name)
     return next((division for pattern, division in plan.items() if fnmatch(layer, pattern)), None)
-
-
-def planned_axis(plan: DivisionPlan, name: str, axes: int) -> int | None:
-    """The axis along which torch's styles divide a weight of so many axes; None: each device has the whole.
-
-    A bias of a layer whose sums are added up is added once: it is not divided.
-    """
-    division = division_of(plan, name)
-    if division is Division.ROWS:
-        return 1 if axes > 1 else None
-    return None if division is None else 0
 
 
 def marked_axis(strategy: Strategy, shape: Sequence[int], devices: int, outputs: int) -> int | None:

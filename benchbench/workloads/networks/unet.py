@@ -30,7 +30,6 @@ class Unet(Network):
     image: int = 256  # pixels on a side
     width: int = 64  # channels at the image's size, twice as many each time it is halved
 
-    flat = True
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
 
     def __post_init__(self) -> None:
