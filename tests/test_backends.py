@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchbench import registry
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
@@ -553,3 +554,36 @@ def test_only_frozen_weights_are_constants_of_the_program(mode: str, monkeypatch
         frozen, eager = runner.step(), runner.program.step(*runner.program.inputs)
     assert inputs == ([len(runner.program.inputs)] if mode == "compile-freezing" else [])
     assert torch.allclose(frozen, eager, atol=1e-5)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [("torch", "compile"), ("tensorflow", "function"), ("tensorflow", "xla"), ("jax", "jit")],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_an_operation_is_compiled_once(framework: str, mode: str) -> None:
+    pytest.importorskip(framework)
+    backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    session = backend.open("cpu", Dtype.FLOAT32, mode, 2)
+    with build(backend, session, tiny("gemm"), Dtype.FLOAT32) as runner:
+        before = session.compilations() or 0
+        for _ in range(2):
+            session.wait(runner.step())
+    assert session.compilations() == before + 1
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("update", Dtype.FLOAT32), ("mnist_cnn_train", Dtype.FLOAT32), ("mnist_cnn_train", Dtype.AMP_FP16)],
+)
+def test_jax_compiles_one_program_for_the_first_state_and_all_that_follow(name: str, dtype: Dtype) -> None:
+    """Adam's counter and a loss scale are made by jax.numpy, and so are bound to no device."""
+    pytest.importorskip("jax")
+    backend = registry.load_class("benchbench.backends", "jax", Backend)()  # type: ignore[type-abstract]
+    session = backend.open("cpu", dtype, "jit", 2)
+    with build(backend, session, tiny(name), dtype) as runner:
+        for _ in range(3):
+            session.wait(runner.step())
+    assert session.compilations() == 1

@@ -34,15 +34,9 @@ NO_KERNEL = {
 }
 # What a framework has no operation for: pattern of the case's id → part of the reason it gives.
 UNSUPPORTED: dict[str, str] = {
-    "onnxruntime-graph-dynamic_shapes*": "first call",
     "onnxruntime-graph-lstm-int8": "quantiser leaves LSTM",
     "onnxruntime-graph-gru-int8": "quantiser leaves GRU",
-    "openvino-graph-dynamic_shapes*": "first call",
     "openvino-graph-dropout-*": "does not read ONNX's Dropout: Training mode",
-    "jax-*-dynamic_shapes-dynamic-*": "for every shape anew",
-    "torch_xla-*-dynamic_shapes-dynamic-*": "for every shape anew",
-    "tensorflow-xla-dynamic_shapes-dynamic-*": "for every shape anew",
-    "tensorflow-eager-dynamic_shapes-dynamic-*": "for every shape anew",
     "jax-*-update-float*": "XLA fuses",  # what is not `fused`
     "torch_xla-*-update-float*": "XLA fuses",
     "torch_xla-*-batch_norm_backward-float*": "running statistics",  # what is not `training`

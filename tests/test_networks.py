@@ -49,8 +49,8 @@ class TorchContext:
         tensor = torch.tensor(np.ascontiguousarray(array))
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
-    def compile_for_shapes(self, step: Any, *, dynamic: bool) -> Any:
-        return step
+    def compile_part(self, part: Any) -> Any:
+        return part
 
     def put_on_host(self, array: Any, *, pinned: bool = False) -> Any:
         raise NotImplementedError("no network keeps data on the host")

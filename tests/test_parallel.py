@@ -425,8 +425,8 @@ class TorchContext:
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.world = World(devices=ranks, processes=ranks)
 
-    def compile_for_shapes(self, step: Any, *, dynamic: bool) -> Any:
-        return step
+    def compile_part(self, part: Any) -> Any:
+        return part
 
     def put(self, array: Any) -> Any:
         import torch

@@ -31,7 +31,7 @@ HOST = {  # what libtpu would ask the metadata server of Google's cloud for
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
-UNCOMPILED = {"device_to_host", "host_to_device", "dynamic_shapes"}  # more than one program
+UNCOMPILED = {"device_to_host", "host_to_device"}  # more than one program
 MOVED = {"overlap"}  # puts an array into pinned memory, which needs the device
 SLOW = {  # convolutions and their gradients: 8 to 100 s each
     "conv3d_backward",

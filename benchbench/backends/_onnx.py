@@ -104,10 +104,6 @@ class ExportedSession(TorchSession):
         """`exchange` does."""
         self.exchange(inputs, others)
 
-    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """Inputs are bound once."""
-        raise Unsupported("its session is exported for the shapes of its first call")
-
     @abstractmethod
     def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
         """The step's model in this runtime, bound to the inputs. Raises Unsupported."""

@@ -198,14 +198,9 @@ class Session(ABC):
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """`step` in the session's mode; its first `state` arguments may be overwritten."""
 
-    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """A part of a step, compiled in the session's mode, to be called with inputs of several shapes.
-
-        `dynamic`: the framework is told that the second axis of the first input varies. Raises Unsupported.
-        """
-        if dynamic:
-            raise Unsupported("it compiles for every shape anew")
-        return self.compile(step, 0)
+    def compile_part(self, part: Callable[..., Any]) -> Callable[..., Any]:
+        """Compile part of a step in the session's mode. Raises Unsupported."""
+        return self.compile(part, 0)
 
     @abstractmethod
     def wait(self, output: Any) -> None:

@@ -245,27 +245,6 @@ class TensorFlowSession(Session):
         self._compiled.append(compiled)
         return compiled  # type: ignore[no-any-return]
 
-    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """tf.function told of it takes a signature in which the axis has no size; else it traces each."""
-        if not dynamic:
-            return self.compile(step, 0)
-        if self.mode != "function":
-            raise Unsupported(f"{self.mode} compiles for every shape anew, or nothing")
-        import tensorflow as tf
-
-        def signature(first: Any, *others: Any) -> list[Any]:
-            shape = [None if axis == 1 else size for axis, size in enumerate(first.shape)]
-            fixed = [tf.TensorSpec(each.shape, each.dtype) for each in others]
-            return [tf.TensorSpec(shape, first.dtype), *fixed]
-
-        def run(*inputs: Any) -> Any:
-            if not self._compiled:
-                taken = signature(*inputs)
-                self._compiled.append(tf.function(self._placed(step), input_signature=taken, autograph=False))
-            return self._compiled[0](*inputs)
-
-        return run
-
     def _placed(self, step: Callable[..., Any]) -> Callable[..., Any]:
         import tensorflow as tf
 

@@ -299,11 +299,11 @@ class CpuSession(TorchSession):
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         keep_package(step, inputs, self.package)
 
-    def _compiled(self, step: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Any]:
+    def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """By torch.compile; inductor freezes weights only where gradients are off around the call, too."""
         import torch
 
-        compiled: Callable[..., Any] = torch.compile(step, mode=COMPILED[self.mode], dynamic=dynamic)
+        compiled: Callable[..., Any] = torch.compile(step, mode=COMPILED[self.mode])
         if self.mode != FREEZING:
             return compiled
         from torch._inductor import config
@@ -312,15 +312,10 @@ class CpuSession(TorchSession):
         without_gradients: Callable[..., Any] = torch.no_grad()(compiled)
         return without_gradients
 
-    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """torch.compile by itself takes a size for dynamic once it has changed."""
-        if self.mode == "cudagraph":
-            raise Unsupported("a CUDA graph is replayed on the inputs it was captured with")
-        if self.mode == AOTI:
-            raise Unsupported("its package is compiled for the shapes of its first call")
-        if self.mode not in COMPILED:
-            return step
-        return self._compiled(step, dynamic=dynamic or None)
+    def compile_part(self, part: Callable[..., Any]) -> Callable[..., Any]:
+        if self.mode in ("cudagraph", AOTI):
+            raise Unsupported(f"{self.mode} takes a whole step, not a part of one")
+        return self._compiled(part) if self.mode in COMPILED else part
 
     def compilations(self) -> int | None:
         """Graphs that torch.compile has made in this process."""

@@ -33,11 +33,8 @@ class DeviceContext(Protocol):
     def put_on_devices(self, rows: Array) -> Any:
         """A row on each device of the world, where one process drives them all."""
 
-    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """A part of a step, compiled to be called with inputs of several shapes.
-
-        `dynamic`: the framework is told that the second axis of the first input varies. Raises Unsupported.
-        """
+    def compile_part(self, part: Callable[..., Any]) -> Callable[..., Any]:
+        """Compile part of a step in the session's mode. Raises Unsupported."""
 
     def spend(self, seconds: float, operator: str = "simulated") -> None:
         """Let virtual time pass in an operator; only the fake backend has any."""

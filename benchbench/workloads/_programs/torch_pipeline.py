@@ -136,7 +136,7 @@ def _stage_module(
                 x = link(x)
             return x
 
-    layers = context.compile_for_shapes(Layers(), dynamic=False)
+    layers = context.compile_part(Layers())
     return _sent_contiguous(layers, context, is_first=not first), dict(model.named_parameters())
 
 
