@@ -35,7 +35,7 @@ from benchbench.registry import entry_names, load_class
 from benchbench.running.recording import profile_in
 from benchbench.running.verification import decoded, error_in
 from benchbench.store import artifacts, codec, runs
-from benchbench.store.imports.files import import_files
+from benchbench.store.imports import import_files
 from tests.factories import a_failure, a_profiled, a_record, a_run, a_run_info, a_watched, some_rounds
 from tests.rendering import rendered
 

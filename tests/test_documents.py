@@ -118,7 +118,7 @@ def the_check(name: str, _: Path) -> Document:
 
 
 def the_profile(name: str, _: Path) -> Document:
-    profile = a_profile(an_operator(name, 0.05), profiler=name, traces=(name,), notes=(name,))
+    profile = a_profile(an_operator(name, 0.05), profiler=name, traces=(name,))
     found = [
         operator_table(a_profiled(profile, case=a_case(target=target)), profile, None)
         for target in (name, "other")

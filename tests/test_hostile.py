@@ -18,7 +18,7 @@ from benchbench.plan.suite import MOST_CASES, Selection, environments, load_suit
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.running.request import request
 from benchbench.store import codec, naming, runs
-from benchbench.store.imports.files import import_files
+from benchbench.store.imports import import_files
 from tests.factories import a_case, a_probe, a_record, a_run_info
 from tests.program import accelbench, environment, rows
 
@@ -116,7 +116,11 @@ IMPORTS = {
     "more after it": (of_import() + b"{}", "not valid JSON"),
     "lone surrogate": (of_import().replace(b"test_a", rb"\ud800"), "not valid JSON"),
     "date": (of_import(datetime="0001-01-01T00:00:00+23:59"), ""),
-    "many": (of_import(benchmarks=[BENCHMARK] * 10_001), "10001 benchmarks"),
+    "twice": (of_import(benchmarks=[BENCHMARK] * 2), "test_a is there twice"),
+    "many": (
+        of_import(benchmarks=[{**BENCHMARK, "fullname": f"{n}"} for n in range(10_001)]),
+        "10001 benchmarks",
+    ),
 }
 
 

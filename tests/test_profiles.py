@@ -276,7 +276,7 @@ def test_a_difference_within_the_noise_is_not_explained() -> None:
 
 def test_nothing_in_a_name_becomes_markup_or_acts_on_the_terminal() -> None:
     case = a_case(workload=HOSTILE, target=HOSTILE)
-    profile = a_profile(an_operator(HOSTILE, 0.05), profiler=HOSTILE, traces=(HOSTILE,), notes=(HOSTILE,))
+    profile = a_profile(an_operator(HOSTILE, 0.05), profiler=HOSTILE, traces=(HOSTILE,))
     found = operator_table(a_profiled(profile, case=case), profile, None)
     change = difference(found, a_table(an_operator("other", 0.01)))
     for shown in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 from dataclasses import replace
@@ -12,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from benchbench import api
-from benchbench.errors import UnreadableInput, Unsupported
+from benchbench.errors import Unsupported
 from benchbench.model.profile import Operator, Profile
 from benchbench.traces import chrome, onnxruntime, openvino, xla
 from benchbench.traces.spans import BEGIN, END, Recording, Unread
 from benchbench.traces.xla import Event, Line
-from tests.program import accelbench
 
 RECORDING = Recording(profiler="profiler 1.0", steps=2, step_s=(0.005, 0.005))
 
@@ -461,82 +458,3 @@ def test_tensorflow_reads_with_its_own_protobuf_and_gets_a_trace_for_perfetto(
     assert found.traces == ("trace.json", "xplane.pb")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"ph": "X", "name": "copy.1", "ts": 1.1, "dur": 2.0, "pid": 0, "tid": 0} in events
-
-
-# Traces that others recorded
-
-
-def foreign(*events: dict[str, Any], folder: Path, name: str = "mine.json.gz") -> Path:
-    content = json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()
-    path = folder / name
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    return path
-
-
-def marked(number: int, start: float, length: float) -> dict[str, Any]:
-    return x(f"ProfilerStep#{number}", start, length, "user_annotation")
-
-
-@pytest.mark.parametrize("name", ["mine.json.gz", "mine.json"])
-def test_a_trace_of_anybody_s_is_a_profile_of_the_steps_it_marks(tmp_path: Path, name: str) -> None:
-    steps = (marked(2, 100, 40), marked(3, 140, 60))
-    work = (x("aten::mm", 50, 30), x("aten::mm", 110, 20), x("aten::mm", 150, 20), x("aten::add", 175, 5))
-    (table,) = api.profile(foreign(*steps, *work, folder=tmp_path, name=name))
-    assert (table.case, table.steps, table.notes) == (f"{name}@torch.profiler:cpu", 2, ())
-    assert table.step_s == pytest.approx(50e-3)
-    assert {row.name: row.calls for row in table.rows} == {"aten::mm": 1, "aten::add": 0.5}
-    assert [row.self_s for row in table.rows] == pytest.approx([20e-3, 2.5e-3])
-
-
-def test_kernels_that_run_on_after_the_last_marked_step_are_of_it(tmp_path: Path) -> None:
-    launched = x("cudaLaunchKernel", 105, 5, "cuda_runtime", id=7)
-    kernel = x("gemm", 120, 80, "kernel", id=7) | {"tid": 99}
-    (table,) = api.profile(foreign(marked(0, 100, 50), launched, kernel, folder=tmp_path))
-    assert table.on_device
-    assert table.step_s == pytest.approx(100e-3)
-
-
-def test_without_marks_all_is_one_step_and_a_note_says_so(tmp_path: Path) -> None:
-    (table,) = api.profile(foreign(x("aten::mm", 10, 30), x("aten::mm", 50, 30), folder=tmp_path))
-    assert (table.steps, table.rows[0].calls, table.notes) == (1, 2, (chrome.UNMARKED,))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "not valid JSON"),
-        (b"[]", "mine.json is no trace"),
-        (b"{}", "traceEvents"),
-        (b'{"traceEvents": []}', "holds no operator"),
-        (b'{"traceEvents": [{"ts": 1, "ph": "X", "cat": "cpu_op", "name": "f"}]}', "dur"),
-        (b'{"traceEvents": [{"ts": "a", "dur": 1, "ph": "X", "cat": "cpu_op", "name": "f"}]}', "no trace of"),
-        (b"\x1f\x8bnot packed", "cannot be unpacked"),
-    ],
-)
-def test_what_is_no_trace_of_torch_s_is_told(tmp_path: Path, content: bytes, said: str) -> None:
-    path = tmp_path / "mine.json"
-    path.write_bytes(content)
-    with pytest.raises(UnreadableInput, match=said) as error:
-        api.profile(path)
-    assert "export_chrome_trace" in error.value.hint
-
-
-@pytest.mark.real
-def test_what_torch_s_profiler_itself_writes_is_read(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    product = torch.ones(32, 32)
-    schedule = torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1)
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU],
-        schedule=schedule,
-        profile_memory=True,
-        with_stack=True,
-        on_trace_ready=lambda done: done.export_chrome_trace(str(tmp_path / "mine.json.gz")),
-    ) as profiler:
-        for _ in range(3):
-            product = product @ product / 32
-            profiler.step()
-    shown = accelbench("profile", "mine.json.gz", cwd=tmp_path).stdout
-    assert "mean of 2 steps" in shown
-    (table,) = api.profile(tmp_path / "mine.json.gz")
-    assert {row.name: row.calls for row in table.rows}["aten::mm"] == 1

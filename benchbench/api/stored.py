@@ -177,16 +177,12 @@ def profile(
 ) -> list[OperatorTable]:
     """The tables of `accelbench profile RUN`: where the time of a step went, by operator, one for each case.
 
-    `run`: or a file that torch.profiler wrote, by its name (`.json`, `.json.gz`).
     `cases`: parts of cases' ids, or patterns of whole ones; none means all. Why a case has no profile is in
     the run's `unprofiled`, and told to an `observer`. Raises UsageError, UnreadableInput.
     """
     from benchbench.profiling import tables
     from benchbench.store import artifacts
-    from benchbench.store.imports.trace import is_trace, read_trace
 
-    if not isinstance(run, Run) and is_trace(str(run)):
-        return [tables.operator_table(*read_trace(Path(run)), measured_s=None)]
     path = folder(run.info.id if isinstance(run, Run) else run, results)
     found, damaged = artifacts.read_profiles(path)
     chosen = tables.select_profiles(found, several(cases))

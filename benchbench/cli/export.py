@@ -77,7 +77,7 @@ def import_(
     """
     from benchbench.format import count_of
     from benchbench.store import runs, selectors
-    from benchbench.store.imports.files import import_files
+    from benchbench.store.imports import import_files
 
     selectors.follow_stored(results)
     run = import_files(files, parse_tags(tag or []))

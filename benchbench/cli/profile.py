@@ -18,7 +18,7 @@ def profile(
     run: Annotated[
         str,
         typer.Argument(
-            help="A run that was made with --profile, or a trace of torch.profiler.",
+            help="A run that was made with --profile.",
         ),
     ] = "latest",
     new: Annotated[
@@ -34,19 +34,16 @@ def profile(
 ) -> None:
     """Show where a step's time goes, by operator; with two runs, what explains the difference.
 
-    Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5; accelbench
-    profile trace.json.gz
+    Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5
     """
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.profile import differences_document, profile_document
     from benchbench.store.artifacts import ARTIFACTS
-    from benchbench.store.imports.trace import is_trace
 
     if new is None:
         tables = api.profile(run, cases=split_names(case), results=results, observer=Lines())
-        traces = Path() if is_trace(run) else api.folder(run, results) / ARTIFACTS
-        document = profile_document(tables, top, traces)
+        document = profile_document(tables, top, api.folder(run, results) / ARTIFACTS)
     else:
         found = api.compare_profiles(run, new, cases=split_names(case), results=results, observer=Lines())
         document = differences_document(found, top)

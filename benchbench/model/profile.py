@@ -90,7 +90,6 @@ class Profile:
     memory_at_s: tuple[float, ...] = ()  # since the first step's start
     memory_bytes: tuple[int, ...] = ()  # in use then, by the framework's allocator
     traces: tuple[str, ...] = ()  # files: what the profiler wrote, as it wrote it
-    notes: tuple[str, ...] = ()
     communication: Communication | None = None  # None: the trace has no operator that passes anything
     ranks: tuple[RankProfile, ...] = ()  # where several processes compute a step
 

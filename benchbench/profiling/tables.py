@@ -151,7 +151,6 @@ def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -
         memory_bytes=profile.memory_bytes,
         traces=profile.traces,
         notes=(
-            *profile.notes,
             *_disturbed(profile.step_s or (step_s,), plain_s, measured_s),
             *islice(_lost(rows, profile.steps), 1),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,7 @@ from benchbench.traces.timeline import Allocation, memory, summarise
 
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
-STEP = re.compile(r"ProfilerStep#\d+")
-UNMARKED = "no step is marked (by profiler.step()): all that was recorded is one"
-MARKS = re.compile(rf"{STEP.pattern}|accelbench \w+")
+MARKS = re.compile(r"ProfilerStep#\d+|accelbench \w+")
 # Numbers and hashes that differ from one process to the next, or between calls of one thing; of a pipeline
 # the numbers of micro-batches.
 CHANGING = re.compile(
@@ -29,34 +27,7 @@ Event = Mapping[str, Any]
 def parse_profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping[str, float]) -> Profile:
     """The profile in a trace; `flops`: by operator, over all steps. Raises Unsupported."""
     events = [event for event in trace["traceEvents"] if "ts" in event]
-    return _profile(events, _window(events), recording, flops)
-
-
-def parse_trace(trace: Mapping[str, Any]) -> Profile:
-    """The profile in a trace that anybody recorded: of the steps that `profiler.step()` marked.
-
-    Where it marks none, all is one step, and a note says so. Raises Unsupported.
-    """
-    events = [event for event in trace["traceEvents"] if "ts" in event]
-    ran = [each for each in events if each.get("ph") == "X" and each.get("cat") in HOST | DEVICE]
-    steps = [each for each in ran if STEP.fullmatch(each["name"])]
-    if not ran:
-        raise Unsupported("the trace holds no operator")
-    host = [each for each in steps or ran if each["cat"] in HOST] or ran
-    device = [each for each in ran if each["cat"] in DEVICE]
-    origin = min(each["ts"] for each in host)
-    end = max(each["ts"] + each["dur"] for each in (*host, *device))
-    count = max(len(steps), 1)
-    recording = Recording(profiler="torch.profiler", steps=count, step_s=((end - origin) / count / 1e6,))
-    found = _profile(events, (origin, (end - origin) / 1e6), recording, {})
-    return found if steps else replace(found, notes=(UNMARKED,))
-
-
-def _profile(
-    events: Sequence[Event], when: tuple[float, float], recording: Recording, flops: Mapping[str, float]
-) -> Profile:
-    """`when`: where the steps begin, in the trace's microseconds, and how many seconds they last."""
-    origin, wall_s = when
+    origin, wall_s = _window(events)
     spans = [span for event in events if (span := _span(event, origin))]
     on_device = any(span.on_device for span in spans)
     allocations = [
@@ -99,7 +70,7 @@ def detailed(times: Profile, details: Profile) -> Profile:
 
 
 def _window(events: Iterable[Event]) -> tuple[float, float]:
-    """Where the steps begin, in the trace's microseconds, and how many seconds they last."""
+    """Start of the steps in the trace's microseconds, and their length in seconds."""
     host = [event for event in events if event.get("cat") == "user_annotation"]  # each is on the GPU too
     marks = {event["name"]: event for event in host if event["name"] in (BEGIN, END)}
     if len(marks) < 2:
