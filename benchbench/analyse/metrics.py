@@ -5,7 +5,7 @@ Columns of rows, digests, comparisons, histories, exporters and the table in doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, Protocol
@@ -399,3 +399,9 @@ def values_of(measured: Sequence[Measurement], planned: int | None = None) -> di
             own = [source.process(each) for each in measured]
         processes[metric.name] = own
     return {metric.name: metric.pooled(processes[metric.name], planned) for metric in METRICS}
+
+
+def sampled_sources(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
+    """The sampled metrics that these follow from: a rate follows from its divisor."""
+    sources = (metric.source.divisor if isinstance(metric.source, Rate) else metric for metric in metrics)
+    return tuple(dict.fromkeys(sources))

@@ -14,7 +14,7 @@ from benchbench.api.stored import folder, load, profile
 from benchbench.errors import AccelbenchWarning, UnreadableInput, member
 from benchbench.judging import comparison
 from benchbench.judging.comparison import THRESHOLD, BetweenSessions, Comparison, valid_threshold
-from benchbench.judging.series import Trend, is_wanted, trends
+from benchbench.judging.series import Trend, trends
 from benchbench.model.device import Machine
 from benchbench.model.options import Names, Variance, several
 from benchbench.model.run import Run
@@ -105,7 +105,6 @@ def history(
     stored = read_summaries(
         root,
         [quantity],
-        lambda case: is_wanted(case, patterns),
         skipped=lambda reason: told.note(f"left out: {reason}"),
         told=told.note,
     )
@@ -166,12 +165,12 @@ def hardware(
 
     chosen = [each if isinstance(each, Run) else load(each, results) for each in runs]
     wanted, patterns = selectors.RunFilter(tags=tags or {}, since=since), several(cases)
-    known = summaries(chosen) if chosen else _all_runs(results_folder(results), patterns, observer)
+    known = summaries(chosen) if chosen else _all_runs(results_folder(results), observer)
     shown = (run for run in known if wanted.takes(run))
     return compare_hardware(shown, prices or known_prices(), cases=patterns, by=by, dedicated=dedicated)
 
 
-def _all_runs(root: Path, patterns: Sequence[str], observer: RunObserver | None) -> Iterator[RunSummary]:
+def _all_runs(root: Path, observer: RunObserver | None) -> Iterator[RunSummary]:
     from benchbench.analyse.metrics import ENERGY, LATENCY
 
     if not selectors.run_ids(root):
@@ -179,7 +178,6 @@ def _all_runs(root: Path, patterns: Sequence[str], observer: RunObserver | None)
     return read_summaries(
         root,
         [LATENCY, ENERGY],
-        lambda case: is_wanted(case, patterns),
         skipped=lambda reason: warnings.warn(AccelbenchWarning(f"left out: {reason}"), stacklevel=4),
         told=(observer or RunObserver()).note,
     )

@@ -1,1 +1,1 @@
-"""Stored runs reduced to what histories and comparisons of hardware need, and a cache of that."""
+"""Summaries of stored runs for histories and comparisons of hardware, and a cache of them."""

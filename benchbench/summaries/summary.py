@@ -1,9 +1,9 @@
-"""A run reduced to what a history and a comparison of hardware need of it: thousands fit in memory. Pure."""
+"""A run reduced to the values that histories and comparisons of hardware use. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchbench.analyse.digest import CaseDigest, digest
@@ -15,51 +15,47 @@ from benchbench.model.device import Machine
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 
-Wanted = Callable[[str], bool]  # of a case's id
 SAMPLED = tuple(metric for metric in METRICS if not isinstance(metric.source, Rate))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a case beside its values: equal in many runs, which then share it.
+    """Facts about a case besides its values. They are equal in many runs, which share the object."""
 
-    `digest`: without values. `unranked`: why its speed says nothing beside that of others; empty where it
-    does. `device`, `threads`: the hardware, 0 threads of an accelerator.
-    """
-
-    digest: CaseDigest
-    unranked: str
+    digest: CaseDigest  # without values
+    unranked: str  # why its speed is not ranked; empty if it is
     device: str
-    threads: int
+    threads: int  # 0 on an accelerator
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A metric of a case in one run: of each process, and of all; None where they have none in common."""
+    """A metric of a case in one run: pooled, unless the processes disagree, and for each process."""
 
     pooled: float | None
     processes: tuple[float | None, ...]
 
     @property
     def known(self) -> tuple[float, ...]:
-        """Those of the processes that can stand on a logarithmic scale."""
+        """Positive, finite process values, for a logarithmic scale."""
         return tuple(value for value in self.processes if value is not None and 0 < value < math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class CaseSummary:
-    """A case in one run. `values`: by metric, of those that were asked for; rates follow from them."""
+    """A case in one run, with values by metric. Rates are derived from them."""
 
     facts: Facts
     values: Mapping[str, Values]
 
     @property
     def digest(self) -> CaseDigest:
-        """The case as comparing knows it, of the values that are here."""
-        return replace(self.facts.digest, values={name: each.processes for name, each in self.values.items()})
+        """The case's digest, with these values."""
+        values = {name: values.processes for name, values in self.values.items()}
+        return replace(self.facts.digest, values=values)
 
     def of(self, metric: Metric) -> Values | None:
-        """The values of a metric; None where the case has none."""
+        """The values of a metric, if the case has any."""
         source = metric.source
         if not isinstance(source, Rate):
             return self.values.get(metric.name)
@@ -74,7 +70,7 @@ class CaseSummary:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A case that was to be measured, by its id and what people look for it by."""
+    """A planned case: the parts of its id by which people search."""
 
     id: str
     workload: str
@@ -83,7 +79,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What holds for all cases of a run, and for many runs."""
+    """The machine and the settings of a run. They are equal in many runs, which share the object."""
 
     machine: Machine
     settings: Settings
@@ -91,7 +87,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run. `is_half`: it is one side of an interleaved comparison, and has no cases here."""
+    """A run, reduced. One side of an interleaved comparison (`is_half`) has no cases."""
 
     id: str
     started: str  # ISO 8601, UTC
@@ -101,74 +97,70 @@ class RunSummary:
     is_half: bool = False
     damaged: tuple[str, ...] = ()
     planned: tuple[Planned, ...]
-    renamed: Mapping[str, str] = field(default_factory=dict)  # a workload's former name → the one it has
+    renamed: Mapping[str, str] = field(default_factory=dict)  # former → present name of a workload
     cases: Mapping[str, CaseSummary]
 
     @property
     def machine(self) -> Machine:
-        """The machine that the run was measured on."""
         return self.setup.machine
 
     @property
     def settings(self) -> Settings:
-        """How the run's workers were run."""
         return self.setup.settings
 
 
 def summarise(run: Run) -> RunSummary:
-    """The summary of a run, of all its cases and metrics."""
+    """The summary of a run, with all its cases and metrics."""
     info = run.info
-    half = info.partner is not None
+    is_half = info.partner is not None
     return RunSummary(
         id=info.id,
         started=info.started,
         setup=Setup(machine=info.machine, settings=info.settings),
         tags=info.tags,
         machine_id=info.machine_id,
-        is_half=half,
+        is_half=is_half,
         damaged=run.damaged,
         planned=tuple(Planned(case.id, case.workload, case.target) for case in info.plan),
         renamed=present_names(info.plan),
-        cases={} if half else _cases(run),
+        cases={} if is_half else _cases(run),
     )
 
 
 def summaries(runs: Iterable[Run | RunSummary]) -> Iterable[RunSummary]:
-    """The summary of each, one after the other."""
-    return (each if isinstance(each, RunSummary) else summarise(each) for each in runs)
-
-
-def needed(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
-    """The metrics that values are kept of, which these follow from."""
-    sources = (each.source.divisor if isinstance(each.source, Rate) else each for each in metrics)
-    return tuple(dict.fromkeys(sources))
+    """The summary of each run, one after the other."""
+    return (run if isinstance(run, RunSummary) else summarise(run) for run in runs)
 
 
 def _cases(run: Run) -> dict[str, CaseSummary]:
     recorded = by_case(run.records)
     planned = {case.id: case for case in run.info.plan}
     return {
-        name: _case(run.info, planned[name], found, recorded.get(case_key(planned[name]), ()))
-        for name, found in digest(run).cases.items()
-        if name in planned and not found.absent
+        name: _case(run.info, planned[name], case_digest, recorded.get(case_key(planned[name]), ()))
+        for name, case_digest in digest(run).cases.items()
+        if name in planned and not case_digest.absent
     }
 
 
-def _case(info: RunInfo, case: Case, found: CaseDigest, records: Sequence[Record]) -> CaseSummary:
+def _case(info: RunInfo, case: Case, case_digest: CaseDigest, records: Sequence[Record]) -> CaseSummary:
     model = records[0].device_model if records else probed(info, case)[1]
     device, threads = device_of(info, case, model)
     facts = Facts(
-        digest=replace(found, values={}, doubts=()),
+        digest=replace(case_digest, values={}, doubts=()),
         unranked=why_unranked(case, model, records),
         device=device or case.device,
         threads=threads or 0,
     )
-    kept = (metric for metric in SAMPLED if metric.name in found.values)
-    return CaseSummary(facts, {metric.name: _pooled(metric, found.values[metric.name]) for metric in kept})
+    values = {
+        metric.name: _pooled(metric, case_digest.values[metric.name])
+        for metric in SAMPLED
+        if metric.name in case_digest.values
+    }
+    return CaseSummary(facts, values)
 
 
 def _pooled(metric: Metric, processes: Sequence[float | None]) -> Values:
-    """Also of whole numbers, such as bytes, as floats: the cache has no others."""
+    """Values as floats, as they come from the cache: bytes are whole numbers."""
     values = Values(None, tuple([None if value is None else float(value) for value in processes]))
     pooled = metric.source.pool(values.known).value if values.known else None
     return replace(values, pooled=None if pooled is None else float(pooled))
