@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from benchbench.store import runs
-from benchbench.validating.files import validate_path
+from benchbench.store.validation import validate_path
 
 COMMAND = [sys.executable, "-m", "benchbench.cli", "run"]
 WORK = ["-w", "gemm", "-p", "m=64,128", "-p", "n=64", "-p", "k=64", "--quick"]

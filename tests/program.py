@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchbench.store.codec import sealed
-from benchbench.validating.files import validate_path
+from benchbench.store.validation import validate_path
 from tests.fork_server import ForkServer, can_stand_for_fresh
 
 WORKLOADS = OWN = Path(__file__).parent / "workloads"  # a test may add others to the first

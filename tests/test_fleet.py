@@ -46,7 +46,7 @@ from benchbench.model.status import Status
 from benchbench.plan.suite import suite_path
 from benchbench.store import codec, runs
 from benchbench.store.naming import ULID
-from benchbench.validating.files import validate_path
+from benchbench.store.validation import validate_path
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
 from tests.fleets import CASES, PLANNED, QUICK, ROUNDS, FakeCluster, Scripted, Told, a_resumption, measured
 from tests.program import environment, running_in

@@ -18,7 +18,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.store import codec, runs
-from benchbench.validating.files import validate_path
+from benchbench.store.validation import validate_path
 from tests.fleets import QUICK, FakeCluster, Scripted, Told, measured
 from tests.program import environment
 from tests.test_fleet import Killer, Stopped, lines_of

@@ -20,7 +20,7 @@ from benchbench.documents.fleet import incomplete
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Run
-from benchbench.validating.files import validate_path
+from benchbench.store.validation import validate_path
 from tests.fleets import Told
 from tests.program import accelbench, environment, mentioning, started, wait_for
 

@@ -25,9 +25,7 @@ from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
 from benchbench.reading import LARGEST
 from benchbench.store import artifacts, codec, runs
-from benchbench.validating import objects
-from benchbench.validating import run as validating
-from benchbench.validating.files import validate_path
+from benchbench.store.validation import validate_path
 from tests.factories import (
     a_case,
     a_cost,
@@ -167,8 +165,3 @@ def test_a_session_and_a_profile_that_could_not_be_read_again_are_not_stored() -
     stored, files = artifacts.profile_files(large, {})
     assert isinstance(stored.outcome, Failure)
     assert sum(map(len, files.values())) < 2000
-
-
-def test_the_validator_has_limits_of_its_own_which_are_the_same() -> None:
-    assert validating.MOST_BYTES == codec.LIMIT
-    assert objects.MOST_VALUES == codec.MOST_VALUES

@@ -27,8 +27,8 @@ from benchbench.judging.series import trends
 from benchbench.machine.environment import machine
 from benchbench.model.run import Run
 from benchbench.store import runs
+from benchbench.store.validation import validate_path
 from benchbench.timing.policy import POLICIES
-from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_run, some_rounds
 
 FEW, MORE = 40, 160  # cases, rounds or runs

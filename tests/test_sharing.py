@@ -19,7 +19,7 @@ from benchbench.model.note import plain
 from benchbench.model.run import Partner, Resumption
 from benchbench.model.status import Status
 from benchbench.store import runs
-from benchbench.validating.files import validate_path
+from benchbench.store.validation import validate_path
 from tests.factories import (
     a_case,
     a_failure,

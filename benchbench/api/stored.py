@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from benchbench.running.observer import RunObserver
     from benchbench.store.merging import MergedRun
     from benchbench.store.sharing import SharedRun
-    from benchbench.validating.objects import Validation
+    from benchbench.store.validation import Validation
 
 BLOCK_FACTS = (
     "case", "suite", "workload", "backend", "framework_version", "device", "dtype", "mode", "phase",
@@ -218,14 +218,14 @@ def baseline_set(
 
 
 def validate(stored: str | Path = "latest", *, results: str | Path | None = None) -> Validation:
-    """What is wrong with stored files, as `accelbench validate` tells it.
+    """Validate stored files, as `accelbench validate` does.
 
-    `stored`: a file or folder, a baseline, a suite, or a run as in `load`. Read by what shares no code with
-    the writer. Raises UnreadableInput where there is none of that name.
+    `stored`: a file or folder, a baseline, a suite, or a run as in `load`. Raises UnreadableInput if there is
+    none of that name.
     """
     from benchbench.gate import baselines
     from benchbench.plan import suite
-    from benchbench.validating.files import validate_path
+    from benchbench.store.validation import validate_path
 
     root, name = results_folder(results), str(stored)
     if os.path.exists(name):

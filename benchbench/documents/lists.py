@@ -32,7 +32,7 @@ from benchbench.workloads._image_sets import SYNTHETIC, read_set
 if TYPE_CHECKING:
     from benchbench.environments.build import BuildPlan
     from benchbench.environments.interpreters import Found
-    from benchbench.validating.objects import Fault, Validation
+    from benchbench.store.validation import Fault, Validation
 
 Rows = list[dict[str, str]]
 UNKNOWN = "–"

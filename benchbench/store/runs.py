@@ -169,7 +169,7 @@ class RunWriter:
 
     def end(self) -> None:
         """Write how many records there are, so that one that is lost later is missed. Raises CannotWrite."""
-        count = sum(line != b"\n" for line in _lines(self._path))
+        count = sum(line != b"\n" for line in read_lines(self._path))
         text = sealed(codec.to_json(End(records=count), indent=1) + b"\n")
         with disk.writing(self._path):
             disk.replace(self._path.with_name(END), text)
@@ -298,7 +298,7 @@ def read_run(path: Path) -> Run:
     records: dict[tuple[str, str, int], Record] = {}
     damaged: list[str] = []
     lines = 0
-    for number, line in enumerate(_lines(path / RECORDS), start=1):
+    for number, line in enumerate(read_lines(path / RECORDS), start=1):
         if line == b"\n":
             continue
         lines += 1
@@ -331,7 +331,7 @@ def read_walls(path: Path, lines: int) -> Iterator[tuple[str, float]]:
 
     For estimates: lines that cannot be read are left out. Raises UnreadableInput where none can be.
     """
-    for line in islice(_lines(path / RECORDS), lines):
+    for line in islice(read_lines(path / RECORDS), lines):
         with suppress(UnreadableInput):
             found = codec.part_of_line(line.removesuffix(b"\n"), _TimedLine, checksums=False)
             if found.stages_s.wall and found.outcome.status == Status.OK:
@@ -375,8 +375,8 @@ def _progress(path: Path, tags: Mapping[str, str], *, checksums: bool) -> Progre
     return Progress.MEASURING if is_measured else Progress.INTERRUPTED
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """Lines with their newline; of one beyond the limit only the beginning."""
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Lines with their newline; only the beginning of a line beyond the limit. Raises UnreadableInput."""
     with disk.reading(path):
         if not os.path.exists(path):
             return

@@ -1,1 +1,0 @@
-"""Another reader of what is stored, which shares no code with the one that writes it."""
