@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -36,7 +37,7 @@ from benchbench.model.status import Status, Verdict
 from benchbench.plan import rerun
 from benchbench.plan.config import nearest_at
 from benchbench.plan.rerun import Variant, altered, replan
-from benchbench.plan.revision import checked_out
+from benchbench.plan.revision import checked_out, current_commit
 from benchbench.plan.suite import thresholds_of
 from tests.factories import (
     a_case,
@@ -436,10 +437,10 @@ def test_a_revision_that_is_none_is_named(repository: Path, revision: str) -> No
         pass
 
 
-def test_a_revision_needs_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_revision_needs_git(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(repository))
     with pytest.raises(UsageError, match="git cannot be run"):
-        checked_out("HEAD", UserCode((str(tmp_path),), ())).__enter__()
+        checked_out("HEAD", UserCode((str(repository / "bench"),), ())).__enter__()
 
 
 def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None:
@@ -497,6 +498,55 @@ def test_a_revision_that_a_shallow_clone_lacks_is_told_with_what_fetches_it(repo
     with pytest.raises(UsageError, match="has no revision") as caught:
         checked_out("HEAD~1", UserCode((str(shallow / "bench"),), ())).__enter__()
     assert "fetch-depth" in caught.value.hint
+
+
+@pytest.fixture
+def with_another_inside(repository: Path) -> Path:
+    """A repository that has committed the files of another, a bare one, in its folder `bench`."""
+    other = repository.parent / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    for place, limit in ((repository / "bench", "0.05"), (other, "0.99")):
+        (place / "own.toml").write_text(f'[thresholds]\n"gemm" = {limit}\n')
+        git(place, "add", ".")
+        git(place, "commit", "-qm", "thresholds")
+    shutil.copytree(other / ".git", repository / "bench", dirs_exist_ok=True)
+    (repository / "bench/refs/kept").touch()  # git commits no empty folder
+    (repository / "bench/config").write_text(
+        "[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\n"
+    )
+    git(repository, "add", "-f", "-A")
+    git(repository, "commit", "-qm", "another repository")
+    clone = repository.parent / "clone"
+    git(repository.parent, "clone", "-q", str(repository), str(clone))
+    return clone
+
+
+def test_a_repository_inside_another_gives_neither_thresholds_nor_code_nor_commits(
+    with_another_inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = with_another_inside / "bench"
+    assert git(bench, "show", "main:own.toml").endswith("0.99")  # what git finds there unless it is told
+    _, (rule,) = thresholds_of(str(bench / "own.toml"), "main")
+    assert rule.value == 0.05
+    with checked_out("HEAD~1", UserCode((str(bench),), ())) as code:
+        assert (Path(code.workloads[0]) / "stepping.py").exists()
+    monkeypatch.chdir(bench)
+    assert current_commit() == git(with_another_inside, "rev-parse", "HEAD")
+    assert thresholds_of("own.toml", "main")[1] == [rule]
+
+
+def test_a_link_that_a_revision_had_not_yet_leads_to_no_other_settings(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, limit in (("bench", "0.05"), ("src", "0.99")):
+        (repository / folder / "own.toml").write_text(f'[thresholds]\n"gemm" = {limit}\n')
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "thresholds")
+    shutil.rmtree(repository / "bench")
+    (repository / "bench").symlink_to("src")
+    monkeypatch.chdir(repository)
+    assert [rule.value for rule in thresholds_of("bench/own.toml", "HEAD")[1]] == [0.05]
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from benchbench.store import naming
 
 GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
+# A bare repository among the files of a commit would otherwise be taken for the one its folder lies in.
+NO_EMBEDDED = ("-c", "safe.bareRepository=explicit")
 NO_REPOSITORY = "not a git repository (or any"  # of the folders above; else it names one that is broken
 IN_A_REPOSITORY = (
     'Give --model my_model.py, or name your workloads in accelbench.toml: [code], workloads = ["folder"].'
@@ -34,8 +36,10 @@ def current_commit(folder: str = ".") -> str:
 
     Empty where it lies in none, or before the first commit. Raises UsageError where git does not answer.
     """
+    if not (checkout := _checkout(folder)):
+        return ""
     status = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    told = _answer(folder, *status, GIT_OPTIONAL_LOCKS="0")
+    told = _answer(checkout, *status, GIT_OPTIONAL_LOCKS="0")
     found = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", told, re.MULTILINE)
     if not found:
         return ""
@@ -51,9 +55,7 @@ def commit_tag() -> dict[str, str]:
     try:
         found = current_commit()
     except UsageError as error:
-        here = paths.resolved(".")
-        if any(os.path.lexists(folder / ".git") for folder in (here, *here.parents)):
-            _warn_once(f"the tag commit is not set: {error}", error.hint)
+        _warn_once(f"the tag commit is not set: {error}", error.hint)
         return {}
     return {naming.COMMIT: found} if found else {}
 
@@ -142,10 +144,20 @@ def content_at(revision: str, path: Path) -> bytes | None:
 
     In no repository it is what the file holds now. Raises UsageError, UnreadableInput.
     """
-    path = paths.resolved(path.parent) / path.name
-    root = _root(str(next(folder for folder in path.parents if os.path.isdir(folder))))
-    if not root:
-        return read_file(path, MOST_TOML) if os.path.isfile(path) else None
+    here, named = _root("."), Path(os.path.normpath(paths.absolute(path)))
+    real = paths.resolved(path.parent) / path.name
+    # By its name in the working folder's repository first: a link there may be newer than the revision.
+    places = [(here, named)] if here and named.is_relative_to(here) else []
+    if root := _root(str(next(folder for folder in real.parents if os.path.isdir(folder)))):
+        places.append((root, real))
+    if not places:
+        return read_file(real, MOST_TOML) if os.path.isfile(real) else None
+    contents = (_blob(root, revision, place) for root, place in dict.fromkeys(places))
+    return next((content for content in contents if content is not None), None)
+
+
+def _blob(root: str, revision: str, path: Path) -> bytes | None:
+    """The content of a small file at a revision; None if the revision has no such file."""
     name = f"{_commit(root, revision)}:{path.relative_to(root).as_posix()}"
     if _git(root, "cat-file", "-e", name).returncode:
         return None
@@ -154,11 +166,21 @@ def content_at(revision: str, path: Path) -> bytes | None:
     return _git(root, "cat-file", "blob", name).stdout.encode()
 
 
+def _checkout(path: str) -> str:
+    """The nearest folder with a `.git`, from `path` upwards; empty if there is none.
+
+    Git's own search would stop at a bare repository before, and does in versions that do not know
+    `safe.bareRepository`. No commit can contain a `.git`.
+    """
+    here = paths.resolved(path)
+    return next((str(each) for each in (here, *here.parents) if os.path.lexists(each / ".git")), "")
+
+
 def _root(path: str) -> str:
     """The root of the outermost repository that a folder is in; empty where it is in none."""
-    if not os.path.isdir(path):
+    if not os.path.isdir(path) or not (checkout := _checkout(path)):
         return ""
-    root, outer = "", _answer(path, "rev-parse", "--show-toplevel")
+    root, outer = "", _answer(checkout, "rev-parse", "--show-toplevel")
     while outer:
         root = outer
         outer = _answer(root, "rev-parse", "--show-superproject-working-tree")
@@ -237,7 +259,7 @@ def _git(where: str, *arguments: str, **environment: str) -> subprocess.Complete
     own = {name: value for name, value in os.environ.items() if name not in POINTING}
     try:
         return subprocess.run(
-            ["git", "-C", where, *arguments],
+            ["git", *NO_EMBEDDED, "-C", where, *arguments],
             capture_output=True,
             text=True,
             errors="replace",
