@@ -102,6 +102,15 @@ def test_a_history_and_hardware_are_the_same_with_the_cache_and_without(tmp_path
     assert first == again == evidence_of(stored)
 
 
+def test_a_run_in_which_a_case_failed_is_told_by_the_cache_for_every_metric(tmp_path: Path) -> None:
+    stored = [a_run(id="R1"), a_run([a_record(a_failure())], id="R2")]
+    root = kept(tmp_path / "results", stored)
+    for metric in METRICS:
+        for _ in range(2):
+            found = trends(read_summaries(root, [metric], skipped=pytest.fail), metric)
+            assert [each.run for trend in found for each in trend.missing] == ["R2"] * len(found)
+
+
 def test_a_rate_follows_from_what_is_kept(tmp_path: Path) -> None:
     root = kept(tmp_path / "results", [a_run(some_rounds(0.001, 0.001))])
     for _ in range(2):

@@ -21,10 +21,11 @@ from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.history import NOTHING, biggest, history_document, sparkline
 from benchbench.errors import UsageError
+from benchbench.exporters._site import site_files
 from benchbench.exporters.csv import Csv
 from benchbench.judging.change_points import change_points
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.series import Trend, shared_changes, trends
+from benchbench.judging.series import FAILED, UNDECIDED, Trend, shared_changes, trends
 from benchbench.model.measurement import Memory, RankSamples
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.run import Run, Settings
@@ -33,6 +34,7 @@ from benchbench.store import runs as store
 from tests.factories import (
     a_case,
     a_cost,
+    a_failure,
     a_hostile_run,
     a_machine,
     a_record,
@@ -205,6 +207,51 @@ def test_runs_that_were_contended_are_shown_and_not_judged() -> None:
     text = rendered(history_document([found]))
     assert "between run07 and run09" in text
     assert text.count("which is not judged: other processes used") == 4
+
+
+def apart(number: int) -> Run:
+    """A run whose processes disagree."""
+    records = some_rounds(0.001, 0.01, 0.1, case=a_case())
+    return a_run(records, id=f"run{number:02d}", started=f"2026-01-{number + 1:02d}T00:00:00+00:00")
+
+
+def broken(number: int) -> Run:
+    """A run in which the case crashed."""
+    records = [a_record(a_failure(), case=a_case())]
+    return a_run(records, id=f"run{number:02d}", started=f"2026-01-{number + 1:02d}T00:00:00+00:00")
+
+
+def test_a_run_without_a_value_is_listed_with_the_reason_and_judges_nothing() -> None:
+    runs = [*stepped(), apart(16), broken(17)]
+    (found,) = trends(runs, LATENCY)
+    assert found.history == trends(stepped(), LATENCY)[0].history
+    assert [(each.run, each.event) for each in found.missing] == [("run16", UNDECIDED), ("run17", FAILED)]
+    document = history_document([found])
+    text = rendered(document)
+    assert "18 runs, 1 undecided, 1 failed" in text
+    assert "processes disagree: 1.00, 10.0, 100 ms" in text
+    assert [each["run"] for each in document.data[0]["missing"]] == ["run16", "run17"]
+    (csv_file,) = Csv().export(document).values()
+    lines = list(csv.DictReader(io.StringIO(csv_file.decode())))
+    assert len(lines) == 18
+    assert [line["run"] for line in lines if line["missing"]] == ["run16", "run17"]
+
+
+def test_a_case_whose_runs_are_all_undecided_is_shown_without_a_value() -> None:
+    (found,) = trends([apart(0), apart(1)], metric_named("items_per_s"))
+    assert (found.points, len(found.missing)) == ((), 2)
+    document = history_document([found])
+    assert "2 runs, 2 undecided" in rendered(document)
+    assert document.plots[0].panels == ()
+    assert b"undecided" in b"".join(content for _, content in site_files([apart(0), apart(1)], [found]))
+    assert trends([broken(0)], LATENCY) == []
+
+
+def test_runs_of_one_tag_that_disagree_with_each_other_are_undecided_together() -> None:
+    tagged = [a_run_at(number, seconds, tags={"commit": "a"}) for number, seconds in enumerate((0.001, 0.1))]
+    (found,) = trends([*tagged, a_run_at(2, 0.001, tags={"commit": "b"})], LATENCY, by="commit")
+    assert [point.tag for point in found.points] == ["b"]
+    assert [each.runs for each in found.missing] == [("run00", "run01")]
 
 
 def test_a_change_is_looked_for_in_all_cases_together() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import pairwise
@@ -24,7 +25,7 @@ from benchbench.documents.document import (
 )
 from benchbench.documents.short_names import case_cells
 from benchbench.judging.change_points import SHORTEST, Change
-from benchbench.judging.series import Point, SharedChange, Trend, shared_changes
+from benchbench.judging.series import MissingPoint, Point, SharedChange, Trend, shared_changes
 from benchbench.store.naming import short
 
 PANELS = 20  # panels that can still be looked at
@@ -35,7 +36,7 @@ SPARKS = 60  # the last runs that a sparkline shows
 Shared = Mapping[tuple[str, int], SharedChange]  # a case and the index of its change → the event
 FIELDS = (
     *("case", "metric", "unit", "tag", "run", "started", "value", "processes", "change"),
-    *("spike", "contended", "not_comparable", "damaged"),
+    *("spike", "contended", "not_comparable", "damaged", "missing"),
 )
 POINT = tuple(field.name for field in fields(Point))
 LOTTERY = "runs go back and forth between these: no change of the code"
@@ -121,18 +122,19 @@ def _judged_together(trend: Trend) -> Sequence[Point]:
 def _span(trend: Trend) -> float:
     """The span of the logarithms that the trend's sparkline shows."""
     shown = [math.log(point.value) for point in trend.points[-SPARKS:]]
-    return max(shown) - min(shown)
+    return max(shown) - min(shown) if shown else 0.0
 
 
 def _table(trend: Trend, short_name: str, span: float, shared: Shared) -> Table:
     points, of = trend.points, f"{trend.metric.name}, {_count(trend)}"
-    spark = sparkline([point.value for point in points], span)
+    spark = sparkline([point.value for point in points], span) if points else ""
+    ends = _ends([_value(trend, point) for point in points], " → ") if points else "no run has a value"
     untagged = f"left out: {fmt.count_of(len(trend.untagged), 'run')} without the tag {trend.by}"
     return table(
         _events(trend, shared),
         title=f"{trend.case}  {of}",
         short_title=f"{short_name}  {of}" if short_name else "",
-        facts=[f"{spark}  {_ends([_value(trend, point) for point in points], ' → ')}"],
+        facts=[f"{spark}  {ends}".strip()],
         notes=[untagged] if trend.untagged else [],
     )
 
@@ -163,6 +165,9 @@ def _events(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
                 "size": number(point.value, trend.metric.unit),
                 "where": f"in {point_name(point)}, which is not judged: {point.contended.partition(': ')[2]}",
             }
+    for missing in trend.missing:
+        where = f"in {point_name(missing)}, which has no value: {missing.reason}"
+        yield {"event": missing.event, "size": None, "where": where}
     for index, reason in zip(trend.boundaries, trend.bars, strict=True):
         place = f"from {point_name(trend.points[index])}: {reason}"
         yield {"event": "not comparable", "size": None, "where": place}
@@ -174,17 +179,20 @@ def _between(trend: Trend, change: Change) -> str:
     return f"between {point_name(before)} and {point_name(after)}{suspect}"
 
 
-def point_name(point: Point) -> str:
+def point_name(point: Point | MissingPoint) -> str:
     """What a point is called: the tag's value, else the run."""
     return point.run if point.tag is None else short(point.tag)
 
 
 def _count(trend: Trend) -> str:
-    runs = fmt.count_of(sum(len(point.runs) for point in trend.points), "run")
+    all_points: list[Point | MissingPoint] = [*trend.points, *trend.missing]
+    runs = fmt.count_of(sum(len(point.runs) for point in all_points), "run")
+    counts = Counter(missing.event for missing in trend.missing)
+    without = "".join(f", {count} {event}" for event, count in counts.items())
     if trend.by is None:
-        return runs
-    values = len({point.tag for point in trend.points})
-    return f"{fmt.count_of(values, 'value')} of {trend.by} in {runs}"
+        return f"{runs}{without}"
+    values = len({point.tag for point in all_points})
+    return f"{fmt.count_of(values, 'value')} of {trend.by} in {runs}{without}"
 
 
 def _value(trend: Trend, point: Point) -> str:
@@ -213,7 +221,7 @@ def _extent(trend: Trend) -> tuple[float, float]:
 
 def _plot(trends: Sequence[Trend]) -> Plot:
     """The plot of at most twenty panels, those that changed most."""
-    shown = biggest(trends)
+    shown = biggest([trend for trend in trends if trend.points])
     return Plot(
         name="history",
         title=_title(shown, len(trends)),
@@ -290,6 +298,17 @@ def _records(trend: Trend) -> Iterator[dict[str, Any]]:
             "contended": point.contended,
             "not_comparable": bars.get(index),
             "damaged": point.damaged,
+            "missing": None,
+        }
+    for missing in trend.missing:
+        yield dict.fromkeys(FIELDS) | {
+            "case": trend.case,
+            "metric": trend.metric.name,
+            "unit": trend.metric.unit,
+            "tag": missing.tag,
+            "run": missing.run,
+            "started": missing.started,
+            "missing": f"{missing.event}: {missing.reason}",
         }
 
 
@@ -302,6 +321,7 @@ def _fields(trend: Trend) -> dict[str, Any]:
         "by": trend.by,
         "untagged": trend.untagged,
         "points": [{name: getattr(point, name) for name in POINT} for point in trend.points],
+        "missing": [asdict(missing) for missing in trend.missing],
         "changes": [_change(trend, change) for change in trend.history.changes],
         "recurring": trend.history.recurring,
         "segments": [asdict(segment) for segment in trend.history.segments],

@@ -119,7 +119,7 @@ def _case_row(trend: Trend) -> dict[str, Content]:
     tone = Tone.BAD if changes and changes[-1].direction == "slower" else Tone.PLAIN
     return {
         "case": trend.case,
-        "runs": len(trend.points),
+        "runs": len(trend.points) + len(trend.missing),
         "last change": Cell((told,), tone),
         "in run": _first_after(trend, changes[-1]) if changes else None,
     }

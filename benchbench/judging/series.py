@@ -18,6 +18,7 @@ from benchbench.machine.environment import MEMORY_TOLERANCE, fingerprint
 from benchbench.model.case import last_names, present_id
 from benchbench.model.device import Machine
 from benchbench.model.run import Run
+from benchbench.model.status import Status
 from benchbench.reading import unix_time
 from benchbench.stats import median
 from benchbench.store.naming import begun, bisect_of
@@ -46,18 +47,37 @@ class Point:
     damaged: tuple[str, ...] = ()  # lines of its runs that could not be read, after the run's id
 
 
+UNDECIDED, FAILED = "undecided", "failed"  # why a run that measured a case has no value of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingPoint:
+    """A run without a value: its processes disagree (`UNDECIDED`), or the case failed there (`FAILED`).
+
+    By a tag, the runs of one value that disagree with each other; `run`: the first.
+    """
+
+    run: str
+    started: str
+    event: str
+    reason: str
+    runs: tuple[str, ...]
+    tag: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """A case's points in order, those that can be compared together.
 
     `bars`: the index of the first point that cannot be compared with those before, and why. `untagged`: the
-    runs left out since they lack the tag.
+    runs left out since they lack the tag. `missing`: the runs that have no value.
     """
 
     case: str
     points: tuple[Point, ...]
     bars: tuple[tuple[int, str], ...] = ()
     untagged: tuple[str, ...] = ()
+    missing: tuple[MissingPoint, ...] = ()
 
 
 def series(
@@ -76,7 +96,7 @@ def series(
     _check_patterns(patterns, planned.values(), names)
     seen = sorted(kept, key=lambda run: (run.begun, run.run))
     places = _places(seen, by) if by else {}
-    by_case: dict[str, list[_Measured]] = {}
+    by_case: dict[str, list[_Measured | MissingPoint]] = {}
     for run in seen:
         both = {former for former, present in names.items() if present in run.workloads}
         own = {former: present for former, present in names.items() if former not in both}
@@ -85,7 +105,7 @@ def series(
             if is_wanted(present, patterns):
                 by_case.setdefault(present, []).append(measured)
     made = [_series(case, measured, metric, places, by) for case, measured in by_case.items()]
-    return [one for one in made if one.points]
+    return [one for one in made if one.points or any(each.event == UNDECIDED for each in one.missing)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +125,7 @@ class _Seen:
     run: str
     tags: Mapping[str, str]
     workloads: frozenset[str]
-    cases: tuple[tuple[str, _Measured], ...]
+    cases: tuple[tuple[str, _Measured | MissingPoint], ...]
 
 
 def _seen_runs(
@@ -136,12 +156,13 @@ def _check_patterns(patterns: Sequence[str], planned: Collection[Planned], names
 
 def _seen(run: RunSummary, metric: Metric, by: str | None) -> _Seen:
     tag = run.tags.get(by) if by else None
-    cases = tuple(
-        (name, _Measured(point, run.setup, case.facts))
-        for name, case in run.cases.items()
-        if (point := _point(run, case, metric, tag))
-    )
-    return _Seen(begun(run), run.id, run.tags, frozenset(each.workload for each in run.planned), cases)
+    cases: list[tuple[str, _Measured | MissingPoint]] = []
+    for name, case in run.cases.items():
+        if point := _point(run, case, metric, tag):
+            cases.append((name, _Measured(point, run.setup, case.facts)))
+        elif missing := _missing_point(run, case, metric, tag):
+            cases.append((name, missing))
+    return _Seen(begun(run), run.id, run.tags, frozenset(each.workload for each in run.planned), tuple(cases))
 
 
 def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) -> Point | None:
@@ -166,6 +187,25 @@ def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) 
     )
 
 
+def _missing_point(
+    run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None
+) -> MissingPoint | None:
+    """Why a run that measured the case has no value of it; None if it was skipped, or lacks the metric."""
+    found = case.digest
+    failure = "" if found.status is Status.SKIPPED else found.failure
+    reason = failure or found.disagreement(metric)
+    if not reason:
+        return None
+    return MissingPoint(
+        run=run.id,
+        started=run.started,
+        event=FAILED if failure else UNDECIDED,
+        reason=reason,
+        runs=(run.id,),
+        tag=tag,
+    )
+
+
 @lru_cache(maxsize=1024)
 def _fingerprint(machine: Machine) -> str:
     return fingerprint(machine)
@@ -174,11 +214,6 @@ def _fingerprint(machine: Machine) -> str:
 def is_wanted(case: str, patterns: Sequence[str]) -> bool:
     """Whether a case's id holds or matches one of the patterns; without any, each does."""
     return not patterns or any(pattern in case or fnmatchcase(case, pattern) for pattern in patterns)
-
-
-def _pooled(values: Sequence[float], metric: Metric) -> float | None:
-    """The value of several processes, as in a report; None where they disagree."""
-    return metric.source.pool(values).value
 
 
 def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:
@@ -191,20 +226,31 @@ def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:
 
 
 def _series(
-    case: str, measured: Sequence[_Measured], metric: Metric, places: Mapping[str, int], by: str | None
+    case: str,
+    runs: Sequence[_Measured | MissingPoint],
+    metric: Metric,
+    places: Mapping[str, int],
+    by: str | None,
 ) -> Series:
+    measured = [each for each in runs if isinstance(each, _Measured)]
+    missing = [each for each in runs if isinstance(each, MissingPoint) and not (by and each.tag is None)]
     points: list[Point] = []
     bars: list[tuple[int, str]] = []
     last: _Measured | None = None
     for group in _comparable([each for each in measured if not (by and each.point.tag is None)]):
-        own = [each.point for each in group]
-        own = _by_tag(own, metric, places) if by else own
-        if last and own:
+        found = [each.point for each in group]
+        if by:
+            joined = _by_tag(found, metric, places)
+            found = [each for each in joined if isinstance(each, Point)]
+            missing += [each for each in joined if isinstance(each, MissingPoint)]
+        if last and found:
             bars.append((len(points), "; ".join(_bars(last, group[0]))))
-        last = group[-1] if own else last
-        points += own
+        last = group[-1] if found else last
+        points += found
     untagged = tuple(each.point.run for each in measured if by and each.point.tag is None)
-    return Series(case=case, points=tuple(points), bars=tuple(bars), untagged=untagged)
+    return Series(
+        case=case, points=tuple(points), bars=tuple(bars), untagged=untagged, missing=tuple(missing)
+    )
 
 
 def _comparable(measured: Sequence[_Measured]) -> list[list[_Measured]]:
@@ -250,26 +296,32 @@ def _bars(one: _Measured, other: _Measured) -> list[str]:
     return [*run_bars(one.setup, other.setup), *case_bars(one.facts.digest, other.facts.digest)]
 
 
-def _by_tag(points: Sequence[Point], metric: Metric, places: Mapping[str, int]) -> list[Point]:
+def _by_tag(points: Sequence[Point], metric: Metric, places: Mapping[str, int]) -> list[Point | MissingPoint]:
     values: dict[int, list[Point]] = {}
     for point in points:
         values.setdefault(places[point.tag or ""], []).append(point)
-    joined = (_joined(values[place], metric) for place in sorted(values))
-    return [each for each in joined if each]
+    return [_joined(values[place], metric) for place in sorted(values)]
 
 
-def _joined(points: Sequence[Point], metric: Metric) -> Point | None:
+def _joined(points: Sequence[Point], metric: Metric) -> Point | MissingPoint:
     """One point for several runs, of those that nobody disturbed if there are any."""
     points = [point for point in points if not point.contended] or points
     processes = tuple(value for point in points for value in point.processes)
-    value = _pooled(processes, metric)
-    if value is None:
-        return None
+    pooled, runs = metric.source.pool(processes), tuple(point.run for point in points)
+    if pooled.value is None:
+        return MissingPoint(
+            run=points[0].run,
+            started=points[0].started,
+            event=UNDECIDED,
+            reason=pooled.reason,
+            runs=runs,
+            tag=points[0].tag,
+        )
     return replace(
         points[0],
-        value=value,
+        value=pooled.value,
         processes=processes,
-        runs=tuple(point.run for point in points),
+        runs=runs,
         damaged=tuple(text for point in points for text in point.damaged),
     )
 
@@ -283,7 +335,8 @@ class Trend:
     """A case over its runs or, by a tag, over its values; `untagged`: runs left out since they lack it.
 
     `boundaries`: the first point that cannot be compared with those before, each time; `bars`: why. Points
-    that are contended are no part of the `history`.
+    that are contended are no part of the `history`. `missing`: runs without a value, and why; there may be
+    no other.
     """
 
     case: str
@@ -294,6 +347,7 @@ class Trend:
     history: History
     by: str | None = None
     untagged: tuple[str, ...] = ()
+    missing: tuple[MissingPoint, ...] = ()
 
     def sides(self, change: Change) -> tuple[Point, Point]:
         """The points between which it lies."""
@@ -315,7 +369,8 @@ def trends(
     adjusted for the number of series. Raises UsageError where no run has the tag.
     """
     found = series(runs, metric, patterns, by)
-    return [_trend(one, metric, threshold, by, len(found)) for one in found]
+    family = max(1, sum(bool(one.points) for one in found))
+    return [_trend(one, metric, threshold, by, family) for one in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,6 +442,7 @@ def _trend(series: Series, metric: Metric, threshold: float, by: str | None, fam
         history=_history(series.points, boundaries, metric, threshold, family),
         by=by,
         untagged=series.untagged,
+        missing=series.missing,
     )
 
 
