@@ -327,6 +327,51 @@ def test_a_function_is_measured_by_the_command_line_and_its_run_is_like_any_othe
     assert rows(folder)[0]["case"] == "bench:fast@fake:cpu"
 
 
+READING = """
+import os
+from os import environ
+
+from benchbench.backends import fake
+
+PACE = "BENCH_PACE"
+
+def paced():
+    fake.sleep(float(os.environ.get(PACE, "1e-3")))
+
+def others():
+    return "BENCH_MODE" in environ, os.getenv("BENCH_UNSET"), environ["HOME"], environ["OMP_NUM_THREADS"]
+"""
+
+
+def test_variables_that_a_function_reads_and_does_not_get_are_named_and_passed_on_by_name(
+    folder: Path,
+) -> None:
+    (folder / "reading.py").write_text(READING)
+    shell: dict[str, Any] = {
+        "BENCH_PACE": "2e-3",
+        "BENCH_MODE": "x",
+        "BENCH_KEY": "y",
+        "OMP_NUM_THREADS": "7",
+    }
+    told = accelbench("time", "reading.py:paced", *FAKE, cwd=folder, **shell).stderr
+    (line,) = (line for line in told.splitlines() if "BENCH_" in line)
+    assert "--env BENCH_MODE --env BENCH_PACE" in line
+    assert "BENCH_KEY" not in line
+    assert "BENCH_UNSET" not in line
+    assert rows(folder)[0]["latency_s"] == pytest.approx(1e-3, rel=0.02)
+    passed = ("--env", "BENCH_PACE", "--env", "BENCH_MODE")
+    told = accelbench("time", "reading.py:paced", *FAKE, *passed, cwd=folder, **shell).stderr
+    assert "BENCH_MODE" not in told
+    assert rows(folder)[0]["latency_s"] == pytest.approx(2e-3, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["BENCH_UNSET", "OMP_NUM_THREADS", "A=b"])
+def test_a_variable_that_cannot_be_passed_on_is_refused(folder: Path, name: str) -> None:
+    done = accelbench("time", "bench.py:fast", *FAKE, "--env", name, cwd=folder, code=2)
+    assert name in done.stderr
+    assert "hint: " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "seconds"),
     [

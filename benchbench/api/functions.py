@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,6 +11,7 @@ from benchbench.errors import UsageError, member
 from benchbench.judging import comparison as verdicts
 from benchbench.judging.comparison import Comparison
 from benchbench.launch.functions import call_named, call_of
+from benchbench.machine.variables import check_passed
 from benchbench.model.function import Call
 from benchbench.model.options import MeasureKeywords, MeasureOptions, Variance, asked_of, takes_keywords
 from benchbench.model.run import Run
@@ -33,6 +35,7 @@ def measure(
     setup: Function | None = None,
     backend: str | None = None,
     device: str | None = None,
+    env: Sequence[str] = (),
     name: str = "",
     results: str | Path | None = None,
     observer: RunObserver | None = None,
@@ -45,13 +48,14 @@ def measure(
     (cloudpickle). `function`: the function, or its place: `file.py:name`, `package.module:name`. `setup`:
     called once in each process; its result is passed after `args`, a tuple as several arguments, a dict by
     keyword. `backend`: `torch`, `tensorflow` or `jax`, to wait for after each call; `python` waits for
-    nothing; by default the framework of the first call's result. `name`: the name of the case. The other
-    keywords are those of `run`.
+    nothing; by default the framework of the first call's result. `env`: names of environment variables that
+    the function reads; its process gets only a few others. `name`: the name of the case. The other keywords
+    are those of `run`.
 
     Raises UsageError for a function that cannot be sent or leaves its work undone, CannotWrite.
     """
     measure_terms = terms(asked_of(measure, (), given, options), DEFAULT_PRESET)
-    request = FunctionRequest(call=_call(function, args, setup, name), backend=backend, device=device)
+    request = _request(_call(function, args, setup, name), backend, device, env)
     return functions.measure_function(
         request, measure_terms, results_folder(results), observer or RunObserver()
     )
@@ -65,6 +69,7 @@ def measure_ab(
     setup: Function | None = None,
     backend: str | None = None,
     device: str | None = None,
+    env: Sequence[str] = (),
     threshold: float = verdicts.THRESHOLD,
     variance: str = Variance.SHARED,
     results: str | Path | None = None,
@@ -79,14 +84,17 @@ def measure_ab(
     """
     measure_terms = terms(asked_of(measure_ab, (), given, options), DEFAULT_PRESET)
     threshold = verdicts.valid_threshold(threshold)
-    first, second = (
-        FunctionRequest(call=_call(function, args, setup), backend=backend, device=device)
-        for function in (ref, new)
-    )
+    first, second = (_request(_call(function, args, setup), backend, device, env) for function in (ref, new))
     ref_run, new_run = functions.measure_functions(
         (first, second), measure_terms, results_folder(results), observer or RunObserver()
     )
     return verdicts.compare_runs(ref_run, new_run, threshold=threshold, variance=member(Variance, variance))
+
+
+def _request(call: Call, backend: str | None, device: str | None, env: Sequence[str]) -> FunctionRequest:
+    """Raises UsageError."""
+    variables = check_passed(env, os.environ)
+    return FunctionRequest(call=call, backend=backend, device=device, variables=variables)
 
 
 def _call(function: Function, arguments: tuple[Any, ...], setup: Function | None, name: str = "") -> Call:

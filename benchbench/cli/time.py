@@ -48,6 +48,10 @@ def time_(
     device: Annotated[
         str | None, option("--device", "-d", text="cpu, cuda:0 and the like. [default: the one in use]")
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        option("--env", text="An environment variable that the function reads, by name: few are passed on."),
+    ] = None,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
@@ -72,6 +76,7 @@ def time_(
                 setup=setup,
                 backend=backend,
                 device=device,
+                env=env or (),
                 results=results,
                 observer=lines,
                 options=options,
@@ -84,6 +89,7 @@ def time_(
                 setup=setup,
                 backend=backend,
                 device=device,
+                env=env or (),
                 results=results,
                 observer=lines,
                 options=options,

@@ -130,6 +130,7 @@ class RunScratch:
         if backend.framework in own.KINDS[own.KERAS].frameworks:
             extra["KERAS_BACKEND"] = backend.framework  # else Keras would compute with another
         code = self._code or user_code()
+        extra |= {name: os.environ[name] for name in code.variables if name in os.environ}
         if code.sources or code.workloads:
             tell_code_runs()
         found = [str(self.path / "package"), *code.sources]

@@ -51,12 +51,14 @@ class UserCode:
 
     `sources`: folders that the workloads import from, under every interpreter; those of PYTHONPATH may hold
     packages of the running one. `models`: the user's models by name, as `model.own.as_text` has them.
+    `variables`: names of the shell's variables that the code reads, which its workers get besides the usual.
     """
 
     workloads: tuple[str, ...]
     python_path: tuple[str, ...]
     sources: tuple[str, ...] = ()
     models: str = ""
+    variables: tuple[str, ...] = ()
 
 
 _models: dict[str, ModelSpec] = {}  # that the command under way measures, by name

@@ -126,6 +126,25 @@ def check_variable(name: str) -> None:
         raise UsageError(f"{name} makes no cases.", instead)
 
 
+def check_passed(names: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of variables that a function's process gets from the shell. Raises UsageError."""
+    found = tuple(dict.fromkeys(names))
+    for name in found:
+        if not VARIABLE.fullmatch(name):
+            hint = "Set it in the shell, and give its name alone: MODE=fast accelbench time … --env MODE"
+            raise UsageError(f"{name!r} is not the name of an environment variable.", hint)
+        if instead := REFUSED.get(name):
+            raise UsageError(f"{name} is not passed on.", instead)
+        if name not in shell:
+            raise UsageError(f"The shell has no variable {name}.", f"export {name}=… sets it.")
+    return found
+
+
+def is_passed_on(name: str, worker: Mapping[str, str]) -> bool:
+    """Whether a worker has the shell's variable, or another option decides it, which another line tells."""
+    return name in worker or name in REFUSED or name in INSTEAD or _is_allocator(name)
+
+
 def unused_variables(parent: Mapping[str, str], workers: Iterable[Mapping[str, str]]) -> str:
     """One line on well-known variables of `parent` that some worker does not have as they are; "" without.
 

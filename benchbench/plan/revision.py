@@ -102,6 +102,7 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
             python_path=tuple(moved[each] for each in code.python_path),
             sources=tuple(moved[each] for each in code.sources),
             models=own.as_text({name: own.moved(spec, moved) for name, spec in models.items()}),
+            variables=code.variables,
         )
 
 

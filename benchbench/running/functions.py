@@ -18,8 +18,10 @@ import msgspec
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.project import no_code
+from benchbench.launch.project import UserCode, no_code
+from benchbench.launch.source_variables import missing_variables
 from benchbench.launch.transport import Answer
+from benchbench.machine.variables import worker_environment
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import FUNCTIONS, PYTHON, Call
@@ -38,11 +40,20 @@ BACKEND_HINT = "Name the framework to wait for: --backend torch, or backend='tor
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionRequest:
-    """A function to measure. By default, backend and device are those of its first call's result."""
+    """A function to measure. By default, backend and device are those of its first call's result.
+
+    `variables`: names of the shell's variables that its process gets besides the usual ones.
+    """
 
     call: Call
     backend: str | None = None
     device: str | None = None
+    variables: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> UserCode:
+        """The code that its workers get: the variables, and no workload."""
+        return dataclasses.replace(no_code(), variables=self.variables)
 
 
 def measure_function(request: FunctionRequest, terms: Terms, results: Path, observer: RunObserver) -> Run:
@@ -79,12 +90,15 @@ def _measuring(
     if DRAWN in os.environ:
         hint = "Put the call under `if __name__ == '__main__':`."
         raise UsageError("A function is measured while its file is imported to find it.", hint)
+    for line in dict.fromkeys(_missing_variables(request, terms) for request in requests):
+        if line:
+            observer.note(line)
     cases = _planned_cases(requests, terms, observer)
     teams = [
         Team(
             targets=[Target(name=case.target, backend=case.backend, python=sys.executable)],
             settings=terms.settings,
-            code=no_code(),
+            code=request.code,
             calls={case.workload: request.call},
         )
         for case, request in zip(cases, requests, strict=True)
@@ -98,13 +112,19 @@ def _measuring(
         yield cases, heads, bench
 
 
+def _missing_variables(request: FunctionRequest, terms: Terms) -> str:
+    passed = {name: os.environ[name] for name in request.variables}
+    worker = worker_environment(terms.settings, passed, os.environ)
+    return missing_variables(request.call, worker, os.environ)
+
+
 def _planned_cases(requests: Sequence[FunctionRequest], terms: Terms, observer: RunObserver) -> list[Case]:
     """The case of each function. Raises UsageError for a function that cannot be measured."""
     for request in requests:
         if request.backend:
             load_class("benchbench.backends", request.backend, Backend)  # type: ignore[type-abstract]
     python = Target(name=PYTHON, backend=PYTHON, python=sys.executable)
-    with WorkerPool([python], terms.settings, sys.executable, no_code()) as pool:
+    with WorkerPool([python], terms.settings, sys.executable, requests[0].code) as pool:
         return [
             _case(request, pool.look_at(request.call, request.backend, request.device), observer)
             for request in requests

@@ -166,7 +166,7 @@ def staffed(
         ]
         tell_system(observer, sys.platform)
         tell_variables(observer, teams, os.environ)
-        if any(team.code != no_code() for team in teams):
+        if any(team.code is None or team.code.workloads for team in teams):
             for line in catalogue.user_file_warnings():  # what is measured may not need these files
                 observer.note(line)
         yield pools
