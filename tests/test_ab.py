@@ -39,6 +39,7 @@ from benchbench.plan.config import nearest_at
 from benchbench.plan.rerun import Variant, altered, replan
 from benchbench.plan.revision import checked_out, current_commit
 from benchbench.plan.suite import thresholds_of
+from benchbench.store import runs
 from tests.factories import (
     a_case,
     a_cost,
@@ -613,6 +614,11 @@ def test_a_submodule_that_was_never_fetched_is_an_empty_folder_as_in_a_clone(sup
 # From a shell
 
 
+def runs_in(results: Path) -> list[Run]:
+    """The runs below a folder of results, second measurements of checks included."""
+    return [runs.read_run(path.parent) for path in results.rglob(runs.RECORDS)]
+
+
 def measured(*arguments: str, cwd: Path, code: int = 0, **more: Any) -> dict[str, Any]:
     done = accelbench(*arguments, "--quick", "--format", "json", cwd=cwd, code=code, **more)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -645,6 +651,32 @@ def test_two_revisions_are_measured_in_turn_and_kept_as_two_runs(repository: Pat
     assert gate["findings"][0]["confirmation"]["in_turn"]
     same = measured("check", "--ab", "rev:HEAD", *arguments, cwd=repository.parent, **places)
     assert same["endings"] == []
+
+
+@pytest.mark.real
+def test_a_workload_whose_default_changed_is_measured_at_each_sides_own(repository: Path) -> None:
+    file = repository / "bench/stepping.py"
+    file.write_text(file.read_text().replace("m: int = 16", "m: int = 32"))
+    (repository / "src/pace.py").write_text("SECONDS = 0.0015\n")
+    git(repository, "commit", "-qam", "another size")
+    places: dict[str, Any] = {
+        "ACCELBENCH_WORKLOADS": str(repository / "bench"),
+        "PYTHONPATH": os.pathsep.join(
+            [str(repository / "src"), *sys.path[:1], os.environ.get("PYTHONPATH", "")]
+        ),
+    }
+    arguments = ("--ab", "rev:HEAD~1", "-w", "stepping", "-b", "fake", "-d", "cpu")
+    gate = measured("check", *arguments, cwd=repository.parent, code=10, **places)
+    (finding,) = gate["findings"]
+    assert finding["case"].startswith("stepping(m=32,")
+    assert finding["work"].startswith("defaults differ: m 16 → 32; ")
+    assert finding["confirmation"]["ratio"] == pytest.approx(1.25)
+    pinned = measured("check", *arguments, "-p", "m=16", cwd=repository.parent, code=10, **places)
+    (finding,) = pinned["findings"]
+    assert finding["case"].startswith("stepping(m=16,")
+    assert finding["work"] == ""
+    plans = [run.info.plan for run in runs_in(repository.parent / "results")]
+    assert sorted(case.params["m"] for plan in plans for case in plan) == [16, 16, 16, 16, 16, 16, 32, 32]
 
 
 @pytest.mark.real

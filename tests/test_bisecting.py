@@ -249,8 +249,10 @@ def test_other_work_is_no_step(tmp_path: Path) -> None:
     text = STEPPING.replace("    summary", "    version = 2\n    summary")
     (root / "bench/stepping.py").write_text(text)
     git(root, "commit", "-qam", "another definition")
-    found = bisected("--rev", "v0..HEAD", *CASES, cwd=root, code=4)
-    assert "other work" in found["answer"]
+    places = {"ACCELBENCH_WORKLOADS": str(root / "bench")}
+    done = accelbench("bisect", "--rev", "v0..HEAD", *CASES, cwd=root, code=11, **places)
+    assert "other work" in done.stderr
+    assert not any(run.records for run in stored(root))
 
 
 @pytest.mark.real
@@ -329,6 +331,31 @@ def test_a_bisection_that_was_interrupted_goes_on_from_its_pairs(
         benchbench.bisect(**asked | {"rev": "v1..v8"}, preset="quick", resume=name)
     with pytest.raises(UsageError, match="No stored run is of a bisection"):
         benchbench.bisect(**asked, preset="quick", resume="01M89B7FBS5HV1KG5HM8JK7JMW")
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("ignore:code of this folder is executed")
+def test_versions_are_measured_at_their_own_defaults_and_found_again_when_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = repository(tmp_path / "repository", ["0.001"] * 2)
+    (root / "bench/stepping.py").write_text(STEPPING.replace("m: int = 16", "m: int = 32"))
+    (root / "src/pace.py").write_text("SECONDS = 0.0012\n")
+    git(root, "commit", "-qam", "another size")
+    for name, value in environment(ACCELBENCH_WORKLOADS=str(root / "bench")).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(root)
+    asked: dict[str, Any] = {"rev": "v0..HEAD", "workloads": "stepping", "backends": "fake", "devices": "cpu"}
+    with pytest.raises(KeyboardInterrupt):
+        benchbench.bisect(**asked, preset="quick", observer=Stopping(3))
+    found = benchbench.bisect(**asked, preset="quick", resume=stored(root)[0].info.tags["bisect"])
+    assert found.found.span is not None
+    assert (found.found.span.first, found.found.span.last) == (2, 2)
+    assert len(found.pairs) == 8 + 1 + 3
+    assert found.case.startswith("stepping(m=16,")
+    assert found.work.startswith("defaults differ: m 16 → 32; ")
+    ids = {run.info.tags["version"]: {case.params["m"] for case in run.info.plan} for run in stored(root)}
+    assert list(ids.values()).count({32}) == 1
 
 
 class Collecting(BisectObserver):

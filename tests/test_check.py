@@ -929,6 +929,7 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
             "reason": "suspect: torch 2.13.0 → 2.14.0",
             "size": 1.1900045627342657,
             "seen": None,
+            "work": "",
         }
     )
     for look in looks.values():

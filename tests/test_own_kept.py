@@ -106,12 +106,45 @@ def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(pl
     assert not [line for line in notes.lines if "is not found by name" in line]
 
 
-def test_another_layer_is_other_work(place: Path) -> None:
+def compared(*arguments: str, cwd: Path) -> dict[str, Any]:
+    """What a comparison of the first commit with the files as they are says of the one case."""
+    sides = ("compare", "--ab", "rev:main", "mode=eager", "--model", "small.py")
+    done = command(*sides, *EAGER, "--rounds", "1", *arguments, "--format", "json", cwd=cwd)
+    (verdict,) = json.loads(done.stdout)["verdicts"]
+    assert {json.loads(line)["outcome"]["status"] for line in records(cwd)} == {"ok"}
+    found: dict[str, Any] = verdict
+    return found
+
+
+def test_another_layer_is_compared_each_side_verified_against_its_own_float64(place: Path) -> None:
     (place / "small.py").write_text(DEEPER)
-    sides = ("--ab", "rev:main", "mode=eager")
-    shown = command("compare", *sides, "--model", "small.py", *EAGER, "--rounds", "1", cwd=place).stdout
-    assert "incomparable  small(batch=2)" in shown
-    assert "workload version own:" in shown
+    verdict = compared(cwd=place)
+    assert verdict["verdict"] == "insufficient"  # of one round
+    assert verdict["work"] == "the computation changed: FLOPs +100 %, parameters equal"
+
+
+def test_another_default_is_that_of_one_side_unless_it_is_asked_for(place: Path) -> None:
+    (place / "small.py").write_text(SMALL.replace("def __init__(self)", "def __init__(self, depth: int = 1)"))
+    git(place, "commit", "-qam", "a size")
+    text = (place / "small.py").read_text().replace("depth: int = 1", "depth: int = 2")
+    (place / "small.py").write_text(text)
+    verdict = compared(cwd=place)
+    assert "depth=1)/float32/eager@torch:cpu → small(batch=2,depth=2)" in verdict["case"]
+    assert verdict["work"].startswith("defaults differ: depth 1 → 2")
+    assert compared("-p", "depth=3", cwd=place)["case"].startswith("small(batch=2,depth=3)/float32")
+
+
+def test_versions_that_give_other_arrays_are_refused_before_anything_is_measured(place: Path) -> None:
+    (place / "small.py").write_text(SMALL.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
+    done = command("check", "--ab", "rev:main", "--model", "small.py", *EAGER, cwd=place, code=11)
+    assert "outputs float32[2,4] → float32[2,5]" in done.stderr
+    assert not list(place.rglob("records.jsonl"))
+
+
+def test_a_model_that_the_other_revision_has_not_yet_is_new_there(place: Path) -> None:
+    (place / "later.py").write_text(SMALL)
+    done = command("check", "--ab", "rev:main", "--model", "later.py", *EAGER, cwd=place, code=3)
+    assert "later" in done.stderr
 
 
 def test_a_revision_of_a_file_that_no_repository_has_says_so(place: Path, tmp_path: Path) -> None:

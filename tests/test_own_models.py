@@ -239,6 +239,7 @@ def described_steps(
             return Answer({"described": {"mistake": "no such batch"}})
         sizes = {"digest": "d", "parameters": 2_000_000, "constants": 0, "floats": 1, "other_bytes": 0}
         graph = {**sizes, "flops": graphs[batch], "takes_images": False}
+        graph |= {"takes": [f"float32[{batch}]"], "gives": [f"float32[{batch}]"]}
         facts = {"attribute": "Net", "sizes": {"batch": batch, "depth": 2}, "is_default": True}
         inputs = {"of_model": ["depth"], "of_inputs": ["batch"], "graph": graph, "has_loss": has_loss}
         return Answer({"described": facts | inputs})

@@ -15,11 +15,12 @@ from benchbench.analyse.drift import Drift, drift
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import NO_SPEED
+from benchbench.format import share
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import same_hardware
-from benchbench.model.case import Case, present_id, present_names
+from benchbench.model.case import Case, Scalar, present_id, present_names
 from benchbench.model.device import Machine
-from benchbench.model.measurement import Cost, Failure, Measurement
+from benchbench.model.measurement import Cost, Failure, Measurement, ModelFacts
 from benchbench.model.record import Record
 from benchbench.model.run import Partner, Policy, Run, Settings
 from benchbench.model.status import Status
@@ -53,10 +54,18 @@ class CaseDigest:
     stopped_by: tuple[str, ...] = ()
     cost: Cost | None = None
     workload_version: int | str = 1
+    model: ModelFacts | None = None  # of a user's model
     timer: str = ""
     precision: dict[str, str] = field(default_factory=dict)
     version: str | None = None  # of the framework
     device_model: str = ""
+
+    @property
+    def incomparable(self) -> str:
+        """Why the case was not measured, if the two sides take or give other arrays; else empty."""
+        return (
+            self.absent.removeprefix(f"{Status.INCOMPARABLE}: ") if self.status is Status.INCOMPARABLE else ""
+        )
 
     @property
     def skipped_for_partner(self) -> bool:
@@ -204,10 +213,24 @@ def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDig
         stopped_by=tuple(sorted({process.stop_reason for process in measured})),
         cost=measured[0].cost,
         workload_version=measured[0].workload_version,
+        model=measured[0].model,
         timer=measured[0].timer,
         precision=measured[0].precision,
         version=done[0].framework_version,
         device_model=done[0].device_model,
+    )
+
+
+def work_of(record: Record) -> CaseDigest:
+    """The work of a measured record alone, without values."""
+    measured = record.outcome
+    assert isinstance(measured, Measurement)
+    return CaseDigest(
+        case=record.case,
+        rounds=(record.round,),
+        cost=measured.cost,
+        workload_version=measured.workload_version,
+        model=measured.model,
     )
 
 
@@ -275,10 +298,11 @@ def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
     """What keeps a case from being compared: device, work, clock, or the precision that was read back."""
     if not (ref.rounds and new.rounds) or _conditions(ref) == _conditions(new):
         return []
+    counted = [] if ref.model and new.model else differing(ref.cost, new.cost, ("bytes",), "counted ")
     return [
         *differing(ref, new, ("device_model",)),
         *work_bars(ref, new),
-        *differing(ref.cost, new.cost, ("bytes",), "counted "),
+        *counted,
         *differing(ref, new, ("timer",)),
         *unequal(ref.precision, new.precision),
     ]
@@ -286,17 +310,72 @@ def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
 
 def _conditions(side: CaseDigest) -> tuple[object, ...]:
     """What keeps nothing from being compared where it is equal: the usual case, and quick to tell."""
-    return side.device_model, side.workload_version, side.cost, side.timer, side.precision
+    return side.device_model, side.workload_version, side.cost, side.model, side.timer, side.precision
 
 
 def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
-    """What keeps two works from being compared, whatever computes them: definition and counts."""
+    """What keeps two works from being compared, whatever computes them.
+
+    Of a workload its definition and counts; of a user's model only its inputs and outputs, since a change of
+    what it computes is what a comparison is to judge. FLOPs may differ where sizes do.
+    """
     if not (ref.rounds and new.rounds):
         return []
-    return [
-        *differing(ref, new, ("workload_version",)),
-        *differing(ref.cost, new.cost, ("flops", "items", "item"), "counted "),
-    ]
+    items = differing(ref.cost, new.cost, ("items", "item"), "counted ")
+    if ref.model and new.model:
+        return [*interface_bars(ref.model, new.model), *items]
+    flops = differing(ref.cost, new.cost, ("flops",), "counted ") if not changed_sizes(ref, new) else []
+    return [*differing(ref, new, ("workload_version",)), *flops, *items]
+
+
+def interface_bars(ref: ModelFacts, new: ModelFacts) -> list[str]:
+    """The inputs and outputs in which two versions of a user's model differ, of each the first."""
+    bars: list[str] = []
+    for name in ("inputs", "outputs"):
+        before, after = getattr(ref, name), getattr(new, name)
+        if len(before) != len(after):
+            bars.append(arrow(f"number of {name}", len(before), len(after)))
+        elif changed := [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]:
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            bars.append(arrow(name, *changed[0]) + more)
+    return [*bars, *differing(ref, new, ("data",))]
+
+
+def changed_sizes(ref: CaseDigest, new: CaseDigest) -> list[str]:
+    """The parameters whose values differ: those of defaults that a version has changed."""
+    return changed_params(ref.case.params, new.case.params) if ref.case and new.case else []
+
+
+def changed_params(ref: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> list[str]:
+    """The parameters whose values differ, as `depth 6 → 8`, `heads none → 4`."""
+    names = dict.fromkeys([*ref, *new])
+    return unequal(*({name: side.get(name, "none") for name in names} for side in (ref, new)))
+
+
+def work_change(ref: CaseDigest, new: CaseDigest) -> str:
+    """How the work of a case changed, where that bars no comparison; empty where it did not change.
+
+    `defaults differ: depth 6 → 8; the computation changed: FLOPs +33.3 %, parameters equal`.
+    """
+    if not (ref.rounds and new.rounds and ref.cost and new.cost):
+        return ""
+    sizes = changed_sizes(ref, new)
+    parts = [f"defaults differ: {', '.join(sizes)}"] if sizes else []
+    if ref.workload_version != new.workload_version or ref.cost.flops != new.cost.flops:
+        counts = [relative_change("FLOPs", ref.cost.flops, new.cost.flops)]
+        if ref.model and new.model:
+            counts.append(relative_change("parameters", ref.model.parameters, new.model.parameters))
+        parts.append(f"the computation changed: {', '.join(counts)}")
+    return "; ".join(parts)
+
+
+def relative_change(name: str, ref: int, new: int) -> str:
+    """`FLOPs +8.6 %`, `parameters equal`."""
+    if ref == new:
+        return f"{name} equal"
+    return (
+        f"{name} {'+' if new > ref else '−'}{share(abs(new - ref) / ref)}" if ref else arrow(name, ref, new)
+    )
 
 
 def arrow(name: str, ref: object, new: object) -> str:

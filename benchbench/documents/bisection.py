@@ -133,6 +133,8 @@ def _is_worse(found: Bisection) -> bool:
 
 def _notes(found: Bisection, where: str) -> Iterator[str]:
     end = found.found
+    if found.work:
+        yield found.work
     if end.whole and end.span:
         yield f"between the ends: {_ratio(end.whole)}"
     if end.second:
@@ -178,6 +180,7 @@ def _data(found: Bisection) -> dict[str, Any]:
             for each in found.pairs
         ],
         "disturbed": found.disturbed,
+        "work": found.work,
     }
 
 

@@ -161,10 +161,10 @@ def _count(compared: int, unused: int) -> str:
 
 
 def _notes(verdict: CaseComparison) -> str:
-    """Why there is no other verdict, what is suspect, and which operators take longer."""
+    """What changed in the work, why there is no other verdict, what is suspect, and slower operators."""
     stopped = imprecise(verdict.stopped_by, verdict.metric) if verdict.ratio is not None else ""
     longer = f"operators: {', '.join(verdict.operators)}" if verdict.operators else ""
-    return "; ".join(filter(None, (verdict.reason, stopped, longer)))
+    return "; ".join(filter(None, (verdict.work, verdict.reason, stopped, longer)))
 
 
 def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:

@@ -265,7 +265,7 @@ def _sentences(each: CaseFinding) -> list[str]:
 
 def _notes(each: CaseFinding) -> str:
     stopped = imprecise(each.stopped_by, each.metric) if each.first else ""
-    return "; ".join(filter(None, (each.reason, stopped)))
+    return "; ".join(filter(None, (each.work, each.reason, stopped)))
 
 
 def _head(found: Digest) -> dict[str, Any]:

@@ -240,7 +240,8 @@ class _Stages:
         pythons = self.asked.measure.pythons
         if sides is None:
             return Confirmation(new=digest(measure_cases(cases, terms, pythons, within, self.observer)))
-        pair = measure_cases_on(sides, cases, terms, pythons, within, self.observer)
+        pinned = equal_params(first.sessions[-1], new) if first.interleaved else {}
+        pair = measure_cases_on(sides, cases, terms, pythons, within, self.observer, pinned)
         ref, again = map(digest, pair)
         return Confirmation(new=again, ref=partnered(ref, again))
 
@@ -249,6 +250,21 @@ class _Stages:
         if policy.thresholds:
             return policy.thresholds
         return thresholds(run, self.project, self.asked.measure.suites, self.observer.note, self.judge)
+
+
+def equal_params(ref: Digest, new: Digest) -> dict[str, frozenset[str]]:
+    """Case id → the parameters that have equal values on both sides of an interleaved run.
+
+    The others are at the defaults of each side's own code, where they are to be found again.
+    """
+    counterparts = partnered(ref, new).cases
+    return {
+        name: frozenset(
+            key for key, value in side.case.params.items() if counterpart.case.params.get(key) == value
+        )
+        for name, side in new.cases.items()
+        if (counterpart := counterparts.get(name)) and side.case and counterpart.case
+    }
 
 
 def thresholds(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from benchbench.analyse.digest import CaseDigest, Digest, partnered
+from benchbench.analyse.digest import CaseDigest, Digest, partnered, work_change
 from benchbench.analyse.metrics import Metric
 from benchbench.format import count_of
 from benchbench.judging.comparison import ALPHA, LARGEST, THRESHOLD, CommonFactor, common_factor
@@ -138,6 +138,7 @@ def _finding(
         seen=seen(test.match) if verdict is Verdict.INSUFFICIENT and first is None else None,
         reason=reason,
         size=called_size(verdict, test, again, family),
+        work="" if verdict is Verdict.INCOMPARABLE else work_change(test.match.newest, test.match.new),
     )
 
 
@@ -477,7 +478,7 @@ class CaseFinding:
     `spread` is that of the sessions, as a fraction; where `provisional`, one is assumed too. `heavy_tails`:
     some sessions are far from the rest. `lost`: the case was asked for and cannot run. `reason` says why
     there is no other verdict, or what is suspect. `size`: of what is called, the likely ratio new / ref,
-    allowing for that it was called because it looked large.
+    allowing for that it was called because it looked large. `work`: how what is computed has changed.
     """
 
     case: str
@@ -497,6 +498,7 @@ class CaseFinding:
     reason: str
     size: float | None = None
     seen: Seen | None = None
+    work: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

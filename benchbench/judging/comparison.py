@@ -10,7 +10,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchbench import format as fmt
-from benchbench.analyse.digest import DISTURBED, SETTLED, Digest, digest, run_bars, under_present_names
+from benchbench.analyse.digest import (
+    DISTURBED,
+    SETTLED,
+    Digest,
+    digest,
+    run_bars,
+    under_present_names,
+    work_change,
+)
 from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.errors import UsageError
@@ -60,7 +68,7 @@ class CaseComparison:
     Absent values are None. `reason` says why there is no other verdict, or what is suspect.
     `stopped_by`: what ended the processes' sampling, `precision` if all went well. `operators`: those that a
     slower case owes it to, where profiles tell. `ref_unused`, `new_unused`: processes of further rounds that
-    only one side got, which are not compared.
+    only one side got, which are not compared. `work`: how what is computed has changed.
     """
 
     case: str
@@ -81,6 +89,7 @@ class CaseComparison:
     operators: tuple[str, ...] = ()
     ref_unused: int = 0
     new_unused: int = 0
+    work: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +313,7 @@ def _verdict(
         reason=reason,
         ref_unused=pair.unused[0],
         new_unused=pair.unused[1],
+        work="" if verdict is Verdict.INCOMPARABLE else work_change(pair.ref, pair.new),
     )
 
 

@@ -120,7 +120,8 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
     explained = not known or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE
     explained = explained and not (known and beyond_doubt(fair))
     verdict, reason = (
-        ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
+        _bar([side.incomparable for side in (ref, new) if side.incomparable])
+        or ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _presence(ref, new)
         or _bar(work_bars(ref, new))
         or _disagreement(ref, new, metric)

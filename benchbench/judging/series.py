@@ -282,9 +282,11 @@ def _kind(measured: _Measured) -> tuple[object, ...]:
     """What is equal in all that can be compared: to look among those is quicker than to compare with all."""
     settings, found = measured.setup.settings, measured.facts.digest
     counted = found.cost and (found.cost.flops, found.cost.bytes, found.cost.items, found.cost.item)
+    is_own = isinstance(found.workload_version, str)  # versions of a user's model may be compared
+    work = () if is_own else (found.workload_version, counted)
     hardware = _fingerprint(replace(measured.setup.machine, memory_bytes=0))
     how = settings.threads, settings.allocator, settings.isolation
-    return hardware, *how, found.device_model, found.workload_version, counted, found.timer
+    return hardware, *how, found.device_model, work, found.timer
 
 
 def _memory_band(machine: Machine) -> int:

@@ -121,7 +121,7 @@ def session_cases(sessions: Sequence[Digest], new: Digest, *, strict: bool) -> d
 def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metric) -> BaselineMatch:
     """`new` with the sessions of `sides` that can be compared with it."""
     working = [(each, each.bars + case_bars(each.side, new)) for each in sides if each.side.rounds]
-    alike = [each for each, bars in working if not bars]
+    alike = _of_newest_work([each for each, bars in working if not bars])
     settled = [each for each in alike if _counts(each.side, metric)]
     needed = 1 if metric.name in ONCE else LEAST_PROCESSES
     days = _by_day(settled, metric, needed)
@@ -146,6 +146,11 @@ def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metr
         verdict=verdict,
         reason=reason,
     )
+
+
+def _of_newest_work(alike: SessionCases) -> SessionCases:
+    """The sessions of the version of the work that was accepted last: a user's model may have had others."""
+    return [each for each in alike if each.side.workload_version == alike[-1].side.workload_version]
 
 
 def _counts(side: CaseDigest, metric: Metric) -> bool:
@@ -185,7 +190,7 @@ def _reference(ref: CaseDigest) -> tuple[Verdict, str] | None:
 
     Code that has no such case, since it was added later, is not broken: the case is new.
     """
-    added = ref.skipped_for_partner or ref.status is Status.UNSUPPORTED
+    added = ref.skipped_for_partner or ref.status in (Status.UNSUPPORTED, Status.INCOMPARABLE)
     cause = ref.failure or ("" if added else ref.absent)
     return (Verdict.INCOMPARABLE, f"the baseline's code: {cause}") if cause else None
 

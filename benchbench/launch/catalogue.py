@@ -42,6 +42,8 @@ MISSPELT = 0.85  # of `get_close_matches`: one letter of four is missing
 WorkloadKind = type[Workload] | UserWorkload | OwnModel  # before parameters are chosen
 SizedWorkload = Workload | UserWorkloadSize | OwnModelSize  # at given ones
 _models: dict[str, OwnModel] = {}  # that this process has had described, by name
+# Those of other revisions, by the code that a side has checked out; or what is wrong with a file.
+_models_of: dict[UserCode, Mapping[str, OwnModel | UsageError]] = {}
 
 
 class UserCatalogue:
@@ -93,7 +95,7 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
 
     `code`: where the user's are; by default what accelbench.toml and the environment say.
     """
-    if model := _models.get(name):
+    if model := _model_named(name, code):
         return model
     if shipped := registry.find_class(WORKLOADS, name, Workload):  # type: ignore[type-abstract]
         return shipped
@@ -107,10 +109,27 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
     raise UsageError(f"No workload named {name!r}.", suggested(name, [*workload_names(), *_models]))
 
 
-def kind_of(name: str) -> WorkloadKind:
+def _model_named(name: str, code: UserCode | None) -> OwnModel | None:
+    """The user's model of that name, None if there is none. Raises UsageError if only that code lacks it."""
+    if code is None or code not in _models_of:
+        return _models.get(name)
+    model = _models_of[code].get(name)
+    if isinstance(model, UsageError):
+        raise model
+    if model is None and name in _models:
+        raise UsageError(f"No model named {name!r} in that revision.", "A later commit added it.")
+    return model
+
+
+def is_mistaken_model(name: str, code: UserCode) -> bool:
+    """Whether a model of that code cannot be described, since its file has a mistake."""
+    return isinstance(_models_of.get(code, {}).get(name), UsageError)
+
+
+def kind_of(name: str, code: UserCode | None = None) -> WorkloadKind:
     """The workload of a case, which may be of code that calls it by its former name. Raises UsageError."""
     try:
-        return workload_named(name)
+        return workload_named(name, code)
     except UsageError:
         if present := former_names().get(name):
             return workload_named(present)
@@ -174,6 +193,16 @@ def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def with_models_of(code: UserCode, models: Mapping[str, OwnModel | UsageError]) -> Iterator[None]:
+    """Other code has these models, or mistakes in their files, in place of those described before."""
+    _models_of[code] = models
+    try:
+        yield
+    finally:
+        del _models_of[code]
+
+
 def models_of(specs: Sequence[ModelSpec]) -> list[str] | None:
     """The names of these models, and of their training steps, if all of them are described."""
     asked = {*map(with_kind, specs)}
@@ -188,9 +217,9 @@ def models_in(names: Iterable[str]) -> dict[str, str]:
     return {name: own.relative(_models[name].spec) for name in names if name in _models}
 
 
-def work_version(name: str, params: Mapping[str, Scalar]) -> int | str:
+def work_version(name: str, params: Mapping[str, Scalar], code: UserCode | None = None) -> int | str:
     """What tells the work of that name from other work of equal parameters. Raises UsageError."""
-    kind = workload_named(name)
+    kind = workload_named(name, code)
     return kind(**params).work_version if isinstance(kind, OwnModel) else kind.version
 
 
@@ -234,7 +263,7 @@ def _state(code: UserCode) -> Iterator[tuple[str, int, int]]:
         yield str(path), found.st_mtime_ns, found.st_size
 
 
-@lru_cache(maxsize=2)  # both sides of a comparison
+@lru_cache(maxsize=3)  # of here, and of both sides of a comparison
 def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
     """`_state`: whatever tells that what was read before must be read again."""
     folders = tuple(map(Path, code.workloads))

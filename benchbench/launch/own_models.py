@@ -28,7 +28,7 @@ from benchbench.format import quantity, visible
 from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
-from benchbench.model.measurement import Cost
+from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.own import (
     JAX,
     KERAS,
@@ -70,7 +70,17 @@ class _Graph(msgspec.Struct):
     floats: int
     other_bytes: int
     takes_images: bool
+    takes: list[str]
+    gives: list[str]
+    data: str = ""
     dtype: str = ""  # that its floats have, where it has them in a file
+
+    @property
+    def facts(self) -> ModelFacts:
+        """The interface of the model, and its size."""
+        return ModelFacts(
+            inputs=tuple(self.takes), outputs=tuple(self.gives), parameters=self.parameters, data=self.data
+        )
 
 
 class _Described(msgspec.Struct):
@@ -99,6 +109,7 @@ class OwnModelSize:
     floats: int  # in all tensors that a step must move: parameters, inputs, outputs
     other_bytes: int  # of those that are no floats
     work_version: str
+    facts: ModelFacts | None = None  # None: it cannot be described at these sizes
     file_dtype: str = ""
     trains: bool = False
     multiplications_saved: float | None = None  # nobody counted the convolutions
@@ -225,6 +236,7 @@ class OwnModel:
             floats=facts.graph.floats,
             other_bytes=facts.graph.other_bytes,
             work_version=_version(self.spec, facts.graph),
+            facts=facts.graph.facts,
             file_dtype=facts.graph.dtype,
             trains=self.spec.trains,
         )

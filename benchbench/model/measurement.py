@@ -28,6 +28,19 @@ CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a funct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """The interface of a user's model, by which its versions are compared, and its size.
+
+    Arrays are in order, as `float32[64,512]`.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameters: int
+    data: str = ""  # a digest of what else decides its numbers: a file of inputs, weights as they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """A peak in bytes, or None and the reason. With both, the reason is what else is in it."""
 
@@ -138,6 +151,7 @@ class Measurement:
     # Of a step's parts, each timed alone: seconds a step in each block.
     parts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
     layout: str = ""  # of images in memory, `NHWC` or `NCHW`; "" without images, or of before it was kept
+    model: ModelFacts | None = None  # of a user's model; None: of a workload, or of before it was kept
 
     @cached_property  # as the next: every metric and note asks for them, and they are slow over many blocks
     def steps_s(self) -> tuple[float, ...]:

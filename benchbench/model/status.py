@@ -35,4 +35,5 @@ class Status(StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     INTERRUPTED = "interrupted"
+    INCOMPARABLE = "incomparable"  # not measured: the two sides take or give other arrays
     LOST = "lost"  # its machine or its device was lost before the last of its rounds

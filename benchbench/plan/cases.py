@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from benchbench.backends.base import Backend
 from benchbench.errors import UsageError, unknown
 from benchbench.format import size
 from benchbench.launch.catalogue import WorkloadKind, workload_at
 from benchbench.launch.own_models import OwnModel
+from benchbench.launch.project import UserCode
 from benchbench.model.case import Case, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
 from benchbench.model.placement import Placement
 from benchbench.model.status import Status
-from benchbench.plan.costs import footprint_bytes, instance
+from benchbench.plan.costs import footprint_bytes, sized
 from benchbench.plan.devices import (
     Obstacle,
     backend_of,
@@ -43,10 +44,14 @@ MARGIN = 8  # times the memory: what a case may need and is still tried
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be measured, and what was asked for and will not be."""
+    """What will be measured, and what was asked for and will not be.
+
+    `pinned`: case id → the parameters that a suite or a user chose; the others are at their defaults.
+    """
 
     cases: tuple[Case, ...]
     left_out: tuple[LeftOut, ...]
+    pinned: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Sequence[Probe]) -> Plan:
@@ -57,9 +62,11 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
     _check_count(entries, selection, [device for _, device, _ in places])
     cases: dict[str, Case] = {}
     left_out: dict[str, LeftOut] = {}
+    pinned: dict[str, frozenset[str]] = {}
     for probe, device, absent in places:
         for suite, entry in entries:
-            for case, obstacle in _unfold(suite, entry, probe, (device, absent), selection):
+            for case, chosen, obstacle in _unfold(suite, entry, probe, (device, absent), selection):
+                pinned.setdefault(case.id, chosen)
                 if obstacle:
                     left_out.setdefault(
                         case.id, LeftOut(case=case, status=obstacle.status, reason=obstacle.reason)
@@ -69,7 +76,7 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
     names = dict.fromkeys(entry.workload for _, entry in entries)
     positions = {name: position for position, name in enumerate(names)}
     ordered = sorted(cases.values(), key=lambda case: positions[case.workload])
-    return Plan(tuple(ordered), tuple(left_out.values()))
+    return Plan(tuple(ordered), tuple(left_out.values()), pinned)
 
 
 def _told(probes: Sequence[Probe], named: Sequence[str]) -> Sequence[Probe]:
@@ -116,12 +123,15 @@ def fitting(chosen: Plan, memory_bytes: int) -> Plan:
             left_out.append(LeftOut(case=case, status=obstacle.status, reason=obstacle.reason))
         else:
             cases.append(case)
-    return Plan(tuple(cases), tuple(left_out))
+    return replace(chosen, cases=tuple(cases), left_out=tuple(left_out))
 
 
-def too_large(case: Case, memory_bytes: int) -> Obstacle | None:
-    """Why no machine with this memory can hold the case; None if one may. 0: memory unknown."""
-    needed = footprint_bytes(case)
+def too_large(case: Case, memory_bytes: int, code: UserCode | None = None) -> Obstacle | None:
+    """Why no machine with this memory can hold the case; None if one may. 0: memory unknown.
+
+    `code`: where the user's workloads are, as in `catalogue.workload_named`.
+    """
+    needed = footprint_bytes(case, code)
     if needed <= (MARGIN * memory_bytes or math.inf):
         return None
     message = f"its arrays need {size(needed)}, and this machine has {size(memory_bytes)} of memory"
@@ -143,7 +153,7 @@ def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
 
 def _unfold(
     suite: str, entry: Entry, probe: Probe, chosen: tuple[Device, Obstacle | None], selection: Selection
-) -> Iterator[tuple[Case, Obstacle | None]]:
+) -> Iterator[tuple[Case, frozenset[str], Obstacle | None]]:
     """`chosen`: the device of worlds that name none."""
     if entry.backend and probe.target.backend not in entry.backend:
         return
@@ -165,8 +175,11 @@ def _cases_on(
     entry: Entry,
     probe: Probe,
     selection: Selection,
-) -> Iterator[tuple[Case, Obstacle | None]]:
-    """The cases on one device, each with the reason why it cannot run; `placed`: the worlds it is part of."""
+) -> Iterator[tuple[Case, frozenset[str], Obstacle | None]]:
+    """The cases on one device, each with its pinned parameters and the reason why it cannot run.
+
+    `placed`: the worlds it is part of.
+    """
     workload, (device, absent) = entry_workload(entry), place
     backend = backend_of(probe)
     usual = list(backend.modes[:1])
@@ -196,6 +209,7 @@ def _cases_on(
         lossless = _lossless(backend, mode) if not selection.takes_lossy else None
         yield (
             case,
+            frozenset(point),
             absent or unsupported(case, workload, probe, device, launched=selection.launched) or lossless,
         )
 
@@ -252,7 +266,7 @@ def unsupported(
         return Obstacle(Status.UNSUPPORTED, reason)
     if device.device_class is DeviceClass.CPU and workload.refused_on_cpu:
         return Obstacle(Status.UNSUPPORTED, workload.refused_on_cpu)
-    work = instance(case)
+    work = sized(workload, case)
     if work.backward_passes > 1 and (reason := backend.single_backward_modes.get(case.mode, "")):
         return Obstacle(Status.UNSUPPORTED, reason)
     if reason := work.refuses(case.computes_in):

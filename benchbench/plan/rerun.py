@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -109,12 +109,16 @@ def why_not(case: Case, probe: Probe, code: UserCode | None = None) -> Obstacle 
         return Obstacle(Status.UNSUPPORTED, str(error))
 
 
-def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
+def altered(
+    case: Case, variant: Variant, probes: Sequence[Probe], pinned: Collection[str] | None = None
+) -> Case:
     """The case with what `variant` changes.
 
     Under another backend it takes the mode of the same name, or for a usual mode that backend's usual one.
+    `pinned`: the parameters that keep their values, None: all. Others take the variant's own defaults.
     """
     case, probe = _as_named_in(variant.code, case), _probe_for(case, variant, probes)
+    case = case if pinned is None else _at_defaults_of(variant.code, case, pinned)
     want = variant.device or case.device
     named = devices_named(probe, want) if probe.status == "ready" else []
     return replace(
@@ -137,6 +141,15 @@ def _as_named_in(code: UserCode | None, case: Case) -> Case:
     if code is None or not case.formerly or _has(code, case.workload) or not _has(code, case.formerly):
         return case
     return replace(case, workload=case.formerly, formerly="")
+
+
+def _at_defaults_of(code: UserCode | None, case: Case, pinned: Collection[str]) -> Case:
+    """The case at the defaults that its workload has in that code, but for the pinned parameters."""
+    chosen = {name: value for name, value in case.params.items() if name in pinned}
+    with suppress(UsageError):  # what is wrong is told where the case is planned
+        kind = catalogue.workload_named(case.workload, code)
+        return case if isinstance(kind, type) else replace(case, params=kind(**chosen).params)
+    return case
 
 
 def _has(code: UserCode, workload: str) -> bool:

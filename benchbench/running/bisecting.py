@@ -10,17 +10,17 @@ import math
 import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchbench.analyse.digest import SETTLED
+from benchbench.analyse.digest import SETTLED, CaseDigest, work_bars, work_change, work_of
 from benchbench.analyse.doubts import doubt
 from benchbench.analyse.metrics import Metric
 from benchbench.environments import interpreters
 from benchbench.environments.build import BuildPlan, build_environment, build_request
 from benchbench.environments.targets import absolute_interpreters, targets
-from benchbench.errors import CannotBuild, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.errors import CannotBuild, NotComparable, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.format import count_of, size
 from benchbench.judging.bisection import (
     Next,
@@ -35,18 +35,19 @@ from benchbench.judging.bisection import (
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, user_code
 from benchbench.machine.environment import machine, same_hardware
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Scalar
 from benchbench.model.device import Probe, Target
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.plan.cases import Plan, fitting, plan, too_large
+from benchbench.plan.costs import planned_work
 from benchbench.plan.devices import check_devices, devices_asked
 from benchbench.plan.rerun import Variant, altered, why_not
 from benchbench.plan.revision import checked_out
 from benchbench.plan.versions import Version
-from benchbench.running.measure import Team, models_described, ready, staffed
+from benchbench.running.measure import SIZES, Team, models_described, models_of_revision, ready, staffed
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import WAYS, Recorder, keep_profiles, run_head
 from benchbench.running.request import Request, request, with_project
@@ -106,6 +107,7 @@ class Bisection:
     """What came of it. `case` as the good version has it; `runs`: version by number → ids of its runs.
 
     `skipped`: version by number → why it cannot be measured. `disturbed`: pairs beside which others computed.
+    `work`: what the step's version changed in what is computed.
     """
 
     id: str
@@ -121,6 +123,7 @@ class Bisection:
     frameworks: Mapping[int, str] = field(default_factory=dict)
     disturbed: int = 0
     profiled: bool = False
+    work: str = ""
 
 
 def bisect_versions(asked: BisectOptions, results: Path, observer: BisectObserver) -> Bisection:
@@ -156,6 +159,10 @@ def is_missing(target: str, pythons: Iterable[str]) -> bool:
 
 class _Unmeasured(Exception):
     """A version cannot be measured; the message says why."""
+
+
+class _OtherWork(_Unmeasured):
+    """A version computes what cannot be compared with the good version's work."""
 
 
 class _Side:
@@ -221,6 +228,7 @@ class _Row:
         self.id = asked.resume or new_id()
         self.plan: Plan | None = None  # of the good version
         self.frameworks: dict[int, str] = {}
+        self._works: dict[str, CaseDigest | None] = {}  # of the good version, by case id
 
     def known_targets(self) -> list[Target]:
         """The targets of the ends, as far as they need not be built."""
@@ -250,17 +258,24 @@ class _Row:
     def _opened(self, number: int, cases: Sequence[Case]) -> _Side:
         version = self.asked.versions[number]
         code = self._code_of(version)
-        team = Team(targets=self._targets_of(version), settings=self.terms.settings, code=code)
-        heard = self._observer if not self._sides else RunObserver()  # what is wrong is the same for all
-        (pool,) = self._stack.enter_context(staffed([team], heard))
-        self._observer.stage(f"looking for the devices of {version.label}")
-        probes = pool.probe()
-        self.frameworks[number] = ", ".join(
-            f"{each.target.name} {each.version}" for each in probes if each.version
+        targets = self._targets_of(version)
+        described = (
+            models_of_revision(code, targets, self.terms.settings, self._observer)
+            if version.revision
+            else nullcontext(code)
         )
-        if self.plan is None:
-            cases = self._planned(probes)
-        here = self._cases_of(version, code, cases, probes)
+        with described as code:
+            team = Team(targets=targets, settings=self.terms.settings, code=code)
+            heard = self._observer if not self._sides else RunObserver()  # what is wrong is the same for all
+            (pool,) = self._stack.enter_context(staffed([team], heard))
+            self._observer.stage(f"looking for the devices of {version.label}")
+            probes = pool.probe()
+            self.frameworks[number] = ", ".join(
+                f"{each.target.name} {each.version}" for each in probes if each.version
+            )
+            if self.plan is None:
+                cases = self._planned(version, code, probes)
+            here = self._cases_of(version, code, cases, probes)
         tags = {**self.terms.tags, BISECT: self.id, VERSION: version.label}
         tags |= {COMMIT: version.revision} if version.revision else {}
         own = replace(self.terms, policy=of_rounds(self.terms.policy, 1), seed=self._seed, tags=tags)
@@ -297,32 +312,53 @@ class _Row:
         if found.health != "ready":
             raise _Unmeasured(f"{name} is built, but cannot be used: {found.reason}")
 
-    def _planned(self, probes: Sequence[Probe]) -> Sequence[Case]:
+    def _planned(self, good: Version, code: UserCode, probes: Sequence[Probe]) -> Sequence[Case]:
+        """The cases of the good version, at its own defaults."""
         check_devices(devices_asked(self.terms.entries, self.terms.selection.devices), probes)
         chosen = plan(self.terms.entries, self.terms.selection, probes)
-        self.plan = fitting(chosen, machine().memory_bytes)
+        variant = _variant(good, code, probes)
+        pairs = [(case, altered(case, variant, probes, chosen.pinned[case.id])) for case in chosen.cases]
+        own = replace(
+            chosen,
+            cases=tuple(case for _, case in pairs),
+            pinned={case.id: chosen.pinned[planned.id] for planned, case in pairs},
+        )
+        self.plan = fitting(own, machine().memory_bytes)
         return self.plan.cases
 
     def _cases_of(
         self, version: Version, code: UserCode, cases: Sequence[Case], probes: Sequence[Probe]
     ) -> dict[str, Case]:
         """The cases as this version has them, those that it can run. Raises _Unmeasured where it has none."""
-        variant = Variant(text=version.label, target=probes[0].target if version.target else None)
+        variant = _variant(version, code, probes)
+        pinned = self.plan.pinned if self.plan else {}
         found: dict[str, Case] = {}
         reasons: list[str] = []
+        others: list[str] = []
         for case in cases:
-            own = altered(case, variant, probes)
+            own = altered(case, variant, probes, pinned.get(case.id))
             probe = next(each for each in probes if each.target.name == own.target)
-            obstacle = why_not(own, probe, code) or too_large(own, machine().memory_bytes)
+            obstacle = why_not(own, probe, code) or too_large(own, machine().memory_bytes, code)
             if obstacle:
                 reasons.append(obstacle.reason)
+                continue
+            work = planned_work(own, code)
+            good = self._works.setdefault(case.id, work)
+            if bars := work_bars(good, work) if good and work else []:
+                others.append(f"other work: {'; '.join(bars)}")
             else:
                 found[case.id] = own
+        if others and not found:
+            raise _OtherWork(others[0])
         if not found:
             faulty = [each.reason for each in probes if each.status != "ready"]
             left_out = [each.reason for each in self.plan.left_out] if self.plan else []
             raise _Unmeasured(next(iter([*reasons, *faulty, *left_out]), "it has no such case"))
         return found
+
+
+def _variant(version: Version, code: UserCode, probes: Sequence[Probe]) -> Variant:
+    return Variant(text=version.label, target=probes[0].target if version.target else None, code=code)
 
 
 class _Search:
@@ -334,6 +370,7 @@ class _Search:
         self._skipped: dict[int, str] = {}
         self._number = 0
         self._disturbed: dict[str, int] = {}  # by the same: pairs
+        self._measured: dict[tuple[int, str], Record] = {}  # the last record of a version, by the same
         self._earlier = _earlier_runs(row) if row.asked.resume else []
         self._cases: list[Case] = []
         self.rules = SearchRules(versions=len(self._asked.versions))
@@ -348,6 +385,9 @@ class _Search:
         except _Unmeasured as error:
             number = last if 0 in self._row.sides else 0
             label = self._asked.versions[number].label
+            if isinstance(error, _OtherWork):
+                hint = f"Search a range whose versions have equal inputs and outputs, or set sizes: {SIZES}"
+                raise NotComparable(f"{label} cannot be compared: {error}.", hint) from error
             raise NothingToMeasure(f"{label} cannot be measured: {error}", WAYS) from error
         self._cases = [case for case in self._cases if case.id in good.cases and case.id in bad.cases]
         if not self._cases:
@@ -390,6 +430,7 @@ class _Search:
             frameworks=self._row.frameworks,
             disturbed=self._disturbed.get(case.id, 0),
             profiled=profiled,
+            work=self._work_change(wanted, case),
         )
 
     def _measured_ends(self) -> list[EndsOfCase]:
@@ -464,6 +505,7 @@ class _Search:
 
     def _keep(self, wanted: Next, case: Case, made: Mapping[int, Record], *, skips: bool) -> float | None:
         change, reasons = _change(made[wanted.version], made[wanted.beside], self._asked.metric)
+        self._measured |= {(number, case.id): record for number, record in made.items() if change is not None}
         if skips:
             for place, reason in zip((wanted.version, wanted.beside), reasons, strict=True):
                 if reason:
@@ -479,6 +521,14 @@ class _Search:
     def _skip(self, number: int, reason: str) -> None:
         self._skipped[number] = reason
         self._observer.note(f"{self._asked.versions[number].label} cannot be measured: {reason}")
+
+    def _work_change(self, found: SearchResult, case: Case) -> str:
+        """What changed in the work between the version that is named and its predecessor."""
+        if found.end is not SearchEnd.NAMED or found.span is None:
+            return ""
+        both = [self._measured.get((number, case.id)) for number in (found.span.first - 1, found.span.last)]
+        ref, new = (record and work_of(record) for record in both)
+        return work_change(ref, new) if ref and new else ""
 
     def _profile(self, found: SearchResult | Next, case: Case) -> bool:
         """Profile the version that is named and its predecessor; whether both have a profile to compare."""
@@ -523,10 +573,10 @@ class _Search:
             if not same_hardware(run.info.machine, here):
                 raise UsageError(f"The run {folder.name} is of another machine.", "Begin the bisection anew.")
             place = self._place(run)
-            names = {self._id_in(case, place): case.id for case in self._cases}
             for record in run.records:
-                if record.case.id in names:
-                    made.setdefault((record.round, names[record.case.id]), {})[place] = record
+                for case in self._cases:
+                    if self._is_of(record.case, case, place):
+                        made.setdefault((record.round, case.id), {})[place] = record
                 self._number = max(self._number, record.round + 1)
         for (_, name), both in sorted(made.items(), key=lambda each: each[0]):
             if len(both) == 2:
@@ -537,9 +587,15 @@ class _Search:
         if made:
             self._observer.note(f"{count_of(len(made), 'pair')} of this bisection exist already")
 
-    def _id_in(self, case: Case, number: int) -> str:
-        target = self._asked.versions[number].target
-        return replace(case, target=target).id if target else case.id
+    def _is_of(self, stored: Case, case: Case, number: int) -> bool:
+        """Whether a stored case is the one of the good version, but for the version's own defaults."""
+        target = self._asked.versions[number].target or case.target
+        pinned = self._row.plan.pinned[case.id] if self._row.plan else frozenset()
+
+        def known(of: Case) -> dict[str, Scalar]:
+            return {name: value for name, value in of.params.items() if name in pinned}
+
+        return replace(stored, params=known(stored)).id == replace(case, params=known(case), target=target).id
 
 
 def _most_telling(ends: Sequence[EndsOfCase]) -> str:
@@ -562,19 +618,9 @@ def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | No
         reasons.append("" if usable else f"it has no {metric.name}: {found.reason or found.value}")
     if values[0] is None or values[1] is None:
         return None, (reasons[0], reasons[1])
-    if other := _other_work(version.outcome, beside.outcome):
-        return None, (other, "")
+    if bars := work_bars(work_of(beside), work_of(version)):
+        return None, (f"other work: {'; '.join(bars)}", "")
     return math.log(values[0]) - math.log(values[1]), ("", "")
-
-
-def _other_work(version: Measurement | Failure, beside: Measurement | Failure) -> str:
-    """Why a version computes other work than the one beside it, if so: then no step is the code's."""
-    assert isinstance(version, Measurement)
-    assert isinstance(beside, Measurement)
-    if version.workload_version != beside.workload_version:
-        return f"other work: its version is {version.workload_version}, {beside.workload_version} before"
-    counts = [(each.cost.flops, each.cost.items) for each in (version, beside)]
-    return "other work: its counted cost differs" if counts[0] != counts[1] else ""
 
 
 def _is_disturbed(record: Record) -> bool:

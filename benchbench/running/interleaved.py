@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
+from benchbench.analyse.digest import changed_params, work_bars
 from benchbench.environments.targets import absolute_interpreters, targets
+from benchbench.errors import NotComparable
 from benchbench.launch import catalogue
 from benchbench.launch.project import user_code
 from benchbench.machine.environment import machine
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
-from benchbench.model.run import Partner, Run, RunInfo
+from benchbench.model.run import Partner, Run, RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan, too_large
+from benchbench.plan.costs import planned_work
 from benchbench.plan.devices import Obstacle, check_devices, devices_asked
 from benchbench.plan.rerun import Variant, altered, targets_of_variants, why_not
 from benchbench.plan.revision import checked_out
-from benchbench.running.measure import Bench, Team, measuring, models_described, targets_of
+from benchbench.running.measure import (
+    SIZES,
+    Bench,
+    Team,
+    measuring,
+    models_described,
+    models_of_revision,
+    targets_of,
+)
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import run_head
 from benchbench.running.request import Request, Terms, request, with_project
@@ -30,6 +42,7 @@ from benchbench.store.naming import COMMIT
 
 Pair = tuple[Case, Case]
 RunPair = tuple[RunInfo, RunInfo]
+Pinned = Mapping[str, Collection[str]]  # case id → parameters
 
 
 def measure_sides(
@@ -56,6 +69,9 @@ def _measured(
     of_sides = targets_of_variants(sides, chosen, pythons)
     with _measuring(sides, of_sides, asked, results, observer) as (own, bench):
         infos = plan_sides(bench.probe(), asked, own)
+        for line in changed_defaults(infos):
+            observer.note(line)
+        check_comparable(infos)
         bench.record(infos)
     return _stored(infos, results)
 
@@ -67,12 +83,17 @@ def measure_cases_on(
     pythons: Mapping[str, str],
     results: Path,
     observer: RunObserver,
+    pinned: Pinned = MappingProxyType({}),
 ) -> tuple[Run, Run]:
-    """The same for cases planned before; the second side is what measured them then. `pythons`: as typed."""
+    """The same for cases planned before; the second side is what measured them then. `pythons`: as typed.
+
+    `pinned`: case id → the parameters that the first side has the same values of; without it all.
+    """
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
     with _measuring(sides, (there, here), terms, results, observer) as (own, bench):
-        infos = heads(cases, bench.probe(), terms, own)
+        infos = heads(cases, bench.probe(), terms, own, pinned)
+        check_comparable(infos)
         bench.record(infos)
     return _stored(infos, results)
 
@@ -87,7 +108,10 @@ def _measuring(
 ) -> Iterator[tuple[list[Variant], Bench]]:
     """The sides with their code, and a pool of each with its interpreters and settings."""
     with ExitStack() as stack:
-        own = [stack.enter_context(_with_code(side)) for side in sides]
+        own = [
+            stack.enter_context(_with_code(side, there, terms.settings, observer))
+            for side, there in zip(sides, chosen, strict=True)
+        ]
         teams = [
             Team(targets=there, settings=side.applied(terms.settings), code=side.code)
             for side, there in zip(own, chosen, strict=True)
@@ -96,14 +120,19 @@ def _measuring(
 
 
 @contextmanager
-def _with_code(side: Variant) -> Iterator[Variant]:
-    """Yield the side with the user's code at its revision checked out, if it names one."""
+def _with_code(
+    side: Variant, targets: Sequence[Target], settings: Settings, observer: RunObserver
+) -> Iterator[Variant]:
+    """Yield the side with the user's code at its revision checked out and described, if it names one."""
     code = user_code()
     if not side.revision:
         yield dataclasses.replace(side, code=code)
         return
-    with checked_out(side.revision, code) as moved:
-        yield dataclasses.replace(side, code=moved)
+    with (
+        checked_out(side.revision, code) as moved,
+        models_of_revision(moved, targets, settings, observer) as described,
+    ):
+        yield dataclasses.replace(side, code=described)
 
 
 def _stored(infos: RunPair, results: Path) -> tuple[Run, Run]:
@@ -119,14 +148,21 @@ def plan_sides(probes: Sequence[Sequence[Probe]], asked: Request, variants: Sequ
     check_devices(devices_asked(asked.entries, asked.selection.devices), probes[0])
     chosen = plan(asked.entries, asked.selection, probes[0])
     cases = [*chosen.cases, *(each.case for each in chosen.left_out)]
-    return heads(cases, probes, asked, variants)
+    return heads(cases, probes, asked, variants, chosen.pinned)
 
 
 def heads(
-    cases: Sequence[Case], probes: Sequence[Sequence[Probe]], terms: Terms, variants: Sequence[Variant]
+    cases: Sequence[Case],
+    probes: Sequence[Sequence[Probe]],
+    terms: Terms,
+    variants: Sequence[Variant],
+    pinned: Pinned = MappingProxyType({}),
 ) -> RunPair:
-    """The heads for cases planned before. A pair of which one side cannot run is left out of both runs."""
-    judged = _judged(_pairs(cases, probes, variants), probes, variants)
+    """The heads for cases planned before. A pair of which one side cannot run is left out of both runs.
+
+    `pinned`: as in `Plan`; the parameters of a case without it are all pinned.
+    """
+    judged = _judged(_pairs(cases, probes, variants, pinned), probes, variants)
     infos: list[RunInfo] = []
     for side, variant in enumerate(variants):
         left_out = tuple(_left_out(pair, obstacles, side) for pair, obstacles in judged if any(obstacles))
@@ -152,14 +188,40 @@ def heads(
     )
 
 
+def changed_defaults(infos: RunPair) -> list[str]:
+    """A line for each workload whose sides differ in defaults: `model: defaults differ: depth 6 → 8`."""
+    pairs = zip(*(info.plan for info in infos), strict=True)
+    found = ((new.workload, changed_params(ref.params, new.params)) for ref, new in pairs)
+    return list(
+        dict.fromkeys(f"{name}: defaults differ: {', '.join(sizes)}" for name, sizes in found if sizes)
+    )
+
+
+def check_comparable(infos: RunPair) -> None:
+    """Raise NotComparable if nothing is left to measure since the sides of each case cannot be compared."""
+    reasons = [out for out in infos[0].left_out if out.status is Status.INCOMPARABLE]
+    if reasons and not infos[0].plan:
+        first = reasons[0]
+        raise NotComparable(
+            f"{first.case.workload}: the two versions cannot be compared: {first.reason}.",
+            f"Times are compared for equal inputs and outputs: {SIZES}",
+        )
+
+
 def _pairs(
-    cases: Sequence[Case], probes: Sequence[Sequence[Probe]], variants: Sequence[Variant]
+    cases: Sequence[Case],
+    probes: Sequence[Sequence[Probe]],
+    variants: Sequence[Variant],
+    pinned: Pinned,
 ) -> list[Pair]:
     """The two sides of each case. Where a variant makes two cases the same, only the first is kept."""
     pairs: dict[str, Pair] = {}
     taken: set[str] = set()
     for case in cases:
-        a, b = (altered(case, variant, probed) for variant, probed in zip(variants, probes, strict=True))
+        a, b = (
+            altered(case, variant, probed, pinned.get(case.id))
+            for variant, probed in zip(variants, probes, strict=True)
+        )
         if a.id not in pairs and b.id not in taken:
             pairs[a.id] = a, b
             taken.add(b.id)
@@ -169,16 +231,30 @@ def _pairs(
 def _judged(
     pairs: Sequence[Pair], probes: Sequence[Sequence[Probe]], variants: Sequence[Variant]
 ) -> list[tuple[Pair, tuple[Obstacle | None, ...]]]:
-    """Each pair, and why a side cannot run."""
-    return [(pair, tuple(map(_why_not, pair, probes, variants))) for pair in pairs]
+    """Each pair, and why a side cannot run, or why the two cannot be compared."""
+    judged: list[tuple[Pair, tuple[Obstacle | None, ...]]] = []
+    for pair in pairs:
+        obstacles = tuple(map(_why_not, pair, probes, variants))
+        judged.append((pair, obstacles if any(obstacles) else (_why_incomparable(pair, variants), None)))
+    return judged
+
+
+def _why_incomparable(pair: Pair, variants: Sequence[Variant]) -> Obstacle | None:
+    """Why two versions of a work cannot be compared, if so: it is known before either is measured."""
+    ref, new = (planned_work(case, variant.code) for case, variant in zip(pair, variants, strict=True))
+    bars = work_bars(ref, new) if ref and new else []
+    return Obstacle(Status.INCOMPARABLE, "; ".join(bars)) if bars else None
 
 
 def _why_not(case: Case, probes: Sequence[Probe], variant: Variant) -> Obstacle | None:
     """Why a side cannot run the case, if so; a mistake in the user's file is found when it is measured."""
-    if variant.code and catalogue.user_catalogue(variant.code).mistake(case.workload):
+    if variant.code and (
+        catalogue.is_mistaken_model(case.workload, variant.code)
+        or catalogue.user_catalogue(variant.code).mistake(case.workload)
+    ):
         return None
     probe = next(probe for probe in probes if probe.target.name == case.target)
-    return why_not(case, probe, variant.code) or too_large(case, machine().memory_bytes)
+    return why_not(case, probe, variant.code) or too_large(case, machine().memory_bytes, variant.code)
 
 
 def _left_out(pair: Pair, obstacles: Sequence[Obstacle | None], side: int) -> LeftOut:

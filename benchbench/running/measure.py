@@ -36,6 +36,7 @@ from benchbench.machine.environment import cache_folder, limits, usable_threads
 from benchbench.machine.kernel import read_text
 from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since, watch_neighbours
 from benchbench.machine.variables import unused_variables, worker_environment
+from benchbench.model import own
 from benchbench.model.case import Case, Scalar
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import Call
@@ -59,6 +60,7 @@ MARKED = "cases it disturbs will be marked contended"
 WAITING = "; --wait-for-idle 10m waits until it is over"
 BOOT = "proc/sys/kernel/random/boot_id"
 MARK = ".measuring"
+SIZES = "-p batch=64 sets one in every version."  # a hint if versions of a work take or give other arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,14 +251,8 @@ def models_described(options: MeasureOptions, observer: RunObserver) -> Iterator
         return
     for spec in specs:
         own_models.remember(spec)
-    with ExitStack() as pools:
-
-        @cache
-        def ask_of(kind: str) -> own_models.Ask:
-            able = request.targets_of_kind(options, kind)
-            pool = pools.enter_context(WorkerPool(able, request.settings(options), sys.executable))
-            return partial(pool.ask_plain, target=pool.first_ready(), fork=False)
-
+    chosen = request.requested_targets(request.with_project(options))
+    with _describers(chosen, request.settings(options)) as ask_of:
         observer.stage(f"importing {', '.join(spec.text for spec in specs)}")
         models = own_models.describe(specs, catalogue.workload_names(), ask_of)
         for model in models.values():
@@ -264,6 +260,52 @@ def models_described(options: MeasureOptions, observer: RunObserver) -> Iterator
                 observer.note(line)
         with catalogue.with_models(models):
             yield list(models)
+
+
+@contextmanager
+def _describers(
+    chosen: Sequence[Target], settings: Settings, code: UserCode | None = None
+) -> Iterator[Callable[[str], own_models.Ask]]:
+    """A function of a kind of model: what asks a worker that takes such models; started when it is needed."""
+    with ExitStack() as pools:
+
+        @cache
+        def ask_of(kind: str) -> own_models.Ask:
+            able = request.targets_of_kind(chosen, kind)
+            pool = pools.enter_context(WorkerPool(able, settings, sys.executable, code))
+            return partial(pool.ask_plain, target=pool.first_ready(), fork=False)
+
+        yield ask_of
+
+
+@contextmanager
+def models_of_revision(
+    code: UserCode, chosen: Sequence[Target], settings: Settings, observer: RunObserver
+) -> Iterator[UserCode]:
+    """Describe the user's models as a checked-out revision has them, with sizes and defaults of its own.
+
+    Yields the code with what is known of them. A model that the revision lacks is missing from it; a mistake
+    in a model's file is told where the model is measured.
+    """
+    specs = own.from_text(code.models)
+    found: dict[str, OwnModel | UsageError] = {}
+    with _describers(chosen, settings, code) as ask_of:
+        for name, spec in specs.items():
+            if spec.trains or (spec.file and not os.path.exists(spec.file)):
+                continue
+            steps = (name, f"{name}{own_models.TRAIN}")
+            observer.stage(f"importing {spec.text} of the revision")
+            try:
+                described = own_models.describe([dataclasses.replace(spec, is_quiet=False)], (), ask_of)
+                found |= zip(steps, described.values(), strict=False)
+            except UsageError as error:
+                found |= {step: error for step in steps if step in specs}
+        known = {
+            name: each.spec if isinstance(each, OwnModel) else specs[name] for name, each in found.items()
+        }
+        code = dataclasses.replace(code, models=own.as_text(known) if known else "")
+        with catalogue.with_models_of(code, found):
+            yield code
 
 
 def _sizes_of(model: OwnModel, options: MeasureOptions) -> dict[str, list[Scalar]]:

@@ -134,9 +134,8 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
     return choose_targets(options.backends, options.pythons, sys.executable, labelled=labelled)
 
 
-def targets_of_kind(options: MeasureOptions, kind: str) -> list[Target]:
-    """The targets asked for that take such models, else this interpreter's frameworks that do."""
-    chosen = requested_targets(with_project(options))
+def targets_of_kind(chosen: Sequence[Target], kind: str) -> list[Target]:
+    """The targets that take such models, else this interpreter's frameworks that do."""
     able = [target for target in chosen if target.backend in own_engines([kind])]
     return able or choose_targets(own_engines([kind])[:1], {}, sys.executable)
 

@@ -130,6 +130,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
             *notes_of(opened, samples, compiled),
         ),
         workload_version=workload.work_version,
+        model=workload.model_facts,
         window=samples.window,
         batches=samples.batches,
         cleared=case.cache is Cache.COLD,

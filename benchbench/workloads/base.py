@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from benchbench.arrays import AnyArray, Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
-from benchbench.model.measurement import Cost
+from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.workloads.draw import SEED, Draw, generator, rounded
 from benchbench.workloads.program import CONSUMER, OUTPUT, SOURCE, DeviceContext, Feed, Program
@@ -122,6 +122,11 @@ class Workload(ABC):
     def work_version(self) -> int | str:
         """What tells its work from other work of equal parameters: `version`, or a digest of its graph."""
         return self.version
+
+    @property
+    def model_facts(self) -> ModelFacts | None:
+        """The interface and size of a user's model, by which its versions are compared; else None."""
+        return None
 
     @classmethod
     def fields(cls) -> dict[str, Scalar]:

@@ -66,7 +66,10 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
 # An output of that name with no axis: what models of transformers give for labels.
 LOSS_ITSELF: tuple[str, list[int]] = (LOSS, [])
 # Of the graph's facts.
-KEPT = ("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images", "dtype")
+KEPT = (
+    *("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images", "dtype"),
+    *("takes", "gives", "data"),
+)
 
 
 def _thread_count() -> int:

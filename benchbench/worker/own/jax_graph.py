@@ -11,7 +11,7 @@ from typing import Any
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import jax_function
-from benchbench.worker.own.source import ModelMistake
+from benchbench.worker.own.source import ModelMistake, array_type
 
 DIGITS = 8  # of the digest
 
@@ -44,6 +44,8 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "floats": sum(size for size, dtype in sizes if "float" in dtype),
         "other_bytes": sum(size * np.dtype(dtype).itemsize for size, dtype in sizes if "float" not in dtype),
         "outputs": {name: list(each.shape) for name, each in outputs.items()},
+        "takes": [array_type(each.dtype, each.shape) for each in arrays.values()],
+        "gives": [array_type(each.dtype, each.shape) for each in outputs.values()],
         "takes_images": False,
         "integers": [name for name, each in outputs.items() if "float" not in str(each.dtype)],
         "places": {},

@@ -18,7 +18,7 @@ from typing import Any
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import keras_model
-from benchbench.worker.own.source import ModelMistake
+from benchbench.worker.own.source import ModelMistake, array_type
 
 DIGITS = 8  # of the digest
 # Parts of a layer's configuration that say nothing of what it computes in a given dtype.
@@ -56,6 +56,8 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "floats": sum(size for size, dtype in sizes if "float" in dtype),
         "other_bytes": sum(size * np.dtype(dtype).itemsize for size, dtype in sizes if "float" not in dtype),
         "outputs": {name: list(each.shape) for name, each in outputs.items()},
+        "takes": [array_type(each.dtype, each.shape) for each in specs],
+        "gives": [array_type(each.dtype, each.shape) for each in outputs.values()],
         "takes_images": False,  # how they lie is the model's own word
         "integers": [name for name, each in outputs.items() if "float" not in str(each.dtype)],
         "places": {path or "": list(where) for path, where in _places(output)},

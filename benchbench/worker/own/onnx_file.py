@@ -18,7 +18,7 @@ from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec, other_than_file
 from benchbench.worker.own import given_inputs
 from benchbench.worker.own.onnx_floats import is_float, kind_of, save_widened
-from benchbench.worker.own.source import Loaded, ModelMistake, axis_name, shuffled
+from benchbench.worker.own.source import Loaded, ModelMistake, array_type, axis_name, shuffled
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.workloads.base import SEED, DeviceContext, Program
 
@@ -199,6 +199,8 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
         "floats": sum(count for count, kind in moved if is_float(kind)),
         "other_bytes": sum(count * kind.itemsize for count, kind in moved if not is_float(kind)),
         "outputs": {name: shapes[name] for name in names},
+        "takes": [array_type(kinds[name], array.shape) for name, array in arrays.items()],
+        "gives": [array_type(kinds[name], shapes[name] or ()) for name in names],
         "takes_images": False,  # which engines would lay out otherwise
         "integers": [name for name in names if not is_float(kinds[name])],
         "dtype": floats[0] if floats else "",

@@ -55,6 +55,11 @@ class Loaded:
         return {**self.sizes_of_inputs, **self.sizes_of_model}
 
 
+def array_type(dtype: Any, shape: Sequence[int]) -> str:
+    """`float32[64,512]`, of whichever framework the dtype is."""
+    return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Sought:
     """What a file is searched for: models of these `kinds`, classes of a framework; `noun`: one of them."""

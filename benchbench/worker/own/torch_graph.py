@@ -16,7 +16,7 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import torch_module
-from benchbench.worker.own.source import ModelMistake
+from benchbench.worker.own.source import ModelMistake, array_type
 
 # Operators that move or show numbers and compute none: how many there are differs between torch's versions.
 MOVES = frozenset(
@@ -41,6 +41,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
 
     `digest`: of names and shapes of its tensors and of its operators, in order. `outputs`: shapes by name,
     `places`: where each is in what the model gives. `floats`, `other_bytes`: of parameters, inputs, outputs.
+    `takes`, `gives`: the types of its inputs and outputs, in order.
     """
     import torch
 
@@ -68,6 +69,8 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "floats": sum(size for size, dtype in moved if dtype.is_floating_point),
         "other_bytes": sum(size * dtype.itemsize for size, dtype in moved if not dtype.is_floating_point),
         "outputs": {name: list(each.shape) for name, each in outputs.items()},
+        "takes": [array_type(array.dtype, array.shape) for array in arrays.values()],
+        "gives": [array_type(each.dtype, each.shape) for each in outputs.values()],
         "takes_images": any(array.ndim == 4 and array.dtype.kind == "f" for array in arrays.values()),
         "integers": [name for name, each in outputs.items() if not each.is_floating_point()],
         "places": torch_module.places_of_outputs(output),

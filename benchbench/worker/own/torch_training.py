@@ -15,7 +15,7 @@ from benchbench.backends.base import Session
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import torch_graph, torch_module
-from benchbench.worker.own.source import BATCH, ModelMistake, in_folder
+from benchbench.worker.own.source import BATCH, ModelMistake, array_type, in_folder
 from benchbench.worker.own.torch_objective import (
     LOSS,
     OPTIMIZER,
@@ -257,6 +257,8 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": any(
             array.ndim == IMAGE_AXES and array.dtype.kind == "f" for array in inputs.values()
         ),
+        "takes": [array_type(array.dtype, array.shape) for array in arrays.values()],
+        "gives": [LOSS],
         "drops": without_dropout(module),
     }
 

@@ -12,7 +12,7 @@ from benchbench.arrays import AnyArray, Array, Floats, Indices
 from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Scalar
-from benchbench.model.measurement import Cost
+from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.own import KINDS, ModelSpec
 from benchbench.worker.own import given_inputs, torch_graph, torch_module, torch_program
 from benchbench.worker.own.source import BATCH, Loaded
@@ -72,12 +72,22 @@ class OwnWorkload(Workload):
         own = [graph["digest"]]
         own += [f"inputs-{given_inputs.digest(self.spec)}"] if self.spec.input else []
         own += ["as-they-are"] if self.spec.as_they_are else []
-        return {**graph, "digest": "+".join(own)}
+        return {**graph, "digest": "+".join(own), "data": "+".join(own[1:])}
 
     @property
     def work_version(self) -> str:
         """The version of the work, by what it computes: a comment changes nothing, a layer does."""
         return f"{KINDS[self.spec.kind].version}:{self.graph['digest']}"
+
+    @property
+    def model_facts(self) -> ModelFacts:
+        graph = self.graph
+        return ModelFacts(
+            inputs=tuple(graph["takes"]),
+            outputs=tuple(graph["gives"]),
+            parameters=graph["parameters"],
+            data=graph["data"],
+        )
 
     def cost(self, dtype: Dtype) -> Cost:
         """FLOPs as they are counted; bytes of all tensors once, a lower bound."""

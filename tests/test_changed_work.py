@@ -1,0 +1,266 @@
+"""Versions of a work: changed computations and defaults are judged, other inputs and outputs are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.analyse.digest import digest, partnered
+from benchbench.analyse.metrics import METRICS
+from benchbench.documents.comparison import comparison_document
+from benchbench.documents.gate import Gate, check_document
+from benchbench.errors import NotComparable, UsageError
+from benchbench.gate.stages import equal_params
+from benchbench.judging.check import Ending, check_interleaved, decide, exit_code
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.series import trends
+from benchbench.judging.session_cases import GatePolicy
+from benchbench.launch import catalogue, own_models
+from benchbench.launch.own_models import OwnModel
+from benchbench.launch.project import UserCode
+from benchbench.launch.transport import Answer, Message
+from benchbench.model.case import Scalar
+from benchbench.model.measurement import ModelFacts
+from benchbench.model.options import MeasureOptions
+from benchbench.model.own import ModelSpec
+from benchbench.model.run import Partner, Run, RunInfo
+from benchbench.model.status import Status, Verdict
+from benchbench.plan.rerun import Variant
+from benchbench.running.interleaved import changed_defaults, check_comparable, heads, plan_sides
+from benchbench.running.request import request
+from tests.factories import a_case, a_cost, a_left_out, a_probe, a_run, some_rounds
+from tests.rendering import rendered
+
+FACTS = ModelFacts(inputs=("float32[64,512]",), outputs=("float32[64,512]",), parameters=1000)
+BEFORE: dict[str, Any] = {"workload_version": "own:1", "model": FACTS, "cost": a_cost(flops=1000)}
+AFTER: dict[str, Any] = {"workload_version": "own:2", "model": FACTS, "cost": a_cost(flops=1086, bytes=7)}
+WIDER = {**AFTER, "model": replace(FACTS, outputs=("float32[64,1024]",))}
+UNKNOWN = {**BEFORE, "model": None}  # as stored before models had facts
+RULES = GatePolicy(metrics=METRICS[:1], confirm=False)
+
+
+def a_version(facts: Mapping[str, Any], seconds: float = 1e-3, case: Any = None, **over: Any) -> Run:
+    rounds = [seconds * wobble for wobble in (1.0, 1.002, 0.998, 1.001, 0.999)]
+    return a_run(some_rounds(*rounds, case=case, **facts), **over)
+
+
+def as_partners(ref: Run, new: Run) -> tuple[Run, Run]:
+    """Both runs as if they had been measured interleaved."""
+    first, second = ref.info.plan[0].id, new.info.plan[0].id
+    of_ref = Partner(label="rev:main", run=new.info.id, cases={first: second})
+    of_new = Partner(label="here", run=ref.info.id, cases={second: first})
+    return replace(ref, info=replace(ref.info, partner=of_ref)), replace(
+        new, info=replace(new.info, partner=of_new)
+    )
+
+
+# What is said of two versions that were measured
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_changed_computation_is_judged_with_a_note(interleaved: bool) -> None:
+    ref, new = a_version(BEFORE, id="A"), a_version(AFTER, 1.2e-3, id="B")
+    found = compare_runs(*(as_partners(ref, new) if interleaved else (ref, new)))
+    (verdict,) = found.verdicts
+    assert verdict.verdict is Verdict.SLOWER
+    assert verdict.work == "the computation changed: FLOPs +8.6 %, parameters equal"
+    assert verdict.work in rendered(comparison_document(found, found.verdicts))
+
+
+@pytest.mark.parametrize("other", [WIDER, UNKNOWN | {"workload_version": "own:2"}])
+def test_other_arrays_and_arrays_that_are_not_known_are_not_compared(other: Mapping[str, Any]) -> None:
+    (verdict,) = compare_runs(a_version(BEFORE, id="A"), a_version(other, id="B")).verdicts
+    assert verdict.verdict is Verdict.INCOMPARABLE
+    assert verdict.work == ""
+
+
+def test_a_case_at_other_defaults_is_judged_with_a_note() -> None:
+    six, eight = (a_case(workload="mine", params={"width": 4, "depth": depth}) for depth in (6, 8))
+    sides = (
+        a_version({"cost": a_cost(flops=6)}, case=six, id="A"),
+        a_version({"cost": a_cost(flops=8)}, 1.3e-3, case=eight, id="B"),
+    )
+    (verdict,) = compare_runs(*as_partners(*sides)).verdicts
+    assert verdict.verdict is Verdict.SLOWER
+    assert verdict.work.startswith("defaults differ: depth 6 → 8; ")
+    ref, new = map(digest, as_partners(*sides))
+    assert equal_params(ref, new) == {eight.id: {"width"}}
+
+
+def test_a_check_against_code_and_against_sessions_judges_a_changed_computation() -> None:
+    ref, new = map(digest, as_partners(a_version(BEFORE, id="A"), a_version(AFTER, 1.2e-3, id="B")))
+    sessions = [
+        digest(a_version(BEFORE, id=f"S{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z"))
+        for day in range(6)
+    ]
+    for result in (check_interleaved(ref, new, RULES), decide(sessions, new, RULES)):
+        (finding,) = result.findings
+        assert finding.verdict is Verdict.SLOWER
+        assert exit_code(result) == Ending.REGRESSED.code
+        assert "FLOPs +8.6 %" in rendered(check_document(Gate(name="main", found=result)))
+    barred = digest(a_version(WIDER, id="W"))
+    assert [each.verdict for each in decide(sessions, barred, RULES).findings] == [Verdict.INCOMPARABLE]
+
+
+def test_sessions_of_a_computation_that_was_replaced_do_not_count() -> None:
+    """Otherwise the step between two accepted versions would be taken for noise of the machine."""
+    sessions = [
+        digest(a_version(facts, seconds, id=f"S{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z"))
+        for day, (facts, seconds) in enumerate([(BEFORE, 1e-3)] * 5 + [(AFTER, 1.3e-3)] * 5)
+    ]
+    (finding,) = decide(sessions, digest(a_version(AFTER, 1.3e-3, id="N")), RULES).findings
+    assert (finding.verdict, finding.work) == (Verdict.SAME, "")
+    assert finding.first is not None
+    assert finding.first.against == 5
+
+
+def test_a_history_goes_on_over_a_changed_computation_and_ends_at_other_arrays() -> None:
+    runs = [
+        a_version(facts, id=f"R{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z")
+        for day, facts in enumerate([UNKNOWN, BEFORE, AFTER, BEFORE, WIDER])
+    ]
+    (trend,) = trends(runs, METRICS[0])
+    assert [point.run for point in trend.points] == ["R0", "R1", "R2", "R3", "R4"]
+    assert trend.boundaries == (4,)
+    assert all(trend.bars)
+
+
+# How two versions are planned
+
+
+PATHS = {name: UserCode(workloads=(), python_path=(), sources=(f"/{name}",)) for name in ("base", "head")}
+
+
+def a_model(
+    name: str = "net", *, depth: int = 6, inputs: Sequence[str] = ("float32[64]",), **sizes: Scalar
+) -> OwnModel:
+    """A model that a worker describes so, whatever its sizes are."""
+    defaults: dict[str, Scalar] = {"batch": 64, "depth": depth, **sizes}
+
+    def ask(job: Message) -> Answer:
+        chosen = {**defaults, **(job["params"] or {})}
+        graph = {"digest": f"d{chosen['depth']}", "flops": 10 * chosen["depth"], "parameters": 5}
+        graph |= {"constants": 0, "floats": 1, "other_bytes": 0, "takes_images": False}
+        graph |= {"takes": list(inputs), "gives": ["float32[64]"], "data": ""}
+        facts = {"attribute": "Net", "is_default": True, "sizes": defaults, "graph": graph}
+        return Answer({"described": facts | {"of_model": ["depth"], "of_inputs": ["batch"]}})
+
+    return own_models.describe([ModelSpec(folder="/here", module=name)], (), lambda kind: ask)[name]
+
+
+def sides(base: OwnModel | UsageError | None, head: OwnModel, **asked: Any) -> tuple[RunInfo, RunInfo]:
+    """The heads of two runs, of a model as each side's code has it."""
+    of_base: dict[str, OwnModel | UsageError] = {"net": base} if base else {}
+    variants = [Variant(text=name, code=code) for name, code in PATHS.items()]
+    options = MeasureOptions(model=("net:Net",), backends=("torch",), modes=("eager",), **asked)
+    with (
+        catalogue.with_models({"net": head}),
+        catalogue.with_models_of(PATHS["base"], of_base),
+        catalogue.with_models_of(PATHS["head"], {"net": head}),
+    ):
+        return plan_sides([[a_probe()]] * 2, request(options, ["net"]), variants)
+
+
+def depths(infos: Sequence[RunInfo]) -> list[Scalar]:
+    return [case.params["depth"] for info in infos for case in info.plan]
+
+
+def test_each_side_is_planned_at_its_own_defaults() -> None:
+    infos = sides(a_model(depth=6), a_model(depth=8))
+    assert depths(infos) == [6, 8]
+    assert infos[0].partner
+    assert infos[0].partner.cases == {infos[0].plan[0].id: infos[1].plan[0].id}
+    (line,) = changed_defaults(infos)
+    assert "depth 6 → 8" in line
+
+
+def test_a_size_that_is_asked_for_is_that_of_both_sides() -> None:
+    infos = sides(a_model(depth=6), a_model(depth=8), params={"depth": 7})
+    assert depths(infos) == [7, 7]
+    assert changed_defaults(infos) == []
+
+
+def test_what_was_equal_stays_equal_where_cases_are_measured_again() -> None:
+    base, head = a_model(depth=6), a_model(depth=8)
+    _, planned = sides(base, head)
+    variants = [Variant(text=name, code=code) for name, code in PATHS.items()]
+    with (
+        catalogue.with_models_of(PATHS["base"], {"net": base}),
+        catalogue.with_models_of(PATHS["head"], {"net": head}),
+    ):
+        terms = request(MeasureOptions(model=("net:Net",)), ["net"])
+        pinned = {planned.plan[0].id: {"batch"}}
+        assert depths(heads(planned.plan, [[a_probe()]] * 2, terms, variants, pinned)) == [6, 8]
+        assert depths(heads(planned.plan, [[a_probe()]] * 2, terms, variants)) == [8, 8]
+
+
+def test_versions_that_take_other_arrays_are_refused_before_anything_is_measured() -> None:
+    infos = sides(a_model(), a_model(inputs=("float32[32]",)))
+    assert [info.plan for info in infos] == [(), ()]
+    with pytest.raises(NotComparable) as caught:
+        check_comparable(infos)
+    assert "float32[64] → float32[32]" in str(caught.value)
+
+
+def test_a_parameter_or_a_model_that_a_side_has_not_yet_keeps_nothing_else_from_being_planned() -> None:
+    infos = sides(a_model(), a_model(heads=4))
+    assert [list(case.params) for info in infos for case in info.plan] == [
+        ["batch", "depth"],
+        ["batch", "depth", "heads"],
+    ]
+    infos = sides(None, a_model())
+    assert [[each.status for each in info.left_out] for info in infos] == [
+        [Status.UNSUPPORTED],
+        [Status.SKIPPED],
+    ]
+
+
+def test_a_mistake_in_the_file_of_a_side_is_told_where_it_is_measured() -> None:
+    infos = sides(UsageError("net.py, line 3: NameError"), a_model())
+    assert depths(infos) == [6, 6]
+
+
+def test_a_case_of_which_the_sides_take_other_arrays_is_incomparable_in_a_check() -> None:
+    reason = "inputs float32[64] → float32[32]"
+    other = a_case(params={"m": 1})
+    ref, new = a_version(BEFORE, id="A"), a_version(AFTER, id="B")
+    ref, new = as_partners(ref, new)
+    for side, status in ((ref, Status.INCOMPARABLE), (new, Status.SKIPPED)):
+        assert side.info.partner
+        side.info.partner.cases[other.id] = other.id
+        object.__setattr__(side.info, "left_out", (a_left_out(case=other, status=status, reason=reason),))
+    result = check_interleaved(digest(ref), digest(new), RULES)
+    verdicts = {each.case: (each.verdict, each.reason) for each in result.findings}
+    assert verdicts[other.id] == (Verdict.INCOMPARABLE, reason)
+    assert exit_code(result) == Ending.NOT_COMPARABLE.code
+    assert partnered(digest(ref), digest(new)).cases[other.id].incomparable == reason
+    assert Verdict.INCOMPARABLE in {each.verdict for each in compare_runs(ref, new).verdicts}
+
+
+def test_work_that_only_another_version_has_parameters_of_is_estimated_without_them() -> None:
+    from benchbench.plan.costs import cost_of
+
+    with catalogue.with_models({"net": a_model()}):
+        case = a_case(workload="net", params={"batch": 64, "depth": 6, "heads": 4})
+        assert cost_of(case).flops == 60
+
+
+def test_a_file_tells_what_its_model_takes_and_gives(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from benchbench.worker.own.describe import described
+
+    (tmp_path / "two.py").write_text(
+        "import torch\n"
+        "class Two(torch.nn.Module):\n"
+        "    def forward(self, x, index):\n"
+        "        return {'sum': x.sum(-1), 'rows': x[index]}\n"
+        "def inputs(batch=2):\n"
+        "    return torch.randn(batch, 3), torch.arange(batch)\n"
+    )
+    graph = described(ModelSpec(folder=str(tmp_path), file=str(tmp_path / "two.py")), None)["graph"]
+    assert graph["takes"] == ["float32[2,3]", "int64[2]"]
+    assert graph["gives"] == ["float32[2]", "float32[2,3]"]
