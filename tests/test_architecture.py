@@ -180,6 +180,7 @@ UNPACKS = {
     "_image_sets.py": ("gzip", "zlib"),  # no more than the set may have
     "reading.py": ("gzip", "zlib"),  # no more than its caller says
     "artifacts.py": ("gzip",),  # compresses
+    "cache.py": ("zlib",),  # rows of the user's own cache
     "installer.py": ("zipfile",),  # the list of contents only
 }
 
