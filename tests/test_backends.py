@@ -101,6 +101,7 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
     vars(torch).update(
         cuda=cuda,
         backends=backends,
+        get_device_module={"cuda": cuda, "mps": SimpleNamespace()}.__getitem__,
         device=lambda name: name,
         float32="torch.float32",
         bfloat16="torch.bfloat16",
@@ -411,7 +412,37 @@ def test_a_function_on_cuda_is_waited_for_after_each_call_and_no_setting_is_touc
     assert sys.modules["torch.backends"].cudnn.conv.fp32_precision == "tf32"  # as it was
 
 
-def test_what_torch_cannot_be_waited_for_on_is_refused(stream: Stream) -> None:
+def test_every_device_of_a_result_is_waited_for(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = sys.modules["torch"]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch, "Tensor", SimpleNamespace, raising=False)
+    waited: list[str] = []
+    modules = {
+        "xpu": SimpleNamespace(synchronize=waited.append),
+        "mps": SimpleNamespace(synchronize=lambda: waited.append("mps")),
+    }
+    monkeypatch.setattr(torch, "get_device_module", modules.__getitem__)
+    result = {name: SimpleNamespace(device=TorchDevice(name)) for name in ("cpu", "xpu:1", "mps")}
+    device, session = Torch().attach(None, [result])
+    assert (device.device_class, device.name in ("xpu:1", "mps")) == (DeviceClass.ACCELERATOR, True)
+    session.wait(None)
+    assert sorted(waited) == ["mps", "xpu:1"]
+    named, session = Torch().attach("cpu", result)
+    assert named.name == "cpu"
+    session.wait(None)
+    assert sorted(waited) == ["mps", "mps", "xpu:1", "xpu:1"]
+
+
+class TorchDevice(str):
+    """A device as torch names it."""
+
+    @property
+    def type(self) -> str:
+        """The kind of device."""
+        return self.partition(":")[0]
+
+
+def test_a_device_without_a_way_to_wait_is_refused(stream: Stream) -> None:
     with pytest.raises(Unsupported, match="mps"):
         Torch().attach("mps")
 

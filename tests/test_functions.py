@@ -250,6 +250,20 @@ def of_module(name: str) -> Any:
     return type("Array", (), {"__module__": name})()
 
 
+def on_device(kind: int) -> Any:
+    """An array of an unknown framework on a device of this type of DLPack's."""
+    return type("Array", (), {"__dlpack_device__": lambda array: (kind, 0)})()
+
+
+class Slotted:
+    """An object that keeps an array in a slot."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
 @pytest.mark.parametrize(
     ("result", "backend"),
     [
@@ -257,8 +271,10 @@ def of_module(name: str) -> Any:
         (of_module("jaxlib._jax"), "jax"),
         (of_module("tensorflow.python.framework.ops"), "tensorflow"),
         ({"loss": [1.0, (of_module("torch"),)]}, "torch"),
-        (functools.partial(print), ""),
-        ([1, "torch", None, {"torch": 2}], ""),
+        (Slotted(of_module("torch")), "torch"),
+        (functools.partial(print), "python"),
+        ([1, "torch", None, {"torch": 2}], "python"),
+        (on_device(1), "python"),
     ],
 )
 def test_what_waits_is_told_by_what_the_result_holds(result: Any, backend: str) -> None:
@@ -268,7 +284,12 @@ def test_what_waits_is_told_by_what_the_result_holds(result: Any, backend: str) 
 def test_a_result_that_holds_itself_is_searched_once() -> None:
     circle: list[Any] = []
     circle.append(circle)
-    assert backend_of(circle) == ""
+    assert backend_of(circle) == "python"
+
+
+def test_an_array_of_an_unknown_framework_on_a_device_is_refused() -> None:
+    with pytest.raises(UsageError):
+        backend_of({"result": on_device(2)})
 
 
 def test_a_nap_of_fifty_milliseconds_takes_fifty_milliseconds(folder: Path) -> None:

@@ -68,6 +68,15 @@ class TorchSession(Session):
     def wait(self, output: Any) -> None:
         """CPU operations have finished when they return."""
 
+    def refuse_elsewhere(self, output: Any) -> None:
+        import torch
+
+        for part in output if isinstance(output, tuple | list) else (output,):
+            if isinstance(part, torch.Tensor) and part.device.type not in ("cpu", self.device.type):
+                raise Unsupported(
+                    f"its output is on {part.device}, and this case waits for {self.device.type} alone"
+                )
+
     def take(self, output: Any, index: Indices) -> Floats:
         """Elements are gathered where the tensor is, then widened."""
         import torch

@@ -206,6 +206,9 @@ class Session(ABC):
     def wait(self, output: Any) -> None:
         """Return when everything `output` depends on has been computed."""
 
+    def refuse_elsewhere(self, output: Any) -> None:  # noqa: B027 - most frameworks compute where the case says
+        """Raise Unsupported if an output is on an accelerator that `wait` does not wait for."""
+
     @abstractmethod
     def take(self, output: Any, index: Indices) -> Floats:
         """The elements of `output` at `index`, shape (samples, ndim), gathered on the device."""
@@ -496,10 +499,12 @@ class Backend(ABC):
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Fix threads and precision, then give the device. Raises Unsupported."""
 
-    def attach(self, device: str | None) -> tuple[Device, Attached]:
-        """The device as this process already uses it, to wait on and to read; None: the one in use.
+    def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
+        """The device that a user's function computes on, and a session that waits for it.
 
-        Sets nothing, so `put`, `compile` and `precision` of the session mean nothing. Raises Unsupported.
+        `device`: its name; None: the one that the arrays in `result`, which the function returned, are on.
+        The session waits for every device that these are on. It changes no setting of the framework. Raises
+        Unsupported for a device that offers no way to wait.
         """
         raise Unsupported(f"{self.framework} cannot measure a function of yours")
 

@@ -90,7 +90,7 @@ class Fake(Backend):
             raise Unsupported("TF32 needs NVIDIA tensor cores of Ampere or later; cpu has none")
         return FakeSession(device, dtype)
 
-    def attach(self, device: str | None) -> tuple[Device, Attached]:
+    def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
         """In virtual time, of which the user's function takes as much as it asks `sleep` for."""
         known = {found.name: found for found in self.devices()[0]}
         if (name := device or "cpu") not in known:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.arrays import Array, Floats, Indices
+from benchbench.backends._results import parts_of
 from benchbench.backends.base import (
     FULL_MEMORY,
     LARGEST_CACHE,
@@ -155,17 +156,22 @@ class Jax(Backend):
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(dtype))
         return JaxSession(found, dtype)
 
-    def attach(self, device: str | None) -> tuple[Device, Session]:
-        """JAX's default device unless told otherwise; waiting is for an output, wherever it is."""
+    def attach(self, device: str | None, result: Any = None) -> tuple[Device, Session]:
+        """An accelerator that the result is on, else the result's device, else JAX's default device."""
         import jax
 
-        default = jax.devices()[0]
+        arrays = [part for part in parts_of(result) if isinstance(part, jax.Array)]
+        holders = sorted({each for array in arrays for each in array.devices()}, key=_cpu_last)
+        default = next(iter(holders or jax.devices()))
         platform, _, index = (device or f"{default.platform}:{default.id}").partition(":")
         try:
             found = jax.devices(platform)[int(index or 0)]
         except (RuntimeError, IndexError, ValueError) as error:
             raise Unsupported(f"JAX has no device {device!r}") from error
-        return _describe(platform, int(index or 0), found), SharedJaxSession(found, Dtype.FLOAT32)
+        leaves = set(map(id, jax.tree.leaves(result))) if arrays else set()
+        is_tree = all(id(array) in leaves for array in arrays)
+        session = SharedJaxSession(found, Dtype.FLOAT32, is_tree=is_tree)
+        return _describe(platform, int(index or 0), found), session
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """The first state lies on the device as later ones do, else the second step is compiled anew."""
@@ -363,6 +369,20 @@ class JaxSession(Session):
 class SharedJaxSession(JaxSession):
     """A session of a process that others use too: a peak is its own only where it exceeds all before it."""
 
+    def __init__(self, device: Any, dtype: Dtype, *, is_tree: bool) -> None:
+        """`is_tree`: JAX itself finds all arrays of a result; else some are attributes of objects."""
+        super().__init__(device, dtype)
+        self._is_tree = is_tree
+
+    def wait(self, output: Any) -> None:
+        import jax
+
+        is_array = jax.Array
+        arrays = (
+            output if self._is_tree else [part for part in parts_of(output) if isinstance(part, is_array)]
+        )
+        jax.block_until_ready(arrays)
+
     def reset_peak(self) -> None:
         """The peak so far; it cannot be reset."""
         self._before = super().peak_device().bytes or 0
@@ -385,6 +405,10 @@ def _traced(folder: Path) -> Iterator[None]:
         yield
     finally:
         jax.profiler.stop_trace()
+
+
+def _cpu_last(device: Any) -> tuple[bool, int]:
+    return device.platform == "cpu", int(device.id)
 
 
 def _describe(platform: str, index: int, device: Any) -> Device:

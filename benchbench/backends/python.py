@@ -41,7 +41,7 @@ class Python(Backend):
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         raise Unsupported("it runs functions, no workloads")
 
-    def attach(self, device: str | None) -> tuple[Device, Attached]:
+    def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
         """The host, whatever the user calls the device: nothing on it is waited for."""
         return host(device), HostSession()
 
@@ -58,7 +58,7 @@ class HostSession:
         """There is no device."""
 
     def peak_device(self) -> Memory:
-        return Memory(bytes=None, reason="no backend was named, so no device is known")
+        return Memory(bytes=None, reason="no framework waits for the function, so no device is known")
 
 
 def host(name: str | None = None) -> Device:

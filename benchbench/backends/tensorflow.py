@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Array, Floats, Indices
+from benchbench.backends._results import parts_of
 from benchbench.backends.base import (
     FULL_MEMORY,
     LARGEST_CACHE,
@@ -154,22 +155,35 @@ class TensorFlow(Backend):
         with session.strategy.scope() if session.world.devices > 1 else tf.device(session.device):
             return super().program(session, workload, arrays)
 
-    def attach(self, device: str | None) -> tuple[Device, Session]:
-        """The first GPU where TensorFlow has one, else the CPU."""
-        if device is None:
-            import tensorflow as tf
-
-            device = "gpu:0" if tf.config.list_physical_devices("GPU") else "cpu"
+    def attach(self, device: str | None, result: Any = None) -> tuple[Device, Session]:
+        """An accelerator that the result is on, else the first GPU where TensorFlow has one, else the CPU."""
         known = {found.name: found for found in self.devices()[0]}
-        if device not in known:
-            raise Unsupported(f"TensorFlow has no device {device!r}, only {', '.join(known)}")
-        return known[device], TensorFlowSession(device, Dtype.FLOAT32, "eager")
+        holders = _accelerators_of(result)
+        name = device or next(iter([*holders, *(each for each in known if each != "cpu")]), "cpu")
+        for each in (name, *holders):
+            if each not in known:
+                raise Unsupported(f"TensorFlow has no device {each!r}, only {', '.join(known)}")
+        session = TensorFlowSession(name, Dtype.FLOAT32, "eager")
+        session.is_asynchronous = bool(holders) or name != "cpu"
+        return known[name], session
 
     def out_of_memory(self, error: BaseException) -> bool:
         """TensorFlow raises ResourceExhaustedError on any device, unless a library of CUDA's speaks first."""
         import tensorflow as tf
 
         return isinstance(error, tf.errors.ResourceExhaustedError) or super().out_of_memory(error)
+
+
+def _accelerators_of(result: Any) -> list[str]:
+    """The accelerators that tensors of a result are on, as `gpu:0`."""
+    parts = list(parts_of(result))
+    if not parts:
+        return []
+    import tensorflow as tf
+
+    tensors = [part for part in parts if isinstance(part, tf.Tensor | tf.Variable)]
+    names = [tensor.device.rpartition("device:")[2].lower() for tensor in tensors]
+    return [name for name in names if name and not name.startswith("cpu")]
 
 
 class TensorFlowSession(Session):
@@ -186,7 +200,7 @@ class TensorFlowSession(Session):
         self.mode = mode
         self.compiler = "tf.function" if mode in ("function", "xla") else ""
         self._tf32 = dtype is Dtype.TF32
-        self._accelerator = device != "cpu"
+        self._accelerator = self.is_asynchronous = device != "cpu"
         self._compiled: list[Any] = []
         self._clearing: Any = None
 
@@ -262,7 +276,7 @@ class TensorFlowSession(Session):
 
     def wait(self, output: Any) -> None:
         """CPU operations have finished when they return; GPUs are told to finish."""
-        if self._accelerator:
+        if self.is_asynchronous:
             import tensorflow as tf
 
             tf.test.experimental.sync_devices()

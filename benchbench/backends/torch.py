@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -16,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.backends._aoti import SUFFIX, Packaged, keep_package
 from benchbench.backends._kept import EXPORTED, model_name
-from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import FULL_MEMORY, LEAST_CLEARED, Backend, HostTimer, Session, Timer
+from benchbench.backends._results import parts_of
+from benchbench.backends._torch import ON_THE_CPU, TorchSession
+from benchbench.backends.base import FULL_MEMORY, LEAST_CLEARED, Attached, Backend, HostTimer, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
@@ -238,20 +241,18 @@ class Torch(Backend):
         session.fix()
         return session
 
-    def attach(self, device: str | None) -> tuple[Device, Session]:
-        """The current CUDA device once CUDA has been used, else the CPU."""
+    def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
+        """The first accelerator that the result is on, else CUDA's device if CUDA was used, else the CPU."""
         import torch
 
-        in_use = torch.cuda.is_available() and torch.cuda.is_initialized()
-        device = device or (f"cuda:{torch.cuda.current_device()}" if in_use else "cpu")
-        kind = device.partition(":")[0]
-        if kind not in ("cpu", "cuda"):
-            raise Unsupported(f"accelbench cannot wait for torch on {device}")
-        if kind == "cpu":
-            return _device(device, ""), CpuSession(device, Dtype.FLOAT32, "eager")
-        return _device(device, torch.cuda.get_device_name(device)), CudaSession(
-            device, Dtype.FLOAT32, "eager"
-        )
+        tensors = [part for part in parts_of(result) if isinstance(part, torch.Tensor)]
+        holders = [str(tensor.device) for tensor in tensors if tensor.device.type != "cpu"]
+        in_use = _accelerators_in_use()
+        name = device or next(iter([*holders, *(each for each in in_use if each.startswith("cuda"))]), "cpu")
+        waited = dict.fromkeys([name, *holders, *in_use])
+        waits = [_waiting_for(each) for each in waited if not each.startswith("cpu")]
+        model = torch.cuda.get_device_name(name) if name.startswith("cuda") else ""
+        return _device(name, model), AttachedTorch(name, waits)
 
     def out_of_memory(self, error: BaseException) -> bool:
         import torch
@@ -464,6 +465,72 @@ class CudaSession(CpuSession):
         import torch
 
         return Memory(bytes=int(torch.cuda.max_memory_allocated(self.device)))
+
+
+class AttachedTorch:
+    """The devices that a user's function computes on, all of which are waited for."""
+
+    clock: Callable[[], float] = staticmethod(perf_counter)
+
+    def __init__(self, device: str, waits: Sequence[Callable[[], None]]) -> None:
+        """`device`: the one whose memory is read."""
+        self._device = device
+        self._waits = waits
+
+    def wait(self, output: Any) -> None:
+        for wait in self._waits:
+            wait()
+
+    def reset_peak(self) -> None:
+        if self._on_cuda:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak_device(self) -> Memory:
+        if self._on_cuda:
+            import torch
+
+            return Memory(bytes=int(torch.cuda.max_memory_allocated(self._device)))
+        if self._device.startswith("cpu"):
+            return Memory(bytes=None, reason=ON_THE_CPU)
+        return Memory(bytes=None, reason=f"accelbench does not read the memory of {self._device}")
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self._device.startswith("cuda")
+
+
+def _accelerators_in_use() -> list[str]:
+    """The current device of CUDA and torch's other accelerator, unless nothing has used them yet.
+
+    An accelerator that cannot say whether it was used counts as used.
+    """
+    import torch
+
+    found = []
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found.append(f"cuda:{torch.cuda.current_device()}")
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    if current is not None and current.type != "cuda":
+        module = getattr(torch, current.type, None)
+        checks = [getattr(module, name, lambda: True) for name in ("is_available", "is_initialized")]
+        if hasattr(module, "synchronize") and all(check() for check in checks):
+            found.append(current.type)
+    return found
+
+
+def _waiting_for(device: str) -> Callable[[], None]:
+    """A function that returns when the device has done its work. Raises Unsupported."""
+    import torch
+
+    kind = device.partition(":")[0]
+    try:
+        synchronize = torch.get_device_module(kind).synchronize
+    except (RuntimeError, AttributeError) as error:
+        raise Unsupported(f"torch has no way to wait for the device {device}") from error
+    takes_device = bool(inspect.signature(synchronize).parameters)
+    return partial(synchronize, torch.device(device)) if takes_device else synchronize
 
 
 def _not_measured(torch: Any) -> dict[str, str]:

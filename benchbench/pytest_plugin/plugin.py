@@ -87,8 +87,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def accelbench(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`accelbench(function, *args, backend=None, device=None)`: what the function returns, and measured.
 
-    `backend`: `torch`, `tensorflow` or `jax`, whose work is waited for after each call. `device`: as in
-    `cpu`, `cuda:0`; where it is not given, the one that the backend uses. Once a test.
+    The devices that the result is on are waited for after each call. `backend`: `torch`, `tensorflow` or
+    `jax`, by default the one of the arrays in the result; `python` waits for nothing. `device`: as in `cpu`,
+    `cuda:0`, by default the one that the result is on. Once a test.
     """
     calls: list[str] = []
 
@@ -117,12 +118,11 @@ def _bench(
     from benchbench.worker import call
 
     now, test = state(request.config), request.node.nodeid
-    waits = call.backend_named(backend)
     sampler = testruns.sampler(backend, device)
     try:
         made = call.measure_call(
             function,
-            waits,
+            backend,
             device,
             now.run.info.policy,
             notes=[note(NoteKind.SHARED_PROCESS)],
@@ -133,7 +133,8 @@ def _bench(
     except Exception as error:
         record_test(now, test, backend, host(device), testruns.failure(error, backend))
         raise
-    judge_test(now, record_test(now, test, backend, made.device, sampler.seen_in(made.measurement)))
+    outcome = sampler.seen_in(made.measurement)
+    judge_test(now, record_test(now, test, made.backend, made.device, outcome))
     return made.output
 
 

@@ -101,7 +101,7 @@ def _case(test: str, backend: str | None, device: str) -> Case:
 
 def sampler(backend: str | None, device: str | None) -> EndSampler:
     """What sees who else computes while a test's function is timed: as for a case of a run on that device."""
-    virtual = backend_named(backend).virtual
+    virtual = backend_named(backend or PYTHON).virtual
     return EndSampler(Watch(usable_threads()).sources(_case("", backend, device or "cpu"), virtual=virtual))
 
 
@@ -113,7 +113,7 @@ def surroundings(record: Record) -> list[str]:
 
 def failure(error: Exception, backend: str | None) -> Failure:
     """What the function raised, as a result."""
-    full = backend_named(backend).out_of_memory(error)
+    full = backend_named(backend or PYTHON).out_of_memory(error)
     lines = str(error).strip().splitlines()
     message = f"{kind_of(error)}{lines[0] if lines else ''}"[:500]
     return Failure(status=Status.OUT_OF_MEMORY if full else Status.FAILED, message=message)
@@ -121,7 +121,7 @@ def failure(error: Exception, backend: str | None) -> Failure:
 
 def version(backend: str | None) -> str | None:
     """The version of the backend's framework, which is not imported; of Python where there is none."""
-    if backend is None:
+    if backend is None or backend == PYTHON:
         return python_version()
     for distribution in backend_named(backend).distributions:
         try:

@@ -35,7 +35,7 @@ from benchbench.running.recording import run_head
 from benchbench.running.request import Terms
 from benchbench.store import runs
 
-BACKEND_HINT = "Name the framework to wait for: --backend torch, or backend='torch'."
+BACKEND_HINT = "Wait inside the function, and name the backend python, which waits for nothing."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchbench.backends.base import Backend, HostTimer
+from benchbench.backends._results import parts_of
+from benchbench.backends.base import Attached, Backend, HostTimer
 from benchbench.errors import UsageError
 from benchbench.machine.kernel import cpu_seconds, peak_host, reset_host_peak
 from benchbench.model.device import Device
@@ -31,7 +32,7 @@ FRAMEWORKS = {
     "jaxlib": "jax",
     "tensorflow": "tensorflow",
 }  # package → backend
-MOST_LOOKED_AT = 10_000  # objects of a result
+HOST_MEMORY = (1, 3, 11)  # DLPack's device types kDLCPU, kDLCUDAHost, kDLROCMHost
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,33 +40,36 @@ class Called:
     """What the function returned at its first call, where it ran, and how long it took."""
 
     output: Any
+    backend: str
     device: Device
     measurement: Measurement
 
 
 def measure_call(
     function: Callable[[], Any],
-    backend: Backend,
+    backend: str | None,
     device: str | None,
     policy: Policy,
     notes: Iterable[Note] = (),
     mark: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> Called:
-    """Each call is waited for by the backend's own means; blocks, warm-up and stop rule are those of a run.
+    """Measure a function, waiting after each call for the devices that its result is on.
 
-    Nothing of the framework is set. `mark` is entered around the warm-up and around what is timed. Raises
-    UsageError for a function that leaves its work undone, Unsupported for a device that cannot be waited for,
-    and whatever the function raises.
+    `backend`: the one that waits; None: that of the arrays in the result. No setting of the framework is
+    changed. `mark` is entered around the warm-up and around the timed blocks. Raises UsageError for a
+    function that leaves its work undone, Unsupported for a device that cannot be waited for, and whatever
+    the function raises.
     """
     __tracebackhide__ = True
     # The device in use is known once the function has used one; virtual time passes where it is attached.
-    ahead = backend.attach(device) if backend.virtual else None
-    clock = ahead[1].clock if ahead else perf_counter
+    virtual = _attached_ahead(backend, device)
+    clock = virtual[1].clock if virtual else perf_counter
     with untraced(), asyncio.Runner() as runner:
         start = clock()
         function, output = first_call(function, runner)
         called = clock() - start
-        where, session = ahead or backend.attach(device)
+        name = backend or backend_of(output)
+        where, session = virtual or backend_named(name).attach(device, output)
         start = clock()
         session.wait(output)
         cold = called + clock() - start
@@ -91,7 +95,13 @@ def measure_call(
         notes=tuple(notes),
         window=samples.window,
     )
-    return Called(output=output, device=where, measurement=measurement)
+    return Called(output=output, backend=name, device=where, measurement=measurement)
+
+
+def _attached_ahead(backend: str | None, device: str | None) -> tuple[Device, Attached] | None:
+    """The device and session of a backend whose time is virtual; None of any other."""
+    named = backend_named(backend) if backend else None
+    return named.attach(device) if named and named.virtual else None
 
 
 def first_call(function: Callable[[], Any], runner: asyncio.Runner) -> tuple[Callable[[], Any], Any]:
@@ -139,9 +149,9 @@ def refuse_undone(output: Any) -> None:
         )
 
 
-def backend_named(name: str | None) -> Backend:
-    """The backend, by default the one that waits for nothing. Raises UsageError."""
-    return load_class("benchbench.backends", name or PYTHON, Backend)()  # type: ignore[type-abstract]
+def backend_named(name: str) -> Backend:
+    """Raises UsageError."""
+    return load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
 
 
 @contextmanager
@@ -160,7 +170,7 @@ def called_case(backend: Backend, job: Message) -> Message:
     begin = perf_counter()
     function = bound_function(job["call"], Path(job["folder"]))
     built = perf_counter() - begin
-    made = measure_call(function, backend, job["case"]["device"], Policy(**job["policy"]))
+    made = measure_call(function, job["case"]["backend"], job["case"]["device"], Policy(**job["policy"]))
     warm = bool(job["warm"]) and backend.keeps_compiled_for(job["case"]["device"])
     outcome = dataclasses.replace(made.measurement, compile_cache="warm" if warm else "empty")
     cold = made.measurement.cold_s or 0.0
@@ -180,29 +190,38 @@ def look_at(_: Backend, job: Message) -> Message:
         function = bound_function(job["call"], Path(job["folder"]))
         with asyncio.Runner() as runner:
             output = first_call(function, runner)[1]
+        name = job["backend"] or backend_of(output)
     except UsageError as error:
         return {"refused": str(error), "hint": error.hint}
-    name = job["backend"] or backend_of(output) or PYTHON
-    device, session = backend_named(name).attach(job["device"])
+    device, session = backend_named(name).attach(job["device"], output)
     session.wait(output)
     return {"backend": name, "device": device.name}
 
 
 def backend_of(output: Any) -> str:
-    """The backend whose arrays `output` is or has in it; empty where there are none."""
-    waiting, seen = [output], set[int]()
-    while waiting and len(seen) < MOST_LOOKED_AT:
-        each = waiting.pop()
-        if id(each) in seen or isinstance(each, str | bytes | int | float | None):
-            continue
-        seen.add(id(each))
-        for kind in type(each).__mro__:
-            if found := FRAMEWORKS.get(kind.__module__.partition(".")[0]):
-                return found
-        if isinstance(each, Mapping):
-            waiting += each.values()
-        elif isinstance(each, tuple | list | set | frozenset):
-            waiting += each
-        else:
-            waiting += getattr(each, "__dict__", {}).values()
-    return ""
+    """The backend whose arrays `output` is or holds; PYTHON if there are none.
+
+    Raises UsageError for an array of another framework that is on a device.
+    """
+    for part in parts_of(output):
+        for kind in type(part).__mro__:
+            if backend := FRAMEWORKS.get(kind.__module__.partition(".")[0]):
+                return backend
+        if _is_on_device(part):
+            kind = type(part)
+            raise UsageError(
+                f"The function returned a {kind.__module__}.{kind.__qualname__}, which is on a device that "
+                "accelbench has no way to wait for.",
+                "Wait for it inside the function, and name the backend python, which waits for nothing.",
+            )
+    return PYTHON
+
+
+def _is_on_device(part: Any) -> bool:
+    """Whether it is an array in the memory of a device, by DLPack's or CUDA's array protocol."""
+    kind = type(part)
+    if hasattr(kind, "__dlpack_device__"):
+        with suppress(Exception):  # an array that was freed, or that cannot say
+            return int(part.__dlpack_device__()[0]) not in HOST_MEMORY
+    return hasattr(kind, "__cuda_array_interface__")
+

@@ -1,0 +1,99 @@
+"""The devices that a user's function computes on are waited for, whichever framework has them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from benchbench.backends.jax import Jax
+from benchbench.errors import Unsupported
+
+# A device that torch knows by PrivateUse1, whose tensors are empty shells: only being waited for is counted.
+SIMULATED = """
+import torch
+from benchbench.timing.policy import POLICIES
+from benchbench.worker.call import measure_call
+
+class Device:
+    calls = waits = 0
+
+    @staticmethod
+    def synchronize(device=None):
+        assert device == torch.device("toy", 0)
+        Device.waits += 1
+
+    @staticmethod
+    def is_initialized():
+        return False
+
+class Shell(torch.Tensor):
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (2,), device=torch.device("toy", 0))
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
+        return NotImplemented
+
+torch.utils.rename_privateuse1_backend("toy")
+torch._register_device_module("toy", Device)
+
+class Result:
+    def __init__(self):
+        self.tensors = [Shell()]
+
+def step():
+    Device.calls += 1
+    return Result()
+
+made = measure_call(step, None, None, POLICIES["brief"])
+assert (made.backend, made.device.name) == ("torch", "toy:0"), made
+assert 0 < Device.calls <= Device.waits, (Device.calls, Device.waits)
+"""
+
+
+@pytest.mark.real
+def test_an_accelerator_of_another_kind_is_waited_for_after_each_call() -> None:
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", SIMULATED], check=True, timeout=120)
+
+
+@pytest.mark.real
+def test_torch_refuses_a_result_on_a_device_that_computes_nothing() -> None:
+    torch = pytest.importorskip("torch")
+    from benchbench.backends.torch import Torch
+
+    with pytest.raises(Unsupported, match="meta"):
+        Torch().attach(None, torch.empty(2, device="meta"))
+
+
+@pytest.mark.real
+def test_arrays_of_jax_inside_an_object_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+
+    @dataclass
+    class State:
+        weights: Any
+
+    state = State(jax.numpy.ones(2))
+    _, session = Jax().attach(None, state)
+    waited: list[Any] = []
+    monkeypatch.setattr(jax, "block_until_ready", waited.append)
+    session.wait(state)
+    assert jax.tree.leaves(waited) == [state.weights]
+
+
+@pytest.mark.real
+def test_a_case_whose_output_is_on_another_device_is_unsupported() -> None:
+    torch = pytest.importorskip("torch")
+    from benchbench.backends.torch import Torch
+    from benchbench.model.case import Dtype
+
+    session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
+    session.refuse_elsewhere(torch.zeros(2))
+    with pytest.raises(Unsupported, match="meta"):
+        session.refuse_elsewhere((torch.zeros(2), torch.zeros(2, device="meta")))
