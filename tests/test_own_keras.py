@@ -23,6 +23,7 @@ from benchbench.worker.own import jax_function, keras_model
 from benchbench.worker.own.jax_workload import JaxInference
 from benchbench.worker.own.keras_workload import KerasInference
 from benchbench.worker.own.reference import own_expected, own_reference, seen_weights
+from benchbench.worker.own.source import ModelMistake
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.verify import Deviation, output_deviation, output_elements, relative_error
 from benchbench.workloads.base import Draw
@@ -207,6 +208,16 @@ def test_a_saved_keras_model_is_verified_with_the_weights_that_it_has(tmp_path: 
     assert any(np.array_equal(each, last + np.arange(10)) for each in weights)
     assert 0 < deviation(model).ratio < 0.8
     assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_a_saved_model_with_a_function_of_python_is_refused(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    layers = [keras.Input((4,)), keras.layers.Lambda(lambda x: 2 * x)]
+    keras.Sequential(layers).save(tmp_path / "doubling.keras")
+    with pytest.raises(ModelMistake):
+        keras_model.built(with_kind(parse_spec("doubling.keras", str(tmp_path))), {})
 
 
 @pytest.mark.real

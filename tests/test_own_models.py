@@ -29,6 +29,8 @@ from benchbench.model.run import Run, Settings
 from benchbench.model.status import Status, Verdict
 from benchbench.running.request import max_error, request
 from benchbench.store import codec
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.source import ModelMistake
 from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.program import accelbench, rows
 
@@ -54,6 +56,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     missing = accelbench("run", "nosuch.py:Net", cwd=tmp_path, code=2)
     assert missing.stderr.startswith("error: There is no file nosuch.py.\nhint: ")
+
+
+@pytest.mark.real
+def test_a_configuration_that_names_code_on_a_hub_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    config = {"model_type": "bert", "text_config": {"_attn_implementation": "somebody/kernels"}}
+    (tmp_path / "bert.json").write_text(json.dumps(config))
+    with pytest.raises(ModelMistake):
+        torch_module.load(parse_spec("bert.json", str(tmp_path)))
 
 
 @pytest.mark.real

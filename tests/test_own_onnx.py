@@ -317,6 +317,26 @@ def test_what_is_no_model_is_a_mistake_that_is_told(tmp_path: Path) -> None:
     assert "There is no file none.onnx" in described(parse_spec("none.onnx", str(tmp_path)), None)["mistake"]
 
 
+@pytest.mark.parametrize("place", ["../elsewhere.bin", "{folder}/elsewhere.bin", "link.bin", "here.bin"])
+def test_weights_are_read_from_the_file_s_own_folder_alone(tmp_path: Path, place: str) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    weights = np.ones((WIDTH, WIDTH), np.float32)
+    for file in (tmp_path / "elsewhere.bin", own / "here.bin"):
+        weights.tofile(file)
+    (own / "link.bin").symlink_to(tmp_path / "elsewhere.bin")
+
+    def external(model: Any) -> None:
+        tensor = next(each for each in model.graph.initializer if each.name == "up")
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in {"location": place.format(folder=tmp_path), "length": str(weights.nbytes)}.items():
+            tensor.external_data.add(key=key, value=value)
+
+    found = described(parse_spec(written(own, external).name, str(own)), None)
+    assert ("outside of its folder" in found.get("mistake", "")) == (place != "here.bin")
+
+
 def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
     source = np.random.default_rng(0)
     values = np.array([1.0, 1 / 3, -1 / 3, 1e-30, np.inf, -np.inf, 0.0])

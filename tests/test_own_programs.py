@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -20,6 +24,7 @@ from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
 from benchbench.worker.own import torch_module, torch_program
 from benchbench.worker.own.describe import described
+from benchbench.worker.own.program_file import CouldExecute, check_program, tensors_only
 from benchbench.worker.own.reference import own_expected, own_reference
 from benchbench.worker.own.torch_reference import outputs, wide_step
 from benchbench.worker.own.workload import OwnInference
@@ -180,3 +185,97 @@ def test_a_program_is_measured_on_torch_s_engines(folder: Path) -> None:
     measured = {(row["backend"], row["mode"]): row for row in rows(folder) if row["latency_s"]}
     assert set(measured) == {("torch", "eager"), ("onnxruntime", "graph"), ("openvino", "graph")}
     assert all(row["status"] == "ok" and row["error_of_allowed"] < 0.8 for row in measured.values())
+
+
+class Payload:
+    """An object whose pickle creates the file EXECUTED when it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("EXECUTED"),)
+
+
+def pickled() -> bytes:
+    """A payload as torch saves it."""
+    buffer = io.BytesIO()
+    torch.save(Payload(), buffer)
+    return buffer.getvalue()
+
+
+CALL = "__import__('pathlib').Path('EXECUTED').touch()"
+
+
+def in_graph(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
+    """A change of the graph in a file."""
+
+    def changed(content: bytes) -> bytes:
+        graph = json.loads(content)
+        change(graph["graph_module"])
+        return json.dumps(graph).encode()
+
+    return changed
+
+
+def size_calls(graph: dict[str, Any]) -> None:
+    """Its first size is an expression that calls a function of Python's."""
+    sizes = graph["graph"]["tensor_values"]["words"]["sizes"]
+    next(each for each in sizes if "as_expr" in each)["as_expr"]["expr_str"] = CALL
+
+
+def operator_calls(graph: dict[str, Any]) -> None:
+    """Its first node calls a function of Python's."""
+    graph["graph"]["nodes"][0]["target"] = "torch.os.system"
+
+
+def name_calls(graph: dict[str, Any]) -> None:
+    """The name of its argument breaks out of the module's code."""
+    graph["module_call_graph"][0]["signature"]["forward_arg_names"] = [f"x={CALL}"]
+
+
+def structure_imports(graph: dict[str, Any]) -> None:
+    """The structure of its inputs names a module to import."""
+    context = json.dumps({"default_factory_module": "os", "default_factory_name": "abort"})
+    spec = {"type": "collections.defaultdict", "context": context, "children_spec": []}
+    graph["module_call_graph"][0]["signature"]["in_spec"] = json.dumps([1, spec])
+
+
+@pytest.mark.parametrize(
+    ("member", "change"),
+    [
+        ("data/sample_inputs/model.pt", lambda _: pickled()),
+        ("data/weights/model.pt", lambda _: pickled()),
+        ("models/model.json", in_graph(size_calls)),
+        ("models/model.json", in_graph(operator_calls)),
+        ("models/model.json", in_graph(name_calls)),
+        ("models/model.json", in_graph(structure_imports)),
+        ("data/aotinductor/model/library.so", lambda _: b""),
+        (
+            "data/constants/model_constants_config.json",
+            lambda _: json.dumps({"config": {"state": {"path_name": "opaque_obj_0"}}}).encode(),
+        ),
+        ("DATA/WEIGHTS/weight_0", lambda _: b""),
+    ],
+)
+def test_a_program_that_could_execute_code_is_refused_before_torch_reads_it(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    member: str,
+    change: Callable[[bytes], bytes],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ZipFile(folder / "words.pt2") as good, ZipFile("evil.pt2", "w") as evil:
+        contents = {name.partition("/")[2]: good.read(name) for name in good.namelist()}
+        contents[member] = change(contents.get(member, b""))
+        for name, content in contents.items():
+            evil.writestr(f"evil/{name}", content)
+    with pytest.raises(CouldExecute):
+        check_program("evil.pt2")
+    assert described(parse_spec("evil.pt2", str(tmp_path)), None)["mistake"]
+    assert not Path("EXECUTED").exists()
+
+
+def test_a_pickle_that_reaches_torch_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with tensors_only(), pytest.raises(UnpicklingError):
+        torch.load(io.BytesIO(pickled()), weights_only=False)
+    assert not Path("EXECUTED").exists()

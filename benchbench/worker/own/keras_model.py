@@ -134,10 +134,27 @@ def load(spec: ModelSpec, dtype: str = FLOAT32) -> Loaded:
         return given_inputs.sized(spec, Loaded(name, is_default, make, sizes, inputs, sizes_of_inputs))
 
 
+SAFE_KERAS = (3, 11)  # its safe mode has no known hole (CVE-2025-1550, CVE-2025-8747, CVE-2025-9906)
+
+
 def _saved(spec: ModelSpec) -> Any:
+    """The model in a file, whose layers are Keras's own: safe mode refuses functions of Python."""
     import keras
 
-    return keras.saving.load_model(spec.file, compile=False)
+    if tuple(map(int, keras.__version__.split(".")[:2])) < SAFE_KERAS:
+        raise ModelMistake(
+            f"Keras {keras.__version__} can execute code of a file that it loads.",
+            "Keras 3.11 and later cannot: pip install --upgrade keras",
+        )
+    try:
+        return keras.saving.load_model(spec.file, compile=False, safe_mode=True)
+    except ValueError as error:
+        if "safe_mode" not in str(error):
+            raise
+        raise ModelMistake(
+            f"{spec.text} is refused: a layer of it is a function of Python, which would be executed.",
+            "Build the model in a Python file, and name that.",
+        ) from error
 
 
 def built(

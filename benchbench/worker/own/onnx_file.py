@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchbench import paths
 from benchbench.arrays import AnyArray
 from benchbench.backends._onnx import OnnxFile
 from benchbench.model.case import Dtype, Scalar
@@ -74,7 +75,11 @@ def read(file: str) -> Any:
     import onnx
 
     try:
-        model = onnx.load(file)
+        model = onnx.load(file, load_external_data=False)
+        _refuse_elsewhere(model, paths.resolved(Path(file).parent))
+        onnx.load_external_data_for_model(model, str(Path(file).parent))
+    except ModelMistake:
+        raise
     except FileNotFoundError as error:
         missing = Path(error.filename or file).name
         raise ModelMistake(f"There is no file {missing}.", "Name it as seen from here.") from error
@@ -83,6 +88,27 @@ def read(file: str) -> Any:
     if not model.graph.output:
         raise ModelMistake("Its graph has no output.", "onnx.checker.check_model says what is wrong.")
     return model
+
+
+def _refuse_elsewhere(model: Any, folder: Path) -> None:
+    """Raise ModelMistake for a tensor whose numbers are in a file outside of the model's folder."""
+    graphs = [model.graph, *model.functions]
+    for graph in graphs:
+        tensors = [*getattr(graph, "initializer", ())]
+        for sparse in getattr(graph, "sparse_initializer", ()):
+            tensors += [sparse.values, sparse.indices]
+        for attribute in (each for node in graph.node for each in node.attribute):
+            graphs += [attribute.g, *attribute.graphs]
+            tensors += [attribute.t, *attribute.tensors]
+        for tensor in tensors:
+            for entry in tensor.external_data:
+                if entry.key == "location" and not paths.resolved(folder / entry.value).is_relative_to(
+                    folder
+                ):
+                    raise ModelMistake(
+                        f"Its tensor {tensor.name} is in {entry.value!r:.100}, outside of its folder.",
+                        "Keep the file of its weights beside it.",
+                    )
 
 
 def loaded(spec: ModelSpec) -> Loaded:

@@ -106,11 +106,28 @@ def _of_config(spec: ModelSpec) -> Loaded:
     kind = fields_.get("model_type") if isinstance(fields_, dict) else None
     if not isinstance(kind, str):
         raise ModelMistake(f"{spec.text} is no configuration of transformers.", "It has no model_type.")
+    _refuse_kernels(fields_, spec)
     from transformers import AutoConfig, AutoModel
 
     own = {name: value for name, value in fields_.items() if name != "model_type"}
     made = AutoConfig.for_model(kind, **own)
-    return Loaded(spec.attribute, True, lambda: AutoModel.from_config(made), {}, None, sizes_by(made))
+
+    def make() -> Any:
+        return AutoModel.from_config(made, trust_remote_code=False)
+
+    return Loaded(spec.attribute, True, make, {}, None, sizes_by(made))
+
+
+def _refuse_kernels(fields_: Any, spec: ModelSpec) -> None:
+    """Raise ModelMistake for a configuration that names kernels on a hub: transformers would execute them."""
+    for name, value in fields_.items():
+        if isinstance(value, dict):
+            _refuse_kernels(value, spec)
+        elif "implementation" in name and "/" in str(value):
+            raise ModelMistake(
+                f"{spec.text} is refused: its {name} is {value!r:.60}, which is fetched and executed.",
+                "A Python file that makes the model may name it.",
+            )
 
 
 def sizes_by(config: Any) -> Mapping[str, Scalar]:

@@ -9,10 +9,12 @@ from typing import Any
 
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
+from benchbench.worker.own.program_file import CouldExecute, check_program, tensors_only
 from benchbench.worker.own.source import Loaded, ModelMistake, axis_name
 
 # What an exported program says of its tensors that does not hold in another dtype: it computes nothing.
 CHECKS = "_assert_tensor_metadata"
+WRITTEN = "torch.export.save(torch.export.export(model, inputs), file) writes one."
 
 
 def load(spec: ModelSpec) -> Loaded:
@@ -22,12 +24,16 @@ def load(spec: ModelSpec) -> Loaded:
     if not os.path.isfile(spec.file):
         raise ModelMistake(f"There is no file {spec.text}.", "Name it as seen from here.")
     try:
-        program = torch.export.load(spec.file)
-    except Exception as error:  # a zip file, or a version, that torch cannot read
+        check_program(spec.file)
+        with tensors_only():
+            program = torch.export.load(spec.file)
+    except CouldExecute as error:
         raise ModelMistake(
-            f"{spec.text} is no program that this torch reads: {error}",
-            "torch.export.save(torch.export.export(model, inputs), file) writes one.",
+            f"{spec.text} is refused, since reading it could execute code: {error}.",
+            "Export the model again from its source: accelbench reads programs that are data alone.",
         ) from error
+    except Exception as error:  # a zip file, or a version, that torch cannot read
+        raise ModelMistake(f"{spec.text} is no program that this torch reads: {error}", WRITTEN) from error
     if not program.example_inputs:
         raise ModelMistake(
             f"{spec.text} has no inputs.", "torch.export.export(model, inputs) keeps those it is given."
