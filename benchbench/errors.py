@@ -41,6 +41,14 @@ def kind_of(error: BaseException) -> str:
     return "" if own else f"{type(error).__name__}: "
 
 
+def text_of(error: BaseException) -> str:
+    """The message of any exception, of one whose own `__str__` raises, too."""
+    try:
+        return str(error)
+    except BaseException as other:  # noqa: BLE001 - a method of the user's may raise anything
+        return f"(its __str__ raises {type(other).__name__})"
+
+
 class UsageError(AccelbenchError):
     """Something typed is not known."""
 

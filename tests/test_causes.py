@@ -3,6 +3,7 @@
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,13 +48,24 @@ TOLD = {  # texts as torch and TensorFlow made them
     "plain\nand more": "RuntimeError: plain",
     "it ends here:": "RuntimeError: it ends here:",
     "cut off\nTraceback (most recent call last):\n  File": "RuntimeError: cut off",
-    "": "RuntimeError:",
+    "": "RuntimeError",
 }
 
 
 @pytest.mark.parametrize("text", TOLD)
 def test_the_innermost_message_of_what_an_error_wraps_is_the_headline(text: str) -> None:
     assert one_line(RuntimeError(text)).strip() == TOLD[text]
+
+
+@pytest.mark.parametrize("said", [RuntimeError("mute"), KeyboardInterrupt(), 3])
+def test_an_error_whose_own_text_fails_is_told_by_its_type(said: Any) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            if isinstance(said, BaseException):
+                raise said
+            return said  # type: ignore[no-any-return]
+
+    assert one_line(MuteError()).startswith("MuteError: ")
 
 
 def test_what_an_error_was_raised_from_is_told_once_however_the_chain_ends() -> None:

@@ -19,9 +19,9 @@ from benchbench.errors import UsageError
 from benchbench.launch.functions import call_named, call_of
 from benchbench.launch.pool import message_of_call
 from benchbench.model.function import Call
-from benchbench.model.measurement import Measurement
+from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.run import Run
-from benchbench.model.status import Verdict
+from benchbench.model.status import Status, Verdict
 from benchbench.running.observer import RunObserver
 from benchbench.worker.call import backend_of
 from benchbench.worker.function import bound_function
@@ -432,6 +432,22 @@ def test_a_function_that_raises_is_a_record_with_its_status(folder: Path) -> Non
     (row,) = rows(folder)
     assert row["status"] == "failed"
     assert "nothing to divide by" in row["message"]
+
+
+class Reason(BaseException):
+    """What a user's program may raise."""
+
+
+@pytest.mark.parametrize("error", [Reason("a reason"), KeyboardInterrupt("a reason"), SystemExit("a reason")])
+def test_whatever_a_function_raises_is_the_reason_of_its_record(folder: Path, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    run = benchbench.measure(fail, backend="fake", rounds=1)
+    (failure,) = [record.outcome for record in run.records]
+    assert isinstance(failure, Failure)
+    assert failure.status is Status.FAILED
+    assert failure.message == f"{type(error).__name__}: a reason"
 
 
 def test_two_functions_are_measured_interleaved_and_end_with_a_verdict(folder: Path) -> None:

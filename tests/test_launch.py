@@ -203,6 +203,16 @@ def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(transport: Loca
     found.close()
 
 
+@pytest.mark.real  # waits until a limit is over
+def test_a_job_that_was_stopped_is_ended_in_time_and_says_so(transport: LocalTransport) -> None:
+    found = worker(transport)
+    found.ready()
+    answer = found.ask(job("hanging", size=8, stops=True), 1, fork=True)
+    assert (answer.end, answer.status) == (JobEnd.TIMED_OUT, Status.TIMEOUT)
+    assert "SIGSTOP" in answer.message
+    found.close()
+
+
 def test_an_interpreter_that_does_not_start_a_worker_is_broken(transport: LocalTransport) -> None:
     found = worker(transport, Target(name="x", backend="fake", python="/bin/false"))
     message = found.ready(10)

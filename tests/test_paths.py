@@ -11,8 +11,8 @@ import pytest
 from benchbench import api, paths
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.machine.environment import cache_folder
+from benchbench.redaction import own_redaction
 from benchbench.store import runs, selectors
-from benchbench.store.redaction import own_redaction
 from benchbench.store.selectors import run_ids
 from tests.factories import a_run
 from tests.program import accelbench, environment

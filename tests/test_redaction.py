@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.store.redaction import HIDDEN, redacted, redaction
+from benchbench.launch.transport import Answer, Greeting
+from benchbench.redaction import HIDDEN, redacted, redaction
+from benchbench.worker.causes import last_lines
 from tests.program import accelbench, environment
 
 CANARY = "canary-4711-value"
@@ -84,6 +86,33 @@ def test_redacting_twice_is_redacting_once(text: str) -> None:
 def test_texts_are_found_wherever_they_stand_and_numbers_stay() -> None:
     value = {"a": [CANARY, {"b": (CANARY,)}], "c": (1.0, 2.0), "d": None}
     assert redacted(value, REDACT) == {"a": [HIDDEN, {"b": [HIDDEN]}], "c": (1.0, 2.0), "d": None}
+
+
+def test_secrets_in_what_a_worker_says_are_hidden_when_it_arrives() -> None:
+    said = f"password={CANARY}"
+    outcome = {"status": "failed", "message": said, "log": f"line 1\n{said}"}
+    sizes = {"text": [{"reason": said}]}
+    answer = Answer({"outcome": outcome, "described": {"mistake": said}, **sizes}, log=said, message=said)
+    assert CANARY not in f"{answer} {Greeting(status='broken', reason=said)}"
+
+
+def test_parameters_arrive_as_they_are() -> None:
+    sizes = {"address": "https://user:password@example.com"}
+    answer = Answer({"described": {"sizes": sizes}})
+    assert answer.reply == {"described": {"sizes": sizes}}
+
+
+def test_the_mistake_in_a_users_file_is_told_without_its_secrets(tmp_path: Path) -> None:
+    (tmp_path / "leaky.py").write_text(f"raise ValueError('password={CANARY}')\n")
+    done = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS=str(tmp_path))
+    assert f"password={HIDDEN}" in done.stdout + done.stderr
+    assert CANARY not in done.stdout + done.stderr
+
+
+def test_a_log_that_is_cut_begins_with_a_whole_line() -> None:
+    text = f"password={CANARY}\nthe last line\n"
+    assert last_lines(text, len(text) - 10) == "the last line\n"
+    assert last_lines(text, len(text)) == text
 
 
 def test_a_canary_in_every_place_is_found_in_no_stored_file(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.errors import Unsupported
+from benchbench.errors import Unsupported, text_of
 from benchbench.machine import kernel
 from benchbench.machine.environment import install_line
 from benchbench.model.case import AMP, Cache, Dtype, Phase
@@ -521,5 +521,5 @@ class Backend(ABC):
 
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether `error` is this framework's way of saying that memory is full."""
-        text = str(error).lower()
+        text = text_of(error).lower()
         return isinstance(error, MemoryError) or any(each.lower() in text for each in self.full_memory)

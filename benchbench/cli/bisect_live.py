@@ -12,9 +12,9 @@ from benchbench.format import significant, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
+from benchbench.redaction import own_redaction
 from benchbench.running import observer
 from benchbench.running.bisecting import BisectObserver, MadePair
-from benchbench.store.redaction import own_redaction
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +13,9 @@ from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
+from benchbench.redaction import hide_secrets, own_redaction
 from benchbench.running import observer
 from benchbench.running.observer import RunObserver, RunProgress
-from benchbench.store.redaction import own_redaction, redaction
 from benchbench.store.selectors import results_option
 
 
@@ -35,7 +34,7 @@ class Lines(RunObserver):
         self._bar: ProgressLine | None = None
         self._summary = summary
         self._report = report
-        self._where = redaction(os.environ, "", "")(results_option(results))  # a path to type stays whole
+        self._where = hide_secrets()(results_option(results))  # a path to type stays whole
         self._verbose = verbose
         self._infos: Sequence[RunInfo] = ()  # of what has begun
         self._finished = 0  # records

@@ -131,7 +131,7 @@ def saved_traceback() -> str:
     import tempfile
     import traceback
 
-    from benchbench.store.redaction import own_redaction
+    from benchbench.redaction import own_redaction
 
     text = own_redaction()(traceback.format_exc())
     with tempfile.NamedTemporaryFile("w", prefix="accelbench-error-", suffix=".txt", delete=False) as file:

@@ -52,12 +52,12 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.plan.suite import suite_path
+from benchbench.redaction import own_redaction
 from benchbench.running import measure, request
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request
 from benchbench.store import runs, selectors
 from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE, new_id
-from benchbench.store.redaction import own_redaction
 
 GONE = "it is no longer in the cluster"
 ALONE = "{reason}; no other machine of its type is left"

@@ -31,11 +31,11 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.reading import read_file
+from benchbench.redaction import own_redaction
 from benchbench.running.schedule import due
 from benchbench.store import codec, disk, runs, selectors
 from benchbench.store.disk import lock
 from benchbench.store.naming import INSTEAD_OF, MACHINE, fleet_of, short
-from benchbench.store.redaction import own_redaction
 
 NO_DESCRIPTION = "it told nothing of itself"
 

@@ -16,12 +16,12 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.plan.revision import commit_tag
+from benchbench.redaction import own_redaction
 from benchbench.running import measure, request
 from benchbench.running.observer import RunObserver
 from benchbench.running.resume import resume_run
 from benchbench.store import codec, runs
 from benchbench.store.naming import COMMIT
-from benchbench.store.redaction import own_redaction
 
 Tell = Callable[[LineKind, Any], None]
 

@@ -26,9 +26,9 @@ from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.model.status import Status
+from benchbench.redaction import Redaction, own_redaction
 from benchbench.store import codec, runs
 from benchbench.store.naming import COMMIT, new_id
-from benchbench.store.redaction import Redaction, own_redaction
 from benchbench.store.runs import RunWriter
 
 LONGEST = 100  # characters of an id that is told

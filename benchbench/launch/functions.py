@@ -19,9 +19,10 @@ from types import ModuleType
 from typing import Any
 
 from benchbench import paths
-from benchbench.errors import UsageError, kind_of
+from benchbench.errors import UsageError, kind_of, text_of
 from benchbench.format import size
 from benchbench.model.function import Call, Found
+from benchbench.redaction import hide_secrets
 
 MOST_BYTES = 256 * 2**20  # of what is sent by value, to each process anew
 MAIN = "__main__"
@@ -97,7 +98,7 @@ def shown_path(path: Path) -> str:
 def _found(function: Callable[..., Any], file: str, files: dict[str, bytes], most: int) -> Found:
     """Where the function is; one that has no name of its own is pickled into `files` as `file`."""
     if not callable(function):
-        raise UsageError(f"{function!r:.50} is no function but of type {type(function).__name__}.")
+        raise UsageError(f"What is to be measured is no function but of type {type(function).__name__}.")
     if by_name := _by_name(function):
         return by_name
     name = _name_of(function)
@@ -200,7 +201,8 @@ def _pickled(value: Any, most: int) -> bytes:
     except _Unsendable:
         raise
     except Exception as error:  # whatever an object's own method raises
-        raise _Unsendable(f"{kind_of(error)}{str(error).splitlines()[0] if str(error) else ''}") from error
+        lines = hide_secrets()(text_of(error)).splitlines()
+        raise _Unsendable(f"{kind_of(error)}{lines[0] if lines else ''}") from error
     return file.getvalue()
 
 

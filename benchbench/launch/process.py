@@ -23,7 +23,7 @@ import msgspec
 
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.environment import oom_kills
-from benchbench.machine.kernel import cpus_for, is_group_alive
+from benchbench.machine.kernel import cpus_for, is_group_alive, is_group_stopped
 from benchbench.wire import MOST_BYTES, LineBuffer, message_of, next_line
 
 GRACE_S = 5.0  # between asking a job to end and ending it, where its own time was not shorter
@@ -153,14 +153,16 @@ class LocalWorker(Worker):
     def _late(self, pid: int | None, timeout_s: float) -> Answer:
         """End a job that is late, and say how it ended."""
         what = f"no answer after {monotonic() - self._posted:.0f} s"
-        idle = pid is not None and not _has_worked(pid)
-        self._end_job(pid, min(GRACE_S, timeout_s))
         group = pid or self._process.pid  # without a fork the worker itself had the job
+        is_stopped = is_group_stopped(Path("/"), group)
+        idle = pid is not None and not is_stopped and not _has_worked(pid)
+        self._end_job(pid, min(GRACE_S, timeout_s))
         if is_group_alive(Path("/"), group):
             return self._failed(JobEnd.STUCK, f"{what}, and no signal ends its process {group}")
         if idle:
             return self._failed(JobEnd.HUNG, f"{what}: it hung without computing")
-        return self._failed(JobEnd.TIMED_OUT, what)
+        reason = ": a signal had stopped its process (SIGSTOP)" if is_stopped else ""
+        return self._failed(JobEnd.TIMED_OUT, f"{what}{reason}")
 
     @property
     def alive(self) -> bool:
@@ -389,10 +391,11 @@ class LogTail:
         self._tail = b""
 
     def text(self) -> str:
-        """The last of what was printed."""
+        """The last of what was printed, in whole lines: of half a line, a secret's name might be cut off."""
         with self._lock:
             self._read()
-            return self._tail.decode(errors="replace")
+            whole = self._tail if len(self._tail) < KEPT_BYTES else self._tail.partition(b"\n")[2]
+            return (whole or self._tail).decode(errors="replace")
 
     def _follow(self) -> None:
         ended = False

@@ -17,6 +17,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.status import Status
+from benchbench.redaction import hide_in_message, hide_secrets
 
 IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is called broken
 
@@ -56,13 +57,21 @@ STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A job's reply and the files it left, or how else it ended, a message and the end of its output."""
+    """A job's reply and the files it left, or how else it ended, a message and the end of its output.
+
+    Secrets are hidden in its texts, which a user's code may have written.
+    """
 
     reply: Message | None
     end: JobEnd = JobEnd.ANSWERED
     message: str = ""
     log: str = ""
     files: Files = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        texts = {"reply": self.reply, "message": self.message, "log": self.log}
+        for name, value in hide_in_message(texts).items():
+            object.__setattr__(self, name, value)
 
     @property
     def status(self) -> Status:
@@ -72,11 +81,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greeting:
-    """A worker's first message: its framework's version, or why it cannot be used."""
+    """A worker's first message: its framework's version, or why it cannot be used. It holds no secrets."""
 
     status: Literal["ready", "unavailable", "broken"]
     version: str | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", hide_secrets()(self.reason))
 
 
 class Worker(ABC):

@@ -31,6 +31,7 @@ from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
+from benchbench.redaction import hide_in_message
 
 LIMIT_S = 10.0  # to import a file, or to count what a workload costs: then the process ends itself
 START_S = 2.0  # more, for its start
@@ -168,7 +169,7 @@ class UserFilesProcess:
             channel.send(question)
             answer = channel.receive(self._limit_s + self._start_s)
             if answer is not None:
-                return msgspec.convert(answer, kind)
+                return msgspec.convert(hide_in_message(answer), kind)
             text = self._ending()
         except TimeoutError:
             text = f"no answer within {self._limit_s + self._start_s:g} s"

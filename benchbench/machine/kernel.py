@@ -152,11 +152,22 @@ def cache_bytes(root: Path, cpus: Sequence[int]) -> int | None:
 
 def is_group_alive(root: Path, group: int) -> bool:
     """Whether any process of the group has yet to end; zombies have (proc(5))."""
+    return any(state not in "ZX" for state in _states_of(root, group))
+
+
+def is_group_stopped(root: Path, group: int) -> bool:
+    """Whether a signal such as SIGSTOP has stopped a process of the group."""
+    return "T" in _states_of(root, group)
+
+
+def _states_of(root: Path, group: int) -> set[str]:
+    """The states of a group's processes, a letter each."""
+    found = set()
     for path in root.glob("proc/[0-9]*/stat"):
         state, _parent, own, *_ = [*read_text(path).rpartition(")")[2].split(), "X", "", ""]
-        if own == str(group) and state not in "ZX":
-            return True
-    return False
+        if own == str(group):
+            found.add(state)
+    return found
 
 
 def tpu_chips(root: Path) -> int:

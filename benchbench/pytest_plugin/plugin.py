@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from benchbench.pytest_plugin.session import SessionWriter
 
 FIXTURE = "accelbench"
+OUTCOMES = (pytest.skip.Exception, pytest.fail.Exception, pytest.xfail.Exception, pytest.exit.Exception)
 CANNOT_WRITE = 6  # docs/cli.md
 
 
@@ -128,9 +129,9 @@ def _bench(
             notes=[note(NoteKind.SHARED_PROCESS)],
             mark=sampler.mark,
         )
-    except (UsageError, Unsupported):
+    except (UsageError, Unsupported, KeyboardInterrupt, *OUTCOMES):
         raise
-    except Exception as error:
+    except BaseException as error:
         record_test(now, test, backend, host(device), testruns.failure(error, backend))
         raise
     outcome = sampler.seen_in(made.measurement)

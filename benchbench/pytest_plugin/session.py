@@ -16,7 +16,7 @@ from benchbench import __version__
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
-from benchbench.errors import UnreadableInput, UsageError, kind_of
+from benchbench.errors import UnreadableInput, UsageError
 from benchbench.gate import baselines
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
@@ -40,8 +40,10 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.revision import commit_tag
+from benchbench.redaction import hide_secrets
 from benchbench.store import codec, runs, selectors
 from benchbench.worker.call import backend_named
+from benchbench.worker.causes import one_line
 
 SUITE = "pytest"
 
@@ -111,11 +113,10 @@ def surroundings(record: Record) -> list[str]:
     return [each.text for each in contended([outcome])] if isinstance(outcome, Measurement) else []
 
 
-def failure(error: Exception, backend: str | None) -> Failure:
+def failure(error: BaseException, backend: str | None) -> Failure:
     """What the function raised, as a result."""
     full = backend_named(backend or PYTHON).out_of_memory(error)
-    lines = str(error).strip().splitlines()
-    message = f"{kind_of(error)}{lines[0] if lines else ''}"[:500]
+    message = hide_secrets()(one_line(error))
     return Failure(status=Status.OUT_OF_MEMORY if full else Status.FAILED, message=message)
 
 

@@ -22,11 +22,11 @@ from benchbench.model.record import Record
 from benchbench.model.run import Resumption, Run
 from benchbench.plan.rerun import replan, why_not_resumed
 from benchbench.plan.revision import commit_tag
+from benchbench.redaction import own_redaction
 from benchbench.running.measure import Team, measuring, models_described, targets_of
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
 from benchbench.store.naming import COMMIT, short
-from benchbench.store.redaction import own_redaction
 from benchbench.store.runs import Progress, RunWriter
 
 LIST = "accelbench list runs shows which runs were interrupted."

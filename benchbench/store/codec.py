@@ -27,7 +27,7 @@ from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
 from benchbench.reading import LARGEST, parse_json, read_file
-from benchbench.store.redaction import Redaction, redacted
+from benchbench.redaction import Redaction, redacted
 
 T = TypeVar("T")
 # Limits of a line and of a file, for what is written and for what is read. 1,000 blocks of 512 ranks take

@@ -24,12 +24,12 @@ from benchbench.model.case import Case
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
+from benchbench.redaction import Redaction, own_redaction
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import profile_facts
 from benchbench.store.codec import sealed
 from benchbench.store.disk import is_locked, lock
 from benchbench.store.naming import fleet_of
-from benchbench.store.redaction import Redaction, own_redaction
 
 T = TypeVar("T")
 

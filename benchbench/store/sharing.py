@@ -21,8 +21,8 @@ from benchbench.model.measurement import Failure
 from benchbench.model.note import Note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
+from benchbench.redaction import own_redaction
 from benchbench.store import runs
-from benchbench.store.redaction import own_redaction
 
 REMOVED = "removed"
 END = r"[^\s'\":;,()\[\]]*[^\s'\":;,()\[\].]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from benchbench.errors import AccelbenchError, kind_of
+from benchbench.errors import AccelbenchError, kind_of, text_of
 
 DEEPEST = 5  # errors, each caused by the next
 LONGEST_MESSAGE = 500  # characters
@@ -22,8 +22,8 @@ def one_line(error: BaseException, depth: int = 0) -> str:
     and a group of errors, have the other one.
     """
     name = kind_of(error)
-    first, inner = wrapped_message(str(error))
-    told = f"{name}{first}"
+    first, inner = wrapped_message(text_of(error))
+    told = f"{name}{first}" if first else name.removesuffix(": ")
     if inner:
         told = f"{inner if NAMED.match(inner) else f'{name}{inner}'} ({first})"
     if isinstance(error, AccelbenchError):
@@ -47,3 +47,10 @@ def wrapped_message(text: str) -> tuple[str, str]:
     if explained or not first.endswith(":"):
         return first, explained.removeprefix(EXPLANATION).strip()
     return first, rest[0].strip() if rest else ""
+
+
+def last_lines(text: str, most: int) -> str:
+    """The end of a text, at most so many characters, from the beginning of a line on."""
+    if len(text) <= most:
+        return text
+    return text[-most:].partition("\n")[2] or text[-most:]

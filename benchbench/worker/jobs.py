@@ -27,7 +27,7 @@ from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
 from benchbench.worker.call import called_case, look_at
 from benchbench.worker.case import measure_case
-from benchbench.worker.causes import one_line
+from benchbench.worker.causes import last_lines, one_line
 from benchbench.worker.own.named import own_model, use_cpu
 from benchbench.worker.own.torch_training import OwnTraining
 from benchbench.worker.own.workload import OwnOperation, OwnWorkload
@@ -83,16 +83,16 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
         return failed(Status.FAILED, str(reason))
     except WrongResult as wrong:
         return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
-    except Exception as error:  # noqa: BLE001 - a case that fails is a result
+    except BaseException as error:  # noqa: BLE001 - a case that fails is a result, also by sys.exit
         traceback.print_exc()
         status = Status.OUT_OF_MEMORY if backend.out_of_memory(error) else Status.FAILED
         if status is Status.FAILED and (refused := refused_by_engine(error, job)):
             return failed(Status.UNSUPPORTED, refused)
-        log = "".join(traceback.format_exception(error))[-LONGEST_LOG:]  # without local variables
+        log = last_lines("".join(traceback.format_exception(error)), LONGEST_LOG)  # without local variables
         return failure_reply(Failure(status=status, message=one_line(error), log=log))
 
 
-def refused_by_engine(error: Exception, job: Message) -> str | None:
+def refused_by_engine(error: BaseException, job: Message) -> str | None:
     """Why an engine cannot take a user's model, if that is what the error says."""
     case = job.get("case") or {}
     model = own_model(case["workload"], case["params"]) if case else None

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, get_origin
 
 from benchbench import registry
-from benchbench.errors import UsageError, kind_of
+from benchbench.errors import UsageError, kind_of, text_of
 from benchbench.model.case import Dtype, Phase
 from benchbench.worker.children import die_with_parent
 from benchbench.workloads.base import Workload
@@ -68,7 +68,7 @@ def described(module: Any, file: str) -> Message:
         try:
             kind().cost(Dtype.FLOAT32)
             workloads.append(facts(name, kind))
-        except Exception as error:  # noqa: BLE001 - likewise
+        except BaseException as error:  # noqa: BLE001 - likewise
             mistakes.append(mistake(f"{kind.__name__}: {told(error)}", line_of(error, file)))
     if not workloads and not mistakes:
         mistakes = [mistake("it defines no Workload class", None)]
@@ -156,7 +156,7 @@ def mistake(text: str, line: int | None) -> Message:
 
 def told(error: BaseException) -> str:
     """Kind and text of an exception, on one line."""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else text_of(error)
     return f"{kind_of(error)}{' '.join(text.split())}"[:MOST_CHARACTERS]
 
 

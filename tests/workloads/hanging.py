@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from dataclasses import dataclass
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hanging(Honest):
+    stops: bool = False  # by a signal
     summary = "A step that never returns and does not mind SIGTERM"
 
     def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.stops:
+            os.kill(os.getpid(), signal.SIGSTOP)
         while True:
             time.sleep(60)

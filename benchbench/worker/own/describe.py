@@ -48,7 +48,7 @@ def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str,
         has_loss = not spec.trains and says_loss(spec, graph)
     except ModelMistake as mistake:
         return {"mistake": str(mistake), "hint": mistake.hint, "line": None}
-    except Exception as error:  # noqa: BLE001 - a user's file may fail in any way
+    except BaseException as error:  # noqa: BLE001 - a user's file may fail in any way
         return {"mistake": one_line(error), "hint": "", "line": line_in(error, spec)}
     return {
         "attribute": loaded.attribute,

@@ -1,7 +1,8 @@
-"""What must not stand in a stored run: credentials, values of secret variables, paths of this machine.
+"""Secrets in texts: credentials and values of secret variables, and in what is stored, paths of this machine.
 
-Error texts quote addresses with passwords, paths and settings; runs are shown to others. So every text
-passes here once, on its way into a file.
+Error texts quote addresses with passwords, paths and settings; screens, logs of CI services and runs are seen
+by others. So what another process says passes `hide_in_message` when it arrives, and every text passes a
+redaction again on its way into a file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from benchbench import paths
 
@@ -53,6 +55,37 @@ def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redacti
         return text
 
     return redact
+
+
+# The fields of messages whose texts a user's code, a framework or a worker's output may have written. Others
+# are data: a parameter's value must arrive as it is.
+TEXT_FIELDS = frozenset(
+    {
+        *("message", "log", "reason", "fault", "text", "hint", "mistake", "refused", "unverified", "summary"),
+        *("missing", "missing_modes", "lacking", "refused_dtypes"),
+    }
+)
+
+
+def hide_secrets() -> Redaction:
+    """The redaction of credentials alone, for this process's environment: paths stay as they are."""
+    return redaction(os.environ, "", "")
+
+
+def hide_in_message(message: Any) -> Any:
+    """A message of another process, with secrets hidden in its texts."""
+    return _with_texts_hidden(message, hide_secrets())
+
+
+def _with_texts_hidden(value: Any, redact: Redaction) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: redacted(part, redact) if name in TEXT_FIELDS else _with_texts_hidden(part, redact)
+            for name, part in value.items()
+        }
+    if isinstance(value, list) and value and isinstance(value[0], dict | list):
+        return [_with_texts_hidden(part, redact) for part in value]
+    return value
 
 
 def own_redaction() -> Redaction:
