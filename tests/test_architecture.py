@@ -144,8 +144,8 @@ def test_only_the_command_line_prints_or_exits(path: Path) -> None:
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "joblib", "yaml", "ruamel"}
 UNSAFE_MODULES |= {"cloudpickle"}
 PICKLES = {  # a function that the user's own program hands over, to a worker of its own; nothing stored
-    "launch/functions.py": {"cloudpickle"},
-    "worker/function.py": {"cloudpickle"},
+    "launch/functions.py": {"cloudpickle", "pickle"},
+    "worker/function.py": {"pickle"},
 }
 UNPICKLES_TENSORS = {"worker/own/program_file.py": {"torch.load"}}  # with weights_only=True
 UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "__import__", "subprocess.getoutput"}

@@ -221,9 +221,20 @@ def test_without_cloudpickle_a_function_with_a_name_is_measured_and_others_say_w
 ) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     assert not call_of(math.sin).files
-    with pytest.raises(UsageError, match="takes cloudpickle") as refused:
-        call_of(lambda: 7)
-    assert "cloudpickle" in refused.value.hint
+    for function, arguments in ((lambda: 7, ()), (max, (lambda: 7, 1))):
+        with pytest.raises(UsageError, match="takes cloudpickle") as refused:
+            call_of(function, arguments)
+        assert "cloudpickle" in refused.value.hint
+
+
+def test_arguments_that_plain_pickle_takes_need_no_cloudpickle(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    assert sent(math.pow, 2.0, 3.0)[1]() == 8.0
+    assert sent(Napping(0.25).__getattribute__, "seconds")[1]() == 0.25
+    with pytest.raises(UsageError):
+        call_of(max, (threading.Lock(), 1))
 
 
 @pytest.mark.parametrize("text", ["bench.py", "bench", "nosuch.py:f", ":f", "bench.py:"])

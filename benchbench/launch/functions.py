@@ -1,7 +1,8 @@
 """A user's function made into what finds it again in a worker: by name, in its file, else by value.
 
 By name only where that name gives the very same object: the name of a bound method gives a method without its
-instance. What is sent by value is a pickle by cloudpickle, which knows functions that have no name.
+instance. What is sent by value is a pickle: by cloudpickle, which knows functions that have no name, or
+without it by Python's own.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import functools
 import inspect
 import io
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from benchbench import paths
@@ -183,27 +186,43 @@ class _Limited(io.BytesIO):
 
 
 def _pickled(value: Any, most: int) -> bytes:
-    """Raises _Unsendable."""
-    try:
-        import cloudpickle
-    except ImportError:
-        raise _Unsendable("it has no name to be found by, which takes cloudpickle", DEFINE) from None
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def persistent_id(self, each: Any) -> None:
-            """Called with every object on its way: refuses what another process cannot have."""
-            if type(each).__module__.startswith("torch") and getattr(each, "is_cuda", None) is True:
-                raise _Unsendable("it holds a tensor on a CUDA device, which belongs to this process")
-
+    """A pickle of the value: by cloudpickle, or where that is missing by Python's own. Raises _Unsendable."""
     file = _Limited(most)
     try:
-        Pickler(file).dump(value)
+        _pickler(file).dump(value)
     except _Unsendable:
         raise
     except Exception as error:  # whatever an object's own method raises
         lines = hide_secrets()(text_of(error)).splitlines()
         raise _Unsendable(f"{kind_of(error)}{lines[0] if lines else ''}") from error
     return file.getvalue()
+
+
+def _pickler(file: _Limited) -> pickle.Pickler:
+    """A pickler that refuses objects which another process cannot have."""
+    own: type[pickle.Pickler] = pickle.Pickler
+    with suppress(ImportError):
+        import cloudpickle
+
+        own = cloudpickle.Pickler
+
+    class Pickler(own):  # type: ignore[misc, valid-type]
+        def persistent_id(self, part: Any) -> None:
+            """Called with every object on its way."""
+            if type(part).__module__.startswith("torch") and getattr(part, "is_cuda", None) is True:
+                raise _Unsendable("it holds a tensor on a CUDA device, which belongs to this process")
+            if own is pickle.Pickler and _has_no_name(part):
+                raise _Unsendable("it has no name to be found by, which takes cloudpickle", DEFINE)
+
+    return Pickler(file)
+
+
+def _has_no_name(part: Any) -> bool:
+    """Whether it is a function or class that another process cannot import by its name."""
+    if not isinstance(part, type | FunctionType):
+        return False
+    module = sys.modules.get(part.__module__)
+    return part.__module__ == MAIN or module is None or _attribute(module, part.__qualname__) is not part
 
 
 def _culprit(value: Any, reason: _Unsendable, most: int, depth: int = DEEPEST) -> tuple[str, _Unsendable]:

@@ -7,6 +7,7 @@ it with its job; nothing that is stored holds one.
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -55,10 +56,8 @@ def _found(where: Message, folder: Path) -> Callable[..., Any]:
 
 
 def _unpickled(path: Path) -> Any:
-    import cloudpickle
-
     with path.open("rb") as file:
-        return cloudpickle.load(file)
+        return pickle.load(file)  # noqa: S301 - see above
 
 
 def _module_named(name: str) -> ModuleType:
