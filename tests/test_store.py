@@ -20,6 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench import api
+from benchbench.analyse.metrics import METRICS
+from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
@@ -29,6 +31,7 @@ from benchbench.model.status import Status
 from benchbench.reading import LARGEST, parse_json
 from benchbench.store import codec, disk, naming, runs, selectors
 from benchbench.store.codec import sealed
+from benchbench.summaries.cache import read_summaries
 from tests.factories import (
     a_case,
     a_failure,
@@ -643,6 +646,60 @@ def test_a_run_is_found_by_id_by_its_beginning_and_by_age(tmp_path: Path) -> Non
     assert selectors.find_run(tmp_path, old[:8].lower()) == folder / old
     assert selectors.find_run(tmp_path, "latest") == selectors.find_run(tmp_path, "latest~0") == folder / new
     assert selectors.find_run(tmp_path, "latest~1") == folder / old
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> tuple[Path, str, str]:
+    """A store with two runs, the older one also under two other names, one of them later; the runs' names."""
+    old, new, later = (naming.IdSource()(age) for age in (1e9, 2e9, 3e9))
+    for name in (old, new):
+        a_stored_run(tmp_path, *some_records(1), name=name)
+    for name in (old[:-1] + "0", later):
+        shutil.copytree(tmp_path / "runs" / old, tmp_path / "runs" / name)
+    return tmp_path, old, new
+
+
+def test_a_copied_run_counts_once(copied: tuple[Path, str, str]) -> None:
+    root, old, new = copied
+    assert selectors.run_ids(root) == [old, new]
+    assert [selectors.find_run(root, f"latest~{age}").name for age in (0, 1)] == [new, old]
+    told: list[str] = []
+    assert [run.info.id for run in selectors.read_all(root, told.append)] == [old, new]
+    assert [run.id for run in read_summaries(root, METRICS, skipped=told.append)] == [old, new]
+    document = runs_document(root)
+    assert [row["run"] for row in document.data] == [old, new]
+    copies = set(selectors.stored_runs(root).copies)
+    assert len(copies) == 2
+    (table,) = document.tables
+    for lines in (told[:2], told[2:], table.notes):
+        texts = list(map(str, lines))
+        assert len(texts) == 2
+        for name, text in zip(sorted(copies), texts, strict=True):
+            assert str(root / "runs" / name) in text
+            assert str(root / "runs" / old) in text
+
+
+def test_a_copy_is_found_by_its_folder_so_that_it_can_be_removed(copied: tuple[Path, str, str]) -> None:
+    root, old, new = copied
+    for name in selectors.stored_runs(root).copies:
+        selectors.remove_run(root, selectors.find_stored(root, name))
+    assert selectors.folder_names(root) == [old, new]
+
+
+def test_copies_of_a_run_whose_own_folder_is_gone_count_once(copied: tuple[Path, str, str]) -> None:
+    root, old, _ = copied
+    shutil.rmtree(root / "runs" / old)
+    assert len(selectors.run_ids(root)) == 2
+
+
+def test_a_run_whose_head_begins_otherwise_is_told_by_its_id(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path)
+    head = json.loads((folder / "run.json").read_text())
+    del head["crc32"]
+    text = json.dumps({"tags": {}} | head | {"tags": {"id": "another"}})
+    (folder / "run.json").write_bytes(sealed(f"{text}\n".encode()))
+    shutil.copytree(folder, folder.with_name("copy"))
+    assert selectors.run_ids(tmp_path) == [folder.name]
 
 
 def test_an_id_that_another_one_starts_with_is_still_found(tmp_path: Path) -> None:

@@ -297,6 +297,16 @@ def test_what_is_no_stored_file_is_told(tmp_path: Path) -> None:
         api.validate("nothing", results=tmp_path)
 
 
+def test_a_run_that_is_stored_twice_is_a_fault_of_the_copy(tmp_path: Path) -> None:
+    folder = runs.keep(tmp_path, a_run())
+    twice = shutil.copytree(folder, folder.with_name("copy"))
+    elsewhere = shutil.copytree(tmp_path / "runs", tmp_path / "backup/runs")
+    shutil.rmtree(elsewhere / "copy")
+    assert [fault.path for fault in validate_path(tmp_path).faults] == [twice]
+    shutil.rmtree(twice)
+    assert not validate_path(tmp_path).faults
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/linked").symlink_to(GOLDEN / "run-2")

@@ -78,7 +78,8 @@ def _sessions(root: Path, machine: Machine) -> list[Digest]:
         few = len(set(days_of([each.started for each in found.values()]))) < ENOUGH
         for name in selectors.run_ids(root)[-MOST_READ:] if few else ():
             with suppress(UnreadableInput):  # it costs only itself
-                found.setdefault(name, digest(runs.read_run(root / runs.RUNS / name)))
+                session = digest(runs.read_run(root / runs.RUNS / name))
+                found.setdefault(session.id, session)
     return sorted(found.values(), key=lambda each: (each.started, each.id))
 
 

@@ -38,7 +38,8 @@ def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
     chosen = choice or RunChoice()
     rows: list[dict[str, str]] = []
     interrupted: list[Path] = []
-    for name in reversed(selectors.run_ids(results)):  # the newest first, so that a limit spares reading
+    stored = selectors.stored_runs(results)
+    for name in reversed(stored.names):  # the newest first, so that a limit spares reading
         if chosen.limit is not None and len(rows) >= chosen.limit:
             break
         try:
@@ -54,6 +55,7 @@ def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
         if run.progress is store.Progress.INTERRUPTED:
             interrupted.append(results / store.RUNS / name)
     lines = _to_type(reversed(interrupted), selectors.results_option(results))
+    lines += selectors.copies_told(results, stored)
     rows.reverse()
     return Document(name="runs", title="Runs", tables=(table(map(_shown, rows), notes=lines),), data=rows)
 

@@ -139,7 +139,7 @@ def earlier(results: Path, name: str) -> Run | None:
     """
     if not runs.NAME.fullmatch(name) or selectors.LATEST.fullmatch(name):
         raise UsageError(f"{name!r} cannot name a run.", "Use letters, digits, dots, dashes, underscores.")
-    if name not in selectors.run_ids(results):
+    if name not in selectors.folder_names(results):
         return None
     found = runs.read_run(results / runs.RUNS / name)
     if not same_hardware(found.info.machine, machine()):

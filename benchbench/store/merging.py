@@ -14,7 +14,7 @@ from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.store import disk, runs
 from benchbench.store.disk import reserved
-from benchbench.store.selectors import has_run, run_ids
+from benchbench.store.selectors import folder_names, has_run
 
 
 class Merged(StrEnum):
@@ -66,7 +66,7 @@ def merge_runs(folders: Sequence[Path], root: Path) -> Iterator[MergedRun]:
 def _sources(folder: Path) -> list[Path]:
     if has_run(folder):
         return [folder]
-    if found := [folder / runs.RUNS / name for name in run_ids(folder)]:
+    if found := [folder / runs.RUNS / name for name in folder_names(folder)]:
         return found
     raise UnreadableInput(f"There are no runs in {folder}.", "Name a results folder, or a run's own.")
 

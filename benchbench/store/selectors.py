@@ -19,7 +19,7 @@ from benchbench.reading import unix_time
 from benchbench.store import disk
 from benchbench.store.disk import reserved
 from benchbench.store.naming import ULID, Dated, begun, new_id
-from benchbench.store.runs import HEAD, NAME, RUNS, read_run
+from benchbench.store.runs import HEAD, NAME, RUNS, read_head, read_run
 
 VARIABLE = "ACCELBENCH_RESULTS"
 LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
@@ -36,13 +36,70 @@ def results_option(root: Path) -> str:
     return "" if root == usual else f" --results {shlex.quote(str(root))}"
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRuns:
+    """The runs of a results folder, each once: the names of their folders, the newest run last.
+
+    `copies`: the name of a folder that holds another one's run again → that other folder's name.
+    """
+
+    names: tuple[str, ...]
+    copies: Mapping[str, str]
+
+
+def stored_runs(root: Path) -> StoredRuns:
+    """The runs in `root`, told apart by the ids in their heads. Raises UnreadableInput."""
+    folders: dict[str, list[str]] = {}
+    for name in folder_names(root):
+        folders.setdefault(id_of(root / RUNS / name) or name, []).append(name)
+    originals = {names[0] if own not in names else own: names for own, names in folders.items()}
+    copies = {name: own for own, names in originals.items() for name in names if name != own}
+    return StoredRuns(tuple(sorted(originals, key=_age)), copies)
+
+
 def run_ids(root: Path) -> list[str]:
-    """The ids of the stored runs, newest last. Raises UnreadableInput where they cannot be listed."""
+    """The names of the stored runs' folders, each run once, newest last. Raises UnreadableInput."""
+    return [*stored_runs(root).names]
+
+
+def folder_names(root: Path) -> list[str]:
+    """The names of all folders that hold a run, copies too, newest last. Raises UnreadableInput."""
     folder = root / RUNS
     with disk.reading(folder), suppress(FileNotFoundError, NotADirectoryError):
         found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and has_run(each)]
-        return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
+        return sorted(found, key=_age)
     return []
+
+
+def _age(name: str) -> tuple[bool, str]:
+    """A key that sorts runs by the times in their names; renamed runs come first."""
+    return bool(ULID.fullmatch(name)), name
+
+
+ID_FIRST = re.compile(rb'\s*\{\s*(?:"schema"\s*:\s*[0-9]+\s*,\s*)?"id"\s*:\s*"([^"\\]{1,100})"')
+FIRST_BYTES = 256  # of a head, which begins with the id: so thousands of runs are told apart in a moment
+
+
+def id_of(folder: Path) -> str:
+    """The id of a run; empty where its head cannot be read."""
+    with suppress(OSError, UnreadableInput):
+        descriptor = os.open(f"{folder}/{HEAD}", os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not be waited for
+        try:
+            first = ID_FIRST.match(os.read(descriptor, FIRST_BYTES))
+        finally:
+            os.close(descriptor)
+        return first[1].decode(errors="replace") if first else read_head(folder).id
+    return ""
+
+
+def copies_told(root: Path, stored: StoredRuns) -> list[str]:
+    """A line for each copy, with both paths."""
+    runs = root / RUNS
+    return [
+        f"{runs / copy} is a copy of the run in {runs / original}, and does not count: "
+        f"accelbench runs rm {copy}{results_option(root)} removes it"
+        for copy, original in sorted(stored.copies.items())
+    ]
 
 
 def find_run(root: Path, selector: str) -> Path:
@@ -51,8 +108,9 @@ def find_run(root: Path, selector: str) -> Path:
     Whatever the path, the folder has a name, and one in `root` is the same as by its id. A run that a check
     kept within the one it confirms is found by its id too. Raises UnreadableInput.
     """
-    ids = run_ids(root)
+    ids = folder_names(root)
     if latest := LATEST.fullmatch(selector):
+        ids = run_ids(root)
         steps = int(latest[1] or 0)
         if not ids:
             raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite hello")
@@ -106,8 +164,11 @@ def find_stored(root: Path, selector: str) -> str:
 
 
 def read_all(root: Path, skipped: Callable[[str], None]) -> Iterator[Run]:
-    """Every stored run, oldest first; one that cannot be read is told to `skipped`, and costs only itself."""
-    for name in run_ids(root):
+    """Every stored run, oldest first; `skipped` is told of copies, and of runs that cannot be read."""
+    stored = stored_runs(root)
+    for line in copies_told(root, stored):
+        skipped(line)
+    for name in stored.names:
         try:
             yield read_run(root / RUNS / name)
         except UnreadableInput as error:
@@ -144,7 +205,7 @@ def _moment(text: str) -> float:
 
 def follow_stored(root: Path) -> None:
     """Ids to come are greater than those stored: `latest` is the newest, though a clock was set back."""
-    for name in reversed(run_ids(root)[-1:]):
+    for name in reversed(folder_names(root)[-1:]):
         if ULID.fullmatch(name):
             new_id.follow(name)
 

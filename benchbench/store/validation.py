@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from benchbench.reading import parse_json, read_file, read_toml
 from benchbench.store import runs
 from benchbench.store.codec import LIMIT, MOST_VALUES, NO_SEAL, decode, has_seal
 from benchbench.store.runs import END, HEAD, RECORDS
+from benchbench.store.selectors import id_of
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -51,12 +52,26 @@ def validate_path(path: Path) -> Validation:
     """Validate every stored file that `path` is or contains. Links are not followed."""
     if not os.path.isdir(path) or _is_run(path):
         return _validate(path)
-    found = [_validate(stored) for stored in _stored_files(path)]
+    stored = list(_stored_files(path))
+    found = [_validate(each) for each in stored]
     return Validation(
         sum(validation.files for validation in found),
-        tuple(fault for validation in found for fault in validation.faults),
+        (*(fault for validation in found for fault in validation.faults), *_copies(stored)),
         tuple(remark for validation in found for remark in validation.remarks),
     )
+
+
+def _copies(stored: Iterable[Path]) -> Iterator[Fault]:
+    """A fault for each folder that holds the run of another folder beside it."""
+    folders: dict[tuple[Path, str], list[Path]] = {}
+    for path in stored:
+        if os.path.isdir(path) and (own := id_of(path)):
+            folders.setdefault((path.parent, own), []).append(path)
+    for (_, own), same in folders.items():
+        original = next((path for path in same if path.name == own), same[0])
+        for copy in same:
+            if copy != original:
+                yield Fault(copy, 0, f"it holds the run {own} again, which is in {original}")
 
 
 def _is_run(folder: Path) -> bool:

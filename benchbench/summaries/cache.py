@@ -61,10 +61,13 @@ def read_summaries(
 ) -> Generator[RunSummary, None, None]:
     """The summary of every stored run, oldest first, with the values that `metrics` follow from.
 
-    `skipped` receives the reason why a run cannot be read, `told` the progress of a long reading. What is
-    read is kept, even if reading is interrupted.
+    `skipped` receives a line for each copy of a run and the reason why a run cannot be read, `told` the
+    progress of a long reading. What is read is kept, even if reading is interrupted.
     """
-    folders = [root / runs.RUNS / name for name in selectors.run_ids(root)]
+    found = selectors.stored_runs(root)
+    for line in selectors.copies_told(root, found):
+        skipped(line)
+    folders = [root / runs.RUNS / name for name in found.names]
     sources = frozenset(metric.name for metric in sampled_sources(metrics))
     with closing(_Cache(root)) as stored:
         cached = dict(stored.query("SELECT folder, stamp FROM runs"))
