@@ -1,6 +1,7 @@
 """The site: pages of all stored runs that lead to each other, and a feed whose entries keep their dates."""
 
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from urllib.parse import unquote
@@ -99,6 +100,28 @@ def test_hostile_names_stay_inside_the_site_and_are_text() -> None:
         assert ".." not in name
         assert b"<script>alert" not in content
     ET.fromstring(files["feed.xml"])
+
+
+def test_what_pages_share_is_written_first_and_the_index_last() -> None:
+    names = list(site_of(a_series(2)))
+    assert set(names[:2]) == {"page.css", "page.js"}
+    assert names[-1] == "index.html"
+
+
+def test_a_site_follows_no_link_in_its_folder(tmp_path: Path) -> None:
+    runs.keep(tmp_path / "results", a_series(1)[0])
+    victim, public = tmp_path / "victim", tmp_path / "public"
+    victim.mkdir()
+    public.mkdir()
+    (victim / "file").write_text("precious")
+    (public / "index.html").symlink_to(victim / "file")
+    accelbench("site", "-o", "public", cwd=tmp_path)
+    assert (victim / "file").read_text() == "precious"
+    assert not (public / "index.html").is_symlink()
+    shutil.rmtree(public / "runs")
+    (public / "runs").symlink_to(victim)
+    accelbench("site", "-o", "public", cwd=tmp_path, code=6)
+    assert [path.name for path in victim.iterdir()] == ["file"]
 
 
 @pytest.mark.real

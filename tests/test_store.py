@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from benchbench import api
 from benchbench.analyse.metrics import METRICS
+from benchbench.cli.screen import write_files
 from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model.case import Dtype
@@ -916,7 +917,7 @@ def test_no_write_follows_a_link_below_the_results(tmp_path: Path) -> None:
     disk.save_below(root, root / "runs/a/plots/y.png", b"new")
     assert (results / "runs/a/plots/y.png").read_bytes() == b"new"
     (results / "runs/b").symlink_to(victim)
-    with pytest.raises(CannotWrite, match="links in results are not followed"):
+    with pytest.raises(CannotWrite, match="link"):
         disk.save_below(root, root / "runs/b/file", b"new")
     (results / "runs/a/records.jsonl").symlink_to(victim / "file")
     with pytest.raises(CannotWrite):
@@ -931,6 +932,16 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(folder / "run.json")
     with pytest.raises(UnreadableInput, match="not a regular file"):
         runs.read_head(folder)
+
+
+def test_several_files_follow_no_link_in_the_folder_that_is_named(tmp_path: Path) -> None:
+    victim, folder = tmp_path / "precious", tmp_path / "out"
+    victim.write_text("precious")
+    folder.mkdir()
+    (folder / "latency.png").symlink_to(victim)
+    write_files({"latency.png": b"new"}, folder)
+    assert victim.read_text() == "precious"
+    assert (folder / "latency.png").read_bytes() == b"new"
 
 
 @pytest.mark.real

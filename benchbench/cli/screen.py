@@ -63,15 +63,12 @@ def color() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
-def write_files(files: Mapping[str, bytes], place: Path, run: Path | None = None) -> None:
-    """Write them into the folder `place`; no link in the folder `run` is followed."""
+def write_files(files: Mapping[str, bytes], place: Path, root: Path | None = None) -> None:
+    """Write files into the folder `place`; no link below `root`, by default that folder, is followed."""
     from benchbench.store import disk
 
     for name, content in files.items():
-        if run:
-            disk.save_below(run, place / name, content)
-        else:
-            disk.save(place / name, content)
+        disk.save_below(root or place, place / name, content)
         tell(f"wrote {place / name}")
 
 

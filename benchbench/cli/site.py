@@ -31,6 +31,6 @@ def site(
     runs = selectors.read_all(results, lambda _: None)  # the history has told what is left out
     count = 0
     for name, content in site_files(runs, trends):
-        disk.save(output / name, content)
+        disk.save_below(output, output / name, content)
         count += 1
     tell(f"wrote {count} files: open {output / 'index.html'}")

@@ -42,8 +42,11 @@ class _Entry:
 def site_files(runs: Iterable[Run], trends: Sequence[Trend]) -> Iterator[File]:
     """The files of the site one after the other; `runs` in the order of their starts, each read once.
 
-    A run stands beside the one before: the newest that measured one of the same cases.
+    A run stands beside the one before: the newest that measured one of the same cases. What pages share comes
+    first and the index last, so that a site which is cut off has no page without styles and no dead link.
     """
+    for name in PARTS:
+        yield name, (files("benchbench.exporters") / name).read_bytes()
     entries: list[_Entry] = []
     newest: dict[str, Run] = {}  # a case's id → the last run that measured it
     for run in runs:
@@ -55,10 +58,8 @@ def site_files(runs: Iterable[Run], trends: Sequence[Trend]) -> Iterator[File]:
         newest |= dict.fromkeys(ids, run)
     for trend in trends:
         yield f"cases/{slug(trend.case)}.html", _page(history_document([trend]), HOME)
-    yield "index.html", _index(entries, trends)
     yield "feed.xml", feed(trends, max((each.info.started for each in entries), default=NEVER))
-    for name in PARTS:
-        yield name, (files("benchbench.exporters") / name).read_bytes()
+    yield "index.html", _index(entries, trends)
 
 
 def _run_pages(run: Run, earlier: Run | None) -> tuple[_Entry, list[File]]:

@@ -21,7 +21,7 @@ from benchbench.errors import CannotWrite, UnreadableInput
 
 HINT = "Free space there or make it writable, or choose another folder."
 OPEN = "Allow more open files: ulimit -n 4096"
-NO_FOLDER = "it is a link or no folder; links in results are not followed"
+NO_FOLDER = "it is a link or no folder; links below an output folder are not followed"
 TRIES, PAUSE_S = 5, 0.05  # `is_locked` of another process holds the lock for a moment
 
 
@@ -48,31 +48,31 @@ def save(path: Path, content: bytes) -> None:
 
 
 def save_below(root: Path, path: Path, content: bytes) -> None:
-    """A file of a results folder, its folders made if need be. Raises CannotWrite.
+    """Write a file below an output folder, such as that of results, and make its folders. Raises CannotWrite.
 
-    No link below `root` is followed, since results come from elsewhere too: one in place of the file is
+    No link below `root` is followed, since what is there may come from anybody: one in place of the file is
     replaced, one in place of a folder is an error. `root` itself may be a link, to a larger disk say.
     """
     with writing(path):
         root.mkdir(parents=True, exist_ok=True)
         folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            for part in path.relative_to(root).parts[:-1]:
-                parent, folder = folder, _opened(folder, part)
+            for below in [*reversed(path.relative_to(root).parents)][1:]:
+                parent, folder = folder, _opened(folder, root / below)
                 os.close(parent)
             _replace_in(folder, path.name, content)
         finally:
             os.close(folder)
 
 
-def _opened(parent: int, name: str) -> int:
-    """The folder `name` in `parent`, made if it is not there."""
+def _opened(parent: int, path: Path) -> int:
+    """The folder `path`, which is in the open folder `parent`; made if it is not there."""
     try:
         with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=parent)
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            os.mkdir(path.name, dir_fd=parent)
+        return os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     except NotADirectoryError as error:
-        raise OSError(error.errno, NO_FOLDER, name) from error
+        raise OSError(error.errno, NO_FOLDER, str(path)) from error
 
 
 def _replace_in(folder: int, name: str, content: bytes) -> None:
