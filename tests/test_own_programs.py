@@ -274,6 +274,18 @@ def test_a_program_that_could_execute_code_is_refused_before_torch_reads_it(
     assert not Path("EXECUTED").exists()
 
 
+def test_a_program_of_an_earlier_torch_is_refused_likewise(tmp_path: Path) -> None:
+    members = {"version": b"8.1", "serialized_exported_program.json": b"{}"}
+    with ZipFile(tmp_path / "good.pt2", "w") as good, ZipFile(tmp_path / "evil.pt2", "w") as evil:
+        for name, content in members.items():
+            good.writestr(name, content)
+            evil.writestr(name, content)
+        evil.writestr("serialized_example_inputs.pt", pickled())
+    check_program(str(tmp_path / "good.pt2"))
+    with pytest.raises(CouldExecute):
+        check_program(str(tmp_path / "evil.pt2"))
+
+
 def test_a_pickle_that_reaches_torch_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with tensors_only(), pytest.raises(UnpicklingError):

@@ -655,7 +655,8 @@ def copied(tmp_path: Path) -> tuple[Path, str, str]:
     old, new, later = (naming.IdSource()(age) for age in (1e9, 2e9, 3e9))
     for name in (old, new):
         a_stored_run(tmp_path, *some_records(1), name=name)
-    for name in (old[:-1] + "0", later):
+    earlier = old[:-1] + ("1" if old.endswith("0") else "0")
+    for name in (earlier, later):
         shutil.copytree(tmp_path / "runs" / old, tmp_path / "runs" / name)
     return tmp_path, old, new
 

@@ -40,10 +40,11 @@ class Lines(RunObserver):
         self._finished = 0  # records
         self._sides = [""]
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
+        self._hide = hide_secrets()
 
     def note(self, text: str) -> None:
         """Print a line above the bar; control characters in it do not act on the terminal."""
-        self._print(text)
+        self._print(self._hide(text))
 
     def _print(self, text: str, style: str = "") -> None:
         if self._bar:
@@ -54,7 +55,7 @@ class Lines(RunObserver):
     def stage(self, text: str) -> None:
         """Show it on a terminal only: in a log a case's result is the line."""
         if self._bar:
-            self._bar.describe(visible(text))
+            self._bar.describe(visible(self._hide(text)))
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""

@@ -224,4 +224,3 @@ def _is_on_device(part: Any) -> bool:
         with suppress(Exception):  # an array that was freed, or that cannot say
             return int(part.__dlpack_device__()[0]) not in HOST_MEMORY
     return hasattr(kind, "__cuda_array_interface__")
-
