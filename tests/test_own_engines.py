@@ -224,11 +224,8 @@ def test_only_a_user_s_model_has_the_mode_channels_last(tmp_path: Path) -> None:
     assert "channels_last is a mode of your own models only" in shown
 
 
-def test_a_file_that_ends_its_process_or_never_returns_is_a_mistake_that_is_told(tmp_path: Path) -> None:
+def test_file_that_ends_its_process_or_never_returns_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text("import sys\nsys.exit(3)\n")
     (tmp_path / "sleeps.py").write_text("import time\ntime.sleep(600)\n")
-    ended = accelbench("run", "exits.py", "-b", "torch", cwd=tmp_path, code=2).stderr
-    assert "exits.py: the process that imported it" in ended
-    late = accelbench("run", "sleeps.py", "-b", "torch", "--timeout", "3", cwd=tmp_path, code=2).stderr
-    assert "sleeps.py: the process that imported it: no answer after" in late
-    assert "--timeout gives it longer" in late
+    for file in ("exits.py", "sleeps.py"):
+        assert file in accelbench("run", file, "-b", "torch", "--timeout", "3", cwd=tmp_path, code=2).stderr

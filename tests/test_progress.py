@@ -72,16 +72,13 @@ def test_a_case_that_two_sides_leave_out_is_told_once_with_the_side_that_cannot_
     ]
 
 
-def test_who_interrupts_is_told_what_there_is_by_then(capsys: pytest.CaptureFixture[str]) -> None:
-    lines, (info,) = Lines(), two_sides()[:1]
-    assert lines.kept("resume it") == "nothing was measured"
-    lines.begin([info])
-    assert lines.kept("resume it") == "no case was finished: resume it"
-    lines.record(a_record(), 0)
-    assert lines.kept("resume it") == "every finished case is kept: resume it"
+def test_interrupted_command_names_the_one_that_goes_on() -> None:
+    lines = Lines()
+    assert "resume it" not in lines.kept("resume it")
+    lines.begin(two_sides()[:1])
+    assert "resume it" in lines.kept("resume it")  # a record may be on disk before the observer hears of it
     lines.begin(two_sides())
-    assert lines.kept("resume it") == "every finished case is kept: accelbench compare A B"
-    assert "A: mode=eager, B: mode=compile" in capsys.readouterr().err
+    assert "accelbench compare A B" in lines.kept("resume it")
 
 
 def read_until_closed(descriptor: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from benchbench.documents.run import answer
 from benchbench.store import runs
 from benchbench.store.runs import read_run
-from tests.factories import a_run
+from tests.factories import a_case, a_run, some_rounds
 from tests.program import accelbench
 
 ROOT = Path(__file__).parent.parent
@@ -40,8 +40,10 @@ def test_every_run_can_be_planned(command: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each[0] in STORED], ids=" ".join)
-def test_what_stored_runs_answer_is_answered(command: list[str], tmp_path: Path) -> None:
-    runs.keep(tmp_path / "results", a_run())
+def test_stored_run_answers_each_command(command: list[str], tmp_path: Path) -> None:
+    cases = [a_case(params={"batch": batch}) for batch in (1, 2, 4)]
+    records = [record for case in cases for record in some_rounds(0.001, 0.00102, 0.00098, case=case)]
+    runs.keep(tmp_path / "results", a_run(records))
     accelbench(*command, cwd=tmp_path)
 
 

@@ -37,7 +37,6 @@ class Lines(RunObserver):
         self._where = hide_secrets()(results_option(results))  # a path to type stays whole
         self._verbose = verbose
         self._infos: Sequence[RunInfo] = ()  # of what has begun
-        self._finished = 0  # records
         self._sides = [""]
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
         self._hide = hide_secrets()
@@ -71,7 +70,6 @@ class Lines(RunObserver):
 
     def resume(self, records: Sequence[Record]) -> None:
         """How many records exist already."""
-        self._finished += len(records)
         exist = "exists" if len(records) == 1 else "exist"
         self.note(f"{count_of(len(records), 'record')} {exist} already")
         if self._bar:
@@ -80,19 +78,21 @@ class Lines(RunObserver):
 
     def record(self, record: Record, side: int) -> None:
         """Print the record's line, with its side where there are two."""
-        self._finished += 1
         if self._bar:
             self._bar.add(record, side)
         failed = isinstance(record.outcome, Failure)
         self._print(self._sides[side] + self._redact(observer.line(record)), "red" if failed else "")
 
     def kept(self, goes_on: str = "") -> str:
-        """What somebody who interrupts is told: what there is, and the command that `goes_on` with it."""
+        """Message for an interrupted command: the command that goes on with the finished cases.
+
+        It counts no cases: a record is on disk before the observer hears of it.
+        """
         if not self._infos:
             return "nothing was measured"
-        if len(self._infos) > 1 and self._finished:
+        if len(self._infos) > 1:
             goes_on = f"accelbench compare {' '.join(info.id for info in self._infos)}{self._where}"
-        done = "every finished case is kept" if self._finished else "no case was finished"
+        done = "every finished case is kept"
         return f"{done}: {goes_on}" if goes_on else done
 
     def profile(self, profile: Profiled) -> None:
