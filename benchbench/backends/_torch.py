@@ -90,7 +90,7 @@ class TorchSession(Session):
         import torch
 
         values: Floats = output.detach().cpu().to(torch.float64, copy=True).numpy()
-        return np.ascontiguousarray(values)
+        return np.asarray(values, order="C")  # ascontiguousarray would give a scalar an axis
 
     def finished(self, output: Any) -> Any:
         """Zeros where the output is."""

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Self
 
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
@@ -91,15 +91,33 @@ def _traced(module: Any, arrays: Mapping[str, AnyArray], arguments: Any, device:
     return operators, counter.get_total_flops(), output
 
 
+class WholeModel:
+    """A stand-in for torch's tracker of modules: FLOPs are counted of the whole model alone.
+
+    That tracker raises where a view of a parameter is passed to a submodule under `no_grad`: it asks for the
+    view's gradient function, and there is none.
+    """
+
+    parents = ("Global",)  # the name under which torch's counter keeps the total
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End nothing."""
+
+
 def flop_counter() -> Any:
-    """torch's counter of FLOPs, which has no formula of its own for products by groups."""
+    """torch's counter of FLOPs, with a formula for products by groups, which it lacks."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     from benchbench.workloads._reference.torch_rounding import GROUPED
 
     known = getattr(torch.ops.aten, GROUPED, None)
-    return FlopCounterMode(display=False, custom_mapping={known: flops_of_groups} if known else None)
+    counter = FlopCounterMode(display=False, custom_mapping={known: flops_of_groups} if known else None)
+    counter.mod_tracker = WholeModel()
+    return counter
 
 
 def flops_of_groups(left: Sequence[int], right: Sequence[int], *_: Any, **__: Any) -> int:

@@ -1,0 +1,86 @@
+"""Verdicts on a user's torch model: right programs are not called wrong, unverifiable ones are named so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchbench import registry
+from benchbench.backends.torch import Torch
+from benchbench.model.case import Dtype
+from benchbench.model.own import parse_spec
+from benchbench.worker.own import torch_module
+from benchbench.worker.own.reference import own_expected, own_reference
+from benchbench.worker.own.workload import OwnInference
+from benchbench.worker.verify import Deviation, output_deviation, output_elements
+from benchbench.workloads.base import Draw
+
+pytestmark = [pytest.mark.real]
+Write = Callable[[str], OwnInference]
+HEAD = "import torch\nfrom torch import nn\n\n\n"
+LAYER = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+
+    def forward(self, x):
+        {body}
+
+
+def inputs(batch=4):
+    return torch.randn(batch, 16)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """A function that makes a model of a file's text."""
+    monkeypatch.setenv(registry.DRAWN, str(tmp_path))
+
+    def write(text: str) -> OwnInference:
+        (tmp_path / "verdict.py").write_text(HEAD + text)
+        spec = parse_spec("verdict.py", str(tmp_path))
+        return OwnInference(spec, torch_module.load(spec).sizes)
+
+    yield write
+    torch_module.load.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("accelbench_own_verdict")]:
+        del sys.modules[name]
+
+
+def deviation(model: OwnInference, dtype: Dtype = Dtype.FLOAT32) -> Deviation:
+    """The deviation of torch's eager from the model's reference."""
+    reference = own_expected(model, dtype, own_reference(model, dtype))
+    assert not reference.unverified
+    session = Torch().open("cpu", dtype, "eager", 1)
+    program = model.build_torch(session, model.arrays(Draw(dtype)))
+    elements = output_elements(model, program, program.step(*program.inputs), session)
+    return output_deviation(model, elements, reference.expected, reference.tolerance)
+
+
+def test_a_scalar_output_is_compared_with_a_scalar(model: Write) -> None:
+    body = "y = self.layer(x)\n        return {'logits': y, 'loss': y.square().mean()}"
+    assert deviation(model(LAYER.format(body=body))).ratio < 1
+
+
+def test_a_view_of_a_parameter_may_be_passed_to_a_submodule(model: Write) -> None:
+    text = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.latents, self.layer = nn.Parameter(torch.randn(8, 16)), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.layer(self.latents.unsqueeze(0).expand(len(x), -1, -1)) @ x
+
+
+def inputs(batch=2):
+    return torch.randn(batch, 16, 4)
+"""
+    made = model(text)
+    assert made.graph["flops"] == 2 * (2 * 8 * 16 * 16) + 2 * (2 * 8 * 16 * 4)
+    assert deviation(made).ratio < 1
