@@ -24,7 +24,7 @@ from benchbench.documents.gate import baselines_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.baselines import encode_session, read_session
-from benchbench.launch.process import Channel
+from benchbench.launch.channel import Channel
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, meet, of_all
 from benchbench.model.record import Record

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchbench.launch.channel import Channel
 from benchbench.launch.pool import LAST_PART, Job, WorkerPool
-from benchbench.launch.process import Channel
 from benchbench.launch.transport import Answer, Greeting, JobEnd, NotStarted
 from benchbench.model.case import Case
 from benchbench.model.device import Target

@@ -23,9 +23,9 @@ import pytest
 from benchbench import api
 from benchbench.errors import UsageError
 from benchbench.launch import rank_transport
+from benchbench.launch.channel import Channel
 from benchbench.launch.joining import follow, gather_followers
 from benchbench.launch.launched import PORT, Launched, check_alone, first_host, launched
-from benchbench.launch.process import Channel
 from benchbench.launch.rank_transport import Group, LaunchedProcess
 from benchbench.launch.transport import Answer, Greeting
 from benchbench.meeting import Rank, meet

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchbench import meeting
-from benchbench.launch.process import Channel
+from benchbench.launch.channel import Channel
 from benchbench.launch.rank_transport import (
     Follower,
     Group,

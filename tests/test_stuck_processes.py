@@ -40,18 +40,15 @@ class Endless:
 
     def __call__(self, command: list[str], *, pass_fds: list[int], **options: Any) -> Endless:
         with socket.socket(fileno=os.dup(pass_fds[0])) as end:
-            self._channel = end.makefile("rwb")
-        self._say({"status": "ready", "version": "1"})
+            self._channel = socket.socket(fileno=os.dup(end.fileno()))
+        self._channel.sendall(b'{"status": "ready", "version": "1"}\n')
         Thread(target=self._begin_job, daemon=True).start()
         return self
 
     def _begin_job(self) -> None:
-        stamp = json.loads(self._channel.readline())["stamp"]
-        self._say({"stamp": stamp, "pid": self.job})
-
-    def _say(self, message: dict[str, Any]) -> None:
-        self._channel.write(json.dumps(message).encode() + b"\n")
-        self._channel.flush()
+        _, (end, log), *_ = socket.recv_fds(self._channel, 2**16, 2)
+        os.write(end, json.dumps({"pid": self.job}).encode() + b"\n")
+        os.close(log)
 
     def close(self) -> None:
         """Its end of the channel."""

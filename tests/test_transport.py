@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.backends.fake import Fake
+from benchbench.launch.channel import Channel
+from benchbench.launch.job_folder import JobFolder
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.process import Channel, JobFolder
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.model.case import Case
@@ -166,8 +167,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
     ends = {record.case.workload: record.outcome.status for record in records}
     assert ends["honest"] == "ok"
-    # In a process of its own it cannot reach the channel; in a shared one it spoils its own answer.
-    assert ends["scribbling"] == ("ok" if isolation is Isolation.FORK else Status.FAILED)
+    assert ends["scribbling"] == Status.FAILED  # it spoils its own answer
     times = {m.block_s[0] for m in (record.outcome for record in records) if isinstance(m, Measurement)}
     assert 0.007 not in times
 
@@ -279,45 +279,40 @@ def test_what_was_left_unread_answers_nothing_that_is_asked_later() -> None:
 
 
 LYING = """
-import json, sys, socket
-channel = socket.socket(fileno=int(sys.argv[-2])).makefile("rwb")
-def send(message):
-    channel.write(json.dumps(message).encode() + b"\\n")
-    channel.flush()
-send({"status": "ready", "version": "1"})
-for line in channel:
-    stamp = json.loads(line)["stamp"]
-    other = {**stamp, "nonce": "another"}
-    send(MESSAGE)
+import json, socket, sys
+channel = socket.socket(fileno=int(sys.argv[-2]))
+channel.sendall(b'{"status": "ready", "version": "1"}' + bytes([10]))
+content, descriptors, *_ = socket.recv_fds(channel, 2**16, 2)
+job = socket.socket(fileno=descriptors[0])
+job.sendall(json.dumps(MESSAGE).encode() + bytes([10]))
+channel.recv(1)
 """
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("fork", "message"),
     [
-        "{'stamp': other, 'exit': 0, 'answer': {'stamp': stamp, 'reply': {}}}",
-        "{'stamp': stamp, 'exit': 0, 'answer': {'stamp': other, 'reply': {}}}",
-        "{'stamp': {**stamp, 'case': 'gemm'}, 'exit': 0, 'answer': {'stamp': stamp, 'reply': {}}}",
-        "{'stamp': stamp, 'exit': 0, 'answer': {'reply': {}}}",
-        "{'stamp': stamp, 'exit': 0, 'answer': {'stamp': stamp, 'reply': []}}",
-        "{'stamp': stamp, 'exit': 0, 'answer': []}",
-        "{'stamp': stamp, 'exit': 0, 'fault': 'more than 7340032 bytes'}",
-        "{'stamp': stamp, 'exit': None}",
-        "{'stamp': stamp, 'pid': -1}",
-        "{'stamp': stamp, 'pid': 1}",
-        "{'stamp': other, 'pid': 99999}",
-        "{}",
-        "[]",
-        "7",
+        (True, "{'pid': -1}"),
+        (True, "{'pid': 1}"),
+        (True, "{'pid': '7'}"),
+        (True, "{'reply': {}}"),  # before it has a process
+        (True, "{}"),
+        (True, "[]"),
+        (True, "7"),
+        (False, "{'reply': []}"),
+        (False, "{'reply': {}, 'more': 1}"),
+        (False, "{'fault': 'more than 7340032 bytes'}"),
+        (False, "{'turned': True}"),  # nothing has asked for a turn
+        (False, "[]"),
     ],
 )
-def test_an_answer_that_is_malformed_or_anothers_is_unreadable(tmp_path: Path, message: str) -> None:
+def test_malformed_answer_is_unreadable(tmp_path: Path, fork: bool, message: str) -> None:
     program = tmp_path / "python"
     program.write_text(f"#!{sys.executable}\n{LYING.replace('MESSAGE', message)}")
     program.chmod(0o755)
     transport = LocalTransport(Settings(threads=1))
     worker = transport.start(Target(name="x", backend="fake", python=str(program)), {})
     assert worker.ready().status == "ready"
-    answer = worker.ask({"kind": "measure", "case_id": "its own"}, 30, fork=True)
+    answer = worker.ask({"kind": "measure", "case_id": "its own"}, 30, fork=fork)
     assert (answer.reply, answer.end, answer.status) == (None, JobEnd.UNREADABLE, Status.FAILED)
     transport.close()

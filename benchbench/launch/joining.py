@@ -20,9 +20,9 @@ import msgspec
 
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch import launched
+from benchbench.launch.channel import Channel
 from benchbench.launch.launched import ADDRESS, SECRET, Launched
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.process import Channel
 from benchbench.launch.rank_transport import Follower, Group, JobEnding, LaunchedProcess, this_member
 from benchbench.launch.transport import Message, Worker
 from benchbench.model.device import Target

@@ -1,55 +1,58 @@
-"""A worker as a process of this machine: start it, ask it, bound it in time, and tell how it ended."""
+"""A worker as a process of this machine: start it, give it jobs, bound them in time."""
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from select import select
-from threading import Lock, Thread
-from time import monotonic
-from typing import Any
+from time import monotonic, sleep
 
 import msgspec
 
-from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
+from benchbench.launch.channel import Channel, LogTail
+from benchbench.launch.job_folder import JobFolder
+from benchbench.launch.transport import (
+    IMPORT_TIMEOUT_S,
+    Answer,
+    Files,
+    Greeting,
+    JobEnd,
+    Message,
+    RunningJob,
+    Worker,
+)
 from benchbench.machine.environment import oom_kills
-from benchbench.machine.kernel import cpus_for, is_group_alive, is_group_stopped
-from benchbench.wire import MOST_BYTES, LineBuffer, message_of, next_line
+from benchbench.machine.kernel import (
+    ProcessEnd,
+    cpus_for,
+    is_group_alive,
+    is_group_stopped,
+    is_stopped,
+    process_tree,
+)
 
-GRACE_S = 5.0  # between asking a job to end and ending it, where its own time was not shorter
+GRACE_S = 5.0  # between SIGTERM and SIGKILL, if the job's own time was not shorter
+STOP_S = 0.1  # for all threads of a stopped job to stop
+STOP_PAUSE_S = 0.0002
+LOOK_S = 0.1  # between looks at whether a job's process still lives
 LINUX = sys.platform == "linux"
 
 
-class _Started(msgspec.Struct, forbid_unknown_fields=True):
-    """A job runs in a process of its own."""
+class _Exit(msgspec.Struct, forbid_unknown_fields=True):
+    """The template's message that it has reaped a job's process."""
 
-    stamp: dict[str, Any]
-    pid: int
-
-
-class _JobAnswer(msgspec.Struct, forbid_unknown_fields=True):
-    """What the job's own process wrote into its answer file."""
-
-    stamp: dict[str, Any]
-    reply: dict[str, Any]
-
-
-class _Ended(msgspec.Struct, forbid_unknown_fields=True):
-    """A job's process ended. `answer`: what it wrote, if it wrote JSON; `fault`: why it cannot be read."""
-
-    stamp: dict[str, Any]
     exit: int
-    answer: Any = None
+
+
+class _LastMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A job's last message: its reply, or the reason why the reply cannot be sent."""
+
+    reply: dict[str, object] | None = None
     fault: str = ""
 
 
@@ -65,26 +68,28 @@ class LocalWorker(Worker):
         count_oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
         """`command`: to which the channel's descriptor and this process's id are added. Raises OSError."""
-        self._count_oom_kills = count_oom_kills
+        self.count_oom_kills = count_oom_kills
         self._threads = threads
         self._folder = folder
         self._started = monotonic()
-        self._log = LogTail()
+        self.log = LogTail()
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours)
         try:
             with theirs:
-                own = [str(theirs.fileno()), str(os.getpid())]
-                self._process = self._begun([*command, *own], environment, theirs)
+                arguments = [str(theirs.fileno()), str(os.getpid())]
+                self._process = self._start([*command, *arguments], environment, theirs)
         except OSError:
             self._channel.close()
             raise
         finally:
-            self._log.give_away()
-        self._oom_kills = self._jobs = 0
+            self.log.give_away()
+        self._jobs = 0
+        self._running: set[LocalJob] = set()
+        self._posted: LocalJob | None = None
         self._closed = False
 
-    def _begun(
+    def _start(
         self, command: list[str], environment: dict[str, str], theirs: socket.socket
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -93,18 +98,18 @@ class LocalWorker(Worker):
             env=environment,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=self._log.writer,
-            stderr=self._log.writer,
+            stdout=self.log.writer,
+            stderr=self.log.writer,
             start_new_session=True,
         )
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """The template's first message, or why there is none."""
+        """The template's first message, or the reason why there is none."""
         try:
             message = self._channel.receive(timeout_s)
             if message is not None:
                 return msgspec.convert(message, Greeting)
-            reason = f"its import ended the interpreter: {self._ending()}"
+            reason = f"its import ended the interpreter: {self.ending()}"
         except TimeoutError:
             reason = f"importing it took more than {monotonic() - self._started:.0f} s"
         except ValueError as error:
@@ -112,72 +117,62 @@ class LocalWorker(Worker):
         self.close()
         return Greeting(status="broken", reason=reason)
 
-    def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
-        """Begin a job. Its stamp comes back with every message about it."""
+    def begin(self, job: Message, files: Files | None = None, *, fork: bool) -> LocalJob:
+        """Begin a job, which has a socket of its own, and a log of its own if it has a process of its own."""
         self._jobs += 1
-        self._stamp = {"job": self._jobs, "case": job.get("case_id"), "nonce": secrets.token_hex(8)}
-        self._job_folder = JobFolder(self._folder / f"job-{self._jobs}", files or {})
-        self._expected = 2 if fork else 1  # messages: a process of its own is told when it begins
-        self._log.clear()
-        self._oom_kills = self._count_oom_kills()
-        own = {"stamp": self._stamp, "fork": fork, "folder": str(self._job_folder.path)}
-        self._channel.send({**job, **own, "threads": self._threads, "affinity": self._affinity()})
-        self._posted = monotonic()
+        running = LocalJob(self, JobFolder(self._folder / f"job-{self._jobs}", files or {}), fork=fork)
+        order = {"fork": fork, "folder": str(running.folder.path)}
+        message = {**job, **order, "threads": self._threads, "affinity": self._affinity()}
+        with running.descriptors() as descriptors:
+            self._channel.send({"job": message}, descriptors)
+        self._running.add(running)
+        return running
+
+    def forget(self, job: LocalJob) -> None:
+        """Count the job as ended."""
+        self._running.discard(job)
+
+    def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
+        """Begin a job whose answer `collect` returns."""
+        self._posted = self.begin(job, files, fork=fork)
 
     def collect(self, timeout_s: float) -> Answer:
         """The answer to the job posted. A worker that answers otherwise is ended."""
-        try:
-            return self._collected(timeout_s)
-        except ValueError as error:
-            self.close()
-            return self._failed(JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
-        finally:
-            self._job_folder.close()
+        assert self._posted is not None
+        return self._posted.result(timeout_s)
 
     def has_ended(self) -> bool:
-        """Whether the job has ended, or its worker has."""
-        return self._channel.has_come(self._expected)
+        """Whether the job posted has ended, or its worker has."""
+        return self._posted is None or self._posted.has_ended()
 
-    def _collected(self, timeout_s: float) -> Answer:
-        deadline = monotonic() + timeout_s
-        pid: int | None = None
-        try:
-            while (message := self._channel.receive(deadline - monotonic())) is not None:
-                if "exit" in message:
-                    return self._answer(msgspec.convert(message, _Ended))
-                pid = self._job_of(message)
-        except TimeoutError:
-            return self._late(pid, timeout_s)
-        return self._failed(JobEnd.CRASHED, self._ending())
+    def reap(self, pid: int, timeout_s: float = IMPORT_TIMEOUT_S) -> int | None:
+        """Have the template wait for a job's process, and end the processes it left.
 
-    def _late(self, pid: int | None, timeout_s: float) -> Answer:
-        """End a job that is late, and say how it ended."""
-        what = f"no answer after {monotonic() - self._posted:.0f} s"
-        group = pid or self._process.pid  # without a fork the worker itself had the job
-        is_stopped = is_group_stopped(Path("/"), group)
-        idle = pid is not None and not is_stopped and not _has_worked(pid)
-        self._end_job(pid, min(GRACE_S, timeout_s))
-        if is_group_alive(Path("/"), group):
-            return self._failed(JobEnd.STUCK, f"{what}, and no signal ends its process {group}")
-        if idle:
-            return self._failed(JobEnd.HUNG, f"{what}: it hung without computing")
-        reason = ": a signal had stopped its process (SIGSTOP)" if is_stopped else ""
-        return self._failed(JobEnd.TIMED_OUT, f"{what}{reason}")
+        Its exit code, negative for a signal; None if the template has ended. Raises ValueError, TimeoutError.
+        """
+        self._channel.send({"reap": pid})
+        message = self._channel.receive(timeout_s)
+        return None if message is None else msgspec.convert(message, _Exit).exit
+
+    @property
+    def pid(self) -> int:
+        """The id of the worker's process, which leads a group."""
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, can still be asked, and has its folder."""
+        """Whether it runs, takes jobs, and has its folder."""
         return not self._closed and self._process.poll() is None and os.path.isdir(self._folder)
 
     def close(self) -> None:
-        """End it and what it started; returns within seconds."""
+        """End it and its children; returns within seconds."""
         if self._closed:
             return
         self._closed = True
         self._channel.close()
         if LINUX:  # its supervisor ends everything below it, then itself
             self._process.terminate()
-            self._process.send_signal(signal.SIGCONT)  # one that was stopped would not heed it
+            self._process.send_signal(signal.SIGCONT)  # a stopped process does not react to SIGTERM
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(2 * GRACE_S)
         if self._process.poll() is None:
@@ -185,63 +180,227 @@ class LocalWorker(Worker):
                 os.killpg(self._process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE_S)
+        for job in [*self._running]:
+            job.close()
+
+    def ending(self) -> str:
+        """How the worker's process ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
+        return describe_exit(self._process.returncode or 0)
 
     def _affinity(self) -> list[int] | None:
-        """The CPUs a job may use, when fewer threads were asked for than there are CPUs."""
+        """The CPUs a job may use, if fewer threads were requested than there are CPUs."""
         if not hasattr(os, "sched_getaffinity"):
             return None
         if self._threads >= len(os.sched_getaffinity(0)):
             return None
         return list(cpus_for(self._threads, Path("/")))
 
-    def _job_of(self, message: Message) -> int:
-        """The id of the job's process. Raises ValueError."""
-        started = msgspec.convert(message, _Started)
-        self._check(started.stamp)
-        if started.pid < 2:
-            raise ValueError(f"{started.pid} is no process of a job")
-        return started.pid
 
-    def _check(self, stamp: Message) -> None:
-        if stamp != self._stamp:
-            raise ValueError("it belongs to another job")
+class LocalJob(RunningJob):
+    """A job under way in a process forked from its worker, or in the worker itself."""
 
-    def _answer(self, ended: _Ended) -> Answer:
-        self._check(ended.stamp)
-        if ended.exit == -signal.SIGKILL and self._count_oom_kills() > self._oom_kills:
-            return self._failed(JobEnd.OUT_OF_MEMORY, "the kernel ended it: the machine's memory was full")
-        if ended.exit or (ended.answer is None and not ended.fault):
-            return self._failed(JobEnd.CRASHED, _describe(ended.exit))
+    def __init__(self, worker: LocalWorker, folder: JobFolder, *, fork: bool) -> None:
+        self.folder = folder
+        self._worker = worker
+        self._fork = fork
+        ours, self._theirs = socket.socketpair()
+        self._channel = Channel(ours)
+        self._log = LogTail() if fork else worker.log
+        if not fork:
+            self._log.clear()
+        self._oom_kills = worker.count_oom_kills()
+        self._began = monotonic()
+        self._pid: int | None = None
+        self._process_end: ProcessEnd | None = None
+        self._last: _LastMessage | None = None
+        self._closed = False  # by the other side
+        self._stopped: set[int] = set()
+        self._answer: Answer | None = None
+
+    @contextmanager
+    def descriptors(self) -> Iterator[list[int]]:
+        """The job's own ends of its socket and log, to be sent; they are closed here afterwards."""
         try:
-            if ended.fault:
-                raise ValueError(ended.fault)
-            answer = msgspec.convert(ended.answer, _JobAnswer)
-            self._check(answer.stamp)
-            return Answer(answer.reply, files=self._job_folder.files())
+            yield [self._theirs.fileno(), *([self._log.writer] if self._fork else [])]
+        finally:
+            self._theirs.close()
+            if self._fork:
+                self._log.give_away()
+
+    @property
+    def pid(self) -> int:
+        """The id of the job's process, or of its worker's if it has none."""
+        return self._pid or self._worker.pid
+
+    def send(self, message: Message) -> None:
+        """Send a message to the job."""
+        self._channel.send(message)
+
+    def receive(self, timeout_s: float) -> Message | None:
+        """The job's next message; None after its last. Raises TimeoutError, ValueError."""
+        deadline = monotonic() + timeout_s
+        while not self._is_over:
+            message = self._next(deadline)
+            if message is None:
+                self._closed = True
+            elif self._fork and self._pid is None:
+                self._pid = _pid_in(message)
+                self._process_end = ProcessEnd(self._pid)
+            elif "reply" in message or "fault" in message:
+                self._last = msgspec.convert(message, _LastMessage)
+            else:
+                return message
+        return None
+
+    def _next(self, deadline: float) -> Message | None:
+        """The next message; None if the socket is closed or the process has ended.
+
+        A process that the job has started may keep the socket open.
+        """
+        while True:
+            try:
+                return self._channel.receive(min(max(deadline - monotonic(), 0.0), LOOK_S))
+            except TimeoutError:
+                if self._process_end and self._process_end.wait(0.0) and self._process_end.is_watched:
+                    with suppress(TimeoutError):
+                        return self._channel.receive(0.0)
+                    return None
+                if monotonic() >= deadline:
+                    raise
+
+    def has_ended(self) -> bool:
+        """Whether `result` would return at once, or nearly so."""
+        return self._is_over or self._channel.has_come(2 if self._fork and self._pid is None else 1)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._last is not None or self._closed
+
+    def result(self, timeout_s: float) -> Answer:
+        """The reply, or how else the job ended. A worker whose job answers otherwise is ended."""
+        if self._answer is None:
+            try:
+                self._answer = self._ended(timeout_s)
+            except ValueError as error:
+                self._worker.close()
+                self._answer = self._failed(JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
+            finally:
+                self.close()
+        return self._answer
+
+    def close(self) -> None:
+        """Remove its folder, and close its socket: nothing of it is read any longer."""
+        self._closed = True
+        self.folder.close()
+        self._channel.close()
+        if self._process_end:
+            self._process_end.close()
+        self._worker.forget(self)
+
+    def _ended(self, timeout_s: float) -> Answer:
+        deadline = monotonic() + timeout_s
+        try:
+            if self.receive(timeout_s) is not None:
+                raise ValueError("a message that nothing asked for")
+            if not self._fork:
+                return self._answered()
+            if self._pid is None:
+                return self._failed(JobEnd.CRASHED, self._worker.ending())
+            assert self._process_end is not None
+            if not self._process_end.wait(max(deadline - monotonic(), 0.0)):
+                return self._late(timeout_s)
+            code = self._worker.reap(self._pid)
+        except TimeoutError:
+            return self._late(timeout_s)
+        if code is None:
+            return self._failed(JobEnd.CRASHED, self._worker.ending())
+        if code == -signal.SIGKILL and self._worker.count_oom_kills() > self._oom_kills:
+            return self._failed(JobEnd.OUT_OF_MEMORY, "the kernel ended it: the machine's memory was full")
+        if code or self._last is None:
+            return self._failed(JobEnd.CRASHED, describe_exit(code))
+        return self._answered()
+
+    def _answered(self) -> Answer:
+        """The reply with the files that the job left."""
+        if self._last is None:
+            return self._failed(JobEnd.CRASHED, self._worker.ending())
+        try:
+            if self._last.reply is None:
+                raise ValueError(self._last.fault)
+            return Answer(self._last.reply, files=self.folder.files())
         except (ValueError, OSError) as error:
             return self._failed(JobEnd.UNREADABLE, f"its answer cannot be read: {error}")
+
+    def _late(self, timeout_s: float) -> Answer:
+        """End a job that is late, and report how it ended."""
+        fact = f"no answer after {monotonic() - self._began:.0f} s"
+        group = self.pid
+        is_stopped_by_others = not self._stopped and is_group_stopped(Path("/"), group)
+        is_idle = self._pid is not None and not is_stopped_by_others and not _has_worked(self._pid)
+        self._end(min(GRACE_S, timeout_s))
+        if is_group_alive(Path("/"), group):
+            return self._failed(JobEnd.STUCK, f"{fact}, and no signal ends its process {group}")
+        if is_idle:
+            return self._failed(JobEnd.HUNG, f"{fact}: it hung without computing")
+        reason = ": a signal had stopped its process (SIGSTOP)" if is_stopped_by_others else ""
+        return self._failed(JobEnd.TIMED_OUT, f"{fact}{reason}")
+
+    def _end(self, grace_s: float) -> None:
+        """SIGTERM, a grace period, SIGKILL; a template that does not reap the job is ended, too."""
+        if self._pid is None or self._process_end is None:
+            self._worker.close()
+            return
+        for signs in ((signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)):  # SIGCONT: if it is stopped
+            for sign in signs:
+                self._signal(sign)
+            if self._process_end.wait(grace_s):
+                with suppress(TimeoutError, ValueError):
+                    if self._worker.reap(self._pid) is not None:
+                        return
+                break
+        self._worker.close()
+
+    def stop(self) -> None:
+        """Stop the job's processes; returns once none of their threads runs any longer."""
+        if self._pid is None:
+            return
+        self._stopped = process_tree(self._pid)
+        self._signal(signal.SIGSTOP)
+        deadline = monotonic() + STOP_S
+        while monotonic() < deadline and not all(map(is_stopped, self._stopped)):
+            sleep(STOP_PAUSE_S)
+
+    def resume(self) -> None:
+        """Have the job's processes go on."""
+        self._signal(signal.SIGCONT)
+        self._stopped = set()
+
+    def _signal(self, sign: signal.Signals) -> None:
+        """Send a signal to the job's group, and to its processes that left the group."""
+        if self._pid is None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, sign)
+        for pid in self._stopped - {self._pid}:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, sign)
 
     def _failed(self, end: JobEnd, message: str) -> Answer:
         return Answer(None, end, message, self._log.text())
 
-    def _end_job(self, pid: int | None, grace_s: float) -> None:
-        """SIGTERM, a grace period, SIGKILL; a template that does not report the end is ended, too."""
-        for signs in ((signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)):  # SIGCONT: if it was stopped
-            with suppress(ProcessLookupError, PermissionError, TypeError):
-                for sign in signs:
-                    os.killpg(pid, sign)  # type: ignore[arg-type]  # None: there is no job process
-            with suppress(TimeoutError):
-                if pid is not None and self._channel.receive(grace_s) is not None:
-                    return
-        self.close()
 
-    def _ending(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE_S)
-        return _describe(self._process.returncode or 0)
+def _pid_in(message: Message) -> int:
+    """The process id in a job's first message. Raises ValueError."""
+    pid = message.get("pid")
+    if not isinstance(pid, int) or pid < 2:
+        raise ValueError(f"{pid} is no process of a job")
+    return pid
 
 
-def _describe(code: int) -> str:
+def describe_exit(code: int) -> str:
+    """How a process ended, by its exit code; negative for a signal."""
     if code < 0:
         with suppress(ValueError):
             return f"killed by signal {-code} ({signal.Signals(-code).name})"
@@ -256,163 +415,3 @@ def _has_worked(pid: int) -> bool:
     except OSError:
         return True
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > 1.0
-
-
-SEND_S = 60.0  # for the other end to take a message
-MOST_UNREAD = 16 * MOST_BYTES  # what came and was not read may be that much
-
-
-class Channel:
-    """This process's end of the socket to a worker: one JSON object a line, either way."""
-
-    def __init__(self, end: socket.socket, lines: LineBuffer | None = None) -> None:
-        """`lines`: what was read of it before."""
-        self._socket = end
-        self._lines = LineBuffer() if lines is None else lines
-
-    def send(self, message: Message) -> None:
-        """Send a message. What came before and was not read is dropped: it answers nothing asked now."""
-        try:
-            self._drain()
-            self._socket.settimeout(SEND_S)
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:  # its process or its host is gone, or it takes nothing: `receive` will tell
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # else the rest of a line might come later
-
-    def receive(self, timeout_s: float) -> Message | None:
-        """The next message; None when the other end is closed. Raises TimeoutError, ValueError."""
-        try:
-            line = next_line(self._socket, self._lines, monotonic() + timeout_s)
-        except TimeoutError:
-            raise
-        except OSError:  # reset, or no route to its host any longer
-            return None
-        return None if line is None else message_of(line)
-
-    def has_come(self, count: int) -> bool:
-        """Whether so many messages can be received at once, or none further: without waiting."""
-        self._socket.setblocking(False)
-        try:
-            while self._lines.count < count and not self._lines.is_broken:
-                if not (piece := self._socket.recv(2**16)):
-                    break
-                self._lines.take(piece)
-        except BlockingIOError:
-            return False
-        except OSError:  # as above
-            return True
-        return True
-
-    @property
-    def ended(self) -> bool:
-        """Whether the other end is closed, and all that it sent was read."""
-        self._socket.setblocking(False)
-        try:
-            return not self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
-    def close(self) -> None:
-        """The other end sees that it is closed."""
-        self._socket.close()
-
-    def _drain(self) -> None:
-        """Raises OSError for one who sends without end."""
-        self._lines.clear()
-        self._socket.setblocking(False)
-        drained = 0
-        with suppress(BlockingIOError):
-            while piece := self._socket.recv(2**16):
-                drained += len(piece)
-                if drained > MOST_UNREAD:
-                    raise OSError("it sends without end")
-
-
-MOST_FILE_BYTES = 2**30  # of all files a job leaves: the traces of a profile take up to some 100 MiB
-
-
-class JobFolder:
-    """Made with the files a job is given; removed by `close`."""
-
-    def __init__(self, path: Path, files: Files) -> None:
-        self.path = path
-        path.mkdir(parents=True)
-        for name, content in files.items():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(content)
-
-    def files(self) -> Files:
-        """Relative path → content of the regular files there, links not followed.
-
-        Raises ValueError for more than MOST_FILE_BYTES.
-        """
-        sizes = {path: _size(path) for path in sorted(self.path.rglob("*"))}
-        regular = {path: size for path, size in sizes.items() if size is not None}
-        if sum(regular.values()) > MOST_FILE_BYTES:
-            raise ValueError(f"it left files of more than {MOST_FILE_BYTES} bytes")
-        return {path.relative_to(self.path).as_posix(): path.read_bytes() for path in regular}
-
-    def close(self) -> None:
-        """Remove it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _size(path: Path) -> int | None:
-    """Bytes of a regular file; None of anything else."""
-    status = os.lstat(path)
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-KEPT_BYTES = 4096  # that are kept
-CHUNK, CHUNKS = 65_536, 16  # read at once: a worker that floods must not keep others from the lock
-
-
-class LogTail:
-    """A pipe, and the thread that empties it. `writer`: for the worker's standard output and error."""
-
-    def __init__(self) -> None:
-        """Raises OSError."""
-        self._reader, self.writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        self._tail = b""
-        self._lock = Lock()
-        Thread(target=self._follow, daemon=True).start()
-
-    def give_away(self) -> None:
-        """The worker has the writing end now: with its last process the log ends."""
-        os.close(self.writer)
-
-    def clear(self) -> None:
-        """What comes from here on is another job's."""
-        self.text()
-        self._tail = b""
-
-    def text(self) -> str:
-        """The last of what was printed, in whole lines: of half a line, a secret's name might be cut off."""
-        with self._lock:
-            self._read()
-            whole = self._tail if len(self._tail) < KEPT_BYTES else self._tail.partition(b"\n")[2]
-            return (whole or self._tail).decode(errors="replace")
-
-    def _follow(self) -> None:
-        ended = False
-        while not ended:
-            select([self._reader], [], [])
-            with self._lock:
-                ended = self._read()
-                if ended:
-                    os.close(self._reader)
-                    self._reader = -1
-
-    def _read(self) -> bool:
-        """What there is; whether nothing more can come."""
-        with suppress(BlockingIOError, OSError):
-            for _ in range(CHUNKS):
-                content = os.read(self._reader, CHUNK)
-                if not content:
-                    return True
-                self._tail = (self._tail + content)[-KEPT_BYTES:]
-        return False

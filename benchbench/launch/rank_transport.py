@@ -21,9 +21,9 @@ import msgspec
 
 from benchbench import __version__
 from benchbench.backends.base import Backend
+from benchbench.launch.channel import Channel
 from benchbench.launch.launched import Launched
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.process import Channel
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import Sampler

@@ -91,6 +91,30 @@ class Greeting:
         object.__setattr__(self, "reason", hide_secrets()(self.reason))
 
 
+class RunningJob(ABC):
+    """A job under way, which may exchange messages and be stopped in between."""
+
+    @abstractmethod
+    def send(self, message: Message) -> None:
+        """Send a message to the job."""
+
+    @abstractmethod
+    def receive(self, timeout_s: float) -> Message | None:
+        """The job's next message; None once it has ended or answered. Raises TimeoutError, ValueError."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop its processes until `resume`."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Have its processes go on."""
+
+    @abstractmethod
+    def result(self, timeout_s: float) -> Answer:
+        """The answer, within `timeout_s` from now and what it takes to end the job."""
+
+
 class Worker(ABC):
     """A worker: usable until `close`, or until it dies. Then every answer says so."""
 

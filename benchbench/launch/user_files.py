@@ -25,7 +25,7 @@ import msgspec
 from benchbench import paths, registry
 from benchbench.errors import UsageError, page
 from benchbench.format import visible
-from benchbench.launch.process import Channel
+from benchbench.launch.channel import Channel
 from benchbench.launch.project import UserCode, tell_code_runs
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import select
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -168,6 +170,51 @@ def _states_of(root: Path, group: int) -> set[str]:
         if own == str(group):
             found.add(state)
     return found
+
+
+def process_tree(pid: int, proc: Path = PROC) -> set[int]:
+    """The process and all processes below it; the process alone where the kernel lists no children."""
+    tree, waiting = {pid}, [pid]
+    while waiting:
+        for path in proc.glob(f"{waiting.pop()}/task/*/children"):
+            children = {int(child) for child in read_text(path).split()} - tree
+            tree |= children
+            waiting += children
+    return tree
+
+
+def is_stopped(pid: int, proc: Path = PROC) -> bool:
+    """Whether no thread of the process runs: each is stopped, or has ended."""
+    states = [read_text(path).rpartition(")")[2].split() for path in proc.glob(f"{pid}/task/*/stat")]
+    return all(fields[0] in "TtZX" for fields in states if fields)
+
+
+class ProcessEnd:
+    """The end of a process that another process has started, to be waited for."""
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor = -1
+        with suppress(AttributeError, OSError):  # another system, or an old kernel: `wait` cannot wait there
+            self._descriptor = os.pidfd_open(pid)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether `wait` knows."""
+        return self._descriptor >= 0
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the process has ended within so many seconds; True at once where that is not known."""
+        if not self.is_watched:
+            return True
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(max(timeout_s, 0.0) * 1000))
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def tpu_chips(root: Path) -> int:

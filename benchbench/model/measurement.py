@@ -68,6 +68,24 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A time in which a process timed blocks while the processes of the cases beside it were stopped.
+
+    `cycle`: in which every case of the heat has one turn. Times and `cpu_s` are as in `Window`.
+    `other_s` and `steal_s`: CPU seconds that other programs used meanwhile, and that the hypervisor withheld;
+    None where the system does not tell.
+    """
+
+    cycle: int
+    began_s: float
+    ended_s: float
+    blocks: int
+    cpu_s: float
+    other_s: float | None = None
+    steal_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
     """What the parent saw while blocks were timed: a value per sample, () where it could not be read.
 
@@ -142,6 +160,7 @@ class Measurement:
     workload_version: int | str = 1  # of a user's model a digest of what it computes
     window: Window | None = None  # None in runs of before it was kept
     telemetry: Telemetry | None = None
+    turns: tuple[Turn, ...] = ()  # of `block_s`, in order; () where the process was timed in one go
     batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () where the host's own clock timed them
     compiled: int | None = None  # programs, in the first call; None: not counted
     graph_breaks: int | None = None  # in the first call: returns to Python; None: not counted

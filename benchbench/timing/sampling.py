@@ -9,14 +9,14 @@ is kept, the warm-up's too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from time import monotonic, process_time
 from typing import Any, Literal, Protocol
 
-from benchbench.model.measurement import Batch, Window
+from benchbench.model.measurement import Batch, Turn, Window
 from benchbench.model.run import Policy
 from benchbench.stats import effective_count, mad, median, median_interval, quantile
 
@@ -32,6 +32,7 @@ PAIRS = 6  # of blocks compared at least, before a timer is called wrong
 PATIENCE_S = 1.0  # and for as long: a busy neighbour may slow six short ones
 MOST_PAIRS = 1000
 CLOCK_S = 1e-9  # a block lasts at least a tick
+LEAD_IN = 0.25  # of a turn: steps that are not timed
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 CONFIDENCE = 0.99  # of the interval a look goes by: several looks, and blocks that drift together, cost some
 AGREEMENTS = 3  # consecutive windows that must agree
@@ -47,6 +48,13 @@ WANDER_ERRORS = 4.0
 TAIL = 0.15  # of the windows on either side may be off: a burst of somebody else's does not move the median
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, for normal data
 TO_DEVIATION = 1.4826  # of a MAD, for normal data (Iglewicz & Hoaglin 1993)
+
+
+class Turns(Protocol):
+    """The source of turns: see `worker.turns`."""
+
+    def take(self, block_s: float) -> Iterator[float]:
+        """Seconds of each turn, for a warm step whose blocks last `block_s`."""
 
 
 class Stopwatch(Protocol):
@@ -82,6 +90,7 @@ class Samples:
     recompiled: int = 0  # programs compiled while blocks were timed
     batches: tuple[Batch, ...] = ()
     entry_s: tuple[float, ...] = ()  # of a rank: see RankSamples
+    turns: tuple[Turn, ...] = ()
 
 
 def measure_steps(
@@ -93,13 +102,18 @@ def measure_steps(
     cpu: Callable[[], float] = process_time,
     mark: Callable[[str], AbstractContextManager[object]] = nullcontext,
     most: int = MOST_ITERATIONS,
+    turns: Turns | None = None,
 ) -> Samples:
     """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
+
+    With `turns`, blocks are timed in these instead, as many as there are.
 
     `compilations` counts the programs compiled so far, where that is known; `clock` and `cpu` tell, in
     seconds, when that was and what this process computed meanwhile; `mark` shows the two parts to a profiler;
     `most`: steps in a block, 1 where each must begin as a block does.
     """
+    if turns:
+        return measure_in_turns(step, timer, policy, turns, compilations, clock, cpu, mark, most)
     cost = timer_cost(timer)
     for _ in range(SIZINGS):
         with mark("warm-up"):
@@ -110,12 +124,76 @@ def measure_steps(
         with mark("timed"):
             blocks, reason = sample(step, timer, policy, iterations, warm[-1])
         window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
-        if iterations >= most or median(blocks) >= shortest_block(cost) / OUTGROWN:
-            break  # else a busy machine, or code not yet compiled, was slow while the size was chosen
+        if is_long_enough(blocks, cost, iterations, most):
+            break
     steady = steady and level(warm[-max(window_blocks(policy, warm) // 2, LEAST_WINDOW) :], blocks)
     recompiled = (compilations() or 0) - compiled
     batches = tuple(timer.batches[batched:])
     return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled, batches)
+
+
+def measure_in_turns(
+    step: Callable[[], Any],
+    timer: Stopwatch,
+    policy: Policy,
+    turns: Turns,
+    compilations: Callable[[], int | None],
+    clock: Callable[[], float],
+    cpu: Callable[[], float],
+    mark: Callable[[str], AbstractContextManager[object]],
+    most: int,
+) -> Samples:
+    """Blocks of `step`, after warm-up, in turns for as long as there are any.
+
+    The first steps after a rest find the caches full of other cases' data: a quarter of a turn is not timed.
+    A step that fills a turn by itself has none to spare; it refills the caches in a small part of its time.
+    """
+    cost = timer_cost(timer)
+    for _ in range(SIZINGS):
+        with mark("warm-up"):
+            iterations, first = block_size(step, timer, cost, most)
+            warm, steady = warm_up(step, timer, policy, iterations, first)
+        if is_long_enough(warm[-LEAST_THIRD:], cost, iterations, most):
+            break
+    compiled, block = compilations() or 0, median(warm[-LEAST_THIRD:])
+    blocks: list[float] = []
+    batches: list[Batch] = []
+    taken: list[Turn] = []
+    for cycle, seconds in enumerate(turns.take(block)):
+        count = max(round(seconds / max(block, CLOCK_S)), 1)
+        step_s = max(block / iterations, CLOCK_S)
+        if step_s <= seconds / 2:
+            timer.blocks(step, clamp(LEAD_IN * seconds / step_s, 1, count * iterations), 1)
+        batched, used, began = len(timer.batches), cpu(), clock()
+        with mark("timed"):
+            timed = timer.blocks(step, iterations, count)
+        turn = Turn(cycle=cycle, began_s=began, ended_s=clock(), blocks=len(timed), cpu_s=cpu() - used)
+        taken.append(turn)
+        batches += timer.batches[batched:]
+        blocks += timed
+        block = median(timed)
+    return Samples(
+        iterations=iterations,
+        warmup_block_s=tuple(warm),
+        block_s=tuple(blocks),
+        steady=steady,
+        stop_reason="count",
+        timer_cost_s=cost,
+        window=Window(
+            began_s=taken[0].began_s, ended_s=taken[-1].ended_s, cpu_s=sum(turn.cpu_s for turn in taken)
+        ),
+        recompiled=(compilations() or 0) - compiled,
+        batches=tuple(batches),
+        turns=tuple(taken),
+    )
+
+
+def is_long_enough(blocks: Sequence[float], cost: float, iterations: int, most: int) -> bool:
+    """Whether blocks last as long as they have to, or cannot be longer.
+
+    A busy machine, or code not yet compiled, may have been slow while their size was chosen.
+    """
+    return iterations >= most or median(blocks) >= shortest_block(cost) / OUTGROWN
 
 
 def timer_cost(timer: Stopwatch) -> float:

@@ -16,9 +16,9 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import NoReturn, Self
 
 from benchbench import registry
 from benchbench.backends.base import Backend
@@ -35,7 +35,9 @@ from benchbench.worker.children import (
 )
 from benchbench.worker.jobs import failed, run_job
 from benchbench.worker.program import Message
+from benchbench.worker.turns import ParentTurns
 
+DESCRIPTORS = {True: 2, False: 1}  # files that come with a job, by whether it is forked: its socket, its log
 MOST_BYTES = 7 * 2**20  # of an answer; the parent reads no message of more than 8 MiB
 
 
@@ -44,14 +46,13 @@ def main(backend_name: str, descriptor: int, parent: int) -> None:
     die_with_parent(supervise(parent, descriptor))
     adopt_orphans()
     os.set_inheritable(descriptor, False)  # whatever a job starts must not write there
-    with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
+    with socket.socket(fileno=descriptor) as channel:
         registry.add_user_folders()
         backend = registry.load_class("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
         greeting = load_framework(backend)
-        send(lines, greeting)
+        channel.sendall(as_json(greeting) + b"\n")
         if greeting["status"] == "ready":
-            for line in lines:
-                serve(lines, backend, json.loads(line), descriptor)
+            Template(backend, channel).serve()
 
 
 def load_framework(backend: Backend) -> Message:
@@ -65,42 +66,101 @@ def load_framework(backend: Backend) -> Message:
         return {"status": "broken", "reason": one_line(error)}
 
 
-def serve(lines: Any, backend: Backend, job: Message, descriptor: int) -> None:
-    """Run one job in a fork, or in this process, and report how it ended."""
-    stamp = job["stamp"]
-    if not job["fork"]:
-        send(lines, {"stamp": stamp, "exit": 0, "answer": json.loads(answered(backend, job))})
-        return
-    preload_for(backend, job)
-    path = Path(f"{job['folder']}.answer")
-    own = children()  # which its framework started
-    gc.freeze()  # a process that collects its garbage need not go through what the framework's import made
-    pid = os.fork()
-    if pid == 0:
-        os.close(descriptor)  # one job cannot answer for another
-        child(backend, job, path)
-    send(lines, {"stamp": stamp, "pid": pid})
-    status = reap(pid, own)
-    send(lines, {"stamp": stamp, "exit": status, **(written(path) if status == 0 else {})})
-    path.unlink(missing_ok=True)
+class Template:
+    """Runs jobs: each in a fork, or in this process."""
+
+    def __init__(self, backend: Backend, channel: socket.socket) -> None:
+        self._backend = backend
+        self._channel = channel
+        self._jobs: set[int] = set()  # ids of forked processes that are not reaped yet
+        self._helpers: set[int] = set()  # children that the framework started
+
+    def serve(self) -> None:
+        """Do what the parent requests, until it closes the channel."""
+        for message, descriptors in requests(self._channel):
+            if "reap" in message:
+                self._channel.sendall(as_json({"exit": self._reap(message["reap"])}) + b"\n")
+            else:
+                self._begin(message["job"], descriptors)
+
+    def _begin(self, job: Message, descriptors: list[int]) -> None:
+        """Run one job. It answers on the first descriptor; a forked one prints to the second."""
+        if not job["fork"]:
+            with JobChannel(descriptors[0]) as channel:
+                channel.answer(self._backend, job)
+            return
+        preload_for(self._backend, job)
+        if not self._jobs:
+            self._helpers = children()
+        gc.freeze()  # garbage collection in a job skips what the framework's import made
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._channel.close()  # one job cannot answer for another
+            child(self._backend, job, descriptors)
+        self._jobs.add(pid)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _reap(self, pid: int) -> int:
+        """Wait for a job; end the processes that it left; its exit code, negative for a signal."""
+        self._jobs.discard(pid)
+        if not LINUX:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its group stays its own until it is reaped
+        for sign in (signal.SIGTERM, signal.SIGCONT):
+            with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left nobody behind
+                os.killpg(pid, sign)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        end_children(spare=self._helpers | self._jobs)
+        return code
+
+
+def requests(channel: socket.socket) -> Iterator[tuple[Message, list[int]]]:
+    """The parent's messages, each with the open files sent along, until the channel is closed."""
+    content, descriptors = b"", list[int]()
+    while piece := _received(channel, descriptors):
+        *lines, rest = (content + piece).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            count = DESCRIPTORS[message["job"]["fork"]] if "job" in message else 0
+            yield message, descriptors[:count]
+            del descriptors[:count]
+        content = rest
+
+
+def _received(channel: socket.socket, descriptors: list[int]) -> bytes:
+    """The next bytes; the files that came with them are appended to `descriptors`."""
+    piece, received, *_ = socket.recv_fds(channel, 2**16, sum(DESCRIPTORS.values()))
+    for descriptor in received:
+        os.set_inheritable(descriptor, False)
+    descriptors += received
+    return piece
 
 
 def preload_for(backend: Backend, job: Message) -> None:
     """Import here, once, what each process forked for such a job would import."""
-    with suppress(Exception):  # the job itself will tell
+    with suppress(Exception):  # the job itself reports it
         if job["kind"] == "reference":
             importlib.import_module("benchbench.worker.reference")
         if case := job.get("case"):
             backend.preload(Phase(case["phase"]), case["mode"])
 
 
-def child(backend: Backend, job: Message, path: Path) -> None:
-    """The forked process: never returns. No clean-up is run: frameworks may hang in theirs."""
+def child(backend: Backend, job: Message, descriptors: list[int]) -> NoReturn:
+    """The forked process. No clean-up is run: frameworks may hang in theirs."""
     code = 1
     try:
         os.setpgid(0, 0)
         die_with_parent(os.getppid())
-        path.write_bytes(answered(backend, job))
+        end, log = descriptors
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        channel = JobChannel(end)
+        channel.send({"pid": os.getpid()})
+        channel.answer(backend, job)
         sys.stdout.flush()
         sys.stderr.flush()
         code = 0
@@ -111,13 +171,42 @@ def child(backend: Backend, job: Message, path: Path) -> None:
         os._exit(code)
 
 
-def answered(backend: Backend, job: Message) -> bytes:
-    """The reply to a job, under its stamp; what JSON cannot hold makes it a failure."""
-    try:
-        return as_json({"stamp": job["stamp"], "reply": run_job(backend, job)})
-    except (ValueError, TypeError, RecursionError) as error:
-        message = f"the worker's answer cannot be read: {one_line(error)}"
-        return as_json({"stamp": job["stamp"], "reply": failed(Status.FAILED, message)})
+class JobChannel:
+    """A job's own end of its socket to the parent."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._lines = self._socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def send(self, message: Message) -> None:
+        """Send a message to the parent."""
+        self._socket.sendall(as_json(message) + b"\n")
+
+    def receive(self) -> Message:
+        """The parent's next message. Exits if the parent has closed the socket."""
+        if not (line := self._lines.readline()):
+            raise SystemExit("the parent has closed the job's socket")
+        message: Message = json.loads(line)
+        return message
+
+    def answer(self, backend: Backend, job: Message) -> None:
+        """Run the job and send its reply; a reply that JSON cannot represent makes it a failure."""
+        reply = run_job(backend, job, ParentTurns(self.send, self.receive))
+        try:
+            line = as_json({"reply": reply})
+        except (ValueError, TypeError, RecursionError) as error:
+            message = f"the worker's answer cannot be read: {one_line(error)}"
+            line = as_json({"reply": failed(Status.FAILED, message)})
+        if len(line) > MOST_BYTES:
+            line = as_json({"fault": f"more than {MOST_BYTES} bytes"})
+        self._socket.sendall(line + b"\n")
 
 
 def as_json(message: Message) -> bytes:
@@ -125,40 +214,10 @@ def as_json(message: Message) -> bytes:
     return json.dumps(message, allow_nan=False, ensure_ascii=False).encode(errors="replace")
 
 
-def written(path: Path) -> Message:
-    """What the job's process wrote, or why it cannot be read; nothing where it wrote nothing."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            return {"fault": f"more than {MOST_BYTES} bytes"}
-        return {"answer": json.loads(path.read_bytes())}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        return {"fault": one_line(error)}
-
-
-def reap(pid: int, own: set[int]) -> int:
-    """Wait for the job; end what it left running, all but `own`; its exit code, negative for a signal."""
-    if not LINUX:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its group stays its own until it is reaped
-    with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left nobody behind
-        os.killpg(pid, signal.SIGTERM)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    end_children(spare=own)
-    return code
-
-
 def missing(backend: Backend, error: ImportError) -> bool:
     """Whether what the backend needs is not installed, rather than broken."""
     needed = {re.split(r"[^\w-]", each)[0] for each in backend.requirements}
     return isinstance(error, ModuleNotFoundError) and error.name in needed
-
-
-def send(lines: Any, message: Message) -> None:
-    """One line, flushed."""
-    lines.write(as_json(message) + b"\n")
-    lines.flush()
 
 
 if __name__ == "__main__":

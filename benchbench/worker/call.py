@@ -24,6 +24,7 @@ from benchbench.model.run import Policy
 from benchbench.registry import load_class
 from benchbench.timing.sampling import measure_steps
 from benchbench.worker.function import bound_function
+from benchbench.worker.turns import Turns
 
 Message = dict[str, Any]
 FRAMEWORKS = {
@@ -52,6 +53,7 @@ def measure_call(
     policy: Policy,
     notes: Iterable[Note] = (),
     mark: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    turns: Turns | None = None,
 ) -> Called:
     """Measure a function, waiting after each call for the devices that its result is on.
 
@@ -76,7 +78,7 @@ def measure_call(
         host_reset = reset_host_peak()
         session.reset_peak()
         timer = HostTimer(session.wait, every_step=True, clock=session.clock)
-        samples = measure_steps(function, timer, policy, cpu=cpu_seconds, mark=mark)
+        samples = measure_steps(function, timer, policy, cpu=cpu_seconds, mark=mark, turns=turns)
     measurement = Measurement(
         cost=CALL,
         iterations=samples.iterations,
@@ -94,6 +96,7 @@ def measure_call(
         precision={},
         notes=tuple(notes),
         window=samples.window,
+        turns=samples.turns,
     )
     return Called(output=output, backend=name, device=where, measurement=measurement)
 
@@ -165,12 +168,13 @@ def untraced() -> Iterator[None]:
         sys.settrace(before)
 
 
-def called_case(backend: Backend, job: Message) -> Message:
+def called_case(backend: Backend, job: Message, turns: Turns | None) -> Message:
     """The measurement of the function that the job sends."""
     begin = perf_counter()
     function = bound_function(job["call"], Path(job["folder"]))
     built = perf_counter() - begin
-    made = measure_call(function, job["case"]["backend"], job["case"]["device"], Policy(**job["policy"]))
+    where, policy = job["case"], Policy(**job["policy"])
+    made = measure_call(function, where["backend"], where["device"], policy, turns=turns)
     warm = bool(job["warm"]) and backend.keeps_compiled_for(job["case"]["device"])
     outcome = dataclasses.replace(made.measurement, compile_cache="warm" if warm else "empty")
     cold = made.measurement.cold_s or 0.0

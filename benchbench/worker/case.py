@@ -47,6 +47,7 @@ from benchbench.worker.program import (
     verify_form,
 )
 from benchbench.worker.ranks import on_cpu
+from benchbench.worker.turns import Turns
 from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
 PART_BLOCKS = 11  # of a part of a step, timed alone
@@ -64,17 +65,21 @@ class Opened:
     precision: dict[str, str]
 
 
-def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:
+def measure_case(
+    backend: Backend, job: Message, stages: dict[str, float], turns: Turns | None = None
+) -> Measurement:
     """Build, first call, verify, warm up and time, memory."""
     case, workload, session = open_case(backend, job)
     precision = session.precision()
     with stage(stages, "build"):
         built = build(backend, session, workload, case.computes_in, case.cache)
     with built as runner:
-        return _measured(backend, job, stages, Opened(case, workload, session, runner, precision))
+        return _measured(backend, job, stages, Opened(case, workload, session, runner, precision), turns)
 
 
-def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: Opened) -> Measurement:
+def _measured(
+    backend: Backend, job: Message, stages: dict[str, float], opened: Opened, turns: Turns | None
+) -> Measurement:
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
     timer = session.timer(session.flush if case.cache is Cache.COLD else None)
     with stage(stages, "cold"):
@@ -92,7 +97,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
     session.reset_peak()  # what the first call tried is no memory that a step needs
     policy = Policy(**job["policy"])
     with stage(stages, "timing"):
-        samples = time_steps(opened, agreed, policy if on_cpu(job) else on_accelerator(policy))
+        samples = time_steps(opened, agreed, policy if on_cpu(job) else on_accelerator(policy), turns)
     warm = bool(job["warm"]) and backend.keeps_compiled_for(case.device)
     peak_device = device_peak(session, warm=warm, captured=captured)
     waiting = [note(NoteKind.HOST_WAITS)] if session.spins and waits_in_step(runner, session, samples) else []
@@ -132,6 +137,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         workload_version=workload.work_version,
         model=workload.model_facts,
         window=samples.window,
+        turns=samples.turns,
         batches=samples.batches,
         cleared=case.cache is Cache.COLD,
         parts_s=parts_s,
@@ -150,7 +156,7 @@ def first_call(runner: Runner, session: Session, timer: Timer) -> tuple[Any, flo
     return output, seconds, None if before is None or after is None else after - before
 
 
-def time_steps(opened: Opened, timer: Stopwatch, policy: Policy) -> Samples:
+def time_steps(opened: Opened, timer: Stopwatch, policy: Policy, turns: Turns | None) -> Samples:
     """Warm up, then time blocks of steps; of several ranks, what this one measured."""
     session, is_cold = opened.session, opened.case.cache is Cache.COLD
     samples = measure_steps(
@@ -161,6 +167,7 @@ def time_steps(opened: Opened, timer: Stopwatch, policy: Policy) -> Samples:
         cpu=cpu_seconds,
         mark=session.range,
         most=1 if is_cold else MOST_ITERATIONS,  # caches are cleared once a block
+        turns=turns,
     )
     return timer.own(samples) if isinstance(timer, AgreedTimer) else samples
 

@@ -44,6 +44,7 @@ from benchbench.worker.program import (
     workload_of,
 )
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
+from benchbench.worker.turns import Turns
 from benchbench.worker.verify import NotAnOutput
 from benchbench.workloads.base import Operation, Workload
 
@@ -52,12 +53,15 @@ MOST_EVENTS = 50_000  # in a profile: torch's take 2 KB each while they are read
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
 
-def run_job(backend: Backend, job: Message) -> Message:
-    """Do the job in this process, or in a process for each device. Failures of the case come back as data."""
+def run_job(backend: Backend, job: Message, turns: Turns | None = None) -> Message:
+    """Do the job in this process, or in a process for each device. Failures of the case come back as data.
+
+    `turns`: the source of its turns, if it is timed beside others.
+    """
     if job.get("affinity"):
         os.sched_setaffinity(0, job["affinity"])
     if devices_of(job) == 1:
-        return run_alone(backend, job)
+        return run_alone(backend, job, turns=turns if job.get("turns") else None)
     if "launched" in job:
         return run_launched(job, lambda own, world: run_alone(backend, own, world))
     if backend.spread is Spread.PROCESSES:
@@ -68,13 +72,15 @@ def run_job(backend: Backend, job: Message) -> Message:
     return run_alone(backend, job, world)
 
 
-def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
+def run_alone(backend: Backend, job: Message, world: World = ALONE, turns: Turns | None = None) -> Message:
     """Do the job in this process, which may be one of several ranks."""
     backend.world = world
     try:
         if world.devices > 1:
             backend.join(world, job["case"]["device"])
-        return answer_job(backend, job)
+        if job["kind"] in TIMED:
+            return TIMED[job["kind"]](backend, job, turns)
+        return ANSWERS[job["kind"]](backend, job)
     except Unsupported as reason:
         return failed(Status.UNSUPPORTED, str(reason))
     except Implausible as reason:
@@ -110,11 +116,6 @@ def failed(status: Status, message: str, relative_error: float | None = None) ->
     return failure_reply(Failure(status=status, message=message, relative_error=relative_error))
 
 
-def answer_job(backend: Backend, job: Message) -> Message:
-    """The reply to a job, by its kind."""
-    return ANSWERS[job["kind"]](backend, job)
-
-
 def preload_kinds(backend: Backend, job: Message) -> Message:
     """Import, in a template, what cases of these phases and modes will need."""
     for phase, mode in job["kinds"]:
@@ -132,10 +133,10 @@ def read_trace(_: Backend, job: Message) -> Message:
     return {"profile": dataclasses.asdict(xla.parse_profile(Path(job["folder"]), recording, {}))}
 
 
-def measured_case(backend: Backend, job: Message) -> Message:
+def measured_case(backend: Backend, job: Message, turns: Turns | None) -> Message:
     """The case's measurement."""
     stages: dict[str, float] = {}
-    outcome = measure_case(backend, job, stages)
+    outcome = measure_case(backend, job, stages, turns)
     device = backend.device_of(job["case"]["device"])
     return {"outcome": dataclasses.asdict(outcome), "stages_s": stages, "device": device}
 
@@ -357,7 +358,9 @@ ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job →
     "profile": profile_case,
     "read": read_trace,
     "spin": spin.measure_spin,
+    "look": look_at,
+}
+TIMED: dict[str, Callable[[Backend, Message, Turns | None], Message]] = {  # kinds that may take turns
     "measure": measured_case,
     "call": called_case,
-    "look": look_at,
 }

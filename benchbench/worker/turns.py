@@ -1,0 +1,36 @@
+"""The turns in which a case is timed while the processes of other cases live beside it.
+
+Between two turns the parent stops this process, so that others can be timed. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+
+
+class Turns(Protocol):
+    """The source of a case's turns."""
+
+    def take(self, block_s: float) -> Iterator[float]:
+        """Seconds of each turn, for a warm case whose blocks last `block_s`.
+
+        The next turn is requested when the case has finished the turn before.
+        """
+
+
+class ParentTurns:
+    """Turns that the parent gives, a message each."""
+
+    def __init__(self, send: Callable[[Message], None], receive: Callable[[], Message]) -> None:
+        self._send = send
+        self._receive = receive
+
+    def take(self, block_s: float) -> Iterator[float]:
+        """Report that the case is warm, then yield turns until the parent ends them with one of 0 seconds."""
+        self._send({"warm": block_s})
+        while seconds := float(self._receive()["turn"]):
+            yield seconds
+            self._send({"turned": True})

@@ -1,0 +1,135 @@
+"""Cases of one work alive at once: processes that are stopped between their turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.launch.local import LocalTransport
+from benchbench.launch.process import LocalJob
+from benchbench.launch.transport import JobEnd, Worker
+from benchbench.machine.kernel import is_stopped, process_tree
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from benchbench.timing.policy import POLICIES
+from benchbench.timing.sampling import measure_steps
+from tests.factories import a_case
+from tests.program import WORKLOADS
+from tests.script import Script
+
+FAKE = Target(name="fake", backend="fake", python=sys.executable)
+QUICK = POLICIES["quick"]
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setenv("ACCELBENCH_WORKLOAD_PATH", str(WORKLOADS))
+    transport = LocalTransport(Settings(threads=1))
+    worker = transport.start(FAKE, {})
+    assert worker.ready().status == "ready"
+    yield worker
+    transport.close()
+
+
+def a_job(workload: str = "gemm", **params: Any) -> dict[str, Any]:
+    case = a_case(backend="fake", mode="", workload=workload, params=params or {"m": 64, "n": 64, "k": 64})
+    return {
+        "kind": "measure", "case": dataclasses.asdict(case), "case_id": case.id, "turns": True, "warm": False,
+        "policy": dataclasses.asdict(QUICK), "reference": None, "verified": None, "timeout_s": 30.0,
+    }  # fmt: skip
+
+
+def begun(worker: Worker, job: dict[str, Any]) -> LocalJob:
+    running = worker.begin(job, fork=True)  # type: ignore[attr-defined]
+    assert "warm" in running.receive(30.0)
+    assert isinstance(running, LocalJob)
+    return running
+
+
+def given_turn(job: LocalJob) -> None:
+    job.send({"turn": 0.01})
+    assert job.receive(30.0) == {"turned": True}
+
+
+def test_two_jobs_of_one_worker_take_turns_and_are_stopped_in_between(worker: Worker) -> None:
+    jobs = [begun(worker, a_job()) for _ in range(2)]
+    for job in jobs:
+        job.stop()
+    for job in jobs * 2:
+        assert is_stopped(job.pid)
+        job.resume()
+        given_turn(job)
+        job.stop()
+    for job in jobs:
+        job.resume()
+        job.send({"turn": 0})
+        answer = job.result(30.0)
+        assert answer.reply is not None
+        assert len(answer.reply["outcome"]["turns"]) == 2
+
+
+def test_a_job_killed_between_turns_has_crashed_and_its_worker_goes_on(worker: Worker) -> None:
+    first, second = begun(worker, a_job()), begun(worker, a_job())
+    first.stop()
+    os.kill(first.pid, signal.SIGKILL)
+    assert first.receive(30.0) is None
+    assert first.result(30.0).end is JobEnd.CRASHED
+    given_turn(second)
+    second.send({"turn": 0})
+    assert second.result(30.0).reply
+
+
+def test_a_stopped_job_ends_with_its_worker(worker: Worker) -> None:
+    job = begun(worker, a_job())
+    job.stop()
+    worker.close()
+    assert not Path(f"/proc/{job.pid}").exists()
+
+
+def test_a_job_that_takes_no_turn_is_ended_alone(worker: Worker) -> None:
+    job, other = begun(worker, a_job()), begun(worker, a_job())
+    job.stop()
+    with pytest.raises(TimeoutError):
+        job.receive(0.05)
+    assert job.result(0.05).reply is None
+    given_turn(other)
+
+
+def test_process_tree_has_processes_of_other_sessions(worker: Worker) -> None:
+    job = begun(worker, a_job())
+    assert process_tree(os.getpid()) > {job.pid}
+
+
+def test_turns_hold_the_blocks_that_were_timed_in_them() -> None:
+    class ThreeTurns:
+        def take(self, block_s: float) -> Iterator[float]:
+            yield from [0.03] * 3
+
+    script = Script(repeat(0.001))
+    samples = measure_steps(script.step, script, QUICK, clock=script.now, cpu=script.now, turns=ThreeTurns())
+    assert [turn.cycle for turn in samples.turns] == [0, 1, 2]
+    assert sum(turn.blocks for turn in samples.turns) == len(samples.block_s)
+    for turn in samples.turns:
+        assert turn.ended_s - turn.began_s == pytest.approx(0.03, rel=0.2)
+    lead_ins = [after.began_s - before.ended_s for before, after in pairwise(samples.turns)]
+    assert lead_ins == pytest.approx([0.0075] * 2, rel=0.3)
+
+
+def test_a_step_longer_than_a_turn_is_timed_once_a_turn_without_a_lead_in() -> None:
+    class TwoTurns:
+        def take(self, block_s: float) -> Iterator[float]:
+            assert block_s == pytest.approx(0.2)
+            yield from [0.03] * 2
+
+    script = Script(repeat(0.2))
+    samples = measure_steps(script.step, script, QUICK, clock=script.now, cpu=script.now, turns=TwoTurns())
+    assert [turn.blocks for turn in samples.turns] == [1, 1]
+    assert samples.turns[1].began_s == samples.turns[0].ended_s
