@@ -10,7 +10,7 @@ check 120 accelbench doctor
 # 2 the timer against a plain event loop and do_bench; expect within 2 %
 check 180 python -m studies.gpu_gemm 3
 # 3 event queue, launch-bound, cold caches
-check 180 python -m pytest -q -p no:xdist tests/test_gpu.py
+check 180 python -m pytest -q -m real tests/test_gpu.py
 # 4 precision: float32, tf32, bf16, float8 of one product must lie about 1 : 7-8 : 15 : 25-30 (H100), and none may raise
 check 150 accelbench run -w gemm -b torch -d cuda:0 -p m=n=k=8192 --dtype float32,tf32,bfloat16,float16,float8 --quick --rounds 2
 # 5 every torch mode, forward and training; watch peak_device of cudagraph against eager's, and cudagraph skips

@@ -28,7 +28,6 @@ sys.dont_write_bytecode = False
 # times the CPU time.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-LONG = ("slow", "exhaustive")  # markers
 THREADS = 2  # of TensorFlow, in every test of this process: they cannot be changed once it has computed
 
 
@@ -102,14 +101,16 @@ def _opened_verifier(shared_references: Any) -> Iterator[Any]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Under `pytest -n` the tests of a file share a process, and what they import, unless they are marked.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect nightly tests unless `-m` names them.
 
-    What is `slow` or `exhaustive` has to be `real`, too: `-m "not real"` stands for the other selections.
+    Under `pytest -n` the tests of a file share a process, and what they import, unless they are marked.
     """
+    if "nightly" not in config.option.markexpr:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
     for item in items:
-        if not item.get_closest_marker("real") and any(map(item.get_closest_marker, LONG)):
-            raise pytest.UsageError(f"{item.nodeid} takes long: mark it `real`, too")
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 

@@ -557,7 +557,7 @@ def test_nothing_is_drawn_for_a_step_that_is_only_simulated() -> None:
     assert not any(array.any() for array in program.inputs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.filterwarnings("default")  # of inductor; workers do not raise them either
 @pytest.mark.parametrize("mode", ["compile", "compile-freezing"])

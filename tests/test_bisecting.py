@@ -367,7 +367,7 @@ class Collecting(BisectObserver):
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_framework_is_imported_anew_for_each_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,7 @@ def test_every_collective_of_a_backend_is_verified(backend: str, tmp_path: Path)
     assert_verified(backend, "float32", offered(backend), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("backend", SPREAD)
 def test_collectives_that_add_or_may_lack_the_dtype_are_verified_in_16_bits(
@@ -115,7 +115,7 @@ def test_collectives_that_add_or_may_lack_the_dtype_are_verified_in_16_bits(
     assert_verified(backend, "bfloat16", names, tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("backend", SPREAD)
 def test_every_collective_of_a_backend_is_verified_in_16_bits(backend: str, tmp_path: Path) -> None:

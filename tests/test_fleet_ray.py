@@ -189,7 +189,7 @@ def check_removal(machines: Machines, results: Path, seed: int) -> None:
         assert incomplete(result)
 
 
-@pytest.mark.exhaustive  # CI runs a suite on three machines, and a command that is killed
+@pytest.mark.nightly  # CI runs a suite on three machines, and a command that is killed
 @pytest.mark.parametrize("seed", [1])
 def test_a_machine_that_is_removed_costs_its_unfinished_cases(
     machines: Machines, tmp_path: Path, seed: int
@@ -197,7 +197,7 @@ def test_a_machine_that_is_removed_costs_its_unfinished_cases(
     check_removal(machines, tmp_path, seed)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [2, *range(10, 20)])
 def test_a_machine_is_removed_ten_times_at_random_moments(
     machines: Machines, tmp_path: Path, seed: int
@@ -205,7 +205,7 @@ def test_a_machine_is_removed_ten_times_at_random_moments(
     check_removal(machines, tmp_path, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_command_that_is_killed_leaves_no_process_and_is_resumed(
     machines: Machines, tmp_path: Path
 ) -> None:
@@ -238,7 +238,7 @@ def occupy(seconds: float) -> None:
     time.sleep(seconds)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     machines: Machines, tmp_path: Path
 ) -> None:
@@ -259,7 +259,7 @@ def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     assert [share.state for share in result.shares] == ["done"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_versions_that_differ_are_told_before_anything_is_measured(
     machines: Machines, tmp_path: Path
 ) -> None:

@@ -466,7 +466,7 @@ TORCH = ["-w", "all_reduce,barrier", "-b", "torch", "-d", "cpu", "-p", "n=1021",
 TORCH += ["--profile"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(
     "launcher",

@@ -121,7 +121,7 @@ def test_a_record_at_a_limit_is_read_again_and_one_beyond_it_is_a_failure_of_its
         lambda: a_record(of_ranks(512, 1000), case=on_devices(512)),
         pytest.param(
             lambda: a_record(of_ranks(512, 1000, batches=True), case=on_devices(512)),
-            marks=pytest.mark.exhaustive,
+            marks=pytest.mark.nightly,
         ),
         lambda: measured(block_s=tuple(random.Random(0).random() for _ in range(10**6))),
     ],

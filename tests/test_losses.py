@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -17,9 +15,7 @@ from benchbench.model.case import Dtype
 from benchbench.worker.verify import LAMBDA, tolerance
 from studies.losses import FRAMEWORKS, NETWORKS, STEPS, Frameworks, float64_losses, network
 
-EVERYWHERE = "convnet_train"
-XLA_TRAINS = (EVERYWHERE, "transformer_train")  # half a minute or more each: XLA compiles on the CPU
-DEEP = "resnet50_train"  # its reference, of all 50 layers, takes a minute
+IN_CI = "convnet_train"
 LONG = 30  # steps, of which ten are compared
 
 
@@ -35,22 +31,9 @@ def expected(name: str) -> list[float]:
     return float64_losses(name)
 
 
-def is_usual(name: str, framework: str, steps: int) -> bool:
-    """Whether it is not for `exhaustive`: each network in one framework, by its name, and one in all.
-
-    test_matrix.py takes the first steps of each in every framework.
-    """
-    if framework == "torch_xla":
-        return steps == STEPS and name in XLA_TRAINS
-    chosen = FRAMEWORKS[crc32(name.encode()) % len(FRAMEWORKS[:3])]
-    return steps == STEPS and name != DEEP and (name == EVERYWHERE or framework == chosen)
-
-
 def trainings() -> Iterator[Any]:
     for name, framework, steps in itertools.product(NETWORKS, FRAMEWORKS, (STEPS, LONG)):
-        marks = [pytest.mark.slow] if name != EVERYWHERE else []
-        if not is_usual(name, framework, steps):
-            marks = [pytest.mark.exhaustive]
+        marks = [] if name == IN_CI and steps == STEPS else [pytest.mark.nightly]
         yield pytest.param(name, framework, steps, id=f"{name}-{framework}-{steps}", marks=marks)
 
 
@@ -73,9 +56,3 @@ def test_the_loss_is_float64_s_for_ten_steps_and_falls(
 
 def test_every_network_that_is_trained_is_among_them() -> None:
     assert {"convnet_train", "resnet50_train", "transformer_train"} <= set(NETWORKS)
-
-
-def test_every_framework_trains_some_network_and_every_network_is_trained_but_the_deepest() -> None:
-    usual = [pair for pair in itertools.product(NETWORKS, FRAMEWORKS) if is_usual(*pair, STEPS)]
-    assert {name for name, _ in usual} == set(NETWORKS) - {DEEP}
-    assert min(Counter(framework for _, framework in usual).values()) > 1

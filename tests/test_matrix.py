@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -14,15 +13,13 @@ import pytest
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.model.case import AMP, Case, Dtype, Phase
+from benchbench.model.case import Case, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
-from benchbench.workloads.base import Training, Workload
-from benchbench.workloads.network import Network
+from benchbench.workloads.base import Workload
 from tests.factories import a_case, real_settings
-from tests.tiny import WORKS, tiny
+from tests.tiny import WORKS
 from tests.verifying import SharedReferences, Verifier, export_for
 
-EXHAUSTIVE = "exhaustive"  # the marker of what neither the README's command nor CI runs
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
 # Backend and dtype → the reason where it has no kernel: of whatever is more than a product; of any, or of a
@@ -42,19 +39,10 @@ UNSUPPORTED: dict[str, str] = {
     "torch_xla-*-batch_norm_backward-float*": "running statistics",  # what is not `training`
     "torch_xla-*-batch_norm_backward-bfloat*": "running statistics",
 }
-# Taken in every dtype and mode, but for training where a compiler takes long (see `is_slow`).
-CORE = frozenset({"attention", "conv2d", "convnet_train", "gemm"})
-# A large network, and two of phase `backward`: in every dtype on one backend.
-DEEP = frozenset({"attention_backward", "conv2d_backward", "resnet50_infer"})
-# In every mode in float32, as `CORE` is: what a compiler makes of gradients, and of networks.
-IN_EVERY_MODE = frozenset({"attention_backward", "conv2d_backward", "transformer_infer"})
-COMPILED_TRAINING = (Dtype.FLOAT32,)
+IN_EVERY_MODE = "gemm"  # and in every dtype: the workload that compiles fastest
 TUNED = "max-autotune-no-cudagraphs"  # compiles as `compile` does, with trials
-FREEZING = "compile-freezing"  # compiles an operation, which has no weights, as `compile` does
-FROZEN = frozenset({"convnet_infer", "gpt2_decode"})  # the latter's caches change, and its weights do not
 # Half a minute each.
 XLA_TRAINS = frozenset({"convnet_train", "mnist_cnn_train", "transformer_train", "update"})
-A_FURTHER_MODE = 6  # one of so many operations outside them is taken in another mode than the first, too
 # CPU kernels that may compute in less than is asked for (docs/backends.md): where they do, the case is
 # wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
@@ -157,99 +145,28 @@ def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
     ]
 
 
-def is_slow(kind: type[Backend], work: Workload, mode: str, dtype: Dtype) -> bool:
-    """Whether the pair of a workload in `CORE` is for `exhaustive`: training in further modes, trials."""
-    if mode in (TUNED, FREEZING):
-        return work.phase is Phase.TRAIN or dtype is not Dtype.FLOAT32
-    return work.phase is Phase.TRAIN and mode != kind.modes[0] and dtype not in COMPILED_TRAINING
-
-
-def usual(backend: str, kind: type[Backend], name: str, work: Workload) -> set[tuple[str, Dtype]]:
-    """The pairs that are not for `exhaustive`.
-
-    Of a workload outside `CORE`: float32 in the first mode, another dtype on one of its backends (those of
-    `DEEP`: each on one), and of some a further mode. Which one goes by the name, so that adding a workload
-    changes nothing for the others.
-    """
-    possible = pairs(kind, work)
-    if name in CORE:
-        return {pair for pair in possible if not is_slow(kind, work, *pair)}
-    if backend == "torch_xla" and work.phase is Phase.TRAIN and name not in XLA_TRAINS:
-        return set()
-    first = {(kind.modes[0], Dtype.FLOAT32)}
-    if work.params != tiny(name).params:  # with a truth value turned
-        return first
-    dtypes = {(kind.modes[0], dtype) for taker, dtype in further_dtypes(name) if taker == backend}
-    return first | dtypes | further_modes(kind, name, work)
-
-
-@cache
-def further_dtypes(name: str) -> list[tuple[str, Dtype]]:
-    """Which backends take it in which other dtypes, in the first mode: one pair, or of `DEEP` each dtype."""
-    takers: dict[Dtype, list[str]] = {}
-    for backend in BACKENDS:
-        for dtype in dtypes_of(backend, tiny(name)):
-            takers.setdefault(dtype, []).append(backend)
-    turn = crc32(name.encode())
-    every = [(takers[dtype][(turn + at) % len(takers[dtype])], dtype) for at, dtype in enumerate(takers)]
-    if isinstance(tiny(name), Training):  # which XLA compiles for long, and torch not at all
-        every = [("torch" if backend == "jax" else backend, dtype) for backend, dtype in every]
-    return every if name in DEEP or not every else [every[turn % len(every)]]
-
-
-def dtypes_of(backend: str, work: Workload) -> list[Dtype]:
-    """But float32; XLA's compiler takes half a minute for a network in 16 bits, seconds for others.
-
-    OpenVINO has other dtypes on some CPUs only: there it takes those of `CORE`.
-    """
-    if backend == "openvino":
-        return []
-    if backend == "torch_xla" and (isinstance(work, Network) or work.phase is Phase.TRAIN):
-        return []
-    kind = kind_of(backend)
-    return [
-        dtype for mode, dtype in pairs(kind, work) if mode == kind.modes[0] and dtype is not Dtype.FLOAT32
-    ]
-
-
-def further_modes(kind: type[Backend], name: str, work: Workload) -> set[tuple[str, Dtype]]:
-    """In float32, but for `TUNED`: all of `IN_EVERY_MODE`, one of every sixth other operation; some frozen.
-
-    A compiler takes ten seconds for a network, and meets the same layers in those.
-    """
-    modes = [mode for mode, dtype in pairs(kind, work) if dtype is Dtype.FLOAT32]
-    others = [(mode, Dtype.FLOAT32) for mode in modes if mode not in (kind.modes[0], TUNED, FREEZING)]
-    turn = crc32(f"{name} {kind.__name__}".encode())
-    frozen = {(FREEZING, Dtype.FLOAT32)} if FREEZING in modes and name in FROZEN | IN_EVERY_MODE else set()
-    if name in IN_EVERY_MODE or not others:
-        return {*others, *frozen}
-    if frozen:
-        return frozen
-    if turn % A_FURTHER_MODE or isinstance(work, Network) or work.phase is Phase.TRAIN:
-        return set()
-    return {others[turn // A_FURTHER_MODE % len(others)]}
+def is_nightly(work: Workload, case: Case) -> bool:
+    """Whether CI leaves out a case. It takes each workload in float32 in the first mode of a backend."""
+    if case.workload == IN_EVERY_MODE:
+        return case.mode == TUNED
+    if case.backend == "torch_xla" and work.phase is Phase.TRAIN and case.workload not in XLA_TRAINS:
+        return True
+    return (case.mode, case.dtype) != (kind_of(case.backend).modes[0], Dtype.FLOAT32)
 
 
 def kind_of(backend: str) -> type[Backend]:
     return registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
 
 
-def matrix() -> Iterator[tuple[str, Case, str]]:
-    """What is not refused: id, case, and its marker, if any.
-
-    Without one: every workload in float32 in the first mode of every backend, those of `CORE` in each dtype.
-    """
+def matrix() -> Iterator[tuple[str, Case, bool]]:
+    """Cases that neither the backend nor the workload refuses: id, case, and whether it is nightly."""
     for backend, (work_id, name, work) in itertools.product(BACKENDS, WORKS):
-        kind = kind_of(backend)
-        always = usual(backend, kind, name, work)
-        for mode, dtype in pairs(kind, work):
+        for mode, dtype in pairs(kind_of(backend), work):
             case = a_case(
                 workload=name, params=work.params, dtype=dtype, mode=mode, phase=work.phase,
                 target=backend, backend=backend,
             )  # fmt: skip
-            first = mode == kind.modes[0] and (dtype is Dtype.FLOAT32 or name in CORE)
-            marker = EXHAUSTIVE if (mode, dtype) not in always else "" if first else "slow"
-            yield f"{backend}-{mode}-{work_id}-{dtype}", case, marker
+            yield f"{backend}-{mode}-{work_id}-{dtype}", case, is_nightly(work, case)
 
 
 MATRIX = list(matrix())
@@ -260,11 +177,11 @@ def parameters() -> Iterator[Any]:
 
     Those of backends that load each other's models have them in common.
     """
-    for id_, case, marker in MATRIX:
+    for id_, case, nightly in MATRIX:
         half = crc32(case.workload.encode()) % 2
         cache = kind_of(case.backend).shared_cache
         marks = [pytest.mark.xdist_group(f"{cache or case.backend} {half}")]
-        marks += [getattr(pytest.mark, marker)] if marker else []
+        marks += [pytest.mark.nightly] if nightly else []
         yield pytest.param(id_, case, id=id_, marks=marks)
 
 
@@ -309,47 +226,18 @@ def test_every_backend_computes_what_float64_computes(verifier: Verifier, id_: s
     assert isinstance(answer.reply.get("verified"), float), answer.reply
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_every_mode_and_dtype_of_a_backend_is_taken_by_some_workload(backend: str) -> None:
-    cases = [(case, marker) for _, case, marker in MATRIX if case.backend == backend]
-    taken = {(case.mode, case.dtype) for case, marker in cases if marker != EXHAUSTIVE}
-    left = {(case.mode, case.dtype) for case, _ in cases} - taken
-    first = kind_of(backend).modes[0]
-    spared = {pair for pair in left if pair[0] in (TUNED, FREEZING) and pair[1] is not Dtype.FLOAT32}
-    spared |= {
-        pair for pair in left if pair[0] != first and pair[1] in AMP and pair[1] not in COMPILED_TRAINING
-    }
-    assert left == spared
-
-
-def test_every_workload_is_taken_on_every_backend_that_offers_its_phase() -> None:
-    """But for training on torch_xla, of which `XLA_TRAINS` has some."""
-    taken = {
-        (case.backend, case.workload, tuple(case.params.items())) for _, case, marker in MATRIX if not marker
-    }
-    every = {
-        (case.backend, case.workload, tuple(case.params.items()))
+def test_ci_takes_every_workload_on_every_backend_and_every_pair_of_mode_and_dtype() -> None:
+    ci = [case for _, case, nightly in MATRIX if not nightly]
+    assert {(case.backend, case.workload) for case in ci} == {
+        (case.backend, case.workload)
         for _, case, _ in MATRIX
         if (case.backend, case.phase) != ("torch_xla", Phase.TRAIN) or case.workload in XLA_TRAINS
     }
-    assert taken == every
-
-
-def test_every_workload_is_taken_in_another_dtype_and_large_ones_in_each() -> None:
-    possible: dict[str, set[Dtype | None]] = {name: set() for _, name, _ in WORKS}
-    taken: dict[str, set[Dtype | None]] = {name: set() for name in possible}
-    for _, case, marker in MATRIX:
-        possible[case.workload].add(case.dtype)
-        taken[case.workload] |= set() if marker == EXHAUSTIVE else {case.dtype}
-    for name, dtypes in possible.items():
-        assert len(taken[name]) >= min(2, len(dtypes)), name
-        assert name not in CORE | DEEP or taken[name] == dtypes, name
-
-
-def test_gradients_and_networks_are_taken_in_every_mode() -> None:
-    taken = {(case.backend, case.workload, case.mode) for _, case, marker in MATRIX if marker != EXHAUSTIVE}
-    every = {(case.backend, case.workload, case.mode) for _, case, _ in MATRIX if case.mode != TUNED}
-    assert [one for one in every - taken if one[1] in CORE | IN_EVERY_MODE] == []
+    pairs_of_gemm = {
+        (case.backend, case.mode, case.dtype) for _, case, _ in MATRIX if case.workload == "gemm"
+    }
+    taken = {(case.backend, case.mode, case.dtype) for case in ci}
+    assert taken == {pair for pair in pairs_of_gemm if pair[1] != TUNED}
 
 
 def test_what_is_listed_as_unsupported_is_in_the_matrix() -> None:

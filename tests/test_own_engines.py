@@ -190,7 +190,7 @@ def test_the_line_of_code_that_uses_an_engine_runs_and_gives_the_same(
     assert {*Torch.own_modes, *Torch.only_own_modes} <= set(Torch.own_code)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_a_package_compiled_ahead_of_time_is_loaded_by_each_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -163,7 +163,7 @@ def test_a_run_of_a_model_is_profiled_and_shown(place: Path) -> None:
     assert "small" in page
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
     command("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
     command("baseline", "set", "main", "latest", "--accept", cwd=place)
@@ -176,7 +176,7 @@ def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
     assert "small(batch=2)/float32/eager@torch:cpu" in command("history", cwd=place).stdout
 
 
-@pytest.mark.exhaustive  # another one interrupts a run in CI: tests/test_own_models.py
+@pytest.mark.nightly  # another one interrupts a run in CI: tests/test_own_models.py
 def test_a_run_that_was_killed_in_its_second_round_is_finished_by_the_same_model_only(place: Path) -> None:
     process = started("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
     wait_for(lambda: len(records(place)) >= 1, 120)
@@ -204,7 +204,7 @@ def test_sizes_at_which_a_model_exits_or_hangs_have_a_status_and_the_others_are_
     assert "no answer after" in found[5][1]
 
 
-@pytest.mark.exhaustive  # the search itself is tested with the fake backend
+@pytest.mark.nightly  # the search itself is tested with the fake backend
 def test_the_revision_that_made_a_model_slower_is_named(place: Path) -> None:
     """Its code is beside it, and where it was asked for: both are taken from each revision."""
     (place / "lib").mkdir()

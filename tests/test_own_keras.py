@@ -387,7 +387,7 @@ def test_modules_of_equinox_and_flax_are_functions_of_their_parameters(tmp_path:
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_keras_model_runs_on_three_frameworks_with_the_same_weights(tmp_path: Path) -> None:
     for name in ("keras", "torch", "jax", "tensorflow"):
         pytest.importorskip(name)

@@ -68,7 +68,7 @@ def test_a_configuration_that_names_code_on_a_hub_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_configuration_of_transformers_is_a_verified_row(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -97,7 +97,7 @@ def test_a_file_without_a_word_of_accelbench_is_a_verified_table(place: Path) ->
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_a_word_about_engines_every_one_that_takes_torch_is_tried(tmp_path: Path) -> None:
     accelbench("run", str(OWN / "convolutions.py"), *ONCE, cwd=tmp_path)
     ok = {(row["backend"], row["mode"]) for row in rows(tmp_path) if row["status"] == "ok"}

@@ -354,7 +354,7 @@ def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_other_names_are_the_same_work_and_another_operator_is_other_work(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
 

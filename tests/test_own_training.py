@@ -164,7 +164,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_right_steps_are_well_within_and_every_wrong_one_is_beyond() -> None:
     right = {name: deviation(the_step(name)).ratio for name in MODELS}
     wrong = {}
@@ -187,14 +187,11 @@ def test_narrower_dtypes_have_tolerances_of_their_own_and_float32_s_besides(name
     assert plain["tolerance"] == training_reference(model, Dtype.FLOAT32).tolerance
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.exhaustive] if name == "train_decoder" else [])
-        for name in MODELS
-    ],
+    [pytest.param(name, marks=[pytest.mark.nightly] if name == "train_decoder" else []) for name in MODELS],
 )
 def test_a_compiled_step_is_right_as_well(name: str) -> None:
     assert deviation(the_step(name), mode="compile").ratio < 0.8

@@ -248,7 +248,7 @@ def test_no_page_is_wider_than_its_window_and_no_text_lies_on_another(
             assert tab.value(OVERLAPS) == [], (document.name, width)
 
 
-@pytest.mark.slow  # needs what the test extra does not have
+@pytest.mark.nightly  # needs what the test extra does not have
 @pytest.mark.skipif(not AXE, reason=NO_AXE)
 def test_axe_finds_nothing_that_keeps_anybody_out(tab: Tab, show: Show) -> None:
     assert AXE

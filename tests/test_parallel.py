@@ -105,7 +105,7 @@ def compiled(strategy: Strategy, name: str, mode: str = "compile", **params: Sca
     return replace(training_case("torch", Dtype.FLOAT32, name, placement, batch=8, **params), mode=mode)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.xdist_group("parallel compile")
 def test_a_divided_step_that_torch_compiles_is_verified(verifier: Verifier) -> None:
@@ -115,7 +115,7 @@ def test_a_divided_step_that_torch_compiles_is_verified(verifier: Verifier) -> N
     assert not wrong(errors)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("mode", ["compile", "max-autotune-no-cudagraphs"])
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_every_divided_step_that_torch_compiles_is_verified(
     assert not wrong(errors)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -147,14 +147,14 @@ def test_every_strategy_of_every_network_is_verified(verifier: Verifier, backend
     assert not wrong(verifier.errors_of(cases))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("backend", [each for each in BACKENDS if each.values != ("tensorflow",)])
 def test_micro_batches_and_gathered_statistics_are_verified(verifier: Verifier, backend: str) -> None:
     check_micro_batches(verifier, backend)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.real
 def test_those_of_tensorflow_are_verified_too(verifier: Verifier) -> None:
     check_micro_batches(verifier, "tensorflow")

@@ -177,7 +177,7 @@ def test_a_schedule_is_compared_with_one_device_which_has_none() -> None:
     assert [each.alone.case for each in scalings(RunView(run))] == [alone]
 
 
-# Beside these, tests/test_parallel.py verifies the CNN and GPT-2 in stages, and exhaustively every network.
+# Beside these, tests/test_parallel.py verifies the CNN and GPT-2 in stages, and nightly every network.
 @pytest.mark.real
 def test_both_schedules_of_torch_are_verified(verifier: Verifier) -> None:
     pytest.importorskip("torch")
@@ -194,7 +194,7 @@ def test_both_schedules_of_torch_are_verified(verifier: Verifier) -> None:
     assert not wrong(errors)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 def test_equal_blocks_are_verified_in_jax(verifier: Verifier) -> None:
     pytest.importorskip("jax")

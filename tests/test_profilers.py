@@ -80,7 +80,7 @@ def test_torch_profiler(tmp_path: Path) -> None:
     assert any(each["allocated_bytes"] for each in found["rows"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 def test_torch_s_ranks_are_profiled_together(tmp_path: Path) -> None:
     found, _ = profiled(tmp_path, "torch", "-w", "all_reduce", "-p", "n=1021", "--world", "2")
@@ -90,7 +90,7 @@ def test_torch_s_ranks_are_profiled_together(tmp_path: Path) -> None:
     assert {name.rpartition("-")[2].split(".")[1] for name in found["traces"]} == {"rank0", "rank1"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 def test_of_torch_s_pipeline_each_stage_tells_how_long_it_computed(tmp_path: Path) -> None:
     stages = ("--world", "2", "--strategy", "pipeline", "-p", "batch=4", "-p", "accumulate=2")

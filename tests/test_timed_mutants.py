@@ -49,8 +49,7 @@ MODES = [
 # Compiled by torch, a step of training takes minutes where nothing is compiled yet, and a mutant wraps it as
 # it does the others.
 TRAINED = [
-    pytest.param(*each, marks=[pytest.mark.exhaustive] if each == ("torch", "compile") else [])
-    for each in MODES
+    pytest.param(*each, marks=[pytest.mark.nightly] if each == ("torch", "compile") else []) for each in MODES
 ]
 BATCH = 32
 TRAINING = replace(MnistCnnTrain(), batch=BATCH)

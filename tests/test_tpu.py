@@ -102,9 +102,7 @@ def compiled(tpu: Any, workload: Workload, dtype: Dtype) -> Any:
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        pytest.param(
-            name, dtype, marks=[pytest.mark.exhaustive] if name in SLOW else [], id=f"{name}-{dtype}"
-        )
+        pytest.param(name, dtype, marks=[pytest.mark.nightly] if name in SLOW else [], id=f"{name}-{dtype}")
         for name, dtype in CASES
     ],
 )

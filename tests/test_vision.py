@@ -141,7 +141,7 @@ def test_boxes_of_every_map_are_verified() -> None:
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(each, marks=[pytest.mark.exhaustive] if each == "jax" else [])  # compiled for long
+        pytest.param(each, marks=[pytest.mark.nightly] if each == "jax" else [])  # compiled for long
         for each in FRAMEWORKS
     ],
 )

@@ -235,7 +235,7 @@ def test_a_pull_request_does_not_set_its_own_limits(simulated: Path, runner: Pat
     assert "limit 90% (accelbench.toml of HEAD^1 'ranking')" in told
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Path, runner: Path) -> None:
     workload = (simulated / "benchmarks/ranking.py").read_text()
@@ -258,7 +258,7 @@ def test_the_first_workload_has_nothing_to_be_compared_with(simulated: Path, run
     assert "unsupported: No workload named 'ranking'." in told
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.real
 def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Path) -> None:
     checkout = pull_request(simulated, {"README": "unrelated\n"})
@@ -274,7 +274,7 @@ def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Pat
     assert "again: 1.5" in (checkout / "accelbench.xml").read_text()
 
 
-@pytest.mark.exhaustive  # beside other tests the gate mostly says that the machine is busy
+@pytest.mark.nightly  # beside other tests the gate mostly says that the machine is busy
 @pytest.mark.real
 def test_a_pull_request_on_torch_fails_for_slower_code_only(repository: Path, runner: Path) -> None:
     pytest.importorskip("torch")

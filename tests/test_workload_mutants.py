@@ -199,7 +199,7 @@ def is_repeated(name: str) -> bool:
 def marks(work: Workload) -> list[pytest.MarkDecorator]:
     """A training whose forward function another workload has under another name is rarely altered."""
     is_shared = isinstance(work, TrainingStep) and type(work).numpy in FORWARD
-    return [pytest.mark.exhaustive] if is_shared else []
+    return [pytest.mark.nightly] if is_shared else []
 
 
 def is_of_chance(work: Workload) -> bool:
