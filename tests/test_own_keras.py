@@ -21,8 +21,10 @@ from benchbench.model.case import Dtype
 from benchbench.model.own import JAX, KERAS, TORCH, ModelSpec, kind_of_version, parse_spec
 from benchbench.worker.own import jax_function, keras_model
 from benchbench.worker.own.jax_workload import JaxInference
+from benchbench.worker.own.keras_reference import called_again
 from benchbench.worker.own.keras_workload import KerasInference
 from benchbench.worker.own.reference import own_expected, own_reference, seen_weights
+from benchbench.worker.own.side_effects import side_effect
 from benchbench.worker.own.source import ModelMistake
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.verify import Deviation, output_deviation, output_elements, relative_error
@@ -190,6 +192,39 @@ def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -
     tolerance = own_reference(model, Dtype.FLOAT32).tolerance
     assert seen_weights(model, tolerance).faint_share < 0.1
     assert not [name for name, each in arrays.items() if each.size > 1 and np.ptp(each) == 0]
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(
+    ("body", "keeps"),
+    [
+        ("self.state.assign(self.state * 0.5 + x[:1]); return x + self.state", True),
+        ("return x, x + keras.random.normal(keras.ops.shape(x), seed=self.seed)", False),
+    ],
+)
+def test_a_keras_model_that_keeps_state_is_unverified_and_one_that_draws_is_not(
+    tmp_path: Path, body: str, keeps: bool
+) -> None:
+    pytest.importorskip("keras")
+    pytest.importorskip("torch")
+    (tmp_path / f"keeps_{keeps}.py").write_text(f"""
+import keras
+
+class Own(keras.layers.Layer):
+    def build(self, shape):
+        self.state = self.add_weight(name="state", shape=(1, 4), initializer="zeros", trainable=False)
+        self.seed = keras.random.SeedGenerator(0)
+
+    def call(self, x):
+        {body}
+
+def model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), Own()])
+""")
+    spec = with_kind(parse_spec(f"keeps_{keeps}.py", str(tmp_path)))
+    workload = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
+    assert bool(side_effect(called_again(workload))) == keeps
 
 
 @pytest.mark.real

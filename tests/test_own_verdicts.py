@@ -84,3 +84,45 @@ def inputs(batch=2):
     made = model(text)
     assert made.graph["flops"] == 2 * (2 * 8 * 16 * 16) + 2 * (2 * 8 * 16 * 4)
     assert deviation(made).ratio < 1
+
+
+STATEFUL = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.register_buffer("cache", torch.zeros(8, 16))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x):
+        {reset}
+        y = self.layer(x)
+        self.cache.index_copy_(0, self.at, y)
+        self.at.add_(1)
+        weight = (self.cache @ y.T).masked_fill((torch.arange(8) >= self.at)[:, None], -1e9).softmax(0)
+        return weight.T @ self.cache
+
+
+def inputs():
+    return torch.randn(1, 16)
+"""
+
+
+def test_a_model_that_keeps_state_is_unverified_with_the_way_out(model: Write) -> None:
+    """Of equal inputs alone, this cache of keys would give the same from call to call."""
+    reason = own_reference(model(STATEFUL.format(reset="pass")), Dtype.FLOAT32).unverified
+    assert "keeps state between calls" in reason
+    assert "reset it in forward" in reason
+
+
+def test_a_model_that_resets_its_state_is_verified(model: Write) -> None:
+    assert deviation(model(STATEFUL.format(reset="self.at.zero_()"))).ratio < 1
+
+
+def test_a_model_that_overwrites_an_input_is_reported_as_that(model: Write) -> None:
+    text = LAYER.format(body="return self.layer(x.mul_(1.01))")
+    assert "overwrites its input" in own_reference(model(text), Dtype.FLOAT32).unverified
+
+
+def test_a_model_that_draws_the_same_random_numbers_in_each_call_keeps_no_state(model: Write) -> None:
+    text = LAYER.format(body="return self.layer(x), torch.randn(8)")
+    assert "state" not in own_reference(model(text), Dtype.FLOAT32).unverified

@@ -14,6 +14,7 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import keras_model
 from benchbench.worker.own.keras_workload import KerasInference, stateless, wide_tensors
+from benchbench.worker.own.side_effects import Repeated, repeated
 from benchbench.worker.random_cache import cached_normal
 from benchbench.worker.verify import UNIT_ROUNDOFF, relative_error
 from benchbench.workloads._reference.rounding import error_in_turn
@@ -22,6 +23,7 @@ from benchbench.workloads.draw import SEED
 
 LEAST = 2.0**-16  # of a rounding: moves so small do so much less, unless a model narrows what it computes
 NARROWED = 2.0**-10  # of the error of a whole rounding
+SEED_STATE = "seed_generator_state"  # in the path of a variable that Keras draws random numbers by
 TABLE = "embeddings"  # as Keras's layers call a table of which rows are looked up
 
 
@@ -71,6 +73,27 @@ def _outputs(
         found = keras_model.called(model, workload.whole_inputs(model, tensors))
         named = keras_model.outputs_of(found)
         return {name: keras_model.as_array(each).astype(float) for name, each in named.items()}
+
+
+def called_again(workload: KerasInference) -> Repeated:
+    """Call one model in float64 several times; every call draws the same random numbers."""
+    numbered = [
+        workload.arrays(Draw(Dtype.FLOAT32, standard=cached_normal, renewed=renewed))
+        for renewed in (lambda _: 0, workload.is_input)
+    ]
+    model = workload.model(numbered[0], keras_model.FLOAT64, widens=True)
+    seeds = [variable for variable in model.variables if SEED_STATE in variable.path]
+    begin = [keras_model.as_array(variable.value) for variable in seeds]
+
+    def outputs_of(number: int) -> dict[str, AnyArray]:
+        for variable, value in zip(seeds, begin, strict=True):
+            variable.assign(value)
+        with keras_model.layers_in(keras_model.FLOAT64, widens=True):
+            inputs = workload.whole_inputs(model, wide_tensors(workload.input_arrays_of(numbered[number])))
+            outputs = keras_model.outputs_of(keras_model.called(model, inputs))
+        return {name: keras_model.as_array(tensor).astype(float) for name, tensor in outputs.items()}
+
+    return repeated(outputs_of, ())
 
 
 def _terms(name: str, weight: AnyArray) -> float:

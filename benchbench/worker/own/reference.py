@@ -7,7 +7,7 @@ leaving its tolerance, nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from benchbench.model.case import Dtype
 from benchbench.model.own import JAX, KERAS, ONNX, TORCH
 from benchbench.worker.causes import one_line
 from benchbench.worker.own import jax_reference, keras_reference, onnx_reference, torch_reference
+from benchbench.worker.own.side_effects import Repeated, side_effect
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.worker.verify import FLOAT64_FACTOR, UNIT_ROUNDOFF, VERIFIABLE, Reference, relative_error
@@ -83,6 +84,13 @@ class Seen:
         return self.faint / (self.rows - self.resting) if self.rows > self.resting else 0.0
 
 
+# Kinds whose models may have side effects; JAX functions and ONNX files are evaluated without any.
+CALLED_AGAIN: Mapping[str, Callable[[Any], Repeated]] = {
+    TORCH: torch_reference.called_again,
+    KERAS: keras_reference.called_again,
+}
+
+
 class CannotVerify(Exception):
     """The model's own float64 does not tell what is right; the message says why."""
 
@@ -93,6 +101,7 @@ def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
     `unverified`: why there is none, if so.
     """
     try:
+        _require_no_side_effect(workload.tiny())
         expected = _kept(workload, dtype, 0)
         _kept(workload, dtype, 1)
         tolerance = own_tolerance(workload, dtype)
@@ -108,6 +117,20 @@ def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
     except CannotVerify as why:
         return Reference(expected={}, tolerance={}, others={}, unverified=str(why))
     return Reference(expected={}, tolerance=kept, others={}, kept=True, hidden=seen.share, unverified=reason)
+
+
+def _require_no_side_effect(workload: OwnOperation) -> None:
+    """Raise CannotVerify for a model that keeps state, or overwrites its inputs."""
+    call_again = CALLED_AGAIN.get(workload.spec.kind)
+    if call_again is None:
+        return
+
+    def found() -> dict[str, str]:
+        with _in_float64():
+            return {"reason": side_effect(call_again(workload))}
+
+    if reason := cached_result(f"side effects of {workload!r}", found)["reason"]:
+        raise CannotVerify(reason)
 
 
 def own_expected(workload: OwnOperation, dtype: Dtype, reference: Reference) -> Reference:

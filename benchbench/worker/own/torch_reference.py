@@ -8,6 +8,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import torch_module
+from benchbench.worker.own.side_effects import Repeated, repeated
 from benchbench.worker.own.source import seed_everything
 from benchbench.worker.own.workload import INPUT, OwnInference, load_weights, widened
 from benchbench.worker.random_cache import cached_normal
@@ -55,21 +56,64 @@ def _as_float64(array: AnyArray) -> AnyArray:
 
 def wide_step(workload: OwnInference, draw: Draw) -> tuple[Any, Callable[[], dict[str, Any]]]:
     """The module in float64, with the draw's weights, and what gives its outputs of the draw's inputs."""
+    arrays = workload.arrays(draw)
+    module, call = _wide_module(workload, arrays)
+    tensors = _wide_inputs(arrays)
+    return module, lambda: call(tensors)
+
+
+def _wide_module(
+    workload: OwnInference, arrays: Mapping[str, AnyArray]
+) -> tuple[Any, Callable[[Mapping[str, Any]], dict[str, Any]]]:
+    """The module in float64, with these weights, and its outputs as a function of its input tensors."""
     import torch
 
-    arrays = workload.arrays(draw)
     module = torch_module.built(workload.spec, workload.sizes).to(dtype=torch.float64)
     load_weights(module, arrays)
     arguments = workload.arguments(module)
-    tensors = {
-        name.removeprefix(INPUT): widened(array) for name, array in arrays.items() if workload.is_input(name)
-    }
 
-    def step() -> dict[str, Any]:
-        own, named = arguments(tensors)
-        return torch_module.outputs_of(module(*own, **named))
+    def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        positional, named = arguments(tensors)
+        return torch_module.outputs_of(module(*positional, **named))
 
-    return module, step
+    return module, call
+
+
+def _wide_inputs(arrays: Mapping[str, AnyArray]) -> dict[str, Any]:
+    """Input tensors by name, floats in float64, in memory of their own."""
+    inputs = {name.removeprefix(INPUT): array for name, array in arrays.items() if name.startswith(INPUT)}
+    return {name: widened(array.copy()) for name, array in inputs.items()}
+
+
+def called_again(workload: OwnInference) -> Repeated:
+    """Call one module in float64 several times; every call draws the same random numbers."""
+    import numpy as np
+    import torch
+
+    from benchbench.workloads._reference.torch_rounding import Widening, computed_in
+
+    numbered = [
+        workload.arrays(Draw(Dtype.FLOAT32, standard=cached_normal, renewed=renewed))
+        for renewed in (lambda _: 0, workload.is_input)
+    ]
+    _, call = _wide_module(workload, numbered[0])
+    overwritten: list[str] = []
+
+    def outputs_of(number: int) -> dict[str, AnyArray]:
+        tensors, before = _wide_inputs(numbered[number]), _wide_inputs(numbered[number])
+        seed_everything(0)
+        with torch.no_grad():
+            outputs = computed_in(Widening(), lambda: call(tensors))
+        arrays = {name: _as_float64(torch_module.as_array(tensor)) for name, tensor in outputs.items()}
+        overwritten.extend(
+            name
+            for name, tensor in tensors.items()
+            if name not in overwritten
+            and not np.array_equal(tensor.numpy(), before[name].numpy(), equal_nan=True)
+        )
+        return arrays
+
+    return repeated(outputs_of, overwritten)
 
 
 def row_gradients(
