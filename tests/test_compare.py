@@ -587,6 +587,19 @@ def shown_as(name: str, found: Comparison, cases: Sequence[CaseComparison]) -> s
     return rendered(comparison.comparison_document(found, cases), name)
 
 
+def test_command_compares_the_first_run_with_the_second_or_the_latest(tmp_path: Path) -> None:
+    for name, factor in (("A1", 1.0), ("B2", 2.0), ("C3", 0.5)):
+        runs.keep(tmp_path / "results", a_run(some_rounds(*times_of(factor)), id=name))
+
+    def ratio(*names: str) -> float:
+        shown = accelbench("compare", *names, "--format", "json", cwd=tmp_path).stdout
+        return float(json.loads(shown)["verdicts"][0]["ratio"])
+
+    assert ratio("A1", "B2") == pytest.approx(2)
+    assert ratio("B2", "A1") == pytest.approx(0.5)
+    assert ratio("B2") == pytest.approx(0.25)
+
+
 def test_a_run_compared_with_itself_is_told() -> None:
     run = a_run(some_rounds(*STEADY))
     found = compare_runs(run, run)

@@ -237,6 +237,14 @@ def test_leads_of_fifteen_per_cent_are_told_once_rounds_go_where_it_is_open() ->
     assert not sum(each.wrong for each in found)
 
 
+def test_rounds_that_only_one_case_met_do_not_make_the_other_the_leader() -> None:
+    torch = a_contender("torch", (1.0, 0.0, 0.0))  # the first round was slow for every case in it
+    jax = Contender(a_case(target="jax"), {number: Timed(0.1, NONE) for number in (1, 2)})
+    assert jax.log < torch.log
+    (found,) = judge_works([[torch, jax]], FIXED)
+    assert found.fastest == torch
+
+
 # Stored runs
 
 

@@ -832,6 +832,22 @@ def stored_files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
+@pytest.mark.parametrize("name", ["records.jsonl", "run.json", "end.json"])
+def test_file_that_does_not_match_its_checksum_is_not_read(tmp_path: Path, name: str) -> None:
+    folder = a_stored_run(tmp_path, a_record(), a_record(round=1))
+    path = folder / name
+    before, digits, after = re.split(rb'("crc32":"[0-9a-f]{8})', path.read_bytes(), maxsplit=1)
+    other = digits[:-1] + (b"0" if digits[-1:] != b"0" else b"1")
+    path.write_bytes(before + other + after)
+    if name == "run.json":
+        with pytest.raises(UnreadableInput):
+            runs.read_run(folder)
+        return
+    run = runs.read_run(folder)
+    assert run.damaged
+    assert [record.round for record in run.records] == ([1] if name == "records.jsonl" else [0, 1])
+
+
 @pytest.mark.real
 def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(3))
