@@ -21,7 +21,7 @@ from benchbench.machine import conditions, sampler
 from benchbench.profiling import tables
 from benchbench.running import measure, schedule, time_left
 from benchbench.timing import policy, sampling
-from benchbench.worker import after_timing, jobs, reference, verify
+from benchbench.worker import after_timing, jobs, plausibility, reference, verify
 from benchbench.workloads import _amp, steps
 from benchbench.workloads._reference import rounding
 from benchbench.workloads.operations import conv2d, dropout, lstm
@@ -57,6 +57,7 @@ KNOWN = {
                 sampling,
                 run_sizes,
                 after_timing,
+                plausibility,
                 jobs,
                 reference,
                 verify,

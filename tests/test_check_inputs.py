@@ -61,7 +61,7 @@ def test_training_is_checked_in_the_first_process_and_an_operation_in_each(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(measured, "check_other_inputs", lambda *_: done.append("inputs"))
-    monkeypatch.setattr(measured, "check_not_kept", lambda *_: None)
+    monkeypatch.setattr(measured, "check_new_inputs", lambda *_: None)
     monkeypatch.setattr(measured, "check_waited", lambda *_: done.append("waited"))
     world = SimpleNamespace(processes=1, gather=lambda value: [value])
     session = SimpleNamespace(world=world, timer=lambda: None)

@@ -74,6 +74,9 @@ class Timer(Protocol):
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Seconds of each of `count` blocks of `iterations` steps."""
 
+    def take_output(self) -> Any:
+        """The output of the last step, which the timer then forgets; None before any step."""
+
 
 class HostTimer:
     """The host's monotonic clock around each block; `wait` is called on the last output of a block."""
@@ -101,6 +104,7 @@ class HostTimer:
         self._before = before
         self._no_op = no_op
         self._clock = clock
+        self._output: Any = None  # of the last step of a block; forgotten before the next block begins
 
     def now(self) -> float:
         return self._clock()
@@ -108,10 +112,15 @@ class HostTimer:
     def no_op(self) -> Any:
         return self._no_op()
 
+    def take_output(self) -> Any:
+        output, self._output = self._output, None
+        return output
+
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         run = self._waiting if self._every_step else self._queued
         found = []
         for _ in range(count):
+            self._output = None  # two outputs in memory would be one more than a step needs
             if self._before:
                 self._wait(self._before())
             found.append(run(step, iterations))
@@ -123,14 +132,20 @@ class HostTimer:
         for _ in range(iterations):
             output = step()
         self._wait(output)
-        return clock() - start
+        seconds = clock() - start
+        self._output = output
+        return seconds
 
     def _waiting(self, step: Callable[[], Any], iterations: int) -> float:
         wait, clock = self._wait, self._clock
         start = clock()
-        for _ in range(iterations):
+        for _ in range(iterations - 1):
             wait(step())
-        return clock() - start
+        output = step()
+        wait(output)
+        seconds = clock() - start
+        self._output = output
+        return seconds
 
 
 def host_cache_bytes() -> int:

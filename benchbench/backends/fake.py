@@ -252,6 +252,7 @@ class VirtualTimer:
         """The timer shares the session's clock."""
         self._session = session
         self._before = before
+        self._output: Any = None
         self.batches: list[Batch] = []
 
     def now(self) -> float:
@@ -259,6 +260,10 @@ class VirtualTimer:
 
     def no_op(self) -> None:
         """Nothing takes no time."""
+
+    def take_output(self) -> Any:
+        output, self._output = self._output, None
+        return output
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Exact: no timer cost."""
@@ -269,7 +274,7 @@ class VirtualTimer:
         if self._before:
             self._before()
         start, launched = session.clock_s, ahead + session.launch_s * iterations
-        step()
+        self._output = step()
         session.clock_s = max(start + (session.clock_s - start) * iterations, launched)
         if session.launch_s:
             span = session.clock_s - ahead

@@ -631,9 +631,12 @@ class EventTimer(HostTimer):
         return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
 
     def _queue(self, step: Callable[[], Any], iterations: int, begin: Any, end: Any) -> None:
+        self._output = None
         if self._before:
             self._before()
         begin.record()
-        for _ in range(iterations):
+        for _ in range(iterations - 1):
             step()
+        output = step()
         end.record()
+        self._output = output

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal, Protocol
 
-from benchbench.backends.base import Backend, HostTimer, Timer
+from benchbench.backends.base import Backend, HostTimer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.run import Policy
 from benchbench.stats import median
-from benchbench.timing.sampling import Samples, measure_steps
+from benchbench.timing.sampling import Samples, Stopwatch, measure_steps
 
 Clock = Callable[[], float]
 SECOND_MODE, SECOND_SHARE = 1.5, 0.3  # of the bimodal durations: how long, how often
@@ -96,7 +96,9 @@ class Spin:
         return [math.fsum(spent[i : i + iterations]) for i in range(0, len(spent), iterations)]
 
 
-def on_host(shape: Shape, policy: Policy, timer: Timer, clock: Clock) -> tuple[Samples, list[float], float]:
+def on_host(
+    shape: Shape, policy: Policy, timer: Stopwatch, clock: Clock
+) -> tuple[Samples, list[float], float]:
     """What the pipeline measures, what each block truly lasted, and how sure that is: 0, exactly."""
     spin = Spin(durations(shape), clock)
     samples = measure_steps(spin, timer, policy)
@@ -114,7 +116,7 @@ class Spinner(Protocol):
 
 
 def on_device(
-    seconds: float, policy: Policy, timer: Timer, device: Spinner, clock: Clock
+    seconds: float, policy: Policy, timer: Stopwatch, device: Spinner, clock: Clock
 ) -> tuple[Samples, list[float], float]:
     """Spins on a device; the share by which its clock moved meanwhile tells how sure the truth is."""
     before = seconds_per_cycle(device, clock)

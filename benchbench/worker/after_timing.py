@@ -23,13 +23,10 @@ from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Case, Dtype
 from benchbench.stats import median
 from benchbench.timing.sampling import (
-    CLOCK_S,
     PREMATURE,
     Samples,
     Stopwatch,
-    clamp,
     premature,
-    smallest_ratio,
 )
 from benchbench.worker import verify
 from benchbench.worker.program import (
@@ -38,7 +35,6 @@ from benchbench.worker.program import (
     Runner,
     WrongResult,
     altered_inputs,
-    drawn_again,
     inputs_of,
     loss_of,
     mixed_inputs,
@@ -58,9 +54,6 @@ if TYPE_CHECKING:
 DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
 OTHER_BATCHES = 3
 NOISE = 1e-4  # of a gradient: what two equal steps may differ by, where sums are in no fixed order
-UNSEEN = 8  # sets of inputs at most that a step has not seen
-UNSEEN_BYTES = 2**26  # and together no more than this, or one
-UNSEEN_SLOWER = 10  # times as long: caches that have not seen them either are no such step apart
 PROJECTED = 2**27  # elements of an output at most: it is read whole, in float64
 SKIPPED = 3  # steps in a row that a scale of the loss may skip, each of which halves it
 SPUN_STEPS, SHORTEST_SPIN_S = 4, 1e-3  # that a device spins for; a step behind it takes the host one at most
@@ -122,13 +115,11 @@ def check_output(
         reference=reference,
         projection=projection_of(workload, arrays, session),
     )
-    is_first = not job["warm"]
-    if is_first or others is timed:
-        check(others)
-    if others is not timed and session.overwrites:
+    overwrites = others is not timed and session.overwrites
+    if overwrites:  # first: other arrays would make a program forget an output that it keeps by address
         session.overwrite(timed, others)
         check(timed)
-    elif not is_first:
+    if not (job["warm"] and overwrites):
         check(others)
     if workload.samples_apart and [*workload.output_shapes] == [OUTPUT] and session.world.devices == 1:
         check_samples(backend, workload, case, runner, session, reference)
@@ -419,36 +410,6 @@ def check_cpu_limits(workload: Workload, case: Case, step_s: float) -> None:
                 f"{rate(work / step_s, unit)} exceed {rate(saved * limit, unit)}, "
                 f"which {cores} cores like these do not reach"
             )
-
-
-def check_not_kept(
-    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
-) -> None:
-    """Raise Implausible where a step takes far longer with equal inputs in arrays that it has not seen.
-
-    Where arrays cannot be overwritten, that tells a result which is kept for the arrays that it was made of.
-    """
-    if session.overwrites or session.world.devices > 1:
-        return
-    arrays = drawn_again(workload, runner, Draw(case.computes_in, standard=cached_normal))
-    timed, timer = runner.program.inputs, session.timer()
-    count = clamp(UNSEEN_BYTES / max(1, sum(map(session.nbytes, timed))), 1, UNSEEN)
-
-    def seconds(inputs: tuple[Any, ...]) -> float:
-        start = timer.now()
-        session.wait(runner.step_on(inputs))
-        return max(timer.now() - start, CLOCK_S)
-
-    def pair() -> float:
-        unseen = [inputs_of(backend, session, workload, runner, arrays) for _ in range(count)]
-        seen = min(seconds(timed) for _ in range(count))
-        return min(map(seconds, unseen)) / seen  # the fastest of each: others slow some of them
-
-    ratio = smallest_ratio(pair, timer, UNSEEN_SLOWER)
-    if ratio > UNSEEN_SLOWER:
-        raise Implausible(
-            f"a step takes {ratio:.0f} times as long with inputs that it has not seen: it keeps its results"
-        )
 
 
 def check_waited(

@@ -28,13 +28,13 @@ from benchbench.timing.sampling import (
 from benchbench.worker import verify
 from benchbench.worker.after_timing import (
     check_cpu_limits,
-    check_not_kept,
     check_other_inputs,
     check_waited,
     waits_in_step,
 )
 from benchbench.worker.memory import step_peak
 from benchbench.worker.own.workload import OwnWorkload
+from benchbench.worker.plausibility import check_last_output, check_new_inputs
 from benchbench.worker.program import (
     Message,
     Runner,
@@ -100,6 +100,9 @@ def _measured(
         samples = time_steps(opened, agreed, policy if on_cpu(job) else on_accelerator(policy), turns)
     warm = bool(job["warm"]) and backend.keeps_compiled_for(case.device)
     peak_device = device_peak(session, warm=warm, captured=captured)
+    if not runner.program.simulated:
+        with stage(stages, "verify_again"):
+            check_last_output(workload, runner, session, timer.take_output(), job)
     waiting = [note(NoteKind.HOST_WAITS)] if session.spins and waits_in_step(runner, session, samples) else []
     with stage(stages, "parts"):
         parts_s = time_parts(runner, agreed, samples.iterations)
@@ -181,6 +184,8 @@ def check_timed(
     # What a program computes with, and whether it is waited for, is no matter of the process: a training step
     # is checked once a run, as it is verified at its small size. An operation's output costs little to check.
     is_first = not job["warm"]
+    with stage(stages, "plausible"):
+        check_new_inputs(backend, workload, case, runner, session, together(session.timer(), session))
     if is_first or isinstance(workload, Operation):
         with stage(stages, "verify_again"):
             check_other_inputs(backend, workload, case, runner, session, job)
@@ -191,8 +196,6 @@ def check_timed(
     with stage(stages, "plausible"):
         # Ranks measured different times. With different numbers of steps, one would wait for the others.
         iterations = max(session.world.gather(long_enough(samples)))
-        if isinstance(workload, Operation):
-            check_not_kept(backend, workload, case, runner, session)
         check_waited(workload, runner, session, together(session.timer(), session), iterations)
 
 

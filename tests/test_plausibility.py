@@ -1,0 +1,228 @@
+"""Programs that keep their results, or compute right ones only at first: caught after timing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.backends.base import HostTimer, Session
+from benchbench.backends.fake import Fake, FakeSession
+from benchbench.model.case import Dtype
+from benchbench.model.run import Policy
+from benchbench.timing.policy import POLICIES
+from benchbench.worker.case import measure_case
+from benchbench.worker.program import Implausible, WrongResult
+from benchbench.workloads.base import Program
+from benchbench.workloads.operations.gemm import Gemm
+from tests.factories import a_case
+from tests.tiny import reference_of
+
+SIZE = 32
+STEP_S, LOOKUP_S = 1e-3, 1e-5
+POLICY: Policy = POLICIES["brief"]
+
+Product = Callable[[Any, Any], Any]
+Wrap = Callable[[FakeSession, Product], Product]
+
+
+class Overwriting(FakeSession):
+    """Arrays that can be overwritten, as torch's."""
+
+    overwrites = True
+
+    def overwrite(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+        for ours, theirs in zip(inputs, others, strict=True):
+            ours[...] = theirs
+
+
+class Exchanging(Overwriting):
+    """Programs that read fixed memory, as ONNX Runtime's."""
+
+    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.overwrite(inputs, others)
+        return inputs
+
+
+SESSIONS = [FakeSession, Overwriting, Exchanging]
+
+
+class Fakes(Fake):
+    """The fake backend, with a product that is wrapped."""
+
+    def __init__(self, session: type[FakeSession], wrap: Wrap) -> None:
+        self._session = session
+        self._wrap = wrap
+
+    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
+        return self._session(device, dtype)
+
+    @classmethod
+    def computes(cls, frameworks: Sequence[str]) -> bool:
+        return True
+
+    def program(self, session: Session, workload: Any, arrays: Any) -> Program:
+        assert isinstance(session, FakeSession)
+
+        def product(a: Any, b: Any) -> Any:
+            session.spend(STEP_S)
+            return a @ b
+
+        inputs = tuple(session.put(np.array(array)) for array in arrays.values())
+        return Program(self._wrap(session, product), inputs)
+
+
+def measure(wrap: Wrap, session: type[FakeSession] = FakeSession, *, warm: bool = False) -> Any:
+    work = Gemm(m=SIZE, n=SIZE, k=SIZE)
+    case = a_case(backend="fake", device="cpu", params=work.params)
+    job = {
+        "kind": "measure", "case": dataclasses.asdict(case), "threads": 1, "warm": warm, "verified": None,
+        "policy": dataclasses.asdict(POLICY), "reference": dataclasses.asdict(reference_of(work, case.dtype)),
+    }  # fmt: skip
+    return measure_case(Fakes(session, wrap), job, {})
+
+
+def honest(session: FakeSession, product: Product) -> Product:
+    return product
+
+
+def wrong_from_the_sixth_call(session: FakeSession, product: Product) -> Product:
+    calls: dict[Any, int] = {}
+
+    def step(a: Any, b: Any) -> Any:
+        key = a.tobytes(), b.tobytes()
+        calls[key] = calls.get(key, 0) + 1
+        output = product(a, b)
+        return output if calls[key] <= 5 else np.zeros_like(output)
+
+    return step
+
+
+def kept_by(key_of: Callable[[Any], Any]) -> Wrap:
+    """A program that returns its last output again if the key of its operands is the same."""
+
+    def wrap(session: FakeSession, product: Product) -> Product:
+        kept: dict[Any, Any] = {}
+
+        def step(a: Any, b: Any) -> Any:
+            session.spend(LOOKUP_S)
+            key = key_of(a), key_of(b)
+            if key not in kept:
+                kept.clear()
+                kept[key] = product(a, b)
+            return kept[key]
+
+        return step
+
+    return wrap
+
+
+by_content = kept_by(lambda array: array.tobytes())
+by_a_few_elements = kept_by(lambda array: array[0, :2].tobytes())
+by_identity = kept_by(id)
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("warm", [False, True])
+def test_an_honest_program_is_measured(session: type[FakeSession], *, warm: bool) -> None:
+    found = measure(honest, session, warm=warm)
+    assert found.block_s[0] / found.iterations == pytest.approx(STEP_S)
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_program_that_is_right_only_at_first_is_wrong(session: type[FakeSession], *, warm: bool) -> None:
+    with pytest.raises(WrongResult):
+        measure(wrong_from_the_sixth_call, session, warm=warm)
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("wrap", [by_content, by_a_few_elements])
+def test_a_program_that_keeps_its_results_is_implausible(
+    wrap: Wrap, session: type[FakeSession], *, warm: bool
+) -> None:
+    with pytest.raises(Implausible):
+        measure(wrap, session, warm=warm)
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_result_kept_by_the_identity_of_arrays_is_found(session: type[FakeSession], *, warm: bool) -> None:
+    with pytest.raises((Implausible, WrongResult)):
+        measure(by_identity, session, warm=warm)
+
+
+def test_rows_that_are_slow_only_while_no_cache_has_them_are_no_kept_results() -> None:
+    """As in a lookup: new indices touch rows that the timed ones did not."""
+
+    def looked_up(session: FakeSession, product: Product) -> Product:
+        cached: set[bytes] = set()
+        flush = session.flush
+
+        def forget() -> None:
+            flush()
+            cached.clear()
+
+        session.flush = forget  # type: ignore[method-assign]
+
+        def step(a: Any, b: Any) -> Any:
+            if a.tobytes() not in cached:
+                session.spend(5 * STEP_S)
+                cached.add(a.tobytes())
+            return product(a, b)
+
+        return step
+
+    assert measure(looked_up).block_s
+
+
+def test_a_difference_of_some_microseconds_is_no_kept_result() -> None:
+    def slightly_slower(session: FakeSession, product: Product) -> Product:
+        seen: set[bytes] = set()
+        session_spend = session.spend
+
+        def step(a: Any, b: Any) -> Any:
+            if a.tobytes() not in seen:
+                seen.add(a.tobytes())
+                session_spend(5e-6)
+            session_spend(1e-6)
+            return a @ b
+
+        return step
+
+    assert measure(slightly_slower).block_s
+
+
+@pytest.mark.parametrize("every_step", [False, True])
+def test_a_timer_gives_out_the_last_output_once(*, every_step: bool) -> None:
+    timer = HostTimer(lambda _: None, every_step=every_step)
+    outputs = iter(range(100))
+    timer.blocks(lambda: next(outputs), 3, 2)
+    assert timer.take_output() == 5
+    assert timer.take_output() is None
+
+
+@pytest.mark.parametrize("every_step", [False, True])
+def test_a_timer_keeps_no_output_while_the_next_block_runs(*, every_step: bool) -> None:
+    alive: list[int] = []
+    most = 0
+
+    class Output:
+        def __init__(self) -> None:
+            alive.append(1)
+
+        def __del__(self) -> None:
+            alive.pop()
+
+    def step() -> Output:
+        nonlocal most
+        output = Output()
+        most = max(most, len(alive))
+        return output
+
+    HostTimer(lambda _: None, every_step=every_step).blocks(step, 3, 3)
+    assert most <= 2
