@@ -24,7 +24,7 @@ from benchbench.worker import after_timing, verify
 from benchbench.worker.program import Implausible, build
 from benchbench.worker.reference import reference
 from benchbench.workloads._optimizers import OPTIMIZERS
-from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
+from benchbench.workloads.base import Draw, Operation, Program, Workload
 from benchbench.workloads.operations.gemm import Gemm
 from tests.tiny import NAMES, tiny, variants
 
@@ -146,17 +146,17 @@ def test_devices_are_named_and_absent_kinds_explained(framework: str) -> None:
     assert all(reason for reason in missing.values())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_tiny_workload_is_smaller_and_counts_its_work(name: str) -> None:
-    whole = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
-    small = whole.tiny()
-    for work in (whole, small):
-        cost = work.cost(Dtype.FLOAT32)
-        assert min(cost.bytes, cost.items) > 0
-        assert work.cost(Dtype.FLOAT16).bytes * 2 == cost.bytes
-    little, much = (work.cost(Dtype.FLOAT32) for work in (small, whole))
-    least = 2 * Dtype.FLOAT32.itemsize  # an element in, an element out: nothing is smaller
-    assert (little.flops or little.bytes) < (much.flops or much.bytes) / 10 or much.bytes == least
+def test_a_tiny_workload_is_smaller_and_counts_its_work() -> None:
+    for name in NAMES:
+        whole = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
+        small = whole.tiny()
+        for work in (whole, small):
+            cost = work.cost(Dtype.FLOAT32)
+            assert min(cost.bytes, cost.items) > 0
+            assert work.cost(Dtype.FLOAT16).bytes * 2 == cost.bytes
+        little, much = (work.cost(Dtype.FLOAT32) for work in (small, whole))
+        least = 2 * Dtype.FLOAT32.itemsize  # an element in, an element out: nothing is smaller
+        assert (little.flops or little.bytes) < (much.flops or much.bytes) / 10 or much.bytes == least
 
 
 def test_a_backward_pass_costs_two_or_three_times_its_forward_pass() -> None:
@@ -197,22 +197,15 @@ def test_parameters_are_refused_or_give_an_output(name: str, data: st.DataObject
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", NAMES)
-def test_arrays_are_seeded_normal_and_representable(name: str) -> None:
-    work = tiny(name)
-    first, again = work.arrays(Draw(Dtype.BFLOAT16)), work.arrays(Draw(Dtype.BFLOAT16))
-    for key, values in first.items():
-        np.testing.assert_array_equal(values, again[key])
-        if values.dtype == np.float32:
-            assert not (values.view(np.uint32) & 0xFFFF).any()
-            assert values.std() > 0 or values.size == 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_workload_says_what_it_is_and_is_of_one_phase(name: str) -> None:
-    work = tiny(name)
-    assert work.summary
-    assert isinstance(work, Operation) != isinstance(work, Training)
+def test_arrays_are_seeded_normal_and_representable() -> None:
+    for name in NAMES:
+        work = tiny(name)
+        first, again = work.arrays(Draw(Dtype.BFLOAT16)), work.arrays(Draw(Dtype.BFLOAT16))
+        for key, values in first.items():
+            np.testing.assert_array_equal(values, again[key])
+            if values.dtype == np.float32:
+                assert not (values.view(np.uint32) & 0xFFFF).any()
+                assert values.std() > 0 or values.size == 1
 
 
 def test_rounding_to_a_dtype_is_to_the_nearest_even() -> None:
