@@ -571,6 +571,7 @@ def superproject(repository: Path) -> Path:
 PINS = {"HEAD": "0.0012", "HEAD~1": "0.001", "HEAD~2": "0.001"}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("revision", PINS)
 @pytest.mark.parametrize("source", ["lib/src", "lib", "."])
 def test_a_submodule_is_as_the_revision_of_the_superproject_has_it(
@@ -733,6 +734,7 @@ def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path:
     assert [len(text.splitlines()) for text in lines] == [1, 1]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -531,6 +531,7 @@ def test_a_backend_that_is_broken_leaves_its_cases_out_and_the_others_run(tmp_pa
     assert "1 ok, 1 left out" in done.stderr
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("unused", UNUSED)
 def test_tensorflow_is_imported_without_what_no_step_needs(unused: str, tmp_path: Path) -> None:
     (tmp_path / f"{unused}.py").write_text("")

@@ -249,6 +249,7 @@ def test_work_that_only_another_version_has_parameters_of_is_estimated_without_t
         assert cost_of(case).flops == 60
 
 
+@pytest.mark.real
 def test_a_file_tells_what_its_model_takes_and_gives(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from benchbench.worker.own.describe import described

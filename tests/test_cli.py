@@ -88,6 +88,7 @@ def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(stored: Path) -> Non
     assert row["rounds"] == 3
 
 
+@pytest.mark.real
 def test_the_report_is_a_table_and_plots_that_are_asked_for(stored: Path) -> None:
     done = accelbench("report", cwd=stored)
     table = done.stdout.partition("\n\n")[2].partition("¹ ")[0]
@@ -103,6 +104,7 @@ gemm  m=1000 n=1000 k=500 · float32 · cpu
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", ["markdown", "csv", "json", "terminal"])
 def test_every_text_format_goes_to_standard_output_or_a_file(stored: Path, name: str) -> None:
     shown = accelbench("report", "--format", name, cwd=stored).stdout
@@ -111,6 +113,7 @@ def test_every_text_format_goes_to_standard_output_or_a_file(stored: Path, name:
     assert (stored / "file.txt").read_text() == shown
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("name", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_plots_go_to_the_folder_that_is_named(stored: Path, name: str, start: bytes) -> None:
     accelbench("report", "--format", name, "--output", "plots", cwd=stored)
@@ -143,6 +146,7 @@ def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_me
     assert "2 ok" in done.stderr
 
 
+@pytest.mark.real
 def test_a_run_without_any_speed_has_a_table_and_no_empty_picture(tmp_path: Path) -> None:
     accelbench(*ONCE, "-w", "zeros", "--allow-failed", cwd=tmp_path)
     shown = accelbench("report", cwd=tmp_path)
@@ -232,6 +236,7 @@ def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
 CONV2D = ("run", "-b", "fake", "-w", "conv2d")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "code", "message", "hint"),
     [
@@ -376,6 +381,7 @@ main(load)
 STOP = "os.kill(os.getpid(), signal.SIGINT)"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("on_load", "in_command", "told"),
     [(STOP, "pass", "interrupted\n"), ("pass", STOP, "interrupted: nothing that was stored is lost\n")],
@@ -427,6 +433,7 @@ def test_every_example_of_every_verb_fits_into_a_line_of_80_columns() -> None:
     assert all(each.startswith("accelbench ") and len(each) <= 78 for each in examples)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("line", "completions"),
     [("accelbench hist", ["history"]), ("accelbench report --form", ["--format"])],
@@ -465,6 +472,7 @@ def test_sides_without_ab_are_told_from_runs(tmp_path: Path, sides: tuple[str, s
     )
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

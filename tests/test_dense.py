@@ -92,6 +92,7 @@ def beyond(work: Operation, dtype: Dtype, change: Callable[[Arrays], Arrays]) ->
     return verify.worst(given, expected.expected, expected.tolerance).ratio
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16])
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_told_from_a_program_that_rounds(name: str, dtype: Dtype) -> None:

@@ -47,6 +47,7 @@ def told(logs: np.ndarray) -> bool:
     return drift(list(enumerate(row)) for row in logs.tolist()) is not None
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("cases", [1, 2, 6, 30])
 @pytest.mark.parametrize("rounds", [3, 5, 10])
 @pytest.mark.parametrize("heavy", [False, True], ids=["normal", "t3"])

@@ -523,6 +523,7 @@ def test_svg_holds_no_date() -> None:
         assert not [element for element in root.iter() if element.tag.endswith("}date")]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("step", [2.048e-9, 8.192e-9, 1.1e-5])
 def test_a_bar_may_have_an_interval_without_width(step: float) -> None:
     assert Png().export(report_document(a_run(some_rounds(step, step, step))))

@@ -259,6 +259,7 @@ LIARS = {
 }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("liar", LIARS.values(), ids=LIARS)
 def test_what_was_not_asked_fails_the_machine_that_says_it_alone(tmp_path: Path, liar: Scripted) -> None:
     cluster = FakeCluster({"a": liar, "b": Scripted()})

@@ -50,6 +50,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results"
 
 
+@pytest.mark.real
 def test_machines_measure_a_model_of_which_each_has_the_same_file(results: Path) -> None:
     for files, told in (((), "b: no mine.py"), (OTHER, "b: another mine.py than here")):
         differing = FakeCluster({"a": Scripted(), "b": Scripted(files=files)})
@@ -69,6 +70,7 @@ def test_machines_measure_a_model_of_which_each_has_the_same_file(results: Path)
     assert validate_path(results).faults == ()
 
 
+@pytest.mark.real
 def test_a_fleet_is_finished_with_the_model_that_it_began_with_if_it_was_asked_for_here(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,6 +299,7 @@ def test_a_nap_of_fifty_milliseconds_takes_fifty_milliseconds(folder: Path) -> N
     assert [record.isolation for record in run.records] == ["fork", "fork"]
 
 
+@pytest.mark.real
 def test_each_instance_is_measured_as_it_is(folder: Path) -> None:
     found = [
         latency_s(benchbench.measure(Napping(each).nap, backend="fake", rounds=1)) for each in (1e-3, 3e-3)
@@ -331,6 +332,7 @@ def test_result_tells_which_framework_waits_for_it(folder: Path, backend: str) -
     assert (latency_s(run) or 0.0) > 0
 
 
+@pytest.mark.real
 def test_a_function_is_measured_by_the_command_line_and_its_run_is_like_any_other(folder: Path) -> None:
     shown = accelbench("time", "bench.py:fast", *FAKE, cwd=folder).stdout
     assert "bench.py:fast" in shown
@@ -360,6 +362,7 @@ def others():
 """
 
 
+@pytest.mark.real
 def test_variables_that_a_function_reads_and_does_not_get_are_named_and_passed_on_by_name(
     folder: Path,
 ) -> None:
@@ -389,6 +392,7 @@ def test_a_variable_that_cannot_be_passed_on_is_refused(folder: Path, name: str)
     assert "hint: " in done.stderr
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "seconds"),
     [
@@ -404,6 +408,7 @@ def test_setup_gives_arguments_and_coroutines_are_awaited(
     assert rows(folder)[0]["latency_s"] == pytest.approx(seconds, rel=0.02)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -434,6 +439,7 @@ class Reason(BaseException):
     """What a user's program may raise."""
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("error", [Reason("a reason"), KeyboardInterrupt("a reason"), SystemExit("a reason")])
 def test_whatever_a_function_raises_is_the_reason_of_its_record(folder: Path, error: BaseException) -> None:
     def fail() -> None:
@@ -446,6 +452,7 @@ def test_whatever_a_function_raises_is_the_reason_of_its_record(folder: Path, er
     assert failure.message == f"{type(error).__name__}: a reason"
 
 
+@pytest.mark.real
 def test_two_functions_are_measured_interleaved_and_end_with_a_verdict(folder: Path) -> None:
     shown = accelbench("time", "bench.py:fast", "bench.py:slow", "-b", "fake", cwd=folder).stdout
     assert "interleaved: each round has a process of each side" in shown
@@ -455,6 +462,7 @@ def test_two_functions_are_measured_interleaved_and_end_with_a_verdict(folder: P
     assert [each.verdict for each in found.verdicts] == [Verdict.SAME]
 
 
+@pytest.mark.real
 def test_what_is_stored_is_never_called(folder: Path) -> None:
     accelbench("time", "bench.py:fast", *FAKE, cwd=folder)
     (folder / "bench.py").write_text("open('called', 'w')\ndef fast(): pass\n")
@@ -470,6 +478,7 @@ def test_what_is_stored_is_never_called(folder: Path) -> None:
     assert not [*folder.rglob("called")]
 
 
+@pytest.mark.real
 def test_a_check_decides_on_a_run_of_functions_and_measures_none_of_them(folder: Path) -> None:
     accelbench("time", "bench.py:fast", "-b", "fake", cwd=folder)
     accelbench("baseline", "set", "main", "--accept", cwd=folder)

@@ -189,6 +189,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("work", "mutant", "dtype"), MISTAKES)
 def test_a_mistake_in_a_logit_is_beyond_its_tolerance(work: Any, mutant: Any, dtype: Dtype) -> None:
     arrays, indices = work.arrays(Draw(dtype)), sample_indices(work)

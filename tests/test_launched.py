@@ -375,6 +375,7 @@ def test_two_processes_make_one_run_and_its_profiles(tmp_path: Path) -> None:
     assert len([*(tmp_path / "results").rglob("*.trace.json.gz")]) == 1
 
 
+@pytest.mark.real
 def test_a_world_that_was_not_started_is_refused_by_all(tmp_path: Path) -> None:
     processes = [start(tmp_path, rank, "-b", "fake", "--world", "4") for rank in range(1)]
     (told,) = (each.communicate(timeout=120) for each in processes)

@@ -149,6 +149,7 @@ class NoState(Ops):
         return super().linear(x, weight, bias) if bias is not None else 0.0 * super().linear(x, weight)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
 @pytest.mark.parametrize("name", ["rnn", "rnn_backward"])
 @pytest.mark.parametrize("wrong", [ReluForTanh, NoBias, NoState])

@@ -243,11 +243,13 @@ def structural(dtype: Dtype) -> dict[str, float]:
     return wrong | {name: ratio(dtype, Ops(nearest(dtype)), rule) for name, rule in RULES.items()}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_right_training_step_passes_in_every_dtype(dtype: Dtype) -> None:
     assert ratio(dtype, Ops(nearest(dtype))) < 1
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_wrong_training_step_is_wrong_in_every_dtype(dtype: Dtype) -> None:
     for name, own in structural(dtype).items():  # less than float32 is verified in that, too

@@ -147,6 +147,7 @@ def test_every_format_gives_the_same_verdict_and_nothing_open_is_green(seed: int
         assert answer.parts[0] == work["winner"] or work["standing"] != "won"
 
 
+@pytest.mark.real
 def test_all_formats_of_two_hundred_runs_say_the_same() -> None:
     """On the page, in Markdown and on the terminal as in JSON; nothing open is green."""
     standings: Counter[str] = Counter()

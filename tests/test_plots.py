@@ -99,6 +99,7 @@ def sized(*sizes: int, **over: Any) -> list[Record]:
     return [each for case in cases for each in some_rounds(1e-6 * case.params["m"], case=case)]  # type: ignore[operator]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("records", "axes"),
     [

@@ -271,6 +271,7 @@ def test_what_is_significant_alone_must_be_so_among_all_tests(sessions: Path, tm
     assert f"not judged against main: {SUM}: slower: " in said
 
 
+@pytest.mark.real
 def test_one_session_cannot_be_judged_and_says_so(sessions: Path, tmp_path: Path) -> None:
     said = pytest_in(a_copy(sessions, tmp_path), "--accelbench-check", "faster", step=1e-3)
     assert f"not judged against faster: {SUM}: insufficient: " in said

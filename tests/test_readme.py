@@ -75,6 +75,7 @@ def test_the_test_line_runs_every_tool_and_ci_runs_the_test_line() -> None:
     assert done.stdout.strip() == block("test")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "example", [each for each in examples() if " run " in each and "--resume" not in each]
 )

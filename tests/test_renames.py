@@ -61,6 +61,7 @@ def measured(cwd: Path, name: str, **more: Any) -> None:
     accelbench("run", "-w", name, "-b", "fake", "-d", "cpu", "--rounds", "3", "--quick", cwd=cwd, **more)
 
 
+@pytest.mark.real
 def test_what_was_measured_under_the_former_name_is_compared_and_in_one_history(tmp_path: Path) -> None:
     measured(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
     new = a_workload(tmp_path, "newname", "oldname", seconds=2e-3)
@@ -82,6 +83,7 @@ def test_what_was_measured_under_the_former_name_is_compared_and_in_one_history(
         assert len(trend["points"]) == 2
 
 
+@pytest.mark.real
 def test_a_baseline_of_the_former_name_is_measured_and_checked_under_the_present_one(tmp_path: Path) -> None:
     measured(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
     accelbench("baseline", "set", "main", cwd=tmp_path)
@@ -108,6 +110,7 @@ def test_a_suite_that_has_the_former_name_is_told_the_present_one(tmp_path: Path
     assert refused.stderr.endswith("hint: It was renamed: newname\n")
 
 
+@pytest.mark.real
 def test_code_from_before_the_renaming_is_measured_under_its_own_name(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("results\n")

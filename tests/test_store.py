@@ -556,6 +556,7 @@ def test_a_changed_byte_crashes_nothing(data: st.DataObject) -> None:
         assert isinstance(codec.decode(bytes(line)), Record)
 
 
+@pytest.mark.real
 def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path) -> None:
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
@@ -575,6 +576,7 @@ def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
     assert (run.records, run.damaged) == ((record,), ())
 
 
+@pytest.mark.real
 def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"

@@ -256,6 +256,7 @@ def test_a_full_disk_is_as_if_there_were_no_cache(tmp_path: Path, own_cache: Pat
     assert [each.id for each in read(root)] == [f"R{number}" for number in range(1, 7)]
 
 
+@pytest.mark.real
 def test_several_processes_fill_one_cache(tmp_path: Path, own_cache: Path) -> None:
     root = kept(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
     command = [sys.executable, "-m", "benchbench.cli", "history", "--results", str(root), "--format", "json"]

@@ -167,6 +167,7 @@ def follow_one_who(
     return ran.exists(), said.read_text() if said.exists() else ""
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "announce",
     [in_a_folder, in_a_folder_that_it_closed, behind_a_link, in_a_file_where_it_was, in_a_folder_left_open],

@@ -109,6 +109,7 @@ WITHIN = {0.1: 2.0, 0.25: 1.3, 0.5: 1.2, 0.75: 1.1}
 """Share of a run that is over → the factor that nine of ten expectations are within."""
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_length_expected_is_within_a_factor_that_falls_as_the_run_goes_on(machine: str) -> None:
     found = [simulated(seed, MACHINES[machine]) for seed in range(40)]

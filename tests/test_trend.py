@@ -585,6 +585,7 @@ def test_equal_heights_of_sparklines_are_equal_ratios() -> None:
     assert "sparklines share one logarithmic scale: from ▁ to █ it is 2.00×" in shown
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", [each.name for each in METRICS])
 def test_every_metric_can_be_plotted(name: str) -> None:
     assert drawn(trends(stepped()[6:10], metric_named(name)))

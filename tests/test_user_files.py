@@ -79,6 +79,7 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("source", "told"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_told_where_it_is(tmp_path: Path, source: str, told: str) -> None:
     write(tmp_path, bad=source)

@@ -67,6 +67,7 @@ def test_every_schema_is_one() -> None:
 some_values = st.lists(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text())
 
 
+@pytest.mark.real
 @given(some_values, st.sampled_from(["number", "integer", "string"]), st.none() | st.integers(-2, 2))
 def test_numbers_are_as_a_schema_asks_whether_they_are_looked_at_one_by_one_or_together(
     values: list[Any], kind: str, least: int | None
