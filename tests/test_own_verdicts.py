@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from benchbench import registry
+from benchbench.backends.base import Backend
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
+from benchbench.model.note import NoteKind
 from benchbench.model.own import parse_spec
 from benchbench.worker.own import torch_module
 from benchbench.worker.own.reference import own_expected, own_reference
 from benchbench.worker.own.workload import OwnInference
 from benchbench.worker.verify import Deviation, output_deviation, output_elements
 from benchbench.workloads.base import Draw
+from tests.program import accelbench, rows
 
 pytestmark = [pytest.mark.real]
 Write = Callable[[str], OwnInference]
@@ -126,3 +131,83 @@ def test_a_model_that_overwrites_an_input_is_reported_as_that(model: Write) -> N
 def test_a_model_that_draws_the_same_random_numbers_in_each_call_keeps_no_state(model: Write) -> None:
     text = LAYER.format(body="return self.layer(x), torch.randn(8)")
     assert "state" not in own_reference(model(text), Dtype.FLOAT32).unverified
+
+
+def test_outputs_whose_shape_depends_on_values_are_unverified(model: Write) -> None:
+    text = LAYER.format(body="y = self.layer(x)\n        return y[y[:, 0] > 0]")
+    assert "depends on the values" in own_reference(model(text), Dtype.FLOAT32).unverified
+
+
+def test_an_output_without_elements_verifies_nothing(model: Write) -> None:
+    text = LAYER.format(body="y = self.layer(x)\n        return y[y[:, 0] > 1e9]")
+    assert own_reference(model(text), Dtype.FLOAT32).unverified
+
+
+def test_a_tolerance_that_lets_zeros_pass_verifies_nothing(model: Write) -> None:
+    text = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 96)
+
+    def forward(self, x):
+        q, k, v = self.layer(x).chunk(3, -1)
+        best = (q @ k.mT).argmax(-1)
+        return v.gather(1, best[..., None].expand(-1, -1, 32))
+
+
+def inputs(batch=4):
+    return torch.randn(batch, 64, 32)
+"""
+    made = model(text)
+    assert own_reference(made, Dtype.BFLOAT16).unverified
+    assert not own_reference(made, Dtype.FLOAT32).unverified
+
+
+def test_an_output_that_chance_decides_is_named_and_the_others_are_compared(model: Write) -> None:
+    reference = own_reference(model(LAYER.format(body="return self.layer(x), torch.randn(8)")), Dtype.FLOAT32)
+    assert (reference.skipped, reference.unverified) == (["1"], "")
+
+
+def test_a_model_whose_main_output_is_not_compared_is_unverified(model: Write) -> None:
+    text = LAYER.format(body="y = self.layer(x)\n        return y + torch.randn_like(y), y")
+    assert own_reference(model(text), Dtype.FLOAT32).unverified
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+@pytest.mark.filterwarnings("ignore")
+def test_an_engine_runs_on_where_the_shape_of_its_output_changes(
+    model: Write, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(name)
+    monkeypatch.chdir(tmp_path)
+    made = model(
+        LAYER.format(body="y = self.layer(x)\n        return y[y[:, 0] > 0], y").replace("=4", "=64")
+    )
+    backend = registry.load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
+    session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
+    first, other = (
+        made.arrays(Draw(Dtype.FLOAT32, renewed=renewed)) for renewed in (lambda _: 0, made.is_input)
+    )
+    program = backend.program(session, made, first)
+    step = session.compile(program.step, 0)
+    shapes: list[tuple[int, ...]] = []
+    for arrays in (first, other):
+        assert program.inputs_of
+        inputs = program.inputs_of(arrays)
+        expected, _ = program.step(*inputs)
+        rows, whole = step(*session.exchange(program.inputs, inputs)) if shapes else step(*inputs)
+        np.testing.assert_allclose(session.fetch(rows), expected.numpy(), rtol=1e-4, atol=1e-5)
+        assert session.fetch(whole).shape == (64, 8)
+        shapes.append(session.shape_of(rows))
+    assert shapes[0] != shapes[1]
+
+
+def test_a_row_names_the_outputs_that_were_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "verdict.py").write_text(HEAD + LAYER.format(body="return self.layer(x), torch.randn(8)"))
+    options = ("-b", "torch", "--mode", "eager", "--brief", "--rounds", "1", "--threads", "1")
+    accelbench("run", "verdict.py", *options, cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert row["status"] == "ok"
+    (run,) = (tmp_path / "results" / "runs").iterdir()
+    notes = json.loads((run / "records.jsonl").read_text())["outcome"]["notes"]
+    assert {"kind": NoteKind.NOT_COMPARED, "data": {"outputs": "1"}} in notes

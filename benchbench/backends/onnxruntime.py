@@ -167,6 +167,11 @@ def _value(output: BoundOutput) -> Any:
     return output.binding.get_outputs()[output.index]
 
 
+def _is_fixed(shape: Sequence[Any]) -> bool:
+    """Whether each axis of a shape has a number."""
+    return all(isinstance(size, int) for size in shape)
+
+
 class OnnxSession(ExportedSession):
     """One execution provider; an output is where its binding holds it, several are a tuple."""
 
@@ -182,6 +187,8 @@ class OnnxSession(ExportedSession):
             os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if dtype is Dtype.TF32 else "0"
         self._threads = threads
         self._bound_inputs: list[Any] = []
+        # Bind outputs anew whose shapes depend on values: a bound one keeps the shape of its first run.
+        self._bind_unfixed: Callable[[], None] = lambda: None
 
     def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
         """A session of the model."""
@@ -194,6 +201,7 @@ class OnnxSession(ExportedSession):
         """Overwrite the inputs that are bound."""
         for ours, theirs in zip(self._bound_inputs, others, strict=True):
             ours.update_inplace(theirs.numpy())
+        self._bind_unfixed()
         return inputs
 
     def finished(self, output: Any) -> Any:
@@ -312,6 +320,13 @@ class OnnxSession(ExportedSession):
         outputs = session.get_outputs()
         for described in outputs:
             binding.bind_output(described.name, self._memory, self._index)
+        unfixed = [described.name for described in outputs if not _is_fixed(described.shape)]
+
+        def bind_unfixed() -> None:
+            for name in unfixed:
+                binding.bind_output(name, self._memory, self._index)
+
+        self._bind_unfixed = bind_unfixed
         return self._runner(session, binding, len(outputs))
 
     def _runner(self, session: Any, binding: Any, count: int = 1) -> Callable[[], Any]:

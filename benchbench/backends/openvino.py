@@ -155,18 +155,28 @@ class OpenVinoSession(ExportedSession):
         self._bound_inputs = [tensor.contiguous() for tensor in inputs]
         for index, tensor in enumerate(self._bound_inputs):
             request.set_input_tensor(index, _shared(tensor))
-        outputs = []
+        outputs: list[Any] = []
         for index, port in enumerate(compiled.outputs):
+            if port.get_partial_shape().is_dynamic:  # its shape depends on values: read when it is there
+                outputs.append(None)
+                continue
             shape, dtype = list(port.get_shape()), port.get_element_type()
             outputs.append(torch.empty(shape, dtype=_torch_dtype(dtype)))
             request.set_output_tensor(index, _shared(outputs[-1]))
-        output = tuple(outputs) if len(outputs) > 1 else outputs[0]
+        unbound = [index for index, tensor in enumerate(outputs) if tensor is None]
+        bound = tuple(outputs) if len(outputs) > 1 else outputs[0]
 
         def run() -> Any:
             request.infer(share_inputs=True, share_outputs=True)
-            return output
+            return bound
 
-        return request, run
+        def run_unbound() -> Any:
+            run()
+            for index in unbound:
+                outputs[index] = _as_torch(request.get_output_tensor(index))
+            return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+        return request, run_unbound if unbound else run
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
         """Overwrite the inputs that are bound."""
@@ -246,6 +256,16 @@ def _shared(tensor: Any) -> Any:
         return openvino.Tensor(tensor.numpy(), shared_memory=True)
     halves = tensor.view(torch.int16).numpy()  # NumPy has no bfloat16
     return openvino.Tensor(halves, openvino.Shape(list(tensor.shape)), openvino.Type.bf16)
+
+
+def _as_torch(tensor: Any) -> Any:
+    """A tensor of torch in the memory of one of OpenVINO's."""
+    import numpy as np
+    import torch
+
+    if tensor.element_type.get_type_name() != "bf16":
+        return torch.from_numpy(tensor.data)
+    return torch.from_numpy(tensor.data.view(np.int16)).view(torch.bfloat16)
 
 
 def _torch_dtype(kind: Any) -> Any:

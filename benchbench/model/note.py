@@ -64,6 +64,7 @@ class NoteKind(StrEnum):
     LOSSY = "lossy"
     HIDDEN_UPDATES = "hidden_updates"
     WEIGHTS_AS_THEY_ARE = "weights_as_they_are"
+    NOT_COMPARED = "not_compared"
 
 
 # A speed that says nothing beside others'.
@@ -187,6 +188,8 @@ CLAUSES = {
     NoteKind.ATTENTION: "attention is {by}",
     NoteKind.HIDDEN_WEIGHTS: "verification cannot see {share} of the weights: these rows could be zero, and "
     "no output would leave its tolerance",
+    NoteKind.NOT_COMPARED: "these outputs are not compared: {outputs} (rounding or chance alone changes them "
+    "too much, or they are empty)",
     NoteKind.LOSSY: "{how}; verified to {allowed} only, and what is wrong by less is not told",
     NoteKind.HIDDEN_UPDATES: "verification cannot see what {share} of the weights learn: rounding "
     "alone takes their updates as far as they go",

@@ -309,6 +309,8 @@ def verify_output(
         notes += notes_on_weights(workload)
         if reference.hidden:
             notes += (note(NoteKind.HIDDEN_WEIGHTS, share=reference.hidden),)
+        if reference.skipped:
+            notes += (note(NoteKind.NOT_COMPARED, outputs=", ".join(reference.skipped)),)
         elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
         deviation = verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
         return require_accuracy(deviation), deviation.tolerance, notes

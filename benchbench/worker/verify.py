@@ -33,7 +33,7 @@ LAMBDA = (
     6.0  # chance that accumulating alone exceeds λ√n·u: 2·exp(−λ²/2) = 3e-8 (Higham & Mary 2019, Thm 2.4)
 )
 FLOAT64_FACTOR = 4.0  # times more in float64: the reference errs as much, and roots by some ulps
-VERIFIABLE = 0.5  # relative error of a draw beyond which a tensor tells nothing in its dtype
+VERIFIABLE = 0.5  # relative error, of a draw or tolerated, beyond which a tensor tells nothing in its dtype
 UNIT_ROUNDOFF = {
     Dtype.FLOAT64: 2**-53,
     Dtype.FLOAT32: 2**-24,
@@ -79,7 +79,8 @@ class Reference:
     `stretch` times the tolerance. `plain`: of training in less than float32, the fields of the reference in
     float32, where rounding hides nothing. `spared`: how many of a tensor's largest deviations do not count.
     `kept`: its elements are in the run's folder (worker/own). `unverified`: why nothing says
-    what is right, if so. `hidden`: the share of the weights' rows that no element tells of.
+    what is right, if so. `hidden`: the share of the weights' rows that no element tells of. `skipped`: the
+    outputs that are not compared.
     `seed`: of the places of an operation's elements.
     """
 
@@ -92,6 +93,7 @@ class Reference:
     kept: bool = False
     unverified: str = ""
     hidden: float = 0.0
+    skipped: Sequence[str] = ()
     seed: int = SEED
 
 

@@ -105,9 +105,9 @@ def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
         expected = _kept(workload, dtype, 0)
         _kept(workload, dtype, 1)
         tolerance = own_tolerance(workload, dtype)
-        kept = {name: limit for name, limit in tolerance.items() if name in expected}
-        if not kept:
-            raise CannotVerify("rounding alone, or chance, takes every output too far from it")
+        kept = {name: limit for name, limit in tolerance.items() if name in expected and expected[name].size}
+        skipped = [name for name in workload.output_shapes if name not in kept]
+        _require_main_output(workload, kept, expected)
         seen = seen_weights(workload, own_tolerance(workload, Dtype.FLOAT32))
         reason = ""
         if all(workload.is_integer(name) for name in kept):
@@ -116,7 +116,31 @@ def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
             reason = f"{seen.share:.0%} of the rows of its weights could be zero, and no output would tell"
     except CannotVerify as why:
         return Reference(expected={}, tolerance={}, others={}, unverified=str(why))
-    return Reference(expected={}, tolerance=kept, others={}, kept=True, hidden=seen.share, unverified=reason)
+    return Reference(
+        expected={},
+        tolerance=kept,
+        others={},
+        kept=True,
+        hidden=seen.share,
+        skipped=skipped,
+        unverified=reason,
+    )
+
+
+def _require_main_output(
+    workload: OwnOperation, kept: Mapping[str, float], expected: Mapping[str, AnyArray]
+) -> None:
+    """Raise CannotVerify unless the main output is compared, which is the first that the model gives."""
+    main = next(iter(workload.output_shapes))
+    if main in kept:
+        return
+    if main in expected and not expected[main].size:
+        raise CannotVerify(f"its {main} has no elements")
+    which = f"its main output, {main}," if kept else "every output"
+    raise CannotVerify(
+        f"rounding alone, or chance, takes {which} too far from float64: with a tolerance above "
+        f"{VERIFIABLE:.0%}, zeros might pass"
+    )
 
 
 def _require_no_side_effect(workload: OwnOperation) -> None:
@@ -155,7 +179,18 @@ def _exact(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, AnyAr
         outputs = of_kind(workload).outputs(workload, dtype, number)
     if wrong := [name for name, values in outputs.items() if not _is_finite(values)]:
         raise CannotVerify(f"its {wrong[0]} in float64 is not finite")
+    for name, shape in workload.output_shapes.items():
+        _require_shape(name, outputs.get(name), shape)
     return outputs
+
+
+def _require_shape(name: str, values: AnyArray | None, shape: tuple[int, ...]) -> None:
+    """Raise CannotVerify where the output of other numbers has another shape."""
+    if values is None or values.shape != shape:
+        raise CannotVerify(
+            f"the shape of its {name} depends on the values of its inputs, so rounding may change it: "
+            "return all elements and a mask to have it verified"
+        )
 
 
 @contextmanager
@@ -191,11 +226,14 @@ def _drawn(workload: OwnOperation, dtype: Dtype) -> dict[str, float]:
     wider = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
     found: dict[str, float] = {}
     for name, values in exact.items():
+        for draw in draws:
+            _require_shape(name, draw.get(name), values.shape)
         error = max(relative_error(draw[name], values) for draw in draws)
+        limit = wider * max(workload.draws_tolerated * error, UNIT_ROUNDOFF[dtype.storage])
         if name in integers:
             found |= {name: 0.0} if error == 0 else {}
-        elif error <= VERIFIABLE:
-            found[name] = wider * max(workload.draws_tolerated * error, UNIT_ROUNDOFF[dtype.storage])
+        elif error <= VERIFIABLE and limit <= VERIFIABLE:  # zeros have a relative error of 1
+            found[name] = limit
     return found
 
 

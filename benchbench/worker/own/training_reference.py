@@ -128,17 +128,17 @@ def _drawn(small: OwnTraining, dtype: Dtype) -> Reference:
     for name, error in turned_updates(exact, draws).items():
         errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
     kept = [name for name in exact if max(errors[name]) <= VERIFIABLE]
-    if LOSSES not in kept:
+    wider = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
+    tolerance = {
+        name: max(wider * DRAWS_TOLERATED * max(errors[name]), UNIT_ROUNDOFF[dtype.storage]) for name in kept
+    }
+    if tolerance.get(LOSSES, math.inf) > VERIFIABLE:
         return none("rounding alone, or chance, takes its losses too far: dropout that is no layer's, say")
     sizes = {name: array.size for name, array in arrays.items()}
     unseen = sum(size for name, size in sizes.items() if f"{UPDATE}{name}" not in kept)
-    wider = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
     return Reference(
         expected={name: exact[name].tolist() for name in kept},
-        tolerance={
-            name: max(wider * DRAWS_TOLERATED * max(errors[name]), UNIT_ROUNDOFF[dtype.storage])
-            for name in kept
-        },
+        tolerance=tolerance,
         others={},
         spared=SPARED,
         hidden=unseen / max(1, sum(sizes.values())),
