@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.abc import Loader, MetaPathFinder
@@ -20,9 +22,16 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# Modules and tests are compiled once, not in each process: a container often says otherwise.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
+# Settings of the user's: tests see none of them, nor do the processes that they start.
+FOREIGN = re.compile(
+    r"ACCELBENCH_(?!TEST_)|LC_|(LANG|LANGUAGE|TZ|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|TERM_PROGRAM)$"
+    r"|PYTHON(WARNINGS|DONTWRITEBYTECODE|OPTIMIZE|UNBUFFERED|IOENCODING|UTF8)$"
+)
+for variable in filter(FOREIGN.match, [*os.environ]):
+    del os.environ[variable]
+os.environ["LANG"] = "C.UTF-8"
+time.tzset()
+sys.dont_write_bytecode = False  # modules and tests are compiled once, not in each process
 
 # Before NumPy is imported: products of references are small, and threads that wait for the next one burn four
 # times the CPU time.

@@ -154,6 +154,7 @@ def test_a_revision_of_a_file_that_no_repository_has_says_so(place: Path, tmp_pa
     assert "rev:main needs small.py in a git repository" in shown
 
 
+@pytest.mark.nightly
 def test_a_run_of_a_model_is_profiled_and_shown(place: Path) -> None:
     command("run", "small.py", *EAGER, "--rounds", "1", "--profile", cwd=place)
     profiled = command("profile", "latest", cwd=place).stdout
@@ -195,6 +196,7 @@ def test_a_run_that_was_killed_in_its_second_round_is_finished_by_the_same_model
     assert json.loads((run / "end.json").read_text())["records"] == 3
 
 
+@pytest.mark.nightly
 def test_sizes_at_which_a_model_exits_or_hangs_have_a_status_and_the_others_are_measured(place: Path) -> None:
     sizes = ("-p", "batch=3,5,2", "--timeout", "15")
     command("run", "small.py", *EAGER, "--rounds", "1", *sizes, cwd=place, code=4)
@@ -243,6 +245,7 @@ def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_p
     assert found == [(2, 2), (3, 3)]
 
 
+@pytest.mark.nightly
 def test_a_model_is_verified_where_torch_and_numpy_alone_are_installed(tmp_path: Path) -> None:
     """As in an environment of a version of torch, whose worker makes the reference."""
     script = """

@@ -271,6 +271,7 @@ def test_layers_that_say_their_dtype_because_they_were_saved_compute_in_the_one_
         assert np.array_equal(weights[0], keras_model.as_array(made.layers[0].kernel.value))
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("library", ["", "flax"])
 def test_jax_functions_that_live_in_memory_are_measured_with_the_parameters_that_they_have(
@@ -314,6 +315,7 @@ def forward(x: Any, weights: list[Any]) -> Any:
     return exponents / exponents.sum(1, keepdims=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
 def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
@@ -343,6 +345,7 @@ def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
     assert min(mutants.values()) > 2, mutants
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
 def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
@@ -387,6 +390,7 @@ def test_jax_s_reference_widens_what_the_function_narrows() -> None:
     assert relative_error(np.asarray(reference.expected["hidden"]), x) < 1e-7
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 def test_flops_and_digests_are_of_what_is_computed() -> None:
     model = mlp()
@@ -397,6 +401,7 @@ def test_flops_and_digests_are_of_what_is_computed() -> None:
     assert model.work_version.startswith("own-jax:")
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("library", ["equinox", "flax"])
 def test_modules_of_equinox_and_flax_are_functions_of_their_parameters(tmp_path: Path, library: str) -> None:

@@ -177,6 +177,7 @@ def test_what_is_no_program_is_a_mistake_that_is_told(folder: Path, name: str, m
         torch_module.load(parse_spec(name, str(folder)))
 
 
+@pytest.mark.nightly
 def test_a_program_is_measured_on_torch_s_engines(folder: Path) -> None:
     for engine in ("onnxruntime", "openvino", "onnxscript"):
         pytest.importorskip(engine)

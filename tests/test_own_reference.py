@@ -72,6 +72,7 @@ def deviation(
     return output_deviation(mutated, elements, reference.expected, reference.tolerance)
 
 
+@pytest.mark.nightly
 def test_right_engines_are_well_within_and_every_wrong_one_is_beyond() -> None:
     right = {name: deviation(the_model(name)).ratio for name in MODELS}
     wrong = {
@@ -116,6 +117,7 @@ def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> N
         assert output_deviation(model, elements, reference.expected, reference.tolerance).ratio < 0.8
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.FLOAT16])
 def test_narrower_dtypes_have_tolerances_of_their_own(name: str, dtype: Dtype) -> None:

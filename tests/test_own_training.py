@@ -177,6 +177,7 @@ def test_right_steps_are_well_within_and_every_wrong_one_is_beyond() -> None:
     assert min(wrong.values()) > 2, wrong
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["train_classifier", "train_encoder", "train_decoder"])
 @pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.AMP_BF16])
 def test_narrower_dtypes_have_tolerances_of_their_own_and_float32_s_besides(name: str, dtype: Dtype) -> None:

@@ -3,7 +3,7 @@
 `TPU_LIBRARY_PATH` names the library:
 
     pip install --no-deps --target DIR -c constraints.txt libtpu
-    TPU_LIBRARY_PATH=DIR/libtpu/libtpu.so pytest tests/test_tpu.py
+    TPU_LIBRARY_PATH=DIR/libtpu/libtpu.so pytest -m nightly tests/test_tpu.py
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 pytestmark = [
+    pytest.mark.nightly,  # convolutions and their gradients take 8 to 100 s each
     pytest.mark.real,
     pytest.mark.skipif("TPU_LIBRARY_PATH" not in os.environ, reason="TPU_LIBRARY_PATH names no libtpu"),
 ]
@@ -33,21 +34,6 @@ HOST = {  # what libtpu would ask the metadata server of Google's cloud for
 }
 UNCOMPILED = {"device_to_host", "host_to_device"}  # more than one program
 MOVED = {"overlap"}  # puts an array into pinned memory, which needs the device
-SLOW = {  # convolutions and their gradients: 8 to 100 s each
-    "conv3d_backward",
-    "convnet_train",
-    "dcgan_train",
-    "mnist_cnn_train",
-    "r3d18_infer",
-    "r3d18_train",
-    "resnet50_infer",
-    "resnet50_train",
-    "ssd_head_infer",
-    "ssd_head_train",
-    "unet_infer",
-    "unet_train",
-    "vgg16_train",
-}
 COMPILED = [
     name for name in NAMES if "jax" in EVERY[name].frameworks() and name not in UNCOMPILED | MOVED
 ]  # fmt: skip
@@ -100,11 +86,7 @@ def compiled(tpu: Any, workload: Workload, dtype: Dtype) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        pytest.param(name, dtype, marks=[pytest.mark.nightly] if name in SLOW else [], id=f"{name}-{dtype}")
-        for name, dtype in CASES
-    ],
+    ("name", "dtype"), [pytest.param(name, dtype, id=f"{name}-{dtype}") for name, dtype in CASES]
 )
 def test_a_step_compiles_for_a_tpu(name: str, dtype: Dtype, tpu: Any) -> None:
     assert compiled(tpu, tiny(name), dtype).memory_analysis().output_size_in_bytes > 0
