@@ -30,12 +30,39 @@ print(json.dumps([*peaks, resident]))
 """
 
 
-def peaks(environment: dict[str, str]) -> list[int]:
+def peaks(environment: dict[str, str], program: str = STEPS) -> list[int]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(
-        [sys.executable, "-c", STEPS], env=plain | environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], env=plain | environment, capture_output=True, text=True, check=True
     )
     return [int(each) for each in json.loads(done.stdout)]
+
+
+FREEING = """
+import json
+import numpy as np
+from benchbench.worker.memory import step_peak
+
+MIB = 2**20
+
+def step(first):
+    a = np.ones(first, np.uint8)
+    b = np.ones(8 * MIB, np.uint8)
+    del a
+    return np.ones(20 * MIB, np.uint8)
+
+hoard, wall = np.ones(160 * MIB, np.uint8), np.ones(8 * MIB, np.uint8)
+del hoard  # a hole: behind it the heap goes on
+print(json.dumps([step_peak(lambda: step(first), lambda output: None).bytes for first in (1, 16 * MIB)]))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator and /proc")
+def test_arrays_that_a_step_frees_before_it_needs_others_are_not_in_its_peak() -> None:
+    """In one hole of the heap, the freed array's pages would stay beside those of the larger one."""
+    less, more = peaks(STEADY, FREEING)
+    assert abs(more - less) < MIB
 
 
 @pytest.mark.real
