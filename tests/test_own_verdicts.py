@@ -128,6 +128,10 @@ def test_a_model_that_overwrites_an_input_is_reported_as_that(model: Write) -> N
     assert "overwrites its input" in own_reference(model(text), Dtype.FLOAT32).unverified
 
 
+def test_a_model_that_overwrites_an_input_and_still_gives_the_same_is_verified(model: Write) -> None:
+    assert deviation(model(LAYER.format(body="return self.layer(x.relu_())"))).ratio < 1
+
+
 def test_a_model_that_draws_the_same_random_numbers_in_each_call_keeps_no_state(model: Write) -> None:
     text = LAYER.format(body="return self.layer(x), torch.randn(8)")
     assert "state" not in own_reference(model(text), Dtype.FLOAT32).unverified

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchbench.model.case import Dtype
-from benchbench.worker.reference import drawn_tolerance
+from benchbench.worker.reference import drawn_tolerance, reference
 from benchbench.worker.verify import accumulation
-from benchbench.workloads.operations.lstm import LstmBackward
+from benchbench.workloads.operations.lstm import Lstm, LstmBackward
 
 
 @pytest.mark.real
@@ -22,6 +22,16 @@ def test_rounding_draws_are_widened_by_the_longer_sums_of_the_measured_size() ->
     assert {name: measured[name] - drawn[name] for name in drawn} == pytest.approx(
         dict.fromkeys(drawn, longer)
     )
+
+
+class WorseRounding(Lstm):
+    draws_tolerated = 1e4
+
+
+def test_a_tolerance_in_which_zeros_would_pass_verifies_nothing() -> None:
+    size = {"length": 4, "batch": 1, "inputs": 3, "hidden": 4}
+    assert not reference(Lstm(**size), Dtype.BFLOAT16).unverified
+    assert reference(WorseRounding(**size), Dtype.BFLOAT16).unverified
 
 
 def test_a_long_sum_in_float32_taken_term_by_term_is_within_what_is_added() -> None:

@@ -14,7 +14,7 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import keras_model
 from benchbench.worker.own.keras_workload import KerasInference, stateless, wide_tensors
-from benchbench.worker.own.side_effects import Repeated, repeated
+from benchbench.worker.own.side_effects import Repeated, called_twice
 from benchbench.worker.random_cache import cached_normal
 from benchbench.worker.verify import UNIT_ROUNDOFF, relative_error
 from benchbench.workloads._reference.rounding import error_in_turn
@@ -93,7 +93,7 @@ def called_again(workload: KerasInference) -> Repeated:
             outputs = keras_model.outputs_of(keras_model.called(model, inputs))
         return {name: keras_model.as_array(tensor).astype(float) for name, tensor in outputs.items()}
 
-    return repeated(outputs_of, ())
+    return Repeated(*called_twice(outputs_of))
 
 
 def _terms(name: str, weight: AnyArray) -> float:

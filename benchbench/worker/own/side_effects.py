@@ -21,31 +21,35 @@ Outputs = Mapping[str, AnyArray]
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The outputs of a first call and of an equal later one, and the names of inputs that a call changed."""
+    """The outputs of a first and a later call with the same inputs; the names of overwritten inputs."""
 
     first: Outputs
     again: Outputs
     overwritten: Sequence[str] = ()
 
 
-def repeated(call: Callable[[int], Outputs], overwritten: Sequence[str]) -> Repeated:
-    """Call the model with its first inputs, with others, and with the first again.
+def called_twice(call: Callable[[int], Outputs]) -> tuple[Outputs, Outputs]:
+    """The outputs for the first inputs, before and after a call with others.
 
-    `call`: the outputs for the inputs of a number; it adds the names of inputs that it changed to
-    `overwritten`. The other inputs matter: a cache that holds the same input twice may give the same as with
-    that input alone.
+    `call`: the outputs for the inputs of a number, which are the same objects each time. The other inputs
+    matter: a cache that holds the same input twice may give the same as with that input alone.
     """
     first = call(0)
     call(1)
-    return Repeated(first, call(0), overwritten)
+    return first, call(0)
 
 
 def side_effect(calls: Repeated) -> str:
-    """The side effect that keeps a model from being verified, with the way out; "" if there is none."""
-    if calls.overwritten:
-        named = "".join(f" {name}" for name in calls.overwritten if name)
-        return f"the model overwrites its input{named}: let it work on a copy"
-    return "" if is_same(calls.first, calls.again) else STATE
+    """The side effect that keeps a model from being verified, with the way out; "" if there is none.
+
+    An input may be overwritten if the outputs stay the same, as by a ReLU in place.
+    """
+    if is_same(calls.first, calls.again):
+        return ""
+    if not calls.overwritten:
+        return STATE
+    named = "".join(f" {name}" for name in calls.overwritten if name)
+    return f"the model overwrites its input{named}: let it work on a copy"
 
 
 def is_same(first: Outputs, again: Outputs) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import torch_module
-from benchbench.worker.own.side_effects import Repeated, repeated
+from benchbench.worker.own.side_effects import Repeated, called_twice
 from benchbench.worker.own.source import seed_everything
 from benchbench.worker.own.workload import INPUT, OwnInference, load_weights, widened
 from benchbench.worker.random_cache import cached_normal
@@ -97,23 +97,22 @@ def called_again(workload: OwnInference) -> Repeated:
         for renewed in (lambda _: 0, workload.is_input)
     ]
     _, call = _wide_module(workload, numbered[0])
-    overwritten: list[str] = []
+    inputs = [_wide_inputs(arrays) for arrays in numbered]
+    before = _wide_inputs(numbered[0])
 
     def outputs_of(number: int) -> dict[str, AnyArray]:
-        tensors, before = _wide_inputs(numbered[number]), _wide_inputs(numbered[number])
         seed_everything(0)
         with torch.no_grad():
-            outputs = computed_in(Widening(), lambda: call(tensors))
-        arrays = {name: _as_float64(torch_module.as_array(tensor)) for name, tensor in outputs.items()}
-        overwritten.extend(
-            name
-            for name, tensor in tensors.items()
-            if name not in overwritten
-            and not np.array_equal(tensor.numpy(), before[name].numpy(), equal_nan=True)
-        )
-        return arrays
+            outputs = computed_in(Widening(), lambda: call(inputs[number]))
+        return {name: _as_float64(torch_module.as_array(tensor)) for name, tensor in outputs.items()}
 
-    return repeated(outputs_of, overwritten)
+    first, again = called_twice(outputs_of)
+    overwritten = [
+        name
+        for name, tensor in inputs[0].items()
+        if not np.array_equal(tensor.numpy(), before[name].numpy(), equal_nan=True)
+    ]
+    return Repeated(first, again, overwritten)
 
 
 def row_gradients(
