@@ -94,6 +94,33 @@ def test_a_case_whose_output_is_on_another_device_is_unsupported() -> None:
     from benchbench.model.case import Dtype
 
     session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
-    session.refuse_elsewhere(torch.zeros(2))
+    session.refuse_unwaited(torch.zeros(2))
     with pytest.raises(Unsupported, match="meta"):
-        session.refuse_elsewhere((torch.zeros(2), torch.zeros(2, device="meta")))
+        session.refuse_unwaited((torch.zeros(2), torch.zeros(2, device="meta")))
+
+
+@pytest.mark.real
+def test_an_output_that_computes_when_it_is_read_is_unsupported() -> None:
+    torch = pytest.importorskip("torch")
+    from benchbench.backends.torch import Torch
+    from benchbench.model.case import Dtype
+
+    class Dispatching(torch.Tensor):  # type: ignore[misc, name-defined]
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise NotImplementedError
+
+    class Overriding(torch.Tensor):  # type: ignore[misc, name-defined]
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise NotImplementedError
+
+    class Renamed(torch.Tensor):  # type: ignore[misc, name-defined]
+        pass
+
+    session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
+    session.refuse_unwaited((torch.nn.Parameter(torch.zeros(2)), torch.zeros(2).as_subclass(Renamed)))
+    lazy = torch.Tensor._make_wrapper_subclass(Dispatching, (2,)), torch.zeros(2).as_subclass(Overriding)
+    for output in lazy:
+        with pytest.raises(Unsupported):
+            session.refuse_unwaited(output)

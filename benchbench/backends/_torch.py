@@ -68,11 +68,18 @@ class TorchSession(Session):
     def wait(self, output: Any) -> None:
         """CPU operations have finished when they return."""
 
-    def refuse_elsewhere(self, output: Any) -> None:
+    def refuse_unwaited(self, output: Any) -> None:
         import torch
 
         for part in output if isinstance(output, tuple | list) else (output,):
-            if isinstance(part, torch.Tensor) and part.device.type not in ("cpu", self.device.type):
+            if not isinstance(part, torch.Tensor):
+                continue
+            if self.world.devices == 1 and _computes_when_read(type(part)):  # several have DTensors
+                raise Unsupported(
+                    f"its output is a {type(part).__name__}, which may compute when it is read: "
+                    "return a plain torch.Tensor"
+                )
+            if part.device.type not in ("cpu", self.device.type):
                 raise Unsupported(
                     f"its output is on {part.device}, and this case waits for {self.device.type} alone"
                 )
@@ -204,3 +211,16 @@ def lie_channels_last(device: str, dtype: Dtype) -> bool:
     """What the first line for the device, by torch's name, and the dtype says; without one False."""
     lines = (line for line in LAYOUTS if line.device == device and dtype in line.dtypes)
     return next((line.channels_last for line in lines), False)
+
+
+def _computes_when_read(kind: type[Any]) -> bool:
+    """Whether a class of tensors has its own way to carry out operations, such as reading."""
+    import torch
+
+    def function(kind: type[Any]) -> Any:
+        implementation = kind.__torch_function__
+        return getattr(implementation, "__func__", implementation)
+
+    plain = function(torch.Tensor), torch._C._disabled_torch_function_impl
+    own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return own_dispatch or function(kind) not in plain

@@ -221,8 +221,8 @@ class Session(ABC):
     def wait(self, output: Any) -> None:
         """Return when everything `output` depends on has been computed."""
 
-    def refuse_elsewhere(self, output: Any) -> None:  # noqa: B027 - most frameworks compute where the case says
-        """Raise Unsupported if an output is on an accelerator that `wait` does not wait for."""
+    def refuse_unwaited(self, output: Any) -> None:  # noqa: B027 - most frameworks compute where the case says
+        """Raise Unsupported for an output on another device, or one that may compute when it is read."""
 
     @abstractmethod
     def take(self, output: Any, index: Indices) -> Floats:

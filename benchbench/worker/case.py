@@ -155,7 +155,7 @@ def first_call(runner: Runner, session: Session, timer: Timer) -> tuple[Any, flo
     output = runner.step()
     session.wait(output)
     seconds, after = timer.now() - start, session.compilations()
-    session.refuse_elsewhere(output)
+    session.refuse_unwaited(output)
     return output, seconds, None if before is None or after is None else after - before
 
 

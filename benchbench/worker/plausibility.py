@@ -40,7 +40,7 @@ def check_last_output(
     A program may compute right results only as long as it is watched. The loss of a training step has no
     reference after so many steps.
     """
-    session.refuse_elsewhere(output)
+    session.refuse_unwaited(output)
     if not isinstance(workload, Operation):
         return
     reference = reference_of(workload, job)
