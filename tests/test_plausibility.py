@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,16 @@ import pytest
 
 from benchbench.backends.base import HostTimer, Session
 from benchbench.backends.fake import Fake, FakeSession
+from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Dtype
+from benchbench.model.own import ModelSpec
 from benchbench.model.run import Policy
 from benchbench.timing.policy import POLICIES
+from benchbench.worker.after_timing import check_cpu_limits
 from benchbench.worker.case import measure_case
+from benchbench.worker.own.describe import described
+from benchbench.worker.own.named import model_of
+from benchbench.worker.own.source import most_taps
 from benchbench.worker.program import Implausible, WrongResult
 from benchbench.workloads.base import Program
 from benchbench.workloads.operations.gemm import Gemm
@@ -195,6 +202,25 @@ def test_a_difference_of_some_microseconds_is_no_kept_result() -> None:
         return step
 
     assert measure(slightly_slower).block_s
+
+
+def test_a_filter_has_as_many_taps_as_its_sides_without_the_channels() -> None:
+    linear, filters, positions = (64, 32), (8, 4, 3, 5), (1, 100, 64)
+    assert most_taps([linear, positions]) == most_taps([]) == 1
+    assert most_taps([linear, filters, positions]) == 15
+    assert most_taps([linear, (3, 5, 4, 8), positions], channels_last=True) == 15
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not cpu_flags(Path("/")), reason="the limits are of x86")
+def test_a_users_model_is_no_faster_than_the_cpu() -> None:
+    pytest.importorskip("torch")
+    spec = ModelSpec(folder=str(Path(__file__).parent / "own"), file="wide.py")
+    model = model_of(spec, described(spec, None)["sizes"])
+    assert model.multiplications_saved == 1
+    check_cpu_limits(model, a_case(device="cpu"), 1.0)
+    with pytest.raises(Implausible, match="FLOP/s"):
+        check_cpu_limits(model, a_case(device="cpu"), 1e-9)
 
 
 @pytest.mark.parametrize("every_step", [False, True])

@@ -11,7 +11,7 @@ from typing import Any
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import jax_function
-from benchbench.worker.own.source import ModelMistake, array_type
+from benchbench.worker.own.source import ModelMistake, array_type, most_taps
 
 DIGITS = 8  # of the digest
 
@@ -39,6 +39,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     return {
         "digest": sha256(json.dumps([weights, told]).encode()).hexdigest()[:DIGITS],
         "flops": int(flops_of(traced.jaxpr)),
+        "taps": most_taps((shape for _, shape in weights), channels_last=True),
         "parameters": sum(math.prod(each.shape) for each in function.leaves.values() if _is_real(each)),
         "constants": len(constant_leaves(function.leaves)),
         "floats": sum(size for size, dtype in sizes if "float" in dtype),

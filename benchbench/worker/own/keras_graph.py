@@ -18,7 +18,7 @@ from typing import Any
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import keras_model
-from benchbench.worker.own.source import ModelMistake, array_type
+from benchbench.worker.own.source import ModelMistake, array_type, most_taps
 
 DIGITS = 8  # of the digest
 # Parts of a layer's configuration that say nothing of what it computes in a given dtype.
@@ -51,6 +51,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     return {
         "digest": sha256(text.encode()).hexdigest()[:DIGITS],
         "flops": int(counter.flops),
+        "taps": most_taps(shapes, channels_last=True),
         "parameters": int(sum(math.prod(each.shape) for each in model.trainable_weights)),
         "constants": len(keras_model.constant_weights(model)),
         "floats": sum(size for size, dtype in sizes if "float" in dtype),

@@ -19,7 +19,7 @@ from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec, other_than_file
 from benchbench.worker.own import given_inputs
 from benchbench.worker.own.onnx_floats import is_float, kind_of, save_widened
-from benchbench.worker.own.source import Loaded, ModelMistake, array_type, axis_name, shuffled
+from benchbench.worker.own.source import Loaded, ModelMistake, array_type, axis_name, most_taps, shuffled
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.workloads.base import SEED, DeviceContext, Program
 
@@ -220,6 +220,7 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
     return {
         "digest": sha256(json.dumps([*_told(model)]).encode()).hexdigest()[:DIGITS],
         "flops": sum(_flops(node, shapes) for node in model.graph.node),
+        "taps": most_taps(each.dims for each in model.graph.initializer),
         "parameters": sum(count for count, kind in weights if is_float(kind)),
         "constants": 0,
         "floats": sum(count for count, kind in moved if is_float(kind)),

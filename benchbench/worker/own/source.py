@@ -8,12 +8,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import random
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,16 @@ class Loaded:
 def array_type(dtype: Any, shape: Sequence[int]) -> str:
     """`float32[64,512]`, of whichever framework the dtype is."""
     return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
+
+
+def most_taps(shapes: Iterable[Sequence[int]], *, channels_last: bool = False) -> int:
+    """Upper bound on the taps of a filter, in whose shape two axes of channels are first or last.
+
+    A fast convolution does one multiplication at least in place of so many. A first axis of 1 is none of
+    channels: positions that are added to embeddings have it.
+    """
+    sides = [shape[:-2] if channels_last else shape[2:] for shape in shapes if tuple(shape[:1]) != (1,)]
+    return max(map(math.prod, sides), default=1)
 
 
 @dataclass(frozen=True, slots=True)

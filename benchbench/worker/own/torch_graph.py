@@ -16,7 +16,7 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import torch_module
-from benchbench.worker.own.source import ModelMistake, array_type
+from benchbench.worker.own.source import ModelMistake, array_type, most_taps
 
 # Operators that move or show numbers and compute none: how many there are differs between torch's versions.
 MOVES = frozenset(
@@ -64,6 +64,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     return {
         "digest": sha256(text.encode()).hexdigest()[:DIGITS],
         "flops": int(flops),
+        "taps": most_taps(shape for _, shape in shapes),
         "parameters": counted,
         "constants": constants,
         "floats": sum(size for size, dtype in moved if dtype.is_floating_point),

@@ -15,7 +15,7 @@ from benchbench.backends.base import Session
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import torch_graph, torch_module
-from benchbench.worker.own.source import BATCH, ModelMistake, array_type, in_folder
+from benchbench.worker.own.source import BATCH, ModelMistake, array_type, in_folder, most_taps
 from benchbench.worker.own.torch_objective import (
     LOSS,
     OPTIMIZER,
@@ -250,6 +250,7 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
     return {
         "digest": sha256(json.dumps([shapes, operators, told]).encode()).hexdigest()[: torch_graph.DIGITS],
         "flops": int(flops),
+        "taps": most_taps(shape for _, shape in shapes),
         "parameters": counted,
         "constants": constants,
         "floats": floats + RESULT_MOVES * learnt + SLOT_MOVES * kept,

@@ -98,6 +98,11 @@ class OwnWorkload(Workload):
             flops=graph["flops"], bytes=moved, items=items, item="sample" if BATCH in self.sizes else "call"
         )
 
+    @property
+    def multiplications_saved(self) -> float:
+        """An upper bound: a convolution of any filter saves no more than its largest filter has taps."""
+        return float(self.graph["taps"])
+
     def refuses(self, dtype: Dtype) -> str:
         """Only what rounding can be drawn for can be verified."""
         if dtype is Dtype.INT8:
