@@ -49,6 +49,7 @@ def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Gat
     return [each.verdict for each in decide(sessions, a_session(first), rules, confirmation).findings]
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
 @pytest.mark.parametrize(
@@ -81,6 +82,7 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
     assert alarms / suites <= allowed(0.05, suites)
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(("slow", "spread", "wanted"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
 @pytest.mark.parametrize("rules", [RULES, IN_TURN], ids=["sessions", "in turn"])
@@ -93,6 +95,7 @@ def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: floa
     assert hits / (3 * suites) >= wanted
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("spread", "heavy", "phi"), [(0.03, False, 0.0), (0.16, False, 0.3), (0.16, True, 0.3)]
@@ -131,6 +134,7 @@ def is_slower(result: GateResult) -> bool:
     return result.findings[0].verdict is Verdict.SLOWER
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("sessions", "spread", "processes"), [(10, 0.0, 3), (10, 0.005, 5), (10, 0.02, 3), (5, 0.02, 3)]
@@ -150,6 +154,7 @@ def test_the_smallest_change_printed_is_called_slower_four_times_in_five(
     assert 0.75 - MONTE_CARLO <= hits / REPEATS <= 0.9 + MONTE_CARLO
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(("processes", "between"), [(3, 0.01), (5, 0.02), (10, 0.005)])
 @pytest.mark.parametrize("confirm", [True, False], ids=["two stages", "one"])
@@ -187,6 +192,7 @@ def calls(folder: Path, cases: int, sessions: int) -> int:
     return counter["call"] + counter["c_call"]
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(("cases", "sessions"), [(4, 1), (1, 4)], ids=["cases", "sessions"])
 def test_a_check_takes_steps_in_proportion_to_cases_and_to_sessions(

@@ -46,11 +46,6 @@ MODES = [
     ("tensorflow", "xla"),
     ("jax", "jit"),
 ]
-# Compiled by torch, a step of training takes minutes where nothing is compiled yet, and a mutant wraps it as
-# it does the others.
-TRAINED = [
-    pytest.param(*each, marks=[pytest.mark.nightly] if each == ("torch", "compile") else []) for each in MODES
-]
 BATCH = 32
 TRAINING = replace(MnistCnnTrain(), batch=BATCH)
 NETWORK = replace(MnistCnnInfer(), batch=BATCH)
@@ -59,6 +54,7 @@ TIMED = 6  # steps before the checks: a cheat may begin with right ones
 STEPS_AS_VERIFIED = 4
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.real,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
@@ -220,13 +216,13 @@ TRAININGS: dict[str, Callable[[Honest], Step]] = {
 }
 
 
-@pytest.mark.parametrize(("framework", "mode"), TRAINED)
+@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_right_training_step_passes(framework: str, mode: str) -> None:
     measure(honest(framework, mode, TRAINING), the_right_step)
 
 
 @pytest.mark.parametrize("mutant", TRAININGS)
-@pytest.mark.parametrize(("framework", "mode"), TRAINED)
+@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_training_step_that_does_less_is_told(framework: str, mode: str, mutant: str) -> None:
     with pytest.raises((WrongResult, Implausible), match=r"after timing|do not reach"):
         measure(honest(framework, mode, TRAINING), TRAININGS[mutant])

@@ -17,7 +17,6 @@ from benchbench.worker.reference import trained
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, rounding_to
 from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
-from benchbench.workloads.steps import Inference, TrainingStep
 from tests.tiny import NAMES, WORKS, reference_of
 
 DTYPES = [Dtype.FLOAT32, Dtype.BFLOAT16]
@@ -188,18 +187,9 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
     return ratio(mutants.right), wrong
 
 
-FORWARD = {type(work).numpy for *_, work in WORKS if isinstance(work, Inference)}
-
-
 def is_repeated(name: str) -> bool:
     """Whether inference has the same forward function; the way back is derived from it."""
     return name.endswith("_train") and f"{name.removesuffix('_train')}_infer" in NAMES
-
-
-def marks(work: Workload) -> list[pytest.MarkDecorator]:
-    """A training whose forward function another workload has under another name is rarely altered."""
-    is_shared = isinstance(work, TrainingStep) and type(work).numpy in FORWARD
-    return [pytest.mark.nightly] if is_shared else []
 
 
 def is_of_chance(work: Workload) -> bool:
@@ -213,12 +203,13 @@ def group(id_: str) -> pytest.MarkDecorator:
 
 
 MUTATED = [
-    pytest.param(work, id=id_, marks=[*marks(work), group(id_)])
+    pytest.param(work, id=id_, marks=group(id_))
     for id_, name, work in WORKS
     if not is_repeated(name) and not is_of_chance(work)
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("work", MUTATED)
