@@ -29,7 +29,7 @@ STEPS = {
 }
 
 
-def run_step(name: str, folder: Path = OUTPUT) -> tuple[bool, float]:
+def run_step(name: str, folder: Path) -> tuple[bool, float]:
     """Run a step with its output in a file of the folder. Returns whether it passed, and seconds."""
     begin = monotonic()
     with (folder / f"{name}.txt").open("w") as output:
@@ -47,7 +47,7 @@ def main(names: list[str]) -> int:
     print(f"{'step':<14} {'result':<7} {'seconds':>8}")
     failed = False
     for name in names or STEPS:
-        passed, elapsed_s = run_step(name)
+        passed, elapsed_s = run_step(name, OUTPUT)
         failed |= not passed
         print(f"{name:<14} {'passed' if passed else 'FAILED':<7} {elapsed_s:8.0f}", flush=True)
     return int(failed)

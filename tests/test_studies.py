@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from studies import check_speed, history_speed, isolation, real_checks, spin_comparison
+from studies import check_speed, history_speed, isolation, nightly, real_checks, spin_comparison
 from tests.program import environment
 from tests.test_architecture import ROOT
 
@@ -49,3 +49,19 @@ def test_the_harness_is_held_against_a_bare_loop(
     monkeypatch.setattr(spin_comparison, "CALLS", 1000)
     spin_comparison.harness(1)
     assert "median_ratio" in capsys.readouterr().out
+
+
+def test_nightly_runs_every_step_and_fails_if_one_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = {"bad": ("-c", "raise SystemExit('wrong')"), "good": ("-c", "print('right')")}
+    monkeypatch.setattr(nightly, "STEPS", steps)
+    monkeypatch.setattr(nightly, "OUTPUT", tmp_path / "output")
+    assert nightly.main([]) == 1
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["bad", "FAILED"],
+        ["good", "passed"],
+    ]
+    assert (tmp_path / "output/bad.txt").read_text() == "wrong\n"
+    assert nightly.main(["good"]) == 0
+    assert nightly.main(["other"]) == 2
