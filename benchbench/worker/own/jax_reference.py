@@ -71,7 +71,7 @@ def outputs(workload: JaxInference, dtype: Dtype, number: int) -> dict[str, AnyA
     return _outputs(workload, dtype, number, Exact())
 
 
-def rounded_outputs(workload: JaxInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
+def rounded_outputs(workload: JaxInference, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
     """Every equation's result is rounded to one of the two neighbours that the dtype has, by chance.
 
     And what is added up errs.
@@ -79,7 +79,7 @@ def rounded_outputs(workload: JaxInference, dtype: Dtype, seed: int) -> dict[str
     import numpy as np
 
     source = np.random.default_rng((SEED, seed))
-    return _outputs(workload, dtype, 0, AtRandom(BITS[dtype], workload.draws_tolerated, source))
+    return _outputs(workload, dtype, number, AtRandom(BITS[dtype], workload.draws_tolerated, source))
 
 
 def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounds: Exact) -> dict[str, AnyArray]:

@@ -32,15 +32,17 @@ def outputs(workload: KerasInference, dtype: Dtype, number: int) -> dict[str, An
     return _outputs(workload, dtype, number, seed=number)
 
 
-def rounded_outputs(workload: KerasInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
+def rounded_outputs(
+    workload: KerasInference, dtype: Dtype, seed: int, number: int = 0
+) -> dict[str, AnyArray]:
     """Every weight and input is a unit roundoff larger, or smaller, and weights that are added up by more.
 
     Raises ValueError if a model narrows.
     """
-    moved = _outputs(workload, dtype, 0, seed=1 + seed, moves=1.0)
+    moved = _outputs(workload, dtype, number, seed=1 + seed, moves=1.0)
     if dtype is Dtype.FLOAT32 and not seed:
-        exact = _outputs(workload, dtype, 0, seed=1)
-        little = _outputs(workload, dtype, 0, seed=1, moves=LEAST)
+        exact = _outputs(workload, dtype, number, seed=1)
+        little = _outputs(workload, dtype, number, seed=1, moves=LEAST)
         for name, values in exact.items():
             error = relative_error(little[name], values)
             if error > NARROWED * relative_error(moved[name], values) > 0:

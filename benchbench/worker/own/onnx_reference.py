@@ -62,7 +62,7 @@ def outputs(workload: OnnxInference, dtype: Dtype, number: int) -> dict[str, Any
     return _evaluated(workload, _inputs(workload, dtype, number))
 
 
-def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
+def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
     """Every operator's result is rounded at random to the dtype, those in loops, branches and functions, too.
 
     To a narrower one where the file asks for that. And what is added up errs.
@@ -84,7 +84,7 @@ def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int) -> dict[st
         moved,
         lambda values, terms: summed_at_random(values, terms, workload.draws_tolerated, source),
     ):
-        return _evaluated(workload, _inputs(workload, dtype, 0))
+        return _evaluated(workload, _inputs(workload, dtype, number))
 
 
 def row_gradients(

@@ -7,7 +7,7 @@ leaving its tolerance, nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.worker.verify import FLOAT64_FACTOR, UNIT_ROUNDOFF, VERIFIABLE, Reference, relative_error
 
+DRAWS_OF_INTEGERS = 3  # of each inputs, at the measured size
 DRAWS = 2  # they agree within some per cent
 FEW, DRAWS_OF_FEW = 16, 6  # fewer elements of an output may all err by little in two draws
 MOST_FAINT = (
@@ -37,8 +38,8 @@ class OfKind(Protocol):
     def outputs(self, workload: Any, dtype: Dtype, number: int) -> dict[str, AnyArray]:
         """The outputs in float64, of weights and of the inputs of that number as the dtype has them."""
 
-    def rounded_outputs(self, workload: Any, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
-        """The same of the first inputs, with what rounding to the dtype may do; each seed draws otherwise."""
+    def rounded_outputs(self, workload: Any, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
+        """The same with what rounding to the dtype may do; each seed draws otherwise."""
 
     def row_gradients(
         self, workload: Any, tolerance: Mapping[str, float]
@@ -105,7 +106,14 @@ def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
         expected = _kept(workload, dtype, 0)
         _kept(workload, dtype, 1)
         tolerance = own_tolerance(workload, dtype)
-        kept = {name: limit for name, limit in tolerance.items() if name in expected and expected[name].size}
+        decided = _decided_by_rounding(
+            workload, dtype, [name for name in tolerance if workload.is_integer(name)]
+        )
+        kept = {
+            name: limit
+            for name, limit in tolerance.items()
+            if name in expected and expected[name].size and name not in decided
+        }
         skipped = [name for name in workload.output_shapes if name not in kept]
         _require_main_output(workload, kept, expected)
         seen = seen_weights(workload, own_tolerance(workload, Dtype.FLOAT32))
@@ -125,6 +133,31 @@ def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
         skipped=skipped,
         unverified=reason,
     )
+
+
+def _decided_by_rounding(workload: OwnOperation, dtype: Dtype, integers: Sequence[str]) -> Sequence[str]:
+    """The integer outputs that rounding changes at the measured size, for the first inputs or the others.
+
+    The small batch does not tell: the more elements there are, the closer are two of them somewhere.
+    """
+    if not integers:
+        return ()
+
+    def found() -> dict[str, list[str]]:
+        changed: set[str] = set()
+        for number in (0, 1):
+            exact = _kept(workload, dtype, number)
+            for seed in range(DRAWS_OF_INTEGERS):
+                with _in_float64():
+                    drawn = of_kind(workload).rounded_outputs(workload, dtype, seed, number)
+                for name in integers:
+                    _require_shape(name, drawn.get(name), exact[name].shape)
+                    changed |= {name} if relative_error(drawn[name], exact[name]) else set()
+        return {"names": sorted(changed)}
+
+    kept = cached_result(f"integers that rounding to {dtype} decides of {workload!r}", found)
+    names: Sequence[str] = kept["names"]
+    return names
 
 
 def _require_main_output(

@@ -24,14 +24,14 @@ def outputs(workload: OwnInference, dtype: Dtype, number: int) -> dict[str, AnyA
     return _outputs(workload, dtype, number, Widening(), lambda: seed_everything(number))
 
 
-def rounded_outputs(workload: OwnInference, dtype: Dtype, seed: int) -> dict[str, AnyArray]:
+def rounded_outputs(workload: OwnInference, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
     """Every operator's result is rounded at random, and what is added up errs."""
     import torch
 
     from benchbench.workloads._reference.torch_rounding import Rounding
 
     mode = Rounding(dtype, seed, tolerated=workload.draws_tolerated)
-    return _outputs(workload, dtype, 0, mode, lambda: torch.manual_seed(SEED + 1 + seed))
+    return _outputs(workload, dtype, number, mode, lambda: torch.manual_seed(SEED + 1 + seed))
 
 
 def _outputs(
