@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count as numbers
 from typing import Any
 
+from benchbench.arrays import AnyArray
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Case
@@ -23,7 +24,7 @@ from benchbench.worker.program import (
     require_accuracy,
     verify_form,
 )
-from benchbench.workloads.base import Operation, Workload
+from benchbench.workloads.base import Operation, Training, Workload
 
 NEW_INPUTS_SLOWER = 2.0  # times as long as with inputs that were seen before
 SMALLEST_GAIN_S = 10e-6  # a difference below this may be the timer's, or a cache's
@@ -67,18 +68,18 @@ def check_new_inputs(
     timed = runner.program.inputs
     input_bytes = max(1, sum(map(session.nbytes, timed)))
     sets = min(session.world.gather(clamp(SETS_BYTES / input_bytes, 1, MOST_SETS)))
-    drawn = numbers(FIRST_NEW)
+    drawn, timed_arrays = numbers(FIRST_NEW), refill.arrays(0)
 
     def seconds(inputs: tuple[Any, ...]) -> float:
         return max(timer.blocks(lambda: runner.step_on(inputs), 1, 1)[0], CLOCK_S)
 
     def seen_s(prepare: Callable[[], None]) -> float:
-        refill.prepared(0)  # the same work as for new inputs, without a change of the timed ones
+        refill.prepared(timed_arrays)  # the same work as for new inputs, without a change of the timed ones
         prepare()
         return seconds(timed)
 
     def new_s(prepare: Callable[[], None]) -> float:
-        inputs = refill(next(drawn))
+        inputs = refill(refill.arrays(next(drawn)))
         prepare()
         return seconds(inputs)
 
@@ -92,14 +93,15 @@ def check_new_inputs(
     slower = smallest_ratio(ratio, timer, NEW_INPUTS_SLOWER)
     if slower > NEW_INPUTS_SLOWER:  # a table's rows that were not looked up before may be in no cache
         slower = min(slower, ratio(lambda: evict(session)))
-    refill(0)
+    if isinstance(workload, Training):  # whose next check begins with the timed batch
+        refill(timed_arrays)
     if slower > NEW_INPUTS_SLOWER:
         raise Implausible(f"new inputs take {slower:.1f} times as long: it keeps its results")
 
 
 @dataclasses.dataclass(frozen=True)
 class Refill:
-    """New contents for the inputs of a runner, by their number: 0 has the timed ones."""
+    """New contents for the inputs of a runner."""
 
     backend: Backend
     workload: Workload
@@ -107,14 +109,20 @@ class Refill:
     runner: Runner
     session: Session
 
-    def prepared(self, number: int) -> tuple[Any, ...]:
-        """Inputs with these contents; the timed arrays themselves for a program that reads fixed memory."""
-        arrays = other_arrays(self.workload, self.case.computes_in, self.runner, number)
-        return inputs_of(self.backend, self.session, self.workload, self.runner, arrays)
+    def arrays(self, number: int) -> dict[str, AnyArray]:
+        """Contents of the inputs by their number: 0 has the timed ones."""
+        return other_arrays(self.workload, self.case.computes_in, self.runner, number)
 
-    def __call__(self, number: int) -> tuple[Any, ...]:
+    def prepared(self, arrays: Mapping[str, AnyArray]) -> tuple[Any, ...]:
+        """Inputs with these contents; the timed arrays themselves for a program that reads fixed memory."""
+        inputs = inputs_of(self.backend, self.session, self.workload, self.runner, arrays)
+        if not self.session.overwrites:
+            self.session.wait(inputs)  # JAX may still copy them
+        return inputs
+
+    def __call__(self, arrays: Mapping[str, AnyArray]) -> tuple[Any, ...]:
         """Inputs with these contents: the timed arrays, overwritten, where that is possible."""
-        timed, inputs = self.runner.program.inputs, self.prepared(number)
+        timed, inputs = self.runner.program.inputs, self.prepared(arrays)
         if inputs is timed or not self.session.overwrites:
             return inputs
         self.session.overwrite(timed, inputs)
