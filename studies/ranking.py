@@ -118,6 +118,20 @@ def one_wild_work(source: Generator, shape: tuple[int, ...]) -> Array:
     return noise
 
 
+def one_in_modes(source: Generator, shape: tuple[int, ...]) -> Array:
+    """The second backend has two modes, eight standard deviations of a process apart."""
+    noise = normal(source, shape)
+    noise[..., 1] += 8 * (source.random(shape[:-1]) < 0.5) - 4
+    return noise
+
+
+def one_noisy(source: Generator, shape: tuple[int, ...]) -> Array:
+    """The second backend is ten times as noisy as the others."""
+    noise = normal(source, shape)
+    noise[..., 1] *= 10
+    return noise
+
+
 NOISES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
     "normal": normal,
     "t, 3 degrees": heavy,
@@ -129,7 +143,10 @@ NOISES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
     "unlike works": unlike_works,
     "unlike cases": unlike_cases,
     "one wild work": one_wild_work,
+    "one engine in modes": one_in_modes,
+    "one noisy engine": one_noisy,
 }
+ONE_UNLIKE = ("one engine in modes", "one noisy engine")  # beside engines whose processes differ by 1 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +219,11 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
     yield "Power, rounds where it is open, up to ten", [replace(cell, policy=longer) for cell in power]
     yield (
         "Power under other noise",
-        [Cell(noise=noise, ratios=four, common=0.05, own=0.03) for noise in NOISES if noise != "normal"],
+        [
+            Cell(noise=noise, ratios=four, common=0.05, own=0.03)
+            for noise in NOISES
+            if noise not in ("normal", *ONE_UNLIKE)
+        ],
     )
     sizes = [(1, 2), (1, 4), (8, 2), (8, 4), (8, 6), (30, 2), (30, 4)]
     yield (
@@ -217,7 +238,16 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
         [
             Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0, 2.0, 2.0)[:backends], works=works, equal=works)
             for noise in NOISES
+            if noise not in ONE_UNLIKE
             for works, backends in ([(1, 4), (8, 4), (30, 2)] if noise != "normal" else sizes)
+        ],
+    )
+    yield (
+        "The two in front are equal, and one of them varies unlike the others",
+        [
+            Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), works=works, equal=works, own=0.01)
+            for noise in ONE_UNLIKE
+            for works in (4, 8, 30)
         ],
     )
     yield (

@@ -25,7 +25,7 @@ from benchbench.model.run import Policy
 from benchbench.stats import VariancePrior, calm_prior, discovery_level, variance_prior
 from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES, of_rounds
-from studies.ranking import LOOKS, Cell, simulated, walks
+from studies.ranking import LOOKS, ONE_UNLIKE, Cell, simulated, walks
 from tests.factories import a_case, a_failure, a_measurement, a_record, some_rounds
 from tests.simulator import allowed
 
@@ -121,6 +121,21 @@ def test_a_wild_case_of_another_work_changes_little() -> None:
     *others, own = judge_works([*calm, wild], FIXED)
     assert [each.winner for each in others] == ["torch"] * 4
     assert own.standing is Standing.OPEN
+
+
+def test_an_engine_that_varies_unlike_the_others_does_not_win_by_one_calm_work() -> None:
+    torch, slow = [0.0, 0.004, -0.003], [0.5, 0.506, 0.497]
+    in_modes = ([-0.04, 0.04, 0.041], [0.042, -0.041, -0.04], [0.04, -0.042, 0.041], [-0.041, 0.04, -0.038])
+    lucky = a_work({"torch": torch, "jax": [-0.04, -0.036, -0.044], "tensorflow": slow}, 9)
+    steady = [a_work({"torch": torch, "jax": slow, "tensorflow": slow}, size) for size in range(4)]
+    unsteady = [
+        a_work({"torch": torch, "jax": logs, "tensorflow": slow}, size) for size, logs in enumerate(in_modes)
+    ]
+    *_, beside_steady = judge_works([*steady, lucky], FIXED)
+    *others, beside_unsteady = judge_works([*unsteady, lucky], FIXED)
+    assert beside_steady.winner == "jax"
+    assert beside_unsteady.standing is Standing.OPEN
+    assert [rival.slower for verdict in others for rival in verdict.rivals] == [False, True] * 4
 
 
 def test_one_round_tells_nothing() -> None:
@@ -225,6 +240,14 @@ def test_all_looks_together_keep_the_error(planned: int, most: int) -> None:
 def test_where_the_two_in_front_are_equal_few_runs_name_one(noise: str) -> None:
     source = np.random.default_rng(11)
     cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), works=6, equal=6)
+    assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= allowed(ERROR, 60)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("noise", ONE_UNLIKE)
+def test_where_one_engine_varies_unlike_the_others_few_runs_name_a_wrong_one(noise: str) -> None:
+    source = np.random.default_rng(11)
+    cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), equal=8, own=0.01)
     assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= allowed(ERROR, 60)
 
 

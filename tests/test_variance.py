@@ -15,7 +15,7 @@ from benchbench import stats
 from benchbench.documents import comparison
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.variance import at_least_the_mean, in_modes, shared_variance
+from benchbench.judging.variance import at_least_the_mean, in_modes, larger_variances, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Policy
 from benchbench.model.status import Verdict
@@ -238,3 +238,14 @@ def test_all_rounds_of_a_budget_count() -> None:
     ref, new = (a_run(some_rounds(*[1.0] * count), policy=within(60)) for count in (4, 7))
     found = compare_runs(ref, new).verdicts[0]
     assert (found.ref_processes, found.new_processes) == (4, 7)
+
+
+def test_groups_that_vary_significantly_more_are_pooled() -> None:
+    def difference(variance: float, degrees: float = 2.0) -> Difference:
+        return Difference(0.0, math.sqrt(variance / 3), degrees, share=1 / 3)
+
+    calm, wild = [0.5, 1.0, 1.5], [0.1, 4.0, 12.0]
+    groups = [("calm", each) for each in calm] + [("wild", each) for each in wild] + [("single", 50.0)]
+    found = larger_variances([(name, difference(variance)) for name, variance in groups], usual=1.0)
+    assert found.keys() == {"wild"}
+    assert found["wild"] == pytest.approx((16.1 / 3, 6.0))

@@ -15,7 +15,7 @@ from functools import cached_property
 from benchbench.analyse.doubts import FairPairs, Timed, fair_pairs, timed
 from benchbench.analyse.rows import by_case
 from benchbench.format import count_of
-from benchbench.judging.variance import in_modes
+from benchbench.judging.variance import in_modes, larger_variances
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import UNRANKED
@@ -43,6 +43,9 @@ MOST_ROUNDS = 200  # that would tell two cases apart: nobody waits for more
 LARGEST = 700.0  # beyond it a logarithm has no float
 THREADS = "threads"
 KINDS = ("target", "mode", "device", THREADS)  # the first of which a run has several of is what it compares
+
+Engines = frozenset[tuple[object, ...]]  # of a pair
+Moderation = Callable[[float, float], tuple[float, float]]  # of a variance and its degrees of freedom
 
 
 class Standing(StrEnum):
@@ -295,8 +298,18 @@ def judge_records(records: Iterable[Record], policy: Policy) -> dict[tuple[objec
 def rivals_of(groups: Sequence[tuple[Contender, Sequence[Contender]]], policy: Policy) -> list[list[Rival]]:
     """The rivals of each group's reference, nearest first, with a variance that all groups tell."""
     made = [[_rival(reference, other, policy) for other in others] for reference, others in groups]
-    judged = iter(_shrunk([each for rivals in made for each in rivals], [len(rivals) for rivals in made]))
+    engines = [
+        frozenset((_engine(reference), _engine(other))) for reference, others in groups for other in others
+    ]
+    judged = iter(
+        _shrunk([rival for rivals in made for rival in rivals], engines, [len(rivals) for rivals in made])
+    )
     return [sorted((next(judged) for _ in rivals), key=lambda each: each.log_ratio) for rivals in made]
+
+
+def _engine(contender: Contender) -> tuple[object, ...]:
+    """Identity of the engine in any work: the target with its mode, device and threads."""
+    return tuple(getattr(contender.case, kind) for kind in KINDS)
 
 
 def _compared_kind(works: Iterable[Sequence[Contender]]) -> str:
@@ -338,31 +351,41 @@ def _rival(reference: Contender, other: Contender, policy: Policy) -> Rival:
     )
 
 
-def _shrunk(rivals: Sequence[Rival], sizes: Sequence[int]) -> list[Rival]:
-    """Each with the variance that all pairs of the run tell; `sizes`: how many share a reference.
+def _shrunk(rivals: Sequence[Rival], engines: Sequence[Engines], sizes: Sequence[int]) -> list[Rival]:
+    """Rivals with the variance that all pairs of the run, and all pairs of the same two engines, tell.
 
-    Pairs that others disturbed tell nothing of the rest; theirs may be larger.
+    `engines`: the two engines of each rival's pairs. `sizes`: numbers of rivals that share a reference. Pairs
+    that others disturbed tell nothing of the rest; theirs may be larger.
     """
-    paired_ = [each for each in rivals if each.difference]
-    alone = [each for each in paired_ if each.pairs.undisturbed]
-    telling = alone if len(alone) > 1 else paired_
-    known = [each.difference for each in telling if each.difference]
+    measured = [index for index, rival in enumerate(rivals) if rival.difference]
+    undisturbed = [index for index in measured if rivals[index].pairs.undisturbed]
+    telling = undisturbed if len(undisturbed) > 1 else measured
+    known = [difference for index in telling if (difference := rivals[index].difference)]
     if len(known) < 2:
         return list(rivals)
     variances, degrees = [each.variance for each in known], [each.degrees for each in known]
-    if in_modes([each.pairs.changes for each in telling]):
-        typical = mean([variances[each] for each in calm_ones(variances, degrees)])
-        return [_with_variance(each, lambda own, known: (max(own, typical), known)) for each in rivals]
     alike = SHARED_SIDE * sum(size * (size - 1) for size in sizes) / (len(known) * (len(known) - 1))
     prior = calm_prior(variances, degrees, min(alike, 1.0))
-    return [_with_variance(each, prior.shrunk) for each in rivals]
+    pairs = [engines[index] for index in telling]
+    least = larger_variances(zip(pairs, known, strict=True), prior.variance)
+    moderated: Moderation = prior.shrunk
+    if in_modes([rivals[index].pairs.changes for index in telling]):
+        moderated = _at_least(mean([variances[each] for each in calm_ones(variances, degrees)]))
+    return [
+        _with_variance(rival, moderated, least.get(own)) for rival, own in zip(rivals, engines, strict=True)
+    ]
 
 
-def _with_variance(rival: Rival, taken: Callable[[float, float], tuple[float, float]]) -> Rival:
+def _at_least(typical: float) -> Moderation:
+    return lambda variance, degrees: (max(variance, typical), degrees)
+
+
+def _with_variance(rival: Rival, moderated: Moderation, least: tuple[float, float] | None) -> Rival:
+    """The rival with its moderated variance or, if larger, that of its two engines."""
     if rival.difference is None:
         return rival
-    found = taken(rival.difference.variance, rival.difference.degrees)
-    return replace(rival, difference=rival.difference.with_variance(*found))
+    variance = moderated(rival.difference.variance, rival.difference.degrees)
+    return replace(rival, difference=rival.difference.with_variance(*max(variance, least or variance)))
 
 
 def _exp(log: float) -> float:

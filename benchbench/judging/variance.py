@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
 from benchbench.analyse.drift import Drift
 from benchbench.model.options import Variance
-from benchbench.stats import Difference, mean, t_quantile, variance_prior
+from benchbench.stats import LARGE_P, Difference, mean, median, t_quantile, variance_prior
 
 HOUR_S = 3600.0  # runs begun within it share temperature and neighbours
 FEW = (3, 4)  # processes that may all be in one of two modes: five are in one case of sixteen
@@ -75,6 +75,31 @@ def in_modes(groups: Iterable[Sequence[float]]) -> bool:
     known = [p for p in ps if p is not None]
     total = -2 * math.fsum(math.log(max(p, LEAST_P)) for p in known)
     return bool(known) and float(chdtrc(2 * len(known), total)) < MODES_P
+
+
+def larger_variances(
+    differences: Iterable[tuple[Hashable, Difference]], usual: float
+) -> dict[Hashable, tuple[float, float]]:
+    """Pooled variance and degrees of freedom of each group that varies significantly more than is usual.
+
+    Pooling finds a group of which single pairs hide their variance: of three processes in two modes, all are
+    in the same one in a quarter of the cases. The F test is at `LARGE_P`, with the degrees of all groups for
+    `usual`. It tests the median variance, which a single wild pair does not make large. A group that is alone
+    varies as usual.
+    """
+    from scipy.special import fdtrc
+
+    groups: dict[Hashable, list[Difference]] = {}
+    for group, difference in differences:
+        groups.setdefault(group, []).append(difference)
+    degrees = {group: math.fsum(each.degrees for each in members) for group, members in groups.items()}
+    total = math.fsum(degrees.values())
+    return {
+        group: (math.fsum(each.variance * each.degrees for each in members) / degrees[group], degrees[group])
+        for group, members in groups.items()
+        if min(len(groups), len(members)) > 1
+        and fdtrc(degrees[group], total, median([each.variance for each in members]) / usual) < LARGE_P
+    }
 
 
 def _cluster_p(three: Sequence[float]) -> float | None:
