@@ -54,7 +54,6 @@ from tests.factories import (
     some_rounds,
 )
 from tests.program import accelbench, git, paced_by, rows
-from tests.rendering import rendered
 
 Pairs = list[tuple[Case, Case]]
 
@@ -337,29 +336,6 @@ def test_a_side_that_was_interrupted_says_so_in_its_report_and_where_it_is_compa
     found = compare_runs(a, b)
     told = comparison.comparison_document(found, found.verdicts).facts
     assert "interrupted, or still being measured: new" in told
-
-
-def test_the_text_names_both_sides() -> None:
-    found = compare_runs(*partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)]))
-    shown = comparison.comparison_document(found, found.verdicts)
-    assert rendered(shown) == snapshot("""\
-1 of 1 case slower, none faster
-
-ref: mode=eager, run A, 2026-01-02T03:04:05Z
-new: mode=compile, run B, 2026-01-02T03:04:05Z
-latency_s, lower is better; threshold 3%
-interleaved: each round has a process of each side
-
-slower  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu
-        1.050× [1.047, 1.053]  1.13 ms → 1.18 ms  p <0.001  MDE 3.06 %  3 v 3 processes
-
-geomean of 1 compared case: 1.050×
-1 slower
-p (Holm) and MDE hold for 1 case together; MDE: the change called slower 4 times in 5
-""")
-    content = json.loads(rendered(shown, "json"))
-    assert content["in_turn"]
-    assert (content["ref"]["label"], content["new"]["label"]) == ("mode=eager", "mode=compile")
 
 
 def test_a_baselines_code_that_fails_is_no_pass() -> None:

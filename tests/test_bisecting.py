@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 
 import benchbench
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.cli.bisect_live import pair_line
-from benchbench.documents.bisection import answer, bisect_plan_document, bisection_document
+from benchbench.documents.bisection import answer, bisection_document
 from benchbench.errors import UsageError
 from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
 from benchbench.launch.project import UserCode
 from benchbench.model.run import Run
 from benchbench.plan.versions import Version, releases, revisions
-from benchbench.running.bisect_plan import BisectPlan, ExpectedPairs, PlannedVersion, pair_deviation
+from benchbench.running.bisect_plan import pair_deviation
 from benchbench.running.bisecting import Bisection, BisectObserver, EndsOfCase, MadePair
 from benchbench.store import runs
 from tests.factories import a_case, a_record, a_run, some_rounds
@@ -444,24 +443,6 @@ def a_bisection(**over: Any) -> Bisection:
     return Bisection(**(base | over))
 
 
-def test_the_text_begins_with_the_version() -> None:
-    assert rendered(bisection_document(a_bisection(profiled=True), " --results here")) == snapshot("""\
-2.12 is slower than 2.11: 1.049× [1.041, 1.058], confirmed beside it
-
-bisection 01M89B7FBS5HV1KG5HM8JK7JMW: 5 versions, 2.9 … 2.13; 5 pairs
-gemm(m=64,n=64,k=64)/float32/eager@torch:cpu; latency_s, lower is better; threshold 3%, confidence 95%
-
-VERSION  BESIDE THE FIRST       PAIRS            RUN
-2.9                                              A
-2.11     1.00×                  1                C
-2.12                                   the step  D
-2.13     1.051× [1.048, 1.054]  3                E
-
-between the ends: 1.051× [1.041, 1.062]
-next: accelbench profile C D --results here shows the operators behind the step
-""")
-
-
 ANSWERS: list[tuple[SearchResult, dict[int, str], str, int]] = [
     (
         SearchResult(end=SearchEnd.NAMED, pairs=20, whole=WHOLE, span=Span(2, 3, 0.97), step=STEP),
@@ -534,25 +515,3 @@ def test_the_deviation_of_a_pair_is_that_of_stored_processes() -> None:
     for workloads, backends in (({"conv2d"}, {"torch"}), ({"gemm"}, {"jax"})):
         assert pair_deviation([run], workloads, backends, LATENCY) is None
     assert pair_deviation([a_run([a_record()])], {"gemm"}, {"torch"}, LATENCY) is None
-
-
-def test_a_plan_says_what_is_not_known() -> None:
-    planned = BisectPlan(
-        versions=tuple(PlannedVersion(version=each) for each in VERSIONS),
-        rules=SearchRules(versions=5),
-        deviation=None,
-        pairs=(ExpectedPairs(step=0.05, deviation=0.02, middle=24, most=40),),
-    )
-    assert rendered(bisect_plan_document(planned)) == snapshot("""\
-VERSION
-2.9
-2.10
-2.11
-2.12
-2.13
-
-Pairs expected, by simulation
-STEP    NOISE OF A PAIR  PAIRS, HALF OF THE SEARCHES  NINE OF TEN
-5.00 %  2.00 %           24                           40
-no stored run of this machine tells how much this work's processes vary
-""")

@@ -445,18 +445,6 @@ def test_the_shell_completes_commands_and_options(line: str, completions: list[s
     assert done.stdout.split() == completions
 
 
-def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
-    shown = accelbench("--help", cwd=tmp_path).stdout
-    verbs = [line.split()[1] for line in shown.splitlines() if re.match(r"│ [a-z]+  ", line)]
-    assert " ".join(verbs) == snapshot(
-        "run fleet time report compare check baseline history bisect site hardware profile"
-        " doctor list devices env runs merge validate export import"
-    )
-    table = (Path(__file__).parent.parent / "docs/cli.md").read_text()
-    told = re.findall(r"^\| `([a-z]+)[ `]", table, re.MULTILINE)
-    assert list(dict.fromkeys(told)) == verbs
-
-
 SIDES = ("mode=eager", "mode=compile")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 
 import benchbench
 from benchbench import api
@@ -185,28 +184,6 @@ def test_no_stage_is_called_slowest_where_it_was_not_noted_how_long_each_compute
     assert table.slowest is None
     shown = rendered(profile_document([table], 5, Path("R")))
     assert ("by rank\n" in shown, "slowest" in shown) == (True, False)
-
-
-def test_a_table_tells_the_share_and_each_rank() -> None:
-    assert rendered(profile_document([of_ranks(0.05, 0.01)], 5, Path("R"))) == snapshot("""\
-no operator takes 70.0 % of a step of 10.0 ms
-
-gemm(m=64,n=64,k=64)/float32/eager@torch:cpu[devices=2,strategy=data-parallel]
-torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps
-without the profiler: 9.80 ms just before, 10.0 ms when it was timed
-communication: 60.0 % of the step, 30.0 % exposed, means of 2 ranks; the operators are of rank 0
-operators were running 30.0 % of the time; 1 gap, the longest 70.0 ms after aten::mm
-OPERATOR     KIND            CALLS  SELF     SHARE   TOTAL
-aten::mm     matrix product  1      3.00 ms  30.0 %  3.00 ms
-no operator                         7.00 ms  70.0 %
-total                               10.0 ms  100 %
-
-gemm(m=64,n=64,k=64)/float32/eager@torch:cpu[devices=2,strategy=data-parallel], by rank
-slowest: rank 1, 9.00 ms of a step not waiting
-RANK  DEVICE  STEP     COMMUNICATION     EXPOSED           NOT WAITING
-0     cuda:0  10.0 ms  6.00 ms (60.0 %)  5.00 ms (50.0 %)  5.00 ms
-1     cuda:1  10.0 ms  6.00 ms (60.0 %)  1.00 ms (10.0 %)  9.00 ms
-""")
 
 
 def test_one_process_has_a_share_and_no_ranks() -> None:

@@ -33,7 +33,7 @@ from benchbench.format import visible
 from benchbench.model.case import Phase
 from benchbench.model.run import Run
 from benchbench.model.status import Status
-from benchbench.registry import entry_names, load_class
+from benchbench.registry import load_class
 from tests.factories import (
     a_case,
     a_cost,
@@ -157,10 +157,6 @@ def json_of(run: Run) -> dict[str, Any]:
     return found
 
 
-def test_the_folder_is_the_registry() -> None:
-    assert entry_names(PACKAGE) == FORMATS
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_names_its_files_and_their_extension(name: str) -> None:
@@ -254,53 +250,6 @@ left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 """)  # noqa: E501
 
 
-def test_80_characters_have_short_names_and_leave_out_what_has_no_room() -> None:
-    assert below_the_facts(80) == snapshot("""\
-                   latency   speed               rate    memory    cold  ratio
-gemm  m=64 n=64 k=64 · float32 · cpu
-  torch       18.4 ms ±2 %   ████████  54.4 product/s  62.0 MiB  250 ms  1.00× ?
-  tensorflow  19.0 ms ±2 %¹  ███████▊  52.7 product/s  62.0 MiB  250 ms  1.03× ?
-  jax         wrong_result: relative error 1 > 1e-05
-
-resnet50  batch=64 · float32 · cpu
-  jax          9.90 s ±2 %   ████████    6.46 image/s  62.0 MiB  31.0 s  1.00×
-  tensorflow   13.2 s ±2 %   ██████      4.85 image/s  62.0 MiB  21.0 s  1.33×
-  torch       out_of_memory²
-
-¹ still warming up when measured, in 3 of 3 rounds
-² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB;
-  try batch=32
-? cannot tell: what differs between rounds, others, or warming up may explain it
-left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
-no room for FLOP/s: widen the terminal, or choose by --columns
-""")
-
-
-def test_60_characters_still_break_no_number() -> None:
-    assert below_the_facts(60) == snapshot("""\
-                   latency             rate    cold  ratio
-gemm  m=64 n=64 k=64 · float32 · cpu
-  torch       18.4 ms ±2 %   54.4 product/s  250 ms  1.00× ?
-  tensorflow  19.0 ms ±2 %¹  52.7 product/s  250 ms  1.03× ?
-  jax         wrong_result: relative error 1 > 1e-05
-
-resnet50  batch=64 · float32 · cpu
-  jax          9.90 s ±2 %     6.46 image/s  31.0 s  1.00×
-  tensorflow   13.2 s ±2 %     4.85 image/s  21.0 s  1.33×
-  torch       out_of_memory²
-
-¹ still warming up when measured, in 3 of 3 rounds
-² out_of_memory: worker killed by signal 9: needs about 31
-  GiB, limit 23 GiB; try batch=32
-? cannot tell: what differs between rounds, others, or
-  warming up may explain it
-left out 2×: torch cuda:0 eager: unavailable, this torch is
-  a CPU build
-no room for FLOP/s, memory: widen the terminal, or choose by
-  --columns
-""")
-
-
 def test_200_characters_need_no_more_than_120() -> None:
     assert below_the_facts(200) == below_the_facts(120)
 
@@ -345,38 +294,6 @@ def test_x4_no_escape_of_data_reaches_the_terminal() -> None:
 
     assert r"\x1b]0;title\x07" in shown
     assert "\x1b" not in shown
-
-
-def test_markdown_is_a_table_to_paste() -> None:
-    assert markdown_of(a_typical_run()) == snapshot("""\
-## Run 20260102-030405-abcd
-
-- jax is fastest in 1 of 2, by at least 1.26× (1 undecided)
-- gemm  m=64 n=64 … · float32 · cpu: torch leads tensorflow by 1.03× (0.975× to 1.09×): about 8 more rounds would tell
-
-- run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0
-- machine: Example CPU, 2 threads, Linux 6.8
-- backends: torch 2.13.0 eager, tensorflow 2.21.0 function, jax 0.10.2 jit
-- suites: quick; policy quick: 3 rounds
-- cases: 4 ok, 1 wrong_result, 1 out_of_memory, 2 unavailable
-- latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add
-
-|  | latency | speed | rate | FLOP/s | memory | cold | ratio |
-| --- | --- | --- | --- | --- | --- | --- | --- |
-| **gemm  m=64 n=64 k=64 · float32 · cpu** |  |  |  |  |  |  |  |
-| torch eager | 18.4 ms ±2 % | ████████████████████ | 54.4 product/s | 117 GFLOP/s | 62.0 MiB | 250 ms | 1.00× ? |
-| tensorflow function | 19.0 ms ±2 %¹ | ███████████████████▍ | 52.7 product/s | 113 GFLOP/s | 62.0 MiB | 250 ms | 1.03× ? |
-| jax jit | wrong_result: relative error 1 &gt; 1e-05 |  |  |  |  |  |  |
-| **resnet50  batch=64 · float32 · cpu** |  |  |  |  |  |  |  |
-| jax jit | 9.90 s ±2 % | ████████████████████ | 6.46 image/s | 159 GFLOP/s | 62.0 MiB | 31.0 s | 1.00× |
-| tensorflow function | 13.2 s ±2 % | ███████████████ | 4.85 image/s | 119 GFLOP/s | 62.0 MiB | 21.0 s | 1.33× |
-| torch eager | out_of_memory² |  |  |  |  |  |  |
-
-- ¹ still warming up when measured, in 3 of 3 rounds
-- ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32
-- ? cannot tell: what differs between rounds, others, or warming up may explain it
-- left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
-""")  # noqa: E501
 
 
 def tokens(text: str) -> Iterator[tuple[str, str]]:

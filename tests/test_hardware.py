@@ -399,20 +399,6 @@ def test_the_page_shows_what_is_printed() -> None:
     assert example == shown
 
 
-def test_markdown_begins_with_what_it_comes_to() -> None:
-    text = rendered(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), "markdown")
-    assert text.splitlines()[:6] == snapshot(
-        [
-            "## Hardware",
-            "",
-            "- fastest: NVIDIA H100 PCIe in 2 of 2",
-            "- cheapest: NVIDIA H100 PCIe in 1 of 2; 1 undecided",
-            "- most frugal: none in 2; 2 undecided",
-            "",
-        ]
-    )
-
-
 def test_csv_has_numbers_for_all_that_is_compared() -> None:
     text = rendered(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), "csv")
     heads = [line.split(",") for line in text.splitlines() if "[" in line]

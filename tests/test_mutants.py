@@ -49,7 +49,6 @@ from tests.factories import a_case
 from tests.program import accelbench, rows
 from tests.tiny import EVERY, reference_of
 
-ROOT = Path(__file__).parent.parent
 OF_PRODUCTS = {
     Dtype.INT8,
     Dtype.FLOAT8,

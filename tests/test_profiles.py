@@ -183,65 +183,6 @@ def test_cases_are_chosen_by_parts_of_their_id_or_by_a_pattern() -> None:
         select_profiles(found, ("tensorflow",))
 
 
-def test_a_table_shows_the_top_operators_the_rest_and_the_idle_time() -> None:
-    found = a_table(
-        an_operator("aten::convolution", 0.06, flops=4e9, allocated_bytes=10 * 2**21),
-        an_operator("aten::relu", 0.02),
-        an_operator("aten::add", 0.01),
-        memory_at_s=(0.0, 0.1),
-        memory_bytes=(2**20, 2**21),
-        traces=("gemm.trace.json.gz", "gemm.xplane.pb.gz"),
-    )
-    assert rendered(profile_document([found], 1, HERE)) == snapshot("""\
-aten::convolution takes 60.0 % of a step of 10.0 ms
-
-gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
-torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps
-without the profiler: 9.80 ms just before, 10.0 ms when it was timed
-operators were running 90.0 % of the time; 1 gap, the longest 10.0 ms after aten::add
-OPERATOR           KIND         CALLS  SELF     SHARE   TOTAL    FLOP       ALLOCATED
-aten::convolution  convolution  1      6.00 ms  60.0 %  6.00 ms  400 MFLOP  2.00 MiB
-2 others                               3.00 ms  30.0 %
-no operator                            1.00 ms  10.0 %
-total                                  10.0 ms  100 %
-memory of the framework's allocator, at the peak: 2.00 MiB
-trace, for https://ui.perfetto.dev: results/runs/R/artifacts/gemm.trace.json.gz
-trace, for xprof: results/runs/R/artifacts/gemm.xplane.pb.gz
-""")
-
-
-def test_a_table_of_a_device_shows_the_host_and_the_longest_kernel() -> None:
-    launched = an_operator("aten::mm", 0.01, device_self_s=0.09, device_total_s=0.09, kernels=("sm90_gemm",))
-    found = a_table(launched, on_device=True)
-    assert rendered(profile_document([found], 5, HERE)) == snapshot("""\
-aten::mm takes 90.0 % of a step of 10.0 ms
-
-gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
-torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps
-without the profiler: 9.80 ms just before, 10.0 ms when it was timed
-the device was busy 90.0 % of the time; 1 gap, the longest 10.0 ms after aten::mm
-OPERATOR     KIND            CALLS  SELF     SHARE   TOTAL    HOST SELF  LONGEST KERNEL
-aten::mm     matrix product  1      9.00 ms  90.0 %  9.00 ms  1.00 ms    sm90_gemm
-no operator                         1.00 ms  10.0 %
-total                               10.0 ms  100 %
-""")
-
-
-def test_work_that_several_targets_did_is_set_side_by_side_by_kind() -> None:
-    jax = a_table(an_operator("convolution (ynn_fusion)", 0.05), case=a_case(backend="jax", mode="jit"))
-    document = profile_document([a_table(), jax], 5, HERE)
-    assert rendered(replace(document, tables=document.tables[-1:])) == snapshot("""\
-the largest part of a step: convolution in 2 of 2 cases
-
-gemm(m=64,n=64,k=64)/float32, by kind
-KIND         EAGER@TORCH:CPU   JIT@JAX:CPU
-convolution  7.00 ms (70.0 %)  5.00 ms (50.0 %)
-elementwise  2.00 ms (20.0 %)
-no operator  1.00 ms (10.0 %)  5.00 ms (50.0 %)
-total        10.0 ms           10.0 ms
-""")
-
-
 def test_a_difference_shows_both_sides_and_how_much_is_explained() -> None:
     ref = a_table(an_operator("clamp", 0.02), an_operator("mm", 0.06))
     new = a_table(

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 
 from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput
-from benchbench.exporters.terminal import Terminal
 from benchbench.launch.pool import WorkerPool
 from benchbench.model.device import Target
 from benchbench.model.measurement import Cost, Measurement, Memory
@@ -176,21 +174,6 @@ def test_ranks_of_several_hosts_have_no_common_clock_to_tell_their_skew_by() -> 
     (row,) = rows(a_run([a_record(far)]))
     assert row.value("rank_spread") == 1.0
     assert row.value("entry_skew_s") is None
-
-
-def test_a_report_says_which_rank_is_slow_and_what_a_link_carries() -> None:
-    document = report_document(a_run([a_record(two_ranks(), case=EXCHANGED)]))
-    assert Terminal(120).render(document).partition("\n\n")[2] == snapshot("""\
-                                               latency          rate    FLOP/s    memory    cold
-all_reduce  n=250000 · float32 · cpu
-  torch eager [devices=2,strategy=collective]  2.00 ms¹  500M byte/s  500 MB/s  62.0 MiB  250 ms
-
-Ranks
-CASE                                          RANKS  SLOWEST  ITS STEP  SPREAD  ENTRY SKEW  MEMORY
-all_reduce(n=250000)/float32/eager@torch:cpu  2      1        2.00 ms   2.00×   30.0 µs     62.0 MiB
-
-¹ 1 of 3 rounds
-""")
 
 
 def test_a_model_is_refused_by_launched_ranks_with_what_to_type_and_no_help_offers_it(tmp_path: Path) -> None:

@@ -85,10 +85,6 @@ def test_every_run_of_the_catalogue_can_be_planned(tmp_path: Path, example: str)
     accelbench(*arguments, "-b", "fake", "--dry-run", cwd=tmp_path, ACCELBENCH_WORKLOADS="")
 
 
-def test_the_catalogue_shows_examples() -> None:
-    assert len(examples()) >= 15
-
-
 def test_every_exit_code_is_documented() -> None:
     documented = (ROOT / "docs/cli.md").read_text()
     found = [getattr(kind, "exit_code", None) for kind in vars(errors).values()]

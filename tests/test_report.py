@@ -569,31 +569,6 @@ def test_columns_without_a_planned_case_are_told_below_the_table() -> None:
     assert made.notes == ("left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build",)
 
 
-def test_the_head_says_what_was_run_where_and_what_flops_are() -> None:
-    on_gpu = a_record(case=a_case(device="cuda:0"), device_model="Example GPU")
-
-    head = report_document(
-        a_run(
-            [*some_rounds(0.001, case=a_case(suite="conv")), on_gpu],
-            left_out=(a_left_out(),),
-            damaged=("records.jsonl:7",),
-        )
-    ).facts
-
-    assert head == snapshot(
-        (
-            "run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0",
-            "machine: Example CPU, 2 threads, Linux 6.8",
-            "device cuda:0: Example GPU",
-            "backends: torch 2.13.0 eager",
-            "suites: conv, quick; policy quick: 3 rounds",
-            "cases: 2 ok, 1 unavailable",
-            "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
-            "damaged, not in this report: records.jsonl:7",
-        )
-    )
-
-
 def test_a_version_unknown_in_one_case_is_taken_from_another() -> None:
     dead = a_record(a_failure(), framework_version=None)
     alive = a_record(case=a_case(workload="conv2d"), framework_version="2.13.0")
