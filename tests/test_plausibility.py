@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from benchbench.worker.case import measure_case
 from benchbench.worker.own.describe import described
 from benchbench.worker.own.named import model_of
 from benchbench.worker.own.source import most_taps
-from benchbench.worker.program import Implausible, WrongResult
+from benchbench.worker.plausibility import check_new_inputs
+from benchbench.worker.program import Implausible, WrongResult, build
 from benchbench.workloads.base import Program
 from benchbench.workloads.operations.gemm import Gemm
 from tests.factories import a_case
@@ -252,3 +254,30 @@ def test_a_timer_keeps_no_output_while_the_next_block_runs(*, every_step: bool) 
 
     HostTimer(lambda _: None, every_step=every_step).blocks(step, 3, 3)
     assert most <= 2
+
+
+@pytest.mark.real
+def test_a_torch_program_that_keeps_its_output_by_version_is_implausible() -> None:
+    pytest.importorskip("torch")
+    from benchbench.backends.torch import Torch
+
+    work, backend = Gemm(m=512, n=512, k=512), Torch()
+    session = backend.open("cpu", Dtype.FLOAT32, "eager", 1)
+    runner = build(backend, session, work, Dtype.FLOAT32)
+    product = runner.compiled
+    kept: dict[Any, Any] = {}
+
+    def by_version(a: Any, b: Any) -> Any:
+        key = a.data_ptr(), a._version, b.data_ptr(), b._version
+        if key not in kept:
+            kept[key] = product(a, b)
+        return kept[key]
+
+    outcomes: list[tuple[Any, AbstractContextManager[Any]]] = [
+        (product, nullcontext()),
+        (by_version, pytest.raises(Implausible)),
+    ]
+    for compiled, expected in outcomes:
+        runner.compiled = compiled
+        with expected:
+            check_new_inputs(backend, work, a_case(device="cpu"), runner, session, session.timer())
