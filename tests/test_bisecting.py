@@ -213,6 +213,7 @@ def test_the_revision_that_brought_a_step_is_named_and_every_pair_is_stored(tmp_
     assert "simulated" in shown
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 def test_revisions_that_cannot_be_measured_leave_a_range(tmp_path: Path) -> None:
     paces = ["0.001"] * 3 + ["1 / 0", "0.0011", "0.0011", "0.0011"]
@@ -303,7 +304,7 @@ class Stopping(BisectObserver):
 
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:code of this folder is executed")
-@pytest.mark.parametrize("after", [3, 13])
+@pytest.mark.parametrize("after", [3, pytest.param(13, marks=pytest.mark.nightly)])
 def test_a_bisection_that_was_interrupted_goes_on_from_its_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
@@ -332,6 +333,7 @@ def test_a_bisection_that_was_interrupted_goes_on_from_its_pairs(
         benchbench.bisect(**asked, preset="quick", resume="01M89B7FBS5HV1KG5HM8JK7JMW")
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:code of this folder is executed")
 def test_versions_are_measured_at_their_own_defaults_and_found_again_when_resumed(

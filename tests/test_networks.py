@@ -267,7 +267,15 @@ def test_the_convnets_loss_falls() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("work", [ConvnetTrain().tiny(), Resnet50Train().tiny(), FitTrain()], ids=repr)
+@pytest.mark.parametrize(
+    "work",
+    [
+        ConvnetTrain().tiny(),
+        pytest.param(Resnet50Train().tiny(), marks=pytest.mark.nightly),
+        FitTrain(),
+    ],
+    ids=repr,
+)
 def test_the_reference_gradients_are_torchs_in_float64(work: TrainingStep) -> None:
     context, arrays = TorchContext("float64"), work.arrays(DRAW)
     inputs = [context.put(arrays[name]) for name in work.input_names]

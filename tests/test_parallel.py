@@ -250,6 +250,7 @@ class GradientsOfPartialSums(ConvnetTrain):
 '''
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
     own_verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -276,7 +277,9 @@ def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("work", [ConvnetTrain(), Resnet50Train(depth=14)])
+@pytest.mark.parametrize(
+    "work", [ConvnetTrain(), pytest.param(Resnet50Train(depth=14), marks=pytest.mark.nightly)]
+)
 def test_a_reference_in_replicas_has_the_loss_of_the_whole_batch_where_samples_do_not_meet(
     work: Training,
 ) -> None:
@@ -309,7 +312,13 @@ def test_a_device_has_its_part_of_each_micro_batch() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("work", [ConvnetTrain(accumulate=2), Resnet50Train(depth=14, accumulate=2)])
+@pytest.mark.parametrize(
+    "work",
+    [
+        ConvnetTrain(accumulate=2),
+        pytest.param(Resnet50Train(depth=14, accumulate=2), marks=pytest.mark.nightly),
+    ],
+)
 def test_micro_batches_are_the_batch_where_samples_do_not_meet(
     work: ConvnetTrain | Resnet50Train,
 ) -> None:
@@ -545,6 +554,7 @@ def on_four(strategy: Strategy, **params: Scalar) -> Case:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 def test_every_strategy_of_jax_is_verified_on_four_devices_and_divides_the_state(
     own_verifier: Verifier, of_jax: Path

@@ -238,6 +238,7 @@ def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: H
     assert home.listed() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Home) -> None:
     files = {"torch/__init__.py": "raise ImportError('libtorch.so: undefined symbol')\n"}

@@ -1,0 +1,54 @@
+"""Tests themselves: their levels, and that settings of the user's do not reach them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import ROOT
+
+LEVELS = """
+import pytest
+
+def test_fast(): ...
+
+@pytest.mark.real
+def test_real(): ...
+
+@pytest.mark.real
+@pytest.mark.nightly
+def test_nightly(): ...
+"""
+USER = {
+    "ACCELBENCH_RESULTS": "elsewhere",
+    "COLUMNS": "60",
+    "LC_ALL": "C",
+    "PYTHONWARNINGS": "error",
+    "TZ": "Asia/Kolkata",
+}
+
+
+def test_settings_of_the_user_do_not_reach_tests() -> None:
+    program = "import os, tests.conftest; print(*os.environ)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **USER}, check=True, capture_output=True, text=True
+    )
+    assert not {*USER} & {*done.stdout.split()}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("arguments", "names"), [([], ["fast"]), (["-m", "real"], ["real"]), (["-m", "nightly"], ["nightly"])]
+)
+def test_a_level_is_run_only_if_it_is_named(tmp_path: Path, arguments: list[str], names: list[str]) -> None:
+    (tmp_path / "test_levels.py").write_text(LEVELS)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
+    command += ["-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest", f"--rootdir={tmp_path}"]
+    done = subprocess.run(
+        [*command, *arguments, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    collected = [line.partition("::test_")[2] for line in done.stdout.splitlines() if "::" in line]
+    assert collected == names
