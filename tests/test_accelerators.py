@@ -175,6 +175,7 @@ def a_job(device: str = "sim:0", preset: str = "quick", *, warm: bool = False) -
     }  # fmt: skip
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("preset", POLICIES)
 def test_an_accelerator_is_warmed_up_for_a_second_at_least(preset: str) -> None:
     """Its clock rises after it was idle; a CPU's blocks agree sooner."""

@@ -398,6 +398,7 @@ def test_a_real_framework_is_imported_anew_for_each_pair(
     assert {record.outcome.status for record in processes} == {"ok"}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -287,6 +287,7 @@ def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_pat
     assert all(ULID.fullmatch(share.run) for share in result.shares)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "change",
     [

@@ -122,6 +122,7 @@ def test_s13_a_page_sorts_the_samples_of_a_process_a_few_times() -> None:
     assert sorts[1] - sorts[0] <= 4 * cases * (more - few)
 
 
+@pytest.mark.real
 def test_s13_calls_grow_no_faster_than_runs() -> None:
     few, more = ([some_run(number=number) for number in range(count)] for count in (FEW, MORE))
     assert steepness(follow, few, more) < STEEPEST * MORE / FEW
@@ -139,6 +140,7 @@ def test_s13_calls_grow_no_faster_than_records_that_are_read(
     assert steepness(function, few, more) < STEEPEST * MORE_READ / FEW_READ
 
 
+@pytest.mark.real
 def test_s13_a_list_of_runs_costs_a_row_each(tmp_path: Path) -> None:
     few, more = (a_store(tmp_path / str(count), count) for count in (FEW_READ, MORE_READ))
     assert steepness(listed, few, more) < STEEPEST * MORE_READ / FEW_READ

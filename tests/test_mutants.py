@@ -282,6 +282,7 @@ def test_bfloat16_alone_would_hide_mistakes_of_inference() -> None:
     assert (round(hidden, 1), told // 1000) == (0.2, 7)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_lower_precision_than_asked_is_wrong(dtype: Dtype) -> None:
     for name, precision in lower(dtype).items():

@@ -81,6 +81,7 @@ app()
 """
 
 
+@pytest.mark.real
 @pytest.mark.benchmark(group="start-up of --help", max_time=2.0, min_rounds=5)
 @pytest.mark.parametrize(
     "program",

@@ -164,6 +164,7 @@ def test_a_coroutine_is_awaited_each_time_on_one_loop(virtual: Path) -> None:
     pytest_in(virtual, step=1e-3)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
@@ -278,6 +279,7 @@ def test_one_session_cannot_be_judged_and_says_so(sessions: Path, tmp_path: Path
     assert "3 v 1 processes" in said
 
 
+@pytest.mark.real
 def test_a_test_the_baseline_does_not_have_is_not_judged(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     (folder / "test_it.py").write_text(TEST.replace("test_sum", "test_other"))
@@ -285,6 +287,7 @@ def test_a_test_the_baseline_does_not_have_is_not_judged(sessions: Path, tmp_pat
     assert "test_other@python:cpu: new: " in said
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("options", "message"),
     [

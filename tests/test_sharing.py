@@ -68,6 +68,7 @@ def shared(tmp_path: Path) -> Path:
     return api.share_run(a_telling_run(tmp_path / "results"), tmp_path / "shared").folder
 
 
+@pytest.mark.real
 def test_no_text_tells_who_measured_and_where(shared: Path) -> None:
     assert sorted(path.name for path in shared.rglob("*")) == ["end.json", "records.jsonl", "run.json"]
     written = "\n".join(path.read_text() for path in shared.iterdir())

@@ -106,6 +106,7 @@ def test_baselines_and_suites_of_every_earlier_format_are_read() -> None:
     assert load_suite(str(GOLDEN / "suite-1.toml")).thresholds
 
 
+@pytest.mark.real
 @settings(max_examples=50)
 @given(records_)
 def test_whatever_is_written_is_valid(record: Record) -> None:
