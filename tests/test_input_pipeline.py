@@ -331,7 +331,7 @@ def test_data_is_listed_by_the_names_that_cases_take(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("times", [0.5, 3.0])
+@pytest.mark.parametrize("times", [pytest.param(0.5, marks=pytest.mark.nightly), 3.0])
 def test_waiting_is_what_a_step_takes_longer_than_on_data_in_memory(tmp_path: Path, times: float) -> None:
     accelbench(
         *("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "-w", "feeding"),
@@ -393,7 +393,7 @@ def batches(framework: str, work: InputPipeline, count: int) -> Iterator[tuple[A
 
 @pytest.mark.real
 @warned
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -> None:
     work = InputPipeline(batch=5, side=9, samples=7, workers=workers)
@@ -446,7 +446,7 @@ def test_a_timed_step_that_does_not_take_what_it_is_fed_is_wrong() -> None:
 
 @pytest.mark.real
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="Linux's shared memory")
-@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("jax", marks=pytest.mark.nightly)])
 def test_workers_are_the_cases_own_and_nothing_of_them_is_left(framework: str, tmp_path: Path) -> None:
     backend_of(framework)
     before = set(SHARED_MEMORY.iterdir())
