@@ -15,8 +15,9 @@ from benchbench.documents.comparison import comparison_document
 from benchbench.documents.gate import Gate, check_document
 from benchbench.errors import NotComparable, UsageError
 from benchbench.gate.stages import equal_params
-from benchbench.judging.check import Ending, check_interleaved, decide, exit_code
+from benchbench.judging.check import check_interleaved, decide
 from benchbench.judging.comparison import compare_runs
+from benchbench.judging.gate_ending import Ending, exit_code
 from benchbench.judging.series import trends
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.launch import catalogue, own_models

@@ -12,7 +12,9 @@ import pytest
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.gate import baselines
-from benchbench.judging.check import Confirmation, GateResult, check_interleaved, decide, exit_code
+from benchbench.judging.check import GateResult, check_interleaved, decide
+from benchbench.judging.gate_ending import exit_code
+from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict

@@ -16,7 +16,10 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
 from benchbench.documents.gate import Gate
 from benchbench.errors import UsageError
-from benchbench.judging.check import Confirmation, check_interleaved, decide, exit_code, likely_size
+from benchbench.judging.advice import likely_size
+from benchbench.judging.check import check_interleaved, decide
+from benchbench.judging.gate_ending import exit_code
+from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy, SessionVariance, estimated_from_all, likeness
 from benchbench.judging.sessions import (
     CommonVariance,

@@ -37,18 +37,10 @@ from benchbench.documents.short_names import case_cells
 from benchbench.format import count_of, visible
 from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
 from benchbench.gate.stages import Acceptance
-from benchbench.judging.check import (
-    TOLD_ONLY,
-    CaseFinding,
-    Cause,
-    Ending,
-    GateResult,
-    Seen,
-    endings,
-    exit_code,
-    judged,
-)
+from benchbench.judging.check import CaseFinding, GateResult, Seen
+from benchbench.judging.common_change import TOGETHER
 from benchbench.judging.comparison import ALPHA
+from benchbench.judging.gate_ending import TOLD_ONLY, Cause, Ending, endings, exit_code, judged
 from benchbench.judging.sessions import ENOUGH, days_of
 from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
@@ -96,8 +88,9 @@ COUNTED = TOLD_ONLY  # told as "2 of 30"
 
 def check_document(gate: Gate) -> Document:
     """What was compared with what, a paragraph a case, and what it comes to, gravest first."""
-    names = case_cells(each.case for each in gate.found.findings)
-    rows = [_row(each) | {"case": names[each.case]} for each in ordered(gate.found.findings)]
+    names = case_cells(each.case for each in (*gate.found.together, *gate.found.findings))
+    findings = [*gate.found.together, *ordered(gate.found.findings)]
+    rows = [_row(finding) | {"case": names[finding.case]} for finding in findings]
     several = len(gate.found.policy.metrics) > 1
     columns = [column for column in COLUMNS if several or column.name != "metric"]
     return Document(
@@ -143,7 +136,9 @@ def _seen(found: Seen, unit: str) -> dict[str, Content]:
 
 def _evidence(finding: CaseFinding, result: TestResult) -> dict[str, Content]:
     against = fmt.count_of(result.against, "pair")
-    if not result.in_turn:
+    if finding.case == TOGETHER:
+        against = against if result.in_turn else fmt.count_of(result.against, "session")
+    elif not result.in_turn:
         against = f"{fmt.count_of(result.processes, 'process')} v {fmt.count_of(result.against, 'session')}"
     cells = evidence(result, UNITS[finding.metric], finding.verdict)
     return {**cells, "processes": against}
@@ -182,6 +177,7 @@ def _data(gate: Gate) -> dict[str, Any]:
         "idle_thresholds": found.idle,
         "missing": [asdict(each) for each in found.missing],
         "counts": verdict_counts(each.verdict for each in found.findings),
+        "together": [asdict(each) for each in found.together],
         "findings": [asdict(each) for each in ordered(found.findings)],
     }
 
@@ -195,7 +191,7 @@ def case_verdicts(found: GateResult) -> list[CaseVerdict]:
             ratio=each.size or (deciding(each).ratio if each.first else None),
             text=fmt.visible(f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}"),
         )
-        for each in found.findings
+        for each in (*found.together, *found.findings)
     ]
 
 
@@ -230,6 +226,7 @@ def gate_facts(gate: Gate) -> list[str]:
         )
     if any(each.heavy_tails for each in found.findings):
         lines.append(HEAVY_TAILS)
+    lines += [_relative_to(finding) for finding in found.together if finding.first]
     if again:
         turn = f" interleaved with the baseline's code, {again.ref.id}" if again.ref else ""
         lines.append(f"measured again: run {again.new.id}{turn}")
@@ -238,6 +235,15 @@ def gate_facts(gate: Gate) -> list[str]:
     lines += [f"damaged, not checked: {'; '.join(found.new.damaged)}"] if found.new.damaged else []
     lines += [f"thresholds that name no case: {', '.join(found.idle)}"] if found.idle else []
     return lines
+
+
+def _relative_to(finding: CaseFinding) -> str:
+    """`all cases together: 4 % slower (same); each case is judged relative to that`."""
+    ratio = deciding(finding).ratio
+    words = ("slower", "faster") if finding.metric == "latency_s" else ("higher", "lower")
+    subject = "" if finding.metric == "latency_s" else f"{finding.metric} "
+    change = f"{subject}{fmt.share(abs(ratio - 1))} {words[ratio < 1]}"
+    return f"{finding.case}: {change} ({finding.verdict}); each case is judged relative to that"
 
 
 def _label(found: Digest) -> str:

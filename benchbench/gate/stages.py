@@ -13,8 +13,9 @@ from benchbench.errors import NotComparable, UsageError, member
 from benchbench.format import count_of
 from benchbench.gate import baselines
 from benchbench.gate.baselines import Tell
-from benchbench.judging.check import Confirmation, GateResult, check_interleaved, decide
+from benchbench.judging.check import GateResult, check_interleaved, decide
 from benchbench.judging.pairs import LEAST_PROCESSES
+from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_of
 from benchbench.launch import catalogue

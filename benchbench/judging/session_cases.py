@@ -1,4 +1,4 @@
-"""The cases of a check, each beside the sessions that count for it: estimated, or why it cannot be. Pure."""
+"""The cases of a check, each beside the sessions that count for it, or why it cannot be tested. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.digest import DISTURBED, ONCE, SETTLED, CaseDigest, Digest, case_bars, run_bars
-from benchbench.analyse.metrics import Metric, Rate
+from benchbench.analyse.metrics import Metric
 from benchbench.format import count_of
-from benchbench.judging.comparison import ALPHA
 from benchbench.judging.pairs import (
-    ELSEWHERE,
     LEAST_PROCESSES,
     environment_changes,
     pair_interleaved,
@@ -27,7 +25,6 @@ from benchbench.judging.sessions import (
     HeavyTails,
     Hours,
     Places,
-    SessionDeviation,
     SessionPrior,
     alike_p,
     day_means,
@@ -35,15 +32,12 @@ from benchbench.judging.sessions import (
     hours_of,
     moments,
     normal_p,
-    session_deviation,
     symmetric_p,
 )
-from benchbench.judging.significance import Estimate, TestResult
-from benchbench.judging.variance import judged_together
 from benchbench.model.options import Variance
 from benchbench.model.status import Status, Verdict
-from benchbench.plan.suite import Rule, Threshold, threshold
-from benchbench.stats import Difference, VariancePrior, deviation, mean, paired, variance_prior
+from benchbench.plan.suite import Rule
+from benchbench.stats import VariancePrior, deviation, variance_prior
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,126 +333,3 @@ class GatePolicy:
     def assumed_of(self, metric: Metric) -> float:
         """The standard deviation that sessions are taken to have in one metric."""
         return min(self.assumed, ASSUMED_MEMORY) if metric.unit == "B" else self.assumed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseTest:
-    """A case and metric against its baseline; `estimate` where it is tested.
-
-    `variance`: what the sessions of all cases tell of its own.
-    """
-
-    match: BaselineMatch
-    limit: Threshold
-    variance: SessionVariance = ALONE
-    deviation: SessionDeviation | None = None
-    estimate: Estimate | None = None
-
-    @property
-    def provisional(self) -> bool:
-        """Whether it stands on an assumed spread between sessions."""
-        return self.deviation is not None and self.deviation.provisional
-
-    def flags(self, first: TestResult, policy: GatePolicy) -> bool:
-        """Whether the first test is reason for a second.
-
-        Against sessions, where a new experiment with the baseline's code will decide, the estimate alone is.
-        """
-        if self.estimate is None or not self.estimate.beyond:
-            return False
-        return first.p < ALPHA or (self.deviation is not None and policy.interleaved)
-
-
-def against_sessions(sessions: Sequence[Digest], new: Digest, policy: GatePolicy) -> list[CaseTest]:
-    """A test per metric of every case that a session or the run could run."""
-    sides, none = session_cases(sessions, new, strict=policy.strict_env), CaseDigest(absent=ELSEWHERE)
-    matches = [
-        match_sessions(case, known, now, metric)
-        for case in dict.fromkeys([*sides, *new.cases])
-        for known, now in [(sides.get(case, ()), new.cases.get(case, none))]
-        if not (now.absent and all(each.side.absent for each in known))
-        for metric in policy.metrics
-    ]
-    variances = {
-        metric.name: session_variance([each for each in matches if each.metric == metric], policy.variance)
-        for metric in policy.metrics
-    }
-    return [_against_sessions(match, variances[match.metric.name], policy) for match in matches]
-
-
-def against_code(ref: Digest, new: Digest, policy: GatePolicy) -> list[CaseTest]:
-    """The same against the baseline's code, `ref`, measured interleaved and with the same ids."""
-    matches = [
-        match_interleaved(case, ref.cases[case], now, metric)
-        for case, now in new.cases.items()
-        if not (now.absent and ref.cases[case].absent)
-        or now.skipped_for_partner
-        or ref.cases[case].skipped_for_partner
-        for metric in policy.metrics
-    ]
-    differences = paired_differences(matches, policy.variance)
-    return [_interleaved(match, differences.get(match.key), policy) for match in matches]
-
-
-def paired_differences(
-    matches: Sequence[BaselineMatch], variance: Variance, others: Sequence[BaselineMatch] = ()
-) -> dict[tuple[str, str], Difference]:
-    """By case and metric, of what was measured interleaved; `others` tell how much pairs vary as well."""
-    differences: dict[tuple[str, str], Difference] = {}
-    for metric in dict.fromkeys(match.metric.name for match in matches):
-        together = [
-            match for match in (*matches, *others) if match.metric.name == metric and match.verdict is None
-        ]
-        groups = [[after - before for before, after in match.pairs] for match in together]
-        judged = judged_together([paired(match.pairs) for match in together], groups, variance)
-        differences |= {match.key: each for match, each in zip(together, judged, strict=True)}
-    return {match.key: differences[match.key] for match in matches if match.verdict is None}
-
-
-def _against_sessions(match: BaselineMatch, variance: SessionVariance, policy: GatePolicy) -> CaseTest:
-    limit = threshold(match.suite, match.case, policy.thresholds)
-    if match.verdict:
-        return CaseTest(match=match, limit=limit)
-    assumed = policy.assumed_of(match.metric)
-    deviation = session_deviation(match.days, match.logs, assumed, variance.prior)
-    if deviation.spread and 2 * deviation.spread > limit.value:
-        limit = Threshold(2 * deviation.spread, f"{limit.source}, raised to twice the sessions' spread")
-    return CaseTest(
-        match=match,
-        limit=limit,
-        variance=variance,
-        deviation=deviation,
-        estimate=estimate(
-            match, deviation.difference, limit.value, deviation.process_variance / len(match.logs)
-        ),
-    )
-
-
-def _interleaved(match: BaselineMatch, difference: Difference | None, policy: GatePolicy) -> CaseTest:
-    limit = threshold(match.suite, match.case, policy.thresholds)
-    tested = estimate(match, difference, limit.value) if difference else None
-    return CaseTest(match=match, limit=limit, estimate=tested)
-
-
-def estimate(
-    match: BaselineMatch, difference: Difference, threshold: float, own_variance: float = 0.0
-) -> Estimate:
-    """Estimate a case against its sessions, or against the one it was measured interleaved with."""
-    sign = 1 if match.metric.better == "lower" else -1
-    return Estimate(
-        quantity=(match.case, _measured(match.metric)),
-        ref=mean([mean([mean(hour) for hour in day]) for day in match.days]),
-        new=mean(match.logs),
-        difference=difference,
-        worse=Difference(sign * difference.mid, difference.error, difference.degrees),
-        margin=math.log1p(threshold),
-        own_variance=own_variance,
-        processes=len(match.logs),
-        against=len(match.logs) if match.interleaved else len(match.days),
-        interleaved=match.interleaved,
-    )
-
-
-def _measured(metric: Metric) -> str:
-    """What a metric is derived from: for a rate, the latency or energy that the work is divided by."""
-    return metric.source.divisor.name if isinstance(metric.source, Rate) else metric.name

@@ -1,0 +1,78 @@
+"""The endings of a check, gravest first, and its exit code. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from benchbench.judging.check import CaseFinding, GateResult
+from benchbench.judging.missing import MissingRecords
+from benchbench.model.status import Verdict
+
+Cause = CaseFinding | MissingRecords
+
+
+class Ending(Enum):
+    """What keeps a check from passing, in the order told; the value is its name in JSON."""
+
+    NOTHING_TESTED = "nothing_tested"
+    INCOMPLETE = "incomplete"
+    REGRESSED = "regressed"
+    FAILED = "failed"
+    NOT_COMPARABLE = "not_comparable"
+    PROVISIONAL = "provisional"
+    INCONCLUSIVE = "inconclusive"
+
+    @property
+    def code(self) -> int:
+        """The exit code of a process that ends so (docs/checking.md)."""
+        return CODES[self]
+
+
+CODES: Mapping[Ending, int] = {
+    Ending.REGRESSED: 10,
+    Ending.FAILED: 4,
+    Ending.NOTHING_TESTED: 11,
+    Ending.INCOMPLETE: 11,
+    Ending.NOT_COMPARABLE: 11,
+    Ending.PROVISIONAL: 12,
+    Ending.INCONCLUSIVE: 12,  # with --strict, else 0
+}  # the gravest first
+TOLD_ONLY = (Ending.REGRESSED, Ending.PROVISIONAL, Ending.INCONCLUSIVE)  # by --exit-zero
+JUDGED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
+VERDICTS = {
+    Ending.REGRESSED: (Verdict.SLOWER,),
+    Ending.FAILED: (Verdict.BROKEN,),
+    Ending.NOT_COMPARABLE: (Verdict.INCOMPARABLE,),
+    Ending.PROVISIONAL: (Verdict.PROVISIONAL,),
+    Ending.INCONCLUSIVE: (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT),
+}
+
+
+def endings(result: GateResult) -> dict[Ending, list[Cause]]:
+    """What the check comes to, in the order told, and what caused it; empty where every case was judged.
+
+    A set-up that is broken, incomplete or without anything to compare with is never a regression, and never
+    a pass.
+    """
+    causes: dict[Ending, list[Cause]] = {Ending.NOTHING_TESTED: [], Ending.INCOMPLETE: [*result.missing]}
+    for ending, verdicts in VERDICTS.items():
+        causes[ending] = [each for each in (*result.together, *result.findings) if each.verdict in verdicts]
+    causes[Ending.NOT_COMPARABLE] += [each for each in result.findings if each.lost]
+    nothing = {Ending.NOTHING_TESTED} if not result.tested else set()
+    return {ending: causes[ending] for ending in Ending if causes[ending] or ending in nothing}
+
+
+def exit_code(result: GateResult, *, strict: bool = False, exit_zero: bool = False) -> int:
+    """The exit code of the process, by the gravest ending. `strict`: a case that cannot be told counts.
+
+    `exit_zero`: what was compared is told, and fails nothing.
+    """
+    ignored: Sequence[Ending] = TOLD_ONLY if exit_zero else () if strict else (Ending.INCONCLUSIVE,)
+    present = endings(result)
+    return next((code for ending, code in CODES.items() if ending in present and ending not in ignored), 0)
+
+
+def judged(findings: Sequence[CaseFinding]) -> int:
+    """How many got a verdict of the test."""
+    return sum(each.verdict in JUDGED for each in findings)
