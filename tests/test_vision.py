@@ -89,6 +89,7 @@ def ratio(work: Inference | TrainingStep, dtype: Dtype, kind: type[Ops]) -> floa
     return verify.worst(elements, expected.expected, expected.tolerance, expected.spared).ratio
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("work", MUTANTS, ids=repr)
@@ -141,7 +142,7 @@ def test_boxes_of_every_map_are_verified() -> None:
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(each, marks=[pytest.mark.nightly] if each == "jax" else [])  # compiled for long
+        pytest.param(each, marks=[] if each == "torch" else [pytest.mark.nightly])  # most of a minute
         for each in FRAMEWORKS
     ],
 )
