@@ -65,11 +65,11 @@ def test_nor_in_a_comparison(folder: Path) -> None:
     assert (confident_verdicts(found), found["geomean"]) == ([], None)
 
 
-def test_nor_in_a_check_which_neither_passes_nor_fails(folder: Path) -> None:
+def test_nor_in_a_check_which_is_inconclusive(folder: Path) -> None:
     accelbench("baseline", "set", "main", "latest~1", "--accept", cwd=folder)
     check = ("check", "latest", "--baseline", "main", "--no-confirm", "--format", "json")
-    found = json.loads(accelbench(*check, cwd=folder, code=11).stdout)
-    assert found["endings"] == ["nothing_tested", "inconclusive"]
+    found = json.loads(accelbench(*check, cwd=folder, code=13).stdout)
+    assert found["endings"] == ["inconclusive"]
     assert confident_verdicts(found) == []
     assert not any("PASS" in line or "FAIL" in line for line in found["conclusions"])
 

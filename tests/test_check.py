@@ -1,5 +1,6 @@
 """A run held against a baseline: each verdict, each ending, the laws, and how often the rule is right."""
 
+import itertools
 import json
 import math
 import re
@@ -34,7 +35,7 @@ from benchbench.judging.sessions import (
 )
 from benchbench.model.case import Case
 from benchbench.model.measurement import Memory
-from benchbench.model.options import Variance
+from benchbench.model.options import Inconclusive, Variance
 from benchbench.model.run import Settings
 from benchbench.model.status import Verdict
 from benchbench.plan.suite import Rule
@@ -116,7 +117,7 @@ def test_a_change_is_a_regression_only_once_it_is_seen_again() -> None:
     assert only(flagged).verdict is Verdict.INCONCLUSIVE
     assert only(flagged).reason == snapshot("flagged, and not measured again")
     assert list(endings(flagged)) == [Ending.INCONCLUSIVE]
-    assert exit_code(flagged) == 0
+    assert exit_code(flagged) == 13
     confirmed = only(decide(sessions, a_new(1.1), RULES, again(1.09)))
     assert confirmed.verdict is Verdict.SLOWER
     assert confirmed.first is not None
@@ -477,7 +478,7 @@ CODES = {
     Ending.INCOMPLETE: 11,
     Ending.NOT_COMPARABLE: 11,
     Ending.PROVISIONAL: 12,
-    Ending.INCONCLUSIVE: 12,
+    Ending.INCONCLUSIVE: 13,
 }
 CAUSES = {
     Ending.REGRESSED: Verdict.SLOWER,
@@ -509,23 +510,42 @@ def test_every_combination_of_endings_has_the_code_of_the_gravest(wanted: tuple[
     found = a_check(*wanted)
     assert tuple(endings(found)) == wanted  # in the order told
     assert {each: each.code for each in Ending} == CODES
-    for strict in (False, True):
-        for exit_zero in (False, True):
-            ignored = {Ending.INCONCLUSIVE} if not strict else set()
-            if exit_zero:
-                ignored = {Ending.REGRESSED, Ending.PROVISIONAL, Ending.INCONCLUSIVE}
-            codes = {CODES[each] for each in set(wanted) - ignored}
-            code = next((each for each in (10, 4, 11, 12) if each in codes), 0)
-            assert exit_code(found, strict=strict, exit_zero=exit_zero) == code
-            text = shown_as("terminal", Gate(name="main", found=found, strict=strict, exit_zero=exit_zero))
-            passing = set(wanted) <= {Ending.INCONCLUSIVE} and not (strict and wanted)
-            assert ("PASS" in text) == passing
+    for inconclusive, exit_zero in itertools.product((None, *Inconclusive), (False, True)):
+        fails = inconclusive is Inconclusive.FAIL
+        ignored = set() if fails else {Ending.INCONCLUSIVE}
+        if exit_zero:
+            ignored = {Ending.REGRESSED, Ending.PROVISIONAL, Ending.INCONCLUSIVE}
+        codes = {CODES[each] for each in set(wanted) - ignored}
+        code = next((each for each in (10, 4, 11, 12, 13) if each in codes), 0)
+        assert exit_code(found, inconclusive=inconclusive, exit_zero=exit_zero) == code
+        gate = Gate(name="main", found=found, inconclusive=inconclusive, exit_zero=exit_zero)
+        passing = set(wanted) <= {Ending.INCONCLUSIVE} and not (fails and wanted)
+        assert ("PASS" in shown_as("terminal", gate)) == passing
 
 
 def test_what_is_told_and_needs_nobody_passes() -> None:
     for verdict in (Verdict.FASTER, Verdict.NEW, Verdict.GONE):
-        assert exit_code(a_check(verdicts=[verdict]), strict=True) == 0
-    assert exit_code(a_check(verdicts=[Verdict.INSUFFICIENT]), strict=True) == 12
+        assert exit_code(a_check(verdicts=[verdict]), inconclusive=Inconclusive.FAIL) == 0
+    assert exit_code(a_check(verdicts=[Verdict.INSUFFICIENT]), inconclusive=Inconclusive.FAIL) == 13
+
+
+def test_cases_that_were_compared_and_are_all_too_noisy_are_inconclusive_and_not_incomparable() -> None:
+    cases = [(case, times_of(1.0)) for case in some_cases(2)]
+    noisy = a_digest(cases, id="NEW", side={"unsteady": 3})
+    found = decide(a_baseline(*some_cases(2)), noisy, RULES)
+    assert {finding.verdict for finding in found.findings} == {Verdict.INSUFFICIENT}
+    assert list(endings(found)) == [Ending.INCONCLUSIVE]
+    codes = {each: exit_code(found, inconclusive=each) for each in (None, *Inconclusive)}
+    assert codes == {None: 13, Inconclusive.PASS: 0, Inconclusive.FAIL: 13}
+    shown = shown_as("terminal", Gate(name="main", found=found))
+    assert "--rounds" in shown
+    assert "--wait-for-idle" in shown
+    assert "baseline set" not in shown
+
+
+def test_one_decided_case_lets_the_undecided_pass_by_default() -> None:
+    found = a_check(Ending.INCONCLUSIVE)
+    assert [exit_code(found, inconclusive=each) for each in (None, *Inconclusive)] == [0, 0, 13]
 
 
 def test_a_check_that_tested_nothing_is_no_pass() -> None:
@@ -602,7 +622,7 @@ def test_what_is_slower_beside_other_programs_cannot_be_told() -> None:
         "flagged, not confirmed; contended: other processes used 0.8 of a core: --wait-for-idle measures "
         "once they are done"
     )
-    assert (exit_code(found), exit_code(found, strict=True)) == (0, 12)
+    assert [exit_code(found, inconclusive=each) for each in (None, *Inconclusive)] == [13, 0, 13]
     once = decide(sessions, a_new(1.2, side=BUSY), ONE_STAGE)
     assert only(once).verdict is Verdict.INSUFFICIENT
 
@@ -954,8 +974,11 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
 @pytest.mark.parametrize(
     ("over", "first"),
     [
-        ({"strict": False}, "INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
-        ({"strict": True}, "INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
+        ({}, "INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
+        (
+            {"inconclusive": Inconclusive.PASS},
+            "INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: ",
+        ),
     ],
 )
 def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, first: str) -> None:
@@ -1008,12 +1031,12 @@ def test_the_documentation_lists_every_ending_in_the_order_told_with_its_code() 
     titles = [TITLES[ending] for ending in Ending]
     assert [title for title, _, _ in rows] == [*titles, "PASS"]
     for ending, (_, code, text) in zip(Ending, rows, strict=False):
-        assert f"With `--strict` {ending.code}" in text if code == "0" else int(code) == ending.code
-    gravest = re.search(r"gives the exit code: (\d+), then (\d+), (\d+), (\d+)\.", section)
+        assert int(code) == ending.code, text
+    gravest = re.search(r"gives the exit code: (\d+), then (\d+), (\d+), (\d+), (\d+)\.", section)
     assert gravest
     assert [int(code) for code in gravest.groups()] == list(dict.fromkeys(CODES.values()))
     nightly = (Path(__file__).parent.parent / "docs/ci.md").read_text().split("## Every night")[1]
-    assert {int(code) for code in re.findall(r"\b1[0-9](?= for| if|;)", nightly)} == {10, 11, 12}
+    assert {int(code) for code in re.findall(r"\b1[0-9](?= for| if|;)", nightly)} == {10, 11, 12, 13}
 
 
 def test_the_documentation_states_the_assumed_spreads() -> None:

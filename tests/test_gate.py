@@ -219,15 +219,19 @@ def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
     ]
 
 
-def test_what_cannot_be_told_ends_with_12_only_where_asked(bench: Bench) -> None:
-    assert bench.check("latest", "--strict")["counts"] == {"same": 2}
+def test_undecided_cases_end_with_13_if_none_is_decided_or_if_they_are_to_fail(bench: Bench) -> None:
+    assert bench.check("latest", "--inconclusive", "fail")["counts"] == {"same": 2}
     bench.keep_one_session()
-    shown = bench.run("check", "latest", "--baseline", "main").stdout
+    shown = bench.run("check", "latest", "--baseline", "main", code=13).stdout
     assert shown.splitlines()[0].startswith("INCONCLUSIVE 2 of 2: 4 more sessions on other days")
     assert "provisional: 1 of 5 sessions; the spread between sessions is assumed to be 7 %" in shown
     assert "PASS" not in shown
-    assert bench.check("latest", "--strict", code=12)["endings"] == ["inconclusive"]
-    assert "assumed to be 2 %" in bench.run("check", "latest", "--baseline", "main", "--dedicated").stdout
+    assert bench.check("latest", code=13)["endings"] == ["inconclusive"]
+    assert bench.check("latest", "--inconclusive", "pass")["endings"] == ["inconclusive"]
+    assert (
+        "assumed to be 2 %"
+        in bench.run("check", "latest", "--baseline", "main", "--dedicated", code=13).stdout
+    )
 
 
 @pytest.mark.real
@@ -281,7 +285,7 @@ def test_a_mistake_has_its_code_and_a_hint(
 def test_a_damaged_session_is_told_and_passed_over_and_without_any_other_ends_with_5(bench: Bench) -> None:
     path, *others = bench.sessions
     path.write_text("{")
-    told = bench.run("check", "latest", "--baseline", "main").stderr
+    told = bench.run("check", "latest", "--baseline", "main", "--inconclusive", "pass").stderr
     assert path.name in told
     assert "1 of 6 sessions cannot be read" in told
     for other in others:

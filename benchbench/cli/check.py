@@ -11,7 +11,7 @@ from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, OutOption, outputs, print_document, write_outputs
 from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option
 from benchbench.cli.program import signals
-from benchbench.model.options import MeasureOptions, Variance, split_names
+from benchbench.model.options import Inconclusive, MeasureOptions, Variance, split_names
 
 
 @app.command("check", rich_help_panel=COMPARE)
@@ -47,7 +47,13 @@ def check_(
         Variance,
         typer.Option("--variance", help="Spread of sessions: pooled over all cases, or each case's own."),
     ] = Variance.SHARED,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 12 if a case is inconclusive.")] = False,
+    inconclusive: Annotated[
+        Inconclusive | None,
+        typer.Option(
+            "--inconclusive",
+            help="Undecided cases: exit 13 (fail), or 0 (pass). [default: 13 if no case is decided]",
+        ),
+    ] = None,
     strict_env: Annotated[
         bool, typer.Option("--strict-env", help="Compare only with equal versions and variables.")
     ] = False,
@@ -60,6 +66,8 @@ def check_(
     results: ResultsOption = Path("results"),
 ) -> None:
     """The gate: exits 10 if anything became slower than the baseline.
+
+    11: nothing could be compared. 12: slower, on too few sessions. 13: compared, but undecided.
 
     With --ab and no --baseline, it measures a suite, chosen as for `run`, interleaved with other code.
 
@@ -90,7 +98,7 @@ def check_(
     shown = Gate(
         name=ended.baseline,
         found=ended.result,
-        strict=strict,
+        inconclusive=inconclusive,
         exit_zero=exit_zero,
         where=results_option(results),
         note=ended.note,

@@ -40,9 +40,18 @@ from benchbench.gate.stages import Acceptance
 from benchbench.judging.check import CaseFinding, GateResult, Seen
 from benchbench.judging.common_change import TOGETHER
 from benchbench.judging.comparison import ALPHA
-from benchbench.judging.gate_ending import TOLD_ONLY, Cause, Ending, endings, exit_code, judged
+from benchbench.judging.gate_ending import (
+    TOLD_ONLY,
+    Cause,
+    Ending,
+    endings,
+    exit_code,
+    fails_undecided,
+    judged,
+)
 from benchbench.judging.sessions import ENOUGH, days_of
 from benchbench.judging.significance import TestResult
+from benchbench.model.options import Inconclusive
 from benchbench.model.status import Verdict
 from benchbench.stats import deviation, mean, median
 from benchbench.store import naming
@@ -83,6 +92,7 @@ TITLES = {
     Ending.PROVISIONAL: "PROVISIONAL",
     Ending.INCONCLUSIVE: "INCONCLUSIVE",
 }
+LEAST_ROUNDS = 10  # advised where no case could be decided
 COUNTED = TOLD_ONLY  # told as "2 of 30"
 
 
@@ -289,15 +299,20 @@ class Gate:
 
     name: str
     found: GateResult
-    strict: bool = False
+    inconclusive: Inconclusive | None = None
     exit_zero: bool = False
     where: str = ""  # ` --results FOLDER`, where a command to type needs it
     note: str = ""  # why nothing was measured again, if so
 
     @property
+    def fails_undecided(self) -> bool:
+        """Whether undecided cases fail the check."""
+        return fails_undecided(self.found, self.inconclusive)
+
+    @property
     def exit_code(self) -> int:
         """The exit code of the process."""
-        return exit_code(self.found, strict=self.strict, exit_zero=self.exit_zero)
+        return exit_code(self.found, inconclusive=self.inconclusive, exit_zero=self.exit_zero)
 
 
 def conclusions(gate: Gate) -> list[Cell]:
@@ -305,17 +320,18 @@ def conclusions(gate: Gate) -> list[Cell]:
     behind = endings(gate.found)
     lines = [Cell((_passed(gate.found),), Tone.GOOD)] if _passes(gate) else []
     for each, causes in behind.items():
-        tone = Tone.WARNING if each is Ending.INCONCLUSIVE and not gate.strict else Tone.BAD
+        tone = Tone.WARNING if each is Ending.INCONCLUSIVE and not gate.fails_undecided else Tone.BAD
         for count, text in _told(each, causes):
             share = f" {count} of {_total(gate.found, each)}" if each in COUNTED else ""
             lines.append(Cell((f"{TITLES[each]}{share}: {text}",), tone))
-    return [*lines, *(Cell((line,)) for line in (*_after_upgrade(gate), *_decided_by_code(gate, behind)))]
+    advice = (*_after_upgrade(gate), *_decided_by_code(gate, behind), *_remedies(gate, behind))
+    return [*lines, *(Cell((line,)) for line in advice)]
 
 
 def _passes(gate: Gate) -> bool:
     """Whether some case was judged, none became worse, and what cannot be told fails nothing."""
     behind = set(endings(gate.found))
-    harmless = behind <= {Ending.INCONCLUSIVE} and not (gate.strict and behind)
+    harmless = behind <= {Ending.INCONCLUSIVE} and not (gate.fails_undecided and behind)
     return harmless and judged(gate.found.findings) > 0
 
 
@@ -372,6 +388,16 @@ def _decided_by_code(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
     commits = [each.commit for each in gate.found.sessions if each.commit and DIRTY not in each.commit]
     commit = commits[-1][:12] if commits else "COMMIT"
     return [f"to decide it now: accelbench check --baseline {gate.name} --ab rev:{commit}{gate.where}"]
+
+
+def _remedies(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
+    """The ways to decide a check that compared cases and decided none."""
+    if Ending.INCONCLUSIVE not in behind or judged(gate.found.findings):
+        return []
+    rounds = max(LEAST_ROUNDS, 2 * gate.found.new.policy.rounds)
+    longer = f"more time (--rounds {rounds}), or a quieter machine (--wait-for-idle 10m)"
+    code = "" if gate.found.interleaved else ", or both sides in the same minutes (--ab rev:COMMIT)"
+    return [f"no case could be decided; what helps: {longer}{code}"]
 
 
 def _complaint(each: CaseFinding) -> str:

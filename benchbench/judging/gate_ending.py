@@ -7,6 +7,7 @@ from enum import Enum
 
 from benchbench.judging.check import CaseFinding, GateResult
 from benchbench.judging.missing import MissingRecords
+from benchbench.model.options import Inconclusive
 from benchbench.model.status import Verdict
 
 Cause = CaseFinding | MissingRecords
@@ -36,7 +37,7 @@ CODES: Mapping[Ending, int] = {
     Ending.INCOMPLETE: 11,
     Ending.NOT_COMPARABLE: 11,
     Ending.PROVISIONAL: 12,
-    Ending.INCONCLUSIVE: 12,  # with --strict, else 0
+    Ending.INCONCLUSIVE: 13,
 }  # the gravest first
 TOLD_ONLY = (Ending.REGRESSED, Ending.PROVISIONAL, Ending.INCONCLUSIVE)  # by --exit-zero
 JUDGED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
@@ -50,29 +51,40 @@ VERDICTS = {
 
 
 def endings(result: GateResult) -> dict[Ending, list[Cause]]:
-    """What the check comes to, in the order told, and what caused it; empty where every case was judged.
+    """The endings of the check, in the order told, with their causes; empty where every case was judged.
 
     A set-up that is broken, incomplete or without anything to compare with is never a regression, and never
-    a pass.
+    a pass. A case that both sides measured is compared, even if it was too noisy to be tested.
     """
     causes: dict[Ending, list[Cause]] = {Ending.NOTHING_TESTED: [], Ending.INCOMPLETE: [*result.missing]}
     for ending, verdicts in VERDICTS.items():
         causes[ending] = [each for each in (*result.together, *result.findings) if each.verdict in verdicts]
     causes[Ending.NOT_COMPARABLE] += [each for each in result.findings if each.lost]
-    nothing = {Ending.NOTHING_TESTED} if not result.tested else set()
+    compared = result.tested or any(finding.seen for finding in result.findings)
+    nothing = set() if compared else {Ending.NOTHING_TESTED}
     return {ending: causes[ending] for ending in Ending if causes[ending] or ending in nothing}
 
 
-def exit_code(result: GateResult, *, strict: bool = False, exit_zero: bool = False) -> int:
-    """The exit code of the process, by the gravest ending. `strict`: a case that cannot be told counts.
-
-    `exit_zero`: what was compared is told, and fails nothing.
-    """
-    ignored: Sequence[Ending] = TOLD_ONLY if exit_zero else () if strict else (Ending.INCONCLUSIVE,)
+def exit_code(
+    result: GateResult, *, inconclusive: Inconclusive | None = None, exit_zero: bool = False
+) -> int:
+    """The exit code of the process, by the gravest ending. `exit_zero`: no comparison fails the check."""
+    ignored: Sequence[Ending] = ()
+    if exit_zero:
+        ignored = TOLD_ONLY
+    elif not fails_undecided(result, inconclusive):
+        ignored = (Ending.INCONCLUSIVE,)
     present = endings(result)
     return next((code for ending, code in CODES.items() if ending in present and ending not in ignored), 0)
 
 
+def fails_undecided(result: GateResult, inconclusive: Inconclusive | None) -> bool:
+    """Whether undecided cases fail the check: by default, if no case was decided."""
+    if inconclusive is None:
+        return judged(result.findings) == 0
+    return inconclusive is Inconclusive.FAIL
+
+
 def judged(findings: Sequence[CaseFinding]) -> int:
-    """How many got a verdict of the test."""
+    """Number of cases that the test decided."""
     return sum(each.verdict in JUDGED for each in findings)

@@ -59,6 +59,13 @@ class Variance(StrEnum):
     OWN = "own"
 
 
+class Inconclusive(StrEnum):
+    """Effect of undecided cases on a check."""
+
+    PASS = "pass"  # noqa: S105, no password
+    FAIL = "fail"
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """An option of the command line. `kind`: what Typer reads; `least`: the smallest number it takes.
