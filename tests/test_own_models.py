@@ -156,6 +156,7 @@ def test_a_model_that_is_right_in_float64_alone_is_wrong_in_each_other_dtype(tmp
     assert "in float32 against float64" in messages["bfloat16"][1]
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 def test_a_lossy_engine_competes_only_where_an_error_is_allowed_and_within_it(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
