@@ -85,6 +85,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(place: Path) -> None:
     text = SMALL.replace("(4, 4)", "(\n            4, 4\n        )")
     (place / "small.py").write_text("# a comment\n" + text)
@@ -123,6 +124,7 @@ def test_another_layer_is_compared_each_side_verified_against_its_own_float64(pl
     assert verdict["work"] == "the computation changed: FLOPs +100 %, parameters equal"
 
 
+@pytest.mark.nightly
 def test_another_default_is_that_of_one_side_unless_it_is_asked_for(place: Path) -> None:
     (place / "small.py").write_text(SMALL.replace("def __init__(self)", "def __init__(self, depth: int = 1)"))
     git(place, "commit", "-qam", "a size")
@@ -134,6 +136,7 @@ def test_another_default_is_that_of_one_side_unless_it_is_asked_for(place: Path)
     assert compared("-p", "depth=3", cwd=place)["case"].startswith("small(batch=2,depth=3)/float32")
 
 
+@pytest.mark.nightly
 def test_versions_that_give_other_arrays_are_refused_before_anything_is_measured(place: Path) -> None:
     (place / "small.py").write_text(SMALL.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
     done = command("check", "--ab", "rev:main", "--model", "small.py", *EAGER, cwd=place, code=11)
@@ -141,6 +144,7 @@ def test_versions_that_give_other_arrays_are_refused_before_anything_is_measured
     assert not list(place.rglob("records.jsonl"))
 
 
+@pytest.mark.nightly
 def test_a_model_that_the_other_revision_has_not_yet_is_new_there(place: Path) -> None:
     (place / "later.py").write_text(SMALL)
     done = command("check", "--ab", "rev:main", "--model", "later.py", *EAGER, cwd=place, code=3)
