@@ -5,6 +5,7 @@ A session may be slow in every case, since its machine was. That says nothing of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,9 +14,10 @@ from benchbench.analyse.metrics import Metric
 from benchbench.judging.comparison import LEAST_CASES
 from benchbench.judging.session_cases import BaselineMatch
 from benchbench.judging.sessions import day_means
-from benchbench.stats import mean, median
+from benchbench.stats import deviation, mad, mean, median
 
 LEAST_A_DAY = 3  # cases: a median of fewer follows any of them
+MAD_TO_DEVIATION = 1.4826  # of normal values
 TOGETHER = "all cases together"  # stands for a case's name
 
 
@@ -24,13 +26,16 @@ class CommonChange:
     """Logarithms by which the cases of each day, and of the run, are off their usual places together.
 
     `places`: the median of each case's days. A median over cases does not follow the few that changed by
-    themselves, and a median over days not the few days that were slow.
+    themselves, and a median over days not the few days that were slow. `share`: of these changes, the part
+    that chance does not explain. Only that is removed: where cases are off independently, removing their
+    median would add its error.
     """
 
     metric: Metric
     places: Mapping[str, float]
     days: Mapping[int, float]
     run: float
+    share: float
 
     def of(self, run: Digest) -> float:
         """The common change of another run of these cases."""
@@ -44,24 +49,39 @@ def common_change(matches: Sequence[BaselineMatch]) -> CommonChange | None:
     if len(told) < LEAST_CASES or told[0].metric.name not in DISTURBED:
         return None
     places = {match.case: median(day_means(match.days)) for match in told}
-    offsets: dict[int, list[float]] = {}
+    by_date: dict[int, list[float]] = {}
     for match in told:
         for date, day in zip(match.dates, day_means(match.days), strict=True):
-            offsets.setdefault(date, []).append(day - places[match.case])
+            by_date.setdefault(date, []).append(day - places[match.case])
+    offsets = {date: own for date, own in sorted(by_date.items()) if len(own) >= LEAST_A_DAY}
+    of_run = [mean(match.logs) - places[match.case] for match in told]
     return CommonChange(
         metric=told[0].metric,
         places=places,
-        days={date: median(own) for date, own in sorted(offsets.items()) if len(own) >= LEAST_A_DAY},
-        run=median([mean(match.logs) - places[match.case] for match in told]),
+        days={date: median(own) for date, own in offsets.items()},
+        run=median(of_run),
+        share=_share([*offsets.values(), of_run]),
     )
+
+
+def _share(offsets: Sequence[Sequence[float]]) -> float:
+    """The part of the variance of the sessions' medians that chance does not explain (James & Stein 1961).
+
+    The median of n normal values has π/2 times the variance of their mean.
+    """
+    if len(offsets) < 2:
+        return 1.0
+    chance = mean([math.pi / 2 * (MAD_TO_DEVIATION * mad(own)) ** 2 / len(own) for own in offsets])
+    variance = deviation([median(own) for own in offsets]) ** 2
+    return max(0.0, 1 - chance / variance) if variance else 0.0
 
 
 def relative(match: BaselineMatch, change: CommonChange, run: float) -> BaselineMatch:
     """The match without the common change of its days, and without that of its run."""
-    changes = [change.days.get(date, 0.0) for date in match.dates]
+    changes = [change.share * change.days.get(date, 0.0) for date in match.dates]
     return replace(
         match,
-        logs=[log - run for log in match.logs],
+        logs=[log - change.share * run for log in match.logs],
         days=[
             [[log - common for log in hour] for hour in day]
             for common, day in zip(changes, match.days, strict=True)
