@@ -819,7 +819,7 @@ INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: in the baseline, but not in
 FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
 BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
 NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
-PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5%)
+PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 200 % slower (limit 5%)
 INCONCLUSIVE 1 of 10: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
 INCONCLUSIVE 1 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 process
 to decide it now: accelbench check --baseline main --ab rev:COMMIT
@@ -838,9 +838,9 @@ same          all cases together
               1.000× [0.9916, 1.008]  1.05 ms → 1.05 ms  p 1.000  MDE 5.32 %  6 sessions
               limit 5% (default)  sessions differ by 0.303 %
 slower        gemm(kind=slower)/float32/eager@torch:cpu
-              1.200× [1.190, 1.210]  1.00 ms → 1.20 ms  p <0.001  MDE 5.32 %  3 processes v 6 sessions
-              limit 5% (default)  sessions differ by 0.303 %  likely 1.19×
-              again: 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p <0.001  MDE 5.32 %  3 processes v 6 sessions
+              1.200× [1.198, 1.202]  1.00 ms → 1.20 ms  p <0.001  MDE 5.09 %  3 processes v 6 sessions
+              limit 5% (default)  sessions differ by 0.0000000000000397 %  likely 1.19×
+              again: 1.190× [1.188, 1.192]  1.00 ms → 1.19 ms  p <0.001  MDE 5.09 %  3 processes v 6 sessions
               suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
 broken        gemm(kind=broken)/float32/eager@torch:cpu
               crashed: a | b
@@ -849,21 +849,21 @@ incomparable  gemm(kind=incomparable)/float32/eager@torch:cpu
 gone          gemm(kind=gone)/float32/eager@torch:cpu
               not part of the run
 provisional   gemm(kind=provisional)/float32/eager@torch:cpu
-              2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p <0.001  MDE 43.9 %  3 processes v 2 sessions
-              limit 5% (default)  sessions differ by 0.282 %  likely 2.99×
-              again: 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p <0.001  MDE 43.9 %  3 processes v 2 sessions
+              3.000× [2.441, 3.687]  1.00 ms → 3.00 ms  p <0.001  MDE 43.9 %  3 processes v 2 sessions
+              limit 5% (default)  sessions differ by 0 %  likely 3.00×
+              again: 3.000× [2.441, 3.687]  1.00 ms → 3.00 ms  p <0.001  MDE 43.9 %  3 processes v 2 sessions
               slower, on 2 of 5 sessions; less precise than asked (stopped by time)
 inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
-              0.8076× [0.5366, 1.215]  1.24 ms → 1.00 ms  p 0.609  MDE 102 %  3 processes v 6 sessions
-              limit 30.3% (default, raised to twice the sessions' spread)  sessions differ by 15.2 %
+              0.8076× [0.5325, 1.225]  1.24 ms → 1.00 ms  p 0.620  MDE 105 %  3 processes v 6 sessions
+              limit 30.5% (default, raised to twice the sessions' spread)  sessions differ by 15.2 %
               sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time)
 faster        gemm(kind=faster)/float32/eager@torch:cpu
-              0.8000× [0.7935, 0.8066]  1.00 ms → 800 µs  p <0.001  MDE 5.32 %  3 processes v 6 sessions
-              limit 5% (default)  sessions differ by 0.303 %  likely 0.800×
+              0.8000× [0.7987, 0.8013]  1.00 ms → 800 µs  p <0.001  MDE 5.09 %  3 processes v 6 sessions
+              limit 5% (default)  sessions differ by 0.0000000000000397 %  likely 0.800×
               suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
 same          gemm(kind=same)/float32/eager@torch:cpu
-              1.000× [0.9919, 1.008]  1.00 ms → 1.00 ms  p 1.000  MDE 5.32 %  3 processes v 6 sessions
-              limit 5% (default)  sessions differ by 0.303 %
+              1.000× [0.9984, 1.002]  1.00 ms → 1.00 ms  p 1.000  MDE 5.09 %  3 processes v 6 sessions
+              limit 5% (default)  sessions differ by 0.0000000000000397 %
               less precise than asked (stopped by time)
 insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
               about 1.00× ?  1.00 ms → 1.00 ms  3 v 18 processes
@@ -872,7 +872,7 @@ new           gemm(kind=new)/float32/eager@torch:cpu
               not part of the baseline
 
 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
-could have detected, 4 times in 5: a change of 5.32 % in the median case, of 102 % in each
+could have detected, 4 times in 5: a change of 5.09 % in the median case, of 105 % in each
 """)  # noqa: E501
 
 
@@ -884,7 +884,7 @@ def test_markdown_has_the_conclusion_first() -> None:
 - FAIL 1 of 5: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5%)
 - BROKEN: gemm(kind=broken)/float32/eager@\u200btorch:cpu: crashed: a \\| b
 - NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
-- PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@\u200btorch:cpu: 199 % slower (limit 5%)
+- PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@\u200btorch:cpu: 200 % slower (limit 5%)
 - INCONCLUSIVE 1 of 10: gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
 - INCONCLUSIVE 1 of 10: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 process
 - to decide it now: accelbench check --baseline main --ab rev:COMMIT
@@ -902,19 +902,19 @@ def test_markdown_has_the_conclusion_first() -> None:
 | verdict | case | ratio [95 %] | ref → new | p | MDE | processes | limit | spread | size | measured again | notes |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 | same | all cases together | 1.000× [0.9916, 1.008] | 1.05 ms → 1.05 ms | 1.000 | 5.32 % | 6 sessions | 5% (default) | 0.303 % |  |  |  |
-| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.200× [1.190, 1.210] | 1.00 ms → 1.20 ms | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % | 1.19× | 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p &lt;0.001  MDE 5.32 %  3 processes v 6 sessions | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.200× [1.198, 1.202] | 1.00 ms → 1.20 ms | &lt;0.001 | 5.09 % | 3 processes v 6 sessions | 5% (default) | 0.0000000000000397 % | 1.19× | 1.190× [1.188, 1.192]  1.00 ms → 1.19 ms  p &lt;0.001  MDE 5.09 %  3 processes v 6 sessions | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
 | broken | gemm(kind=broken)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | crashed: a \\| b |
 | incomparable | gemm(kind=incomparable)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | counted flops 524288 → 7 |
 | gone | gemm(kind=gone)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | not part of the run |
-| provisional | gemm(kind=provisional)/float32/eager@\u200btorch:cpu | 2.994× [2.436, 3.680] | 1.00 ms → 3.00 ms | &lt;0.001 | 43.9 % | 3 processes v 2 sessions | 5% (default) | 0.282 % | 2.99× | 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p &lt;0.001  MDE 43.9 %  3 processes v 2 sessions | slower, on 2 of 5 sessions; less precise than asked (stopped by time) |
-| inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5366, 1.215] | 1.24 ms → 1.00 ms | 0.609 | 102 % | 3 processes v 6 sessions | 30.3% (default, raised to twice the sessions' spread) | 15.2 % |  |  | sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time) |
-| faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7935, 0.8066] | 1.00 ms → 800 µs | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % | 0.800× |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
-| same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9919, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % |  |  | less precise than asked (stopped by time) |
+| provisional | gemm(kind=provisional)/float32/eager@\u200btorch:cpu | 3.000× [2.441, 3.687] | 1.00 ms → 3.00 ms | &lt;0.001 | 43.9 % | 3 processes v 2 sessions | 5% (default) | 0 % | 3.00× | 3.000× [2.441, 3.687]  1.00 ms → 3.00 ms  p &lt;0.001  MDE 43.9 %  3 processes v 2 sessions | slower, on 2 of 5 sessions; less precise than asked (stopped by time) |
+| inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5325, 1.225] | 1.24 ms → 1.00 ms | 0.620 | 105 % | 3 processes v 6 sessions | 30.5% (default, raised to twice the sessions' spread) | 15.2 % |  |  | sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time) |
+| faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7987, 0.8013] | 1.00 ms → 800 µs | &lt;0.001 | 5.09 % | 3 processes v 6 sessions | 5% (default) | 0.0000000000000397 % | 0.800× |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9984, 1.002] | 1.00 ms → 1.00 ms | 1.000 | 5.09 % | 3 processes v 6 sessions | 5% (default) | 0.0000000000000397 % |  |  | less precise than asked (stopped by time) |
 | insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu | about 1.00× ? | 1.00 ms → 1.00 ms |  |  | 3 v 18 processes |  |  |  |  | still warming up when measured, in 1 process |
 | new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | not part of the baseline |
 
 - 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
-- could have detected, 4 times in 5: a change of 5.32 % in the median case, of 102 % in each
+- could have detected, 4 times in 5: a change of 5.09 % in the median case, of 105 % in each
 """)  # noqa: E501
 
 
@@ -939,14 +939,14 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
             "flagged": True,
             "threshold": 0.05,
             "threshold_from": "default",
-            "spread": 0.0030337590917759736,
+            "spread": 3.9720546451956367e-16,
             "provisional": False,
             "heavy_tails": False,
             "steady": True,
             "stopped_by": ["precision", "time"],
             "lost": False,
             "reason": "suspect: torch 2.13.0 → 2.14.0",
-            "size": 1.1900045627342657,
+            "size": 1.1899999999999806,
             "seen": None,
             "work": "",
         }

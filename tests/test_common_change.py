@@ -62,6 +62,12 @@ def test_a_slow_case_is_found_whether_or_not_a_session_was_slow_as_a_whole(store
     assert exit_code(result) == 10
 
 
+def test_a_slow_session_is_removed_though_most_cases_of_the_run_changed() -> None:
+    result = check(sessions(*ONE_SLOW), a_new(1.0, 1.0, 1.2, 1.2, 0.8, 0.8))
+    verdicts = [finding.verdict for finding in result.findings]
+    assert verdicts == [Verdict.SAME] * 2 + [Verdict.SLOWER] * 2 + [Verdict.FASTER] * 2
+
+
 def test_an_hour_that_is_slow_in_all_cases_changes_no_case() -> None:
     calm, slow = (
         check(sessions(*CALM), a_new(*(factor * each for each in LAST_SLOW))) for factor in (1, 1.04)

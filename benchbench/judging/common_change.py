@@ -67,11 +67,12 @@ def common_change(matches: Sequence[BaselineMatch]) -> CommonChange | None:
 def _share(offsets: Sequence[Sequence[float]]) -> float:
     """The part of the variance of the sessions' medians that chance does not explain (James & Stein 1961).
 
-    The median of n normal values has π/2 times the variance of their mean.
+    The median of n normal values has π/2 times the variance of their mean. Chance is that of the median
+    session, since in one run many cases may have changed.
     """
     if len(offsets) < 2:
         return 1.0
-    chance = mean([math.pi / 2 * (MAD_TO_DEVIATION * mad(own)) ** 2 / len(own) for own in offsets])
+    chance = median([math.pi / 2 * (MAD_TO_DEVIATION * mad(own)) ** 2 / len(own) for own in offsets])
     variance = deviation([median(own) for own in offsets]) ** 2
     return max(0.0, 1 - chance / variance) if variance else 0.0
 
