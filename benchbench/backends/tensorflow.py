@@ -360,7 +360,8 @@ class TensorFlowSession(Session):
         return self._clearing
 
     def nbytes(self, array: Any) -> int:
-        return int(array.shape.num_elements()) * int(array.dtype.size)
+        parts = self.strategy.experimental_local_results(array) if self.world.devices > 1 else (array,)
+        return sum(int(part.shape.num_elements()) * int(part.dtype.size) for part in parts)
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """The TensorFlow profiler; XLA's instructions have names of TensorFlow's operators."""
