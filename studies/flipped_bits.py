@@ -52,7 +52,7 @@ def flipped(path: Path, read: Callable[[], Any], count: int, chance: random.Rand
 def study(root: Path, count: int) -> dict[str, Counter[str]]:
     """By file."""
     run = a_run([a_record(a_watched(), round=number) for number in range(5)])
-    folder = runs.keep(root, run)
+    folder = runs.store_run(root, run)
     baselines.add_session(root, "main", digest(run))
     (session,) = (root / "baselines").rglob("*.json")
     chance = random.Random(15)

@@ -72,7 +72,7 @@ def main() -> None:
         stored = 0
         for runs in (10, 100, 1000):
             for number in range(stored, runs):
-                store.keep(Path(folder), made(number))
+                store.store_run(Path(folder), made(number))
             stored = runs
             for by in (None, "commit"):
                 show(timed(Path(folder), runs, by))

@@ -66,7 +66,7 @@ def read_head(content: bytes, folder: Path) -> None:
 
 def read_end(content: bytes, folder: Path) -> None:
     if not (folder / "run.json").exists():
-        folder = runs.keep(folder, a_run())
+        folder = runs.store_run(folder, a_run())
     (folder / "end.json").write_bytes(content)
     runs.read_run(folder)
 

@@ -150,7 +150,7 @@ def test_a_mistake_is_the_command_lines_own_error_with_its_hint(
 
 def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, factor in (("A1", 1.0), ("B2", 1.2)):
-        runs.keep(folder / "there", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
+        runs.store_run(folder / "there", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
     assert benchbench.load("A", "there").info.id == "A1"
     assert benchbench.load(folder / "there/runs/A1").info.id == "A1"
     (verdict,) = benchbench.compare("A1", "latest", results="there").verdicts
@@ -250,7 +250,7 @@ def test_an_observer_is_told_of_the_end_when_a_run_is_cut_short(folder: Path) ->
 
 def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
     for name, factor in (("A1", 1.0), ("B2", 1.0), ("C3", 1.5)):
-        runs.keep(folder / "results", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
+        runs.store_run(folder / "results", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
     accelbench("baseline", "set", "main", "A1", cwd=folder)
     for name in ("B2", "C3"):
         done = benchbench.check(name, baseline="main", confirm=False, max_slowdown="9%")
@@ -311,7 +311,7 @@ def test_a_frame_has_the_rows_with_numbers_as_numbers() -> None:
 
 
 def test_the_run_of_a_frame_may_be_named(folder: Path) -> None:
-    stored = runs.keep(folder / "results", a_mixed_run())
+    stored = runs.store_run(folder / "results", a_mixed_run())
     for name in ("latest", stored.name, stored):
         assert benchbench.frame(name, results=folder / "results").equals(benchbench.frame(a_mixed_run()))
     assert not benchbench.frame(per="block", results=str(folder / "results")).empty

@@ -38,7 +38,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         times = [factor * each for each in (0.999e-3, 1e-3, 1.001e-3)]
         records = beside_a_neighbour(*times) if contended else wild(3.55e-3, 0.216, factor * 0.213)
         name = f"2026010{number + 1}-030405-abcd"
-        runs.keep(tmp_path / "results", a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z"))
+        runs.store_run(
+            tmp_path / "results", a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
+        )
     return tmp_path
 
 
@@ -79,6 +81,8 @@ def test_the_study_takes_what_is_quiet_for_confident(tmp_path: Path) -> None:
     for number in range(2):
         name = f"2026010{number + 1}-030405-abcd"
         measured = some_rounds(0.999e-3, 1e-3, 1.001e-3)
-        runs.keep(tmp_path / "results", a_run(measured, id=name, started=f"2026-01-0{number + 1}T03:04:05Z"))
+        runs.store_run(
+            tmp_path / "results", a_run(measured, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
+        )
     assert len(confident_rows(parsed(tmp_path, "report", "latest"))) == 1
     assert len(confident_verdicts(parsed(tmp_path, "compare", "latest~1", "latest"))) == 1

@@ -225,7 +225,7 @@ def test_ceilings_are_measured_kept_and_used_by_reports(tmp_path: Path) -> None:
 def test_a_report_does_without_ceilings_that_cannot_be_read(cache: Path) -> None:
     path = keep(a_ceiling())
     path.write_text("{")
-    runs.keep(cache / "results", a_run())
+    runs.store_run(cache / "results", a_run())
     assert f"warning: {path}" in accelbench("report", cwd=cache, ACCELBENCH_CACHE=str(cache)).stderr
 
 

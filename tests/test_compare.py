@@ -589,7 +589,7 @@ def shown_as(name: str, found: Comparison, cases: Sequence[CaseComparison]) -> s
 
 def test_command_compares_the_first_run_with_the_second_or_the_latest(tmp_path: Path) -> None:
     for name, factor in (("A1", 1.0), ("B2", 2.0), ("C3", 0.5)):
-        runs.keep(tmp_path / "results", a_run(some_rounds(*times_of(factor)), id=name))
+        runs.store_run(tmp_path / "results", a_run(some_rounds(*times_of(factor)), id=name))
 
     def ratio(*names: str) -> float:
         shown = accelbench("compare", *names, "--format", "json", cwd=tmp_path).stdout

@@ -236,7 +236,7 @@ def the_hardware(name: str, _: Path) -> Document:
 
 
 def the_runs(name: str, results: Path) -> Document:
-    runs.keep(results, a_run(command=(name,), plan=(a_case(),)))
+    runs.store_run(results, a_run(command=(name,), plan=(a_case(),)))
     return runs_document(results)
 
 
@@ -405,7 +405,7 @@ def test_verdicts_have_colours(tmp_path: Path) -> None:
     for number, seconds in enumerate((0.001, 0.002, 0.001)):
         info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
         records = some_rounds(seconds, seconds * 1.01, seconds)
-        runs.keep(tmp_path / "results", a_run(records, id=info.id, started=info.started))
+        runs.store_run(tmp_path / "results", a_run(records, id=info.id, started=info.started))
     slower = accelbench("compare", "latest~2", "latest~1", cwd=tmp_path, FORCE_COLOR="1").stdout
     faster = accelbench("compare", "latest~1", "latest", cwd=tmp_path, FORCE_COLOR="1").stdout
     assert "\x1b[31mslower" in slower
@@ -527,7 +527,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "benchbench/exporters/org.py").write_text(ORG)
     for number, seconds in enumerate((0.001, 0.002)):
         info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
-        runs.keep(
+        runs.store_run(
             folder / "results",
             a_run(some_rounds(seconds, seconds * 1.01, seconds), id=info.id, started=info.started),
         )

@@ -129,7 +129,7 @@ def faults_of_a_session(tmp_path: Path) -> list[Outcome]:
 
     def make() -> Callable[[Tell], None]:
         root = tmp_path / str(next(numbers))
-        runs.keep(root, replace(before, info=replace(before.info, id="main")))
+        runs.store_run(root, replace(before, info=replace(before.info, id="main")))
 
         def work(tell: Tell) -> None:
             writer = SessionWriter(root, "main", POLICIES["quick"])

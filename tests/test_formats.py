@@ -14,7 +14,7 @@ from tests.program import accelbench
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stored")
-    runs.keep(folder / "results", a_run(some_rounds(0.018, 0.019)))
+    runs.store_run(folder / "results", a_run(some_rounds(0.018, 0.019)))
     return folder
 
 

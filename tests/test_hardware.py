@@ -523,7 +523,7 @@ def test_a_narrow_terminal_says_which_columns_are_missing_and_columns_can_be_cho
 
 def test_runs_are_chosen_by_tag_and_by_day(tmp_path: Path) -> None:
     for day, tag in ((1, "old"), (2, "new"), (3, "new")):
-        store.keep(tmp_path, a_gpu_run("A", [(SMALL, 0.001)], day=day, tags={"batch": tag}))
+        store.store_run(tmp_path, a_gpu_run("A", [(SMALL, 0.001)], day=day, tags={"batch": tag}))
     assert len(api.hardware(results=tmp_path).runs) == 3
     assert api.hardware(results=tmp_path, tags={"batch": "new"}).runs == ("A--2", "A--3")
     assert api.hardware(results=tmp_path, since="2026-01-03").runs == ("A--3",)
@@ -535,7 +535,7 @@ def test_runs_are_chosen_by_tag_and_by_day(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_the_command_prints_tables_and_keeps_the_plot(tmp_path: Path) -> None:
     for run in a_fleet():
-        store.keep(tmp_path / "results", run)
+        store.store_run(tmp_path / "results", run)
     done = accelbench("hardware", "--price", "*=2 EUR", "--columns", "rate", cwd=tmp_path)
     assert "fastest: H100 in 2 of 2" in done.stdout
     assert (tmp_path / "results/pareto.png").read_bytes().startswith(b"\x89PNG")

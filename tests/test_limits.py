@@ -137,7 +137,7 @@ def test_what_is_large_and_right_is_stored_read_and_valid(tmp_path: Path, make: 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_json_cannot_say_is_a_failure_of_its_case(tmp_path: Path, value: float) -> None:
-    folder = runs.keep(tmp_path, a_run([measured(cold_s=value)]))
+    folder = runs.store_run(tmp_path, a_run([measured(cold_s=value)]))
     (record,) = runs.read_run(folder).records
     assert record.outcome.status is Status.FAILED
 

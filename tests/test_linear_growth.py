@@ -79,7 +79,7 @@ def estimated(folder: Path) -> None:
 def a_store(folder: Path, count: int, *, cases: int = 2, rounds: int = 3) -> Path:
     for number in range(count):
         run = some_run(cases, rounds, number)
-        runs.keep(folder, replace(run, info=replace(run.info, machine=machine())))
+        runs.store_run(folder, replace(run, info=replace(run.info, machine=machine())))
     return folder
 
 
@@ -135,7 +135,7 @@ def test_s13_calls_grow_no_faster_than_records_that_are_read(
     tmp_path: Path, function: Callable[[Any], object], axis: str
 ) -> None:
     few, more = (
-        runs.keep(tmp_path / str(number), some_run(**{axis: number})) for number in (FEW_READ, MORE_READ)
+        runs.store_run(tmp_path / str(number), some_run(**{axis: number})) for number in (FEW_READ, MORE_READ)
     )
     assert steepness(function, few, more) < STEEPEST * MORE_READ / FEW_READ
 

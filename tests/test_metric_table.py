@@ -47,7 +47,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, step_s in enumerate((0.001, 0.002)):
         info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
         records = some_rounds(step_s, step_s * 1.01, step_s * 0.99)
-        runs.keep(folder / "results", a_run(records, id=info.id, started=info.started))
+        runs.store_run(folder / "results", a_run(records, id=info.id, started=info.started))
     return folder
 
 

@@ -42,7 +42,7 @@ VERBS = {  # what is typed, and what tells that it is this run
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose folder does not have its id, beside a link to it."""
     root = tmp_path_factory.mktemp("elsewhere")
-    runs.keep(root / "other", a_run(id=ID)).rename(root / "other/runs/copy")
+    runs.store_run(root / "other", a_run(id=ID)).rename(root / "other/runs/copy")
     (root / "other/runs/copy/plots").mkdir()
     (root / "link").symlink_to("other/runs/copy")
     return root
@@ -130,7 +130,7 @@ def test_a_working_folder_that_was_removed_is_told(tmp_path: Path) -> None:
 def test_a_run_is_the_same_by_whatever_path_it_is_named(
     elsewhere: Path, tmp_path: Path, path: str, verb: str
 ) -> None:
-    runs.keep(tmp_path, a_run(id=OTHER))
+    runs.store_run(tmp_path, a_run(id=OTHER))
     (where, typed), (command, shown) = PATHS[path], VERBS[verb]
     arguments = command.format(path=typed.format(root=elsewhere)).split()
     done = accelbench(*arguments, "--results", str(tmp_path), cwd=elsewhere / where)
@@ -144,7 +144,7 @@ def test_nothing_is_written_into_the_folder_of_a_run_elsewhere(
     elsewhere: Path, tmp_path: Path, run: str
 ) -> None:
     root = tmp_path / "results"
-    runs.keep(root, a_run(id=OTHER))
+    runs.store_run(root, a_run(id=OTHER))
     (root / "runs/linked").symlink_to(elsewhere / "other/runs/copy")
     before = files_of(elsewhere)
     name = run.format(elsewhere=elsewhere)
@@ -177,4 +177,4 @@ def test_a_path_into_the_store_is_the_same_as_an_id(
 ) -> None:
     monkeypatch.chdir(elsewhere / "other/runs/copy")
     for root in (Path("../.."), elsewhere / "other"):
-        assert selectors.find_stored(root, typed.format(root=elsewhere)) == "copy"
+        assert selectors.find_run_id(root, typed.format(root=elsewhere)) == "copy"

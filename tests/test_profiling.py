@@ -120,7 +120,7 @@ def test_what_failed_is_not_profiled(tmp_path: Path) -> None:
 def test_a_run_without_profiles_says_how_to_get_them(
     tmp_path: Path, arguments: tuple[str, ...], code: int, message: str, hint: str
 ) -> None:
-    runs.keep(tmp_path / "results", a_run())
+    runs.store_run(tmp_path / "results", a_run())
     done = accelbench(*arguments, cwd=tmp_path, code=code)
     assert message in done.stderr
     assert hint in done.stderr
@@ -129,7 +129,7 @@ def test_a_run_without_profiles_says_how_to_get_them(
 def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp_path: Path) -> None:
     for number, workloads in enumerate((["honest", "gemm"], ["uneven"])):
         records = [a_record(case=a_case(workload=each)) for each in workloads]
-        run = runs.keep(tmp_path / "results", a_run(records, id=f"2026010{number}-030405-abcd"))
+        run = runs.store_run(tmp_path / "results", a_run(records, id=f"2026010{number}-030405-abcd"))
         for record in records:
             keep(run, a_profiled(case=record.case))
     assert "There are: uneven" in accelbench("profile", "-c", "gemm", cwd=tmp_path, code=2).stderr

@@ -43,7 +43,7 @@ def test_every_run_can_be_planned(command: list[str], tmp_path: Path) -> None:
 def test_stored_run_answers_each_command(command: list[str], tmp_path: Path) -> None:
     cases = [a_case(params={"batch": batch}) for batch in (1, 2, 4)]
     records = [record for case in cases for record in some_rounds(0.001, 0.00102, 0.00098, case=case)]
-    runs.keep(tmp_path / "results", a_run(records))
+    runs.store_run(tmp_path / "results", a_run(records))
     accelbench(*command, cwd=tmp_path)
 
 

@@ -145,7 +145,7 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
 @pytest.mark.real
 def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: Path) -> None:
     older = interrupted(ended, tmp_path)
-    runs.keep(tmp_path / "results", a_run(id=naming.new_id()))
+    runs.store_run(tmp_path / "results", a_run(id=naming.new_id()))
     accelbench("run", "--resume", cwd=tmp_path, **only("honest"))
     assert runs.progress(older) is runs.Progress.ENDED
     said = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
@@ -308,7 +308,7 @@ def test_only_what_is_no_record_is_cut_off(tail: bytes) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:
-        folder = runs.keep(Path(name), a_run(some_rounds(1.0, 1.1), id="torn"))
+        folder = runs.store_run(Path(name), a_run(some_rounds(1.0, 1.1), id="torn"))
         path = folder / "records.jsonl"
         whole = path.read_bytes()
         for text, left in [(whole + tail, whole), (whole[:-1], whole[:-1])]:

@@ -14,7 +14,7 @@ from tests.program import accelbench
 
 def stored(root: Path, count: int) -> list[str]:
     for number in range(count):
-        runs.keep(root / "results", a_run(some_rounds(1e-3), id=f"run{number}"))
+        runs.store_run(root / "results", a_run(some_rounds(1e-3), id=f"run{number}"))
     return selectors.run_ids(root / "results")
 
 
@@ -29,7 +29,7 @@ def test_the_runs_named_are_removed_and_the_others_stay(tmp_path: Path) -> None:
 
 def test_where_one_name_is_wrong_nothing_is_removed(tmp_path: Path) -> None:
     stored(tmp_path, 2)
-    elsewhere = runs.keep(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
+    elsewhere = runs.store_run(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
     accelbench("runs", "rm", "run0", "nothing", cwd=tmp_path, code=5)
     accelbench("runs", "rm", "run0", str(elsewhere), cwd=tmp_path, code=5)
     assert selectors.run_ids(tmp_path / "results") == ["run0", "run1"]
@@ -65,7 +65,7 @@ def test_a_run_that_is_being_measured_stays(tmp_path: Path) -> None:
 
 
 def test_a_link_in_place_of_a_run_is_removed_and_not_followed(tmp_path: Path) -> None:
-    victim = runs.keep(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
+    victim = runs.store_run(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
     stored(tmp_path, 1)
     (tmp_path / "results/runs/linked").symlink_to(victim)
     accelbench("runs", "rm", "linked", cwd=tmp_path)
@@ -83,7 +83,7 @@ def test_runs_are_listed_by_tag_suite_date_and_number(tmp_path: Path) -> None:
         case = a_case(suite=suite)
         tags = {"branch": branch, "n": str(number)}
         began = f"2026-01-0{number + 1}T00:00:00+00:00"
-        runs.keep(
+        runs.store_run(
             results, a_run([a_record(case=case)], id=f"run{number}", plan=(case,), started=began, tags=tags)
         )
     (results / "runs/run1/records.jsonl").unlink()  # what is listed is the head's
@@ -102,7 +102,7 @@ def test_runs_are_listed_by_tag_suite_date_and_number(tmp_path: Path) -> None:
 
 def test_what_a_list_shows_of_a_run_is_what_its_head_says(tmp_path: Path) -> None:
     cases = (a_case(suite="conv"), a_case(suite="gemm", mode="compile"), a_case(suite="gemm"))
-    folder = runs.keep(tmp_path, a_run([], plan=cases, tags={"branch": "main"}))
+    folder = runs.store_run(tmp_path, a_run([], plan=cases, tags={"branch": "main"}))
     listed, head = runs.read_listed(folder), runs.read_head(folder)
     for name in ("id", "started", "command", "tags"):
         assert getattr(listed, name) == getattr(head, name)
@@ -125,7 +125,7 @@ def test_what_a_list_shows_of_a_run_is_what_its_head_says(tmp_path: Path) -> Non
 def test_a_head_that_cannot_be_read_is_not_listed_as_if_it_could(
     tmp_path: Path, old: bytes, new: bytes, resealed: bool
 ) -> None:
-    folder = runs.keep(tmp_path, a_run())
+    folder = runs.store_run(tmp_path, a_run())
     head = folder / runs.HEAD
     text = head.read_bytes()
     assert old in text

@@ -13,7 +13,7 @@ from scipy import stats as oracle
 
 from benchbench.judging.sessions import ENOUGH, hours_of, session_deviation
 from benchbench.stats import deviation, holm, mean, paired
-from benchbench.store.naming import begun
+from benchbench.store.naming import start_time
 from tests.factories import a_run_info
 
 logs = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
@@ -141,7 +141,7 @@ def test_a_time_without_a_zone_is_in_utc_wherever_it_is_read(
     try:
         assert hours_of(["2026-01-02T03:04:05", "2026-01-02T03:04:06+00:00"]) == [0, 0]
         stamp = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
-        assert begun(a_run_info(id="mine", started="2026-01-02T03:04:05")) == stamp
+        assert start_time(a_run_info(id="mine", started="2026-01-02T03:04:05")) == stamp
     finally:
         monkeypatch.undo()
         time.tzset()

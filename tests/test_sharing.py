@@ -57,7 +57,7 @@ def a_telling_run(root: Path) -> Path:
         partner=Partner(label="rev:canary", run="canary", cases={}),
         resumed=(Resumption(started="2026-01-02T03:04:05Z", command=("canary",)),),
     )
-    folder = runs.keep(root, run)
+    folder = runs.store_run(root, run)
     (folder / "artifacts").mkdir()
     (folder / "artifacts/canary.gz").write_text("canary")
     return folder
@@ -140,7 +140,7 @@ def test_what_others_wrote_is_left_out_of_every_message(tmp_path: Path, name: st
         left_out=(a_left_out(reason=text),),
         probes=(replace(a_probe(), reason=text, missing=(("cuda", text),)),),
     )
-    said = messages_of(api.share_run(runs.keep(tmp_path / "results", run), tmp_path / "shared").folder)
+    said = messages_of(api.share_run(runs.store_run(tmp_path / "results", run), tmp_path / "shared").folder)
     assert said[0].startswith("RuntimeError: ")
     assert [each for each in said if re.search(left, each)] == []
 
@@ -158,7 +158,7 @@ OWN = (
 @pytest.mark.parametrize("text", OWN)
 def test_what_accelbench_says_itself_stays_as_it_is(tmp_path: Path, text: str) -> None:
     run = a_run([a_record(a_failure(message=text))])
-    assert messages_of(api.share_run(runs.keep(tmp_path / "a", run), tmp_path / "b").folder)[0] == text
+    assert messages_of(api.share_run(runs.store_run(tmp_path / "a", run), tmp_path / "b").folder)[0] == text
 
 
 def test_names_of_the_machine_that_measured_are_found_on_any_other(
@@ -171,7 +171,7 @@ def test_names_of_the_machine_that_measured_are_found_on_any_other(
     monkeypatch.undo()
     told = "MEMORY-node of Sample: the sample of a memory-node"
     run = a_run([a_record(a_failure(message=told))], name_hashes=hashes)
-    folder = api.share_run(runs.keep(tmp_path / "a", run), tmp_path / "b").folder
+    folder = api.share_run(runs.store_run(tmp_path / "a", run), tmp_path / "b").folder
     assert messages_of(folder)[0] == "[name 1] of [name 2]: the [name 3] of a [name 4]"
     assert runs.read_head(folder).name_hashes == ()
 
@@ -211,7 +211,7 @@ def test_what_was_kept_and_dropped_is_told(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_stays_one(tmp_path: Path) -> None:
-    folder = runs.keep(tmp_path, a_run(some_rounds(1.0), id="cut"))
+    folder = runs.store_run(tmp_path, a_run(some_rounds(1.0), id="cut"))
     (folder / "end.json").unlink()
     assert not runs.read_run(api.share_run(folder, tmp_path / "out").folder).ended
 
@@ -220,14 +220,14 @@ def test_a_user_whose_name_is_a_backends_changes_no_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "torch")
-    folder = runs.keep(tmp_path, a_run(some_rounds(1.0), id="mine"))
+    folder = runs.store_run(tmp_path, a_run(some_rounds(1.0), id="mine"))
     assert (
         runs.read_run(api.share_run(folder, tmp_path / "out").folder).records == runs.read_run(folder).records
     )
 
 
 def test_only_one_way_of_exporting_is_asked_for(tmp_path: Path) -> None:
-    runs.keep(tmp_path / "results", a_run(id="mine"))
+    runs.store_run(tmp_path / "results", a_run(id="mine"))
     for options in ([], ["--share", "--to", "csv", "-o", "x"], ["--share"]):
         accelbench("export", "mine", *options, cwd=tmp_path, code=2)
     with pytest.raises(CannotWrite):

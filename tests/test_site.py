@@ -109,7 +109,7 @@ def test_what_pages_share_is_written_first_and_the_index_last() -> None:
 
 
 def test_a_site_follows_no_link_in_its_folder(tmp_path: Path) -> None:
-    runs.keep(tmp_path / "results", a_series(1)[0])
+    runs.store_run(tmp_path / "results", a_series(1)[0])
     victim, public = tmp_path / "victim", tmp_path / "public"
     victim.mkdir()
     public.mkdir()
@@ -127,7 +127,7 @@ def test_a_site_follows_no_link_in_its_folder(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_the_command_writes_the_pages_of_a_results_folder(tmp_path: Path) -> None:
     for run in a_series(3):
-        runs.keep(tmp_path / "results", run)
+        runs.store_run(tmp_path / "results", run)
     done = accelbench("site", "-o", "public", cwd=tmp_path)
     assert "index.html" in done.stderr
     assert {path.name for path in (tmp_path / "public").iterdir()} == {

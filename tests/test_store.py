@@ -171,7 +171,7 @@ def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
 
 def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> None:
     run = a_run(some_rounds(1e-3))
-    folder = runs.keep(tmp_path, run)
+    folder = runs.store_run(tmp_path, run)
     assert runs.read_run(folder) == run
     later = [replace(record, round=1) for record in some_rounds(2e-3)]
     more = a_run(later, policy=replace(run.info.policy, rounds=2))
@@ -183,7 +183,7 @@ def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> Non
     assert runs.read_run(folder).records == (*run.records, *more.records)
     assert runs.read_run(folder).damaged == ()
     with pytest.raises(CannotWrite):
-        runs.keep(tmp_path, run)
+        runs.store_run(tmp_path, run)
 
 
 def test_an_existing_run_is_never_written_over(tmp_path: Path) -> None:
@@ -686,7 +686,7 @@ def test_a_copied_run_counts_once(copied: tuple[Path, str, str]) -> None:
 def test_a_copy_is_found_by_its_folder_so_that_it_can_be_removed(copied: tuple[Path, str, str]) -> None:
     root, old, new = copied
     for name in selectors.stored_runs(root).copies:
-        selectors.remove_run(root, selectors.find_stored(root, name))
+        selectors.remove_run(root, selectors.find_run_id(root, name))
     assert selectors.folder_names(root) == [old, new]
 
 
@@ -990,8 +990,8 @@ def test_a_clock_that_was_set_back_does_not_make_an_older_run_the_latest(tmp_pat
 
 
 def test_a_run_has_its_place_by_its_id_or_else_by_when_it_was_started() -> None:
-    assert naming.begun(a_run_info(id=naming.IdSource()(now=1.5e9))) == 1.5e9
-    assert naming.begun(a_run_info(id="main", started="2026-01-02T00:00:00+00:00")) == 1767312000.0
+    assert naming.start_time(a_run_info(id=naming.IdSource()(now=1.5e9))) == 1.5e9
+    assert naming.start_time(a_run_info(id="main", started="2026-01-02T00:00:00+00:00")) == 1767312000.0
 
 
 def test_a_run_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path: Path) -> None:
@@ -1009,7 +1009,7 @@ def test_a_damaged_line_is_told_to_programs_as_to_people(tmp_path: Path) -> None
     for name in ("A", "B"):
         cases = [a_case(params={"m": size}) for size in (1, 2)]
         records = [record for case in cases for record in some_rounds(0.001, 0.0011, 0.0012, case=case)]
-        folder = runs.keep(tmp_path / "results", a_run(records, id=name))
+        folder = runs.store_run(tmp_path / "results", a_run(records, id=name))
     path = folder / "records.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"round":0', b'"round":7', 1))
     run = runs.read_run(folder)

@@ -139,9 +139,9 @@ def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(
     policy = POLICIES[loaded.policy]
     cases = plan(select([loaded], Selection()), Selection(), probes).cases
     records = [a_record(case=case, stages_s={"wall": 600.0}, framework_version="1") for case in cases]
-    runs.keep(tmp_path, a_run(records, machine=machine(), probes=probes, policy=POLICIES["rigorous"]))
+    runs.store_run(tmp_path, a_run(records, machine=machine(), probes=probes, policy=POLICIES["rigorous"]))
     assert conv(tmp_path) == before  # those were measured longer
-    runs.keep(
+    runs.store_run(
         tmp_path, a_run(records, machine=machine(), probes=probes, policy=policy, id="20260102-030406-abcd")
     )
     after = conv(tmp_path)

@@ -66,7 +66,7 @@ def all_kinds() -> list[Run]:
 
 def kept(root: Path, stored: Sequence[Run]) -> Path:
     for run in stored:
-        runs.keep(root, run)
+        runs.store_run(root, run)
     return root
 
 

@@ -139,7 +139,7 @@ def test_a_session_of_tests_at_another_commit_leaves_the_run_none(
 
 
 def test_runs_of_before_there_were_tags_can_be_read(tmp_path: Path) -> None:
-    folder = runs.keep(tmp_path, a_run())
+    folder = runs.store_run(tmp_path, a_run())
     head = json.loads((folder / "run.json").read_text())
     del head["checksums"], head["crc32"]  # as it was written before there were any
     del head["tags"]

@@ -491,7 +491,7 @@ def test_without_runs_there_is_no_history(tmp_path: Path) -> None:
 
 def test_the_program_goes_by_a_tag(tmp_path: Path) -> None:
     for run in commits(*"aabcdmno"):
-        store.keep(tmp_path / "results", run)
+        store.store_run(tmp_path / "results", run)
     shown = accelbench("history", "--by", "commit", cwd=tmp_path).stdout
     assert "7 values of commit in 8 runs" in shown
     assert "between d and m" in shown
@@ -622,7 +622,7 @@ def test_a_plot_spanning_decades_has_a_logarithmic_axis() -> None:
 @pytest.mark.real
 def test_the_program_plots_by_the_ending_or_the_format(tmp_path: Path) -> None:
     for run in many(21):
-        store.keep(tmp_path / "results", run)
+        store.store_run(tmp_path / "results", run)
     done = accelbench("history", "-o", "found.png", cwd=tmp_path)
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
     assert "the 20 of 21 cases that changed most" in done.stderr

@@ -272,7 +272,7 @@ def cloned(tmp_path: Path) -> Path:
     (root / "accelbench.toml").write_text(code + usual)
     records = some_rounds(0.001, 0.0011, 0.0012, case=a_case(suite="mine", workload="own", backend="fake"))
     for name in ("A", "B"):
-        runs.keep(root / "results", a_run(records, id=name))
+        runs.store_run(root / "results", a_run(records, id=name))
     return root
 
 

@@ -141,7 +141,7 @@ def test_a_head_with_everything_in_it_is_valid(tmp_path: Path) -> None:
         "tags": {"branch": "main"},
     }
     records = [a_record(a_failure(), case=case), a_record(a_failure(), case=case, round=1, part=1)]
-    assert faults(runs.keep(tmp_path, a_run(records, id="full", **info))) == []
+    assert faults(runs.store_run(tmp_path, a_run(records, id="full", **info))) == []
 
 
 @pytest.mark.parametrize("name", suite_names())
@@ -300,7 +300,7 @@ def test_what_is_no_stored_file_is_told(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_stored_twice_is_a_fault_of_the_copy(tmp_path: Path) -> None:
-    folder = runs.keep(tmp_path, a_run())
+    folder = runs.store_run(tmp_path, a_run())
     twice = shutil.copytree(folder, folder.with_name("copy"))
     elsewhere = shutil.copytree(tmp_path / "runs", tmp_path / "backup/runs")
     shutil.rmtree(elsewhere / "copy")
@@ -317,7 +317,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 def test_names_lead_to_what_they_name(tmp_path: Path) -> None:
     run = a_run(some_rounds(1.0), id="mine")
-    runs.keep(tmp_path, run)
+    runs.store_run(tmp_path, run)
     assert api.validate("mine", results=tmp_path).files == 3
     api.baseline_set("main", "mine", accept=True, results=tmp_path)
     assert baselines.baseline_names(tmp_path) == ["main"]

@@ -22,7 +22,7 @@ from benchbench.model.case import Cache, Case, last_names, present_id
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run
 from benchbench.stats import Difference, deviation, mean, t_quantile
-from benchbench.store.naming import begun
+from benchbench.store.naming import start_time
 from benchbench.summaries.summary import RunSummary, summaries
 
 TAG = "machine"  # names the machine of a run, where nothing else is asked for
@@ -186,7 +186,7 @@ def _measured(run: RunSummary, by: str) -> _Measured:
             )
         )
     workloads = frozenset(case.workload for case in run.planned)
-    return _Measured(begun(run), run.id, workloads, tuple(sessions), tuple(left_out))
+    return _Measured(start_time(run), run.id, workloads, tuple(sessions), tuple(left_out))
 
 
 def _fault(unranked: str, processes: CaseDigest) -> str:

@@ -41,7 +41,7 @@ def export(
     Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --share -o for-all
     """
     from benchbench import api
-    from benchbench.store.selectors import own_folder
+    from benchbench.store.selectors import folder_in_results
 
     if share == bool(to):
         raise UsageError("Give either --to FORMAT or --share.", "accelbench export --help")
@@ -49,7 +49,7 @@ def export(
         _share(run, output, results)
         return
     folder = api.folder(run, results)
-    print_document(api.report(folder), to, output, own_folder(results, folder))
+    print_document(api.report(folder), to, output, folder_in_results(results, folder))
 
 
 def _share(run: str, output: Path | None, results: Path) -> None:
@@ -81,7 +81,7 @@ def import_(
 
     selectors.follow_stored(results)
     run = import_files(files, parse_tags(tag or []))
-    runs.keep(results, run)
+    runs.store_run(results, run)
     cases, rounds = len(run.info.plan), run.info.policy.rounds
     tell(f"{count_of(cases, 'case')}, {count_of(rounds, 'round')}: run {run.info.id}")
     tell(f"next: accelbench report {run.info.id}{selectors.results_option(results)}")

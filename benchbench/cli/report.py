@@ -78,7 +78,7 @@ def report(
     from benchbench import api
     from benchbench.documents.document import select_plots
     from benchbench.plan.config import known_prices
-    from benchbench.store.selectors import own_folder
+    from benchbench.store.selectors import folder_in_results
 
     if commands and (format or output or by):
         raise UsageError("Commands have a line for each row.", "Leave --format, -o and --by out.")
@@ -90,7 +90,7 @@ def report(
         _print_commands(whole)
         return
     shown = replace(whole, plots=select_plots(whole.plots, split_names(plot)))
-    own = own_folder(results, folder)
+    own = folder_in_results(results, folder)
     print_document(shown, chosen, output, own)
     if chosen == TERMINAL and not output and plot:
         _keep_plots(shown, own)

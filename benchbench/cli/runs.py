@@ -29,7 +29,7 @@ def remove(
     """
     from benchbench.store import selectors
 
-    chosen = [selectors.find_stored(results, name) for name in names]
+    chosen = [selectors.find_run_id(results, name) for name in names]
     for name in dict.fromkeys(chosen):
         selectors.remove_run(results, name)
         tell(f"removed {name}")

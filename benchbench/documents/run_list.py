@@ -55,7 +55,7 @@ def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
         if run.progress is store.Progress.INTERRUPTED:
             interrupted.append(results / store.RUNS / name)
     lines = _to_type(reversed(interrupted), selectors.results_option(results))
-    lines += selectors.copies_told(results, stored)
+    lines += selectors.copy_warnings(results, stored)
     rows.reverse()
     return Document(name="runs", title="Runs", tables=(table(map(_shown, rows), notes=lines),), data=rows)
 

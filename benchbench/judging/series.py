@@ -21,7 +21,7 @@ from benchbench.model.run import Run
 from benchbench.model.status import Status
 from benchbench.reading import unix_time
 from benchbench.stats import median
-from benchbench.store.naming import begun, bisect_of
+from benchbench.store.naming import bisect_of, start_time
 from benchbench.summaries.summary import CaseSummary, Facts, Planned, RunSummary, Setup, summaries
 
 
@@ -162,7 +162,9 @@ def _seen(run: RunSummary, metric: Metric, by: str | None) -> _Seen:
             cases.append((name, _Measured(point, run.setup, case.facts)))
         elif missing := _missing_point(run, case, metric, tag):
             cases.append((name, missing))
-    return _Seen(begun(run), run.id, run.tags, frozenset(each.workload for each in run.planned), tuple(cases))
+    return _Seen(
+        start_time(run), run.id, run.tags, frozenset(each.workload for each in run.planned), tuple(cases)
+    )
 
 
 def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) -> Point | None:

@@ -48,7 +48,7 @@ def resume_run(
     Raises UsageError where it has ended, or where machine, versions or settings are others than they were;
     UnreadableInput, CannotWrite.
     """
-    name = selectors.find_stored(results, selector) if selector else _newest_interrupted(results)
+    name = selectors.find_run_id(results, selector) if selector else _newest_interrupted(results)
     folder = results / runs.RUNS / name
     with RunWriter(folder) as writer:
         writer.drop_torn()

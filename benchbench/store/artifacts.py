@@ -1,4 +1,4 @@
-"""Files that a run keeps beside its records: a table for each profiled case, and the traces behind it."""
+"""Files in a run's folder besides its records: a profile table for each profiled case, and its traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchbench.model.status import Status
 ARTIFACTS, TABLE = "artifacts", ".profile.json"
 LIMIT = 16 * 2**20  # bytes; a table of 1000 operators is 300 KiB
 UNSAFE = re.compile(r"[^0-9A-Za-z.,=_-]+")
-LONGEST = 120  # characters of a case's name in a file's name
+MAX_STEM_LENGTH = 120  # characters of a case's name in a file's name
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,58 +34,62 @@ class _File(Profiled):
     outcome: Any
 
 
-def profile_files(found: Profiled, traces: Mapping[str, bytes]) -> tuple[Profiled, dict[str, bytes]]:
-    """What is stored of a profile, as file name → content: its table, and `traces` beside it, compressed.
+def profile_files(profiled: Profiled, traces: Mapping[str, bytes]) -> tuple[Profiled, dict[str, bytes]]:
+    """Return the profile as it is stored, and its files as name → content: table and compressed traces.
 
-    And the profile as it is stored: one that could not be read again is a failure.
+    A profile that could not be read again is stored as a failure.
     """
-    stem = _stem(found.case.id)
+    stem = _stem(profiled.case.id)
     names = {name: f"{stem}.{name.removesuffix('.gz')}.gz" for name in sorted(traces)}
-    if isinstance(found.outcome, Profile):
-        outcome = dataclasses.replace(found.outcome, traces=tuple(names.values()))
-        found = dataclasses.replace(found, outcome=outcome)
+    if isinstance(profiled.outcome, Profile):
+        outcome = dataclasses.replace(profiled.outcome, traces=tuple(names.values()))
+        profiled = dataclasses.replace(profiled, outcome=outcome)
     packed = {
         names[name]: (content if name.endswith(".gz") else gzip.compress(content, mtime=0))
         for name, content in traces.items()
     }
     try:
-        table = _json(found)
+        table = _json(profiled)
         _decoded(table)
     except (UnreadableInput, ValueError) as error:
         reason = f"the profile could not be read again, so it is not stored: {error}"
-        found = dataclasses.replace(found, outcome=Failure(status=Status.FAILED, message=reason))
-        table = _json(found)
-    return found, {f"{stem}{TABLE}": table, **packed}
+        profiled = dataclasses.replace(profiled, outcome=Failure(status=Status.FAILED, message=reason))
+        table = _json(profiled)
+    return profiled, {f"{stem}{TABLE}": table, **packed}
 
 
-def _json(found: Profiled) -> bytes:
+def _json(profiled: Profiled) -> bytes:
     """Raises ValueError for NaN and infinity."""
-    text = json.dumps(dataclasses.asdict(found), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(
+        dataclasses.asdict(profiled), allow_nan=False, ensure_ascii=False, separators=(",", ":")
+    )
     return f"{text}\n".encode(errors="replace")
 
 
 def _stem(case: str) -> str:
-    """A file's name that tells the case; the checksum tells cases apart that look alike."""
-    return f"{UNSAFE.sub('-', case)[:LONGEST].lstrip('.-')}-{crc32(case.encode(errors='replace')):08x}"
+    """File name for a case. The checksum separates cases whose names look alike."""
+    return (
+        f"{UNSAFE.sub('-', case)[:MAX_STEM_LENGTH].lstrip('.-')}-{crc32(case.encode(errors='replace')):08x}"
+    )
 
 
 def read_profiles(run: Path) -> tuple[list[Profiled], list[str]]:
-    """The profiles in a run's folder, sorted by case, and why each unreadable file cannot be read."""
-    found, damaged = [], []
+    """Return the profiles in a run's folder, sorted by case, and a line for each unreadable file."""
+    profiles, damaged = [], []
     for path in sorted((run / ARTIFACTS).glob(f"*{TABLE}")):
         try:
-            found.append(_read(path))
+            profiles.append(_read(path))
         except (OSError, UnreadableInput) as error:
             damaged.append(f"{path.name}: {error}")
-    return sorted(found, key=lambda each: each.case.id), damaged
+    return sorted(profiles, key=lambda profiled: profiled.case.id), damaged
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileFacts:
-    """What rows tell of profiles, by case id: why there is none where there was to be one, and shares.
+    """Profile summaries by case id.
 
-    `communication`: of a step, in which something passed between devices; `idle`: of a pipeline's, in which
-    a stage computed nothing.
+    `unprofiled`: why a case's profile failed. `communication`: share of a step spent passing data between
+    devices. `idle`: share of a pipeline step in which a stage computed nothing.
     """
 
     unprofiled: dict[str, str]
@@ -94,16 +98,15 @@ class ProfileFacts:
 
 
 def profile_facts(run: Path) -> ProfileFacts:
-    """What the profiles in a run's folder say."""
     facts = ProfileFacts({}, {}, {})
-    for each in read_profiles(run)[0]:
-        name, outcome = each.case.id, each.outcome
+    for profiled in read_profiles(run)[0]:
+        name, outcome = profiled.case.id, profiled.outcome
         if isinstance(outcome, Failure):
             facts.unprofiled[name] = outcome.message
             continue
         if outcome.communication_share is not None:
             facts.communication[name] = outcome.communication_share
-        if each.case.placement.strategy is Strategy.PIPELINE and outcome.idle_share is not None:
+        if profiled.case.placement.strategy is Strategy.PIPELINE and outcome.idle_share is not None:
             facts.idle[name] = outcome.idle_share
     return facts
 
@@ -113,27 +116,28 @@ def profile_outcome(raw: object) -> Profile | Failure:
     try:
         if isinstance(raw, dict) and raw.get("status") != Status.OK:
             return msgspec.convert(raw, Failure)
-        found = msgspec.convert(raw, Profile)
+        profile = msgspec.convert(raw, Profile)
     except (msgspec.ValidationError, RecursionError) as error:
         raise UnreadableInput(f"profile: {str(error)[:200]}") from error
-    walls = (found.wall_s, *(rank.wall_s for rank in found.ranks))
-    if found.steps < 1 or not all(walls) or len(found.memory_at_s) != len(found.memory_bytes):
+    walls = (profile.wall_s, *(rank.wall_s for rank in profile.ranks))
+    if profile.steps < 1 or not all(walls) or len(profile.memory_at_s) != len(profile.memory_bytes):
         raise UnreadableInput("profile: no steps, no time, or columns that differ in length")
-    if not all(map(_is_quantity, _numbers(dataclasses.asdict(found)))):
+    if not all(map(_is_quantity, _numbers(dataclasses.asdict(profile)))):
         raise UnreadableInput("profile: a number is negative or not finite")
-    return found
+    return profile
 
 
 def _numbers(value: object) -> list[float]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [number for each in value for number in _numbers(each)]
+        return [number for item in value for number in _numbers(item)]
     return [value] if isinstance(value, int | float) else []
 
 
 def _is_quantity(number: float) -> bool:
-    return 0 <= number < math.inf  # NaN fails this too
+    """False for NaN, too."""
+    return 0 <= number < math.inf
 
 
 def _read(path: Path) -> Profiled:
@@ -146,10 +150,10 @@ def _decoded(text: bytes) -> Profiled:
     if len(text) > LIMIT:
         raise UnreadableInput(f"larger than {LIMIT} bytes")
     try:
-        found = msgspec.json.decode(text, type=_File)
+        file = msgspec.json.decode(text, type=_File)
     except (ValueError, RecursionError) as error:
         raise UnreadableInput(str(error)[:200]) from error
-    if found.schema > SCHEMA:
+    if file.schema > SCHEMA:
         raise UnreadableInput("written by a newer accelbench")
-    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Profiled)}
-    return Profiled(**(fields | {"outcome": profile_outcome(found.outcome)}))
+    fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(Profiled)}
+    return Profiled(**(fields | {"outcome": profile_outcome(file.outcome)}))

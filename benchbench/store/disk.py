@@ -1,6 +1,6 @@
-"""Files written whole and durably, or an error that says what to do; who may add to a run.
+"""Durable, atomic writes with helpful errors, and locks on runs.
 
-A lock on a run's folder ends with the process that holds it.
+A lock on a run's folder ends with the process that took it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from benchbench.errors import CannotWrite, UnreadableInput
 HINT = "Free space there or make it writable, or choose another folder."
 OPEN = "Allow more open files: ulimit -n 4096"
 NO_FOLDER = "it is a link or no folder; links below an output folder are not followed"
-TRIES, PAUSE_S = 5, 0.05  # `is_locked` of another process holds the lock for a moment
+TRIES, PAUSE_S = 5, 0.05  # another process that calls `is_locked` has the lock for a moment
 
 
 def free_bytes(root: Path) -> int:
-    """The bytes free where a folder is, or will be. Raises CannotWrite where nothing can be written."""
+    """Free disk space of an existing or future folder. Raises CannotWrite if it is not writable."""
     with writing(root):
-        there = next((each for each in (root, *paths.absolute(root).parents) if os.path.exists(each)), root)
+        existing = next(
+            (folder for folder in (root, *paths.absolute(root).parents) if os.path.exists(folder)), root
+        )
         try:
-            with tempfile.TemporaryFile(dir=there):
-                return shutil.disk_usage(there).free
-        except OSError as error:  # of the folder, not of the temporary file
-            raise OSError(error.errno, error.strerror or str(error), str(there)) from error
+            with tempfile.TemporaryFile(dir=existing):
+                return shutil.disk_usage(existing).free
+        except OSError as error:  # name the folder in the error, not the temporary file
+            raise OSError(error.errno, error.strerror or str(error), str(existing)) from error
 
 
 def save(path: Path, content: bytes) -> None:
-    """A file made from a run, its folder made if need be; never half of it. Raises CannotWrite."""
+    """Write a file atomically, creating its folder if needed. Raises CannotWrite."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        target = paths.resolved(path)  # else a link would be replaced, not what it points to
+        target = paths.resolved(path)  # write through a link instead of replacing it
         if os.path.isfile(target) or not os.path.exists(target):
             replace(target, content)
         else:  # /dev/stdout, a pipe
@@ -48,10 +50,10 @@ def save(path: Path, content: bytes) -> None:
 
 
 def save_below(root: Path, path: Path, content: bytes) -> None:
-    """Write a file below an output folder, such as that of results, and make its folders. Raises CannotWrite.
+    """Write a file below an output folder and create its folders. Raises CannotWrite.
 
-    No link below `root` is followed, since what is there may come from anybody: one in place of the file is
-    replaced, one in place of a folder is an error. `root` itself may be a link, to a larger disk say.
+    No link below `root` is followed, since its content may come from anybody: a link in place of the file is
+    replaced, one in place of a folder is an error. `root` itself may be a link, for example to a larger disk.
     """
     with writing(path):
         root.mkdir(parents=True, exist_ok=True)
@@ -66,7 +68,7 @@ def save_below(root: Path, path: Path, content: bytes) -> None:
 
 
 def _opened(parent: int, path: Path) -> int:
-    """The folder `path`, which is in the open folder `parent`; made if it is not there."""
+    """Open the folder `path` below the open folder `parent`, creating it if needed."""
     try:
         with suppress(FileExistsError):
             os.mkdir(path.name, dir_fd=parent)
@@ -93,7 +95,7 @@ def _replace_in(folder: int, name: str, content: bytes) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Afterwards `path` holds `content`, or what it held before."""
+    """Write a file atomically: on an error, its old content stays."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -101,7 +103,7 @@ def replace(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:  # of the file that was asked for, not of the temporary one
+    except OSError as error:  # name the target in the error, not the temporary file
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -109,7 +111,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Names in a folder survive a power cut only once the folder itself is on disk."""
+    """Flush a folder: new names in it survive a power cut only then."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -119,18 +121,18 @@ def sync(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path, detail: str = "") -> Iterator[None]:
-    """CannotWrite for an OSError; `detail` is added to what it says."""
+    """CannotWrite for an OSError; `detail` is appended to the message."""
     try:
         yield
     except OSError as error:
-        where = error.filename or path
+        place = error.filename or path
         hint = OPEN if error.errno in (EMFILE, ENFILE) else HINT
-        raise CannotWrite(f"{where}: {error.strerror or error}{detail}", hint) from error
+        raise CannotWrite(f"{place}: {error.strerror or error}{detail}", hint) from error
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """UnreadableInput for an OSError."""
+    """Turn an OSError into UnreadableInput."""
     try:
         yield
     except OSError as error:
@@ -138,10 +140,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def lock(path: Path) -> int:
-    """A descriptor that keeps other processes from adding to a run or fleet, until it is closed.
+    """Lock a run or fleet against additions by other processes; returns a descriptor to close.
 
-    A fleet has its lock on its file, since it would need a descriptor for each of its runs. Where the file
-    system has no locks it keeps nobody away. Raises CannotWrite.
+    A fleet is locked by its file, since locking each of its runs would take a descriptor for each. On a file
+    system without locks this has no effect. Raises CannotWrite.
     """
     with writing(path):
         descriptor = os.open(path, os.O_RDONLY)
@@ -156,25 +158,25 @@ def lock(path: Path) -> int:
 
 @contextmanager
 def reserved(folder: Path) -> Iterator[None]:
-    """Meanwhile no other process adds to the run, nor to one within it. Raises CannotWrite where one does."""
-    with ExitStack() as held:
-        for each in _with_inner(folder):
-            held.callback(os.close, lock(each))
+    """Lock a run, and the runs inside it, against additions by other processes. Raises CannotWrite."""
+    with ExitStack() as locks:
+        for run in _with_inner(folder):
+            locks.callback(os.close, lock(run))
         yield
 
 
 def in_use(folder: Path) -> bool:
-    """Whether another process is adding to the run now, or to one within it."""
+    """True if another process is adding to the run or to one inside it."""
     return any(map(is_locked, _with_inner(folder)))
 
 
 def _with_inner(folder: Path) -> list[Path]:
-    """The run's folder, and those of the second tests that it keeps."""
-    return [each for each in (folder, *paths.listed(folder / "runs")) if os.path.isdir(each)]
+    """Return the run's folder and the folders of second tests inside it."""
+    return [path for path in (folder, *paths.listed(folder / "runs")) if os.path.isdir(path)]
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process is adding to the run or fleet now."""
+    """True if another process is adding to the run or fleet."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
@@ -189,6 +191,6 @@ def _locked(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # no locks here
+    except OSError:  # the file system has no locks
         return True
     return True

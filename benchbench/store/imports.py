@@ -1,4 +1,7 @@
-"""Import of pytest-benchmark, pyperf and Google Benchmark: a case per benchmark, a round per process."""
+"""Import files of pytest-benchmark, pyperf and Google Benchmark.
+
+A benchmark becomes a case, a process a round.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from benchbench.store.naming import COMMIT, DIRTY, HASH, commit_name, new_id
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import precise
 
-MAX_BYTES = 128 * 2**20  # of a file: parsing takes eight times as much memory
+MAX_BYTES = 128 * 2**20  # size of a file; parsing takes eight times as much memory
 MAX_BENCHMARKS, MAX_NAME_LENGTH = 10_000, 2000
-MAX_SAMPLES = 300_000  # of a benchmark: more would not fit into a line of records.jsonl
+MAX_SAMPLES = 300_000  # per benchmark; more would not fit into a line of records.jsonl
 SECONDS_PER_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 HOW_TO = "Make one with pytest --benchmark-json=FILE, pyperf timeit -o FILE … or --benchmark_out=FILE."
 Fields = dict[str, Any]
@@ -34,7 +37,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process of another tool, with the outcome of each benchmark by name."""
+    """One process of another tool, with its outcomes by benchmark name."""
 
     tool: str
     version: str
@@ -45,10 +48,10 @@ class Process:
 
 
 def import_files(paths: Sequence[Path], tags: Mapping[str, str] | None = None) -> Run:
-    """One run of several files of one tool and machine.
+    """Import several files of one tool and machine as one run.
 
-    Tagged with the commit of the files, if they agree, unless `tags` has another. Raises UnreadableInput for
-    a file of another kind or without samples, UsageError for files of several tools or machines.
+    The run is tagged with the commit of the files if they agree and `tags` has none. Raises UnreadableInput
+    for a file of another kind or without samples, UsageError for files of several tools or machines.
     """
     processes: list[Process] = []
     for path in paths:
@@ -56,14 +59,14 @@ def import_files(paths: Sequence[Path], tags: Mapping[str, str] | None = None) -
         first, new = (processes or file_processes)[0], file_processes[0]
         if new.tool != first.tool or not same_hardware(new.machine, first.machine):
             place = "on different machines" if new.tool == first.tool else "by different tools"
-            hint = "Import each, then compare the runs."
+            hint = "Import them separately, then compare the runs."
             raise UsageError(f"{path} and {paths[0]} were made {place}.", hint)
         processes += file_processes
     return _run(processes, [path.name for path in paths], tags or {})
 
 
 def _read_processes(path: Path) -> list[Process]:
-    """The processes of a file, with at least one benchmark. Raises UnreadableInput."""
+    """Read the processes of a file, which has at least one benchmark. Raises UnreadableInput."""
     content = read_file(path, MAX_BYTES, HOW_TO)
     try:
         fields = parse_json(unpacked(content, MAX_BYTES))
@@ -83,7 +86,7 @@ def _read_processes(path: Path) -> list[Process]:
 
 
 def _pytest_benchmark(fields: Fields, _name: str) -> list[Process]:
-    """One process. A benchmark without samples, as `--benchmark-save` writes it, has its median."""
+    """Return the one process of a file. A benchmark stored without samples is represented by its median."""
     info, commit_info = fields["machine_info"], fields.get("commit_info", {})
     cpu = info.get("cpu", {})
     cpu_name = cpu.get("brand_raw") or cpu.get("brand") or info.get("processor")
@@ -105,7 +108,9 @@ def _pytest_benchmark(fields: Fields, _name: str) -> list[Process]:
 
 
 def _pyperf(fields: Fields, name: str) -> list[Process]:
-    """A process per run with values; the others only calibrate. `name`: of a benchmark without one."""
+    """Return a process for each run with values; other runs only calibrate. `name`: default name of a
+    benchmark.
+    """
     processes: list[Process] = []
     for benchmark in fields["benchmarks"]:
         for number, run in enumerate(run for run in benchmark["runs"] if run.get("values")):
@@ -134,7 +139,9 @@ def _pyperf_process(metadata: Fields) -> Process:
 
 
 def _google_benchmark(fields: Fields, _name: str) -> list[Process]:
-    """One process: repetitions are samples, else the median or the mean is the one value."""
+    """Return the one process of a file. Repetitions are samples; otherwise the median or mean is the only
+    sample.
+    """
     context = fields["context"]
     version = str(context.get("library_version", "not known"))
     machine = _machine("", context.get("num_cpus"), "system not known")
@@ -152,16 +159,20 @@ def _google_benchmark(fields: Fields, _name: str) -> list[Process]:
         if not samples and (kind := next((kind for kind in ("median", "mean") if kind in aggregates), None)):
             samples, reduced = [aggregates[kind]], (kind, aggregates[kind].get("repetitions", 1))
         steps = [SECONDS_PER_UNIT[entry.get("time_unit", "ns")] * entry["real_time"] for entry in samples]
-        if steps:  # else complexities, which are no times
+        if steps:  # an entry without times is a complexity
             _add(process, name, steps, 1 if reduced else samples[0]["iterations"], "real_time", reduced)
     return [process]
 
 
-READERS = {"machine_info": _pytest_benchmark, "metadata": _pyperf, "context": _google_benchmark}  # by a key
+READERS = {
+    "machine_info": _pytest_benchmark,
+    "metadata": _pyperf,
+    "context": _google_benchmark,
+}  # by a key of the file
 
 
 def _machine(cpu: Any, threads: Any, system: str, architecture: Any = "", python: Any = "") -> Machine:
-    """A machine without cores and memory, which no file names."""
+    """Describe a machine; the files name neither its cores nor its memory."""
     return Machine(
         cpu=str(cpu or "not known"),
         cores=0,
@@ -181,7 +192,10 @@ def _add(
     timer: object,
     reduced: tuple[str, int] | None = None,
 ) -> None:
-    """Add a benchmark; `reduced`: the kind of its one value, and of how many samples. Raises ValueError."""
+    """Add a benchmark to a process. Raises ValueError.
+
+    `reduced`: the statistic that is the only sample, and the number of samples behind it.
+    """
     if len(name) > MAX_NAME_LENGTH or not 1 <= len(steps_s or ()) <= MAX_SAMPLES:
         count = f"{len(name)} characters and {len(steps_s or ())} samples"
         raise ValueError(

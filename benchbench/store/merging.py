@@ -1,4 +1,4 @@
-"""Runs measured elsewhere, brought into one store: whole, under their own ids, and each once."""
+"""Copy runs measured elsewhere into one results folder, under their ids, without duplicates."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from benchbench.store.selectors import folder_names, has_run
 
 
 class Merged(StrEnum):
-    """What became of a run."""
+    """Outcome of merging a run."""
 
     ADDED = "added"
-    CONTINUED = "continued"  # the store had the beginning of it
+    CONTINUED = "continued"  # the first records were already stored
     PRESENT = "present"
-    DIFFERENT = "different"  # another run, or something that is none, is there under its id, and stays
+    DIFFERENT = "different"  # another run or other files are stored under its id, and stay
     UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedRun:
-    """A run that was found in one of the folders; `machine` is where it was measured.
+    """A run found in one of the folders, and the machine that measured it.
 
-    `name` is its id, whatever its folder is called; of one that cannot be read, its folder's name.
+    `name` is its id, or its folder's name if it cannot be read.
     """
 
     source: Path
@@ -42,11 +42,11 @@ class MergedRun:
 
 
 def merge_runs(folders: Sequence[Path], root: Path) -> Iterator[MergedRun]:
-    """Bring the runs of `folders`, results folders or runs, into `root`, each told as it is done.
+    """Copy the runs of `folders`, results folders or runs, into `root`, and yield each when it is done.
 
-    Each is stored under the id in its head. Nothing that is there is lost: a run of the same id is replaced
-    only by one whose records begin with all of its, and what is no run by nothing. Raises UnreadableInput for
-    a folder without runs, UsageError where `root` is in a run that is to be copied, CannotWrite.
+    A run is stored under the id in its head. Nothing is lost: a stored run is only replaced by one with the
+    same id whose records continue it. Raises UnreadableInput for a folder without runs, UsageError if `root`
+    is inside a run that would be copied, CannotWrite.
     """
     sources = [source for folder in folders for source in _sources(folder)]
     for source in sources:
@@ -58,7 +58,7 @@ def merge_runs(folders: Sequence[Path], root: Path) -> Iterator[MergedRun]:
             continue
         if paths.resolved(root).is_relative_to(paths.resolved(source)):
             message = f"The results folder {root} is in the run that is to be copied into it."
-            raise UsageError(message, "Name the store that is to have the run: --results FOLDER")
+            raise UsageError(message, "Choose another results folder: --results FOLDER")
         outcome = _merge(source, root / runs.RUNS / run.info.id)
         yield MergedRun(source=source, name=run.info.id, outcome=outcome, machine=run.info.machine.cpu)
 
@@ -66,8 +66,8 @@ def merge_runs(folders: Sequence[Path], root: Path) -> Iterator[MergedRun]:
 def _sources(folder: Path) -> list[Path]:
     if has_run(folder):
         return [folder]
-    if found := [folder / runs.RUNS / name for name in folder_names(folder)]:
-        return found
+    if runs_inside := [folder / runs.RUNS / name for name in folder_names(folder)]:
+        return runs_inside
     raise UnreadableInput(f"There are no runs in {folder}.", "Name a results folder, or a run's own.")
 
 
@@ -77,10 +77,14 @@ def _merge(source: Path, target: Path) -> Merged:
         return Merged.ADDED
     if not has_run(target):
         return Merged.DIFFERENT
-    there, here = (_records(each) for each in (target, source))
-    if here == there or there.startswith(here):
+    old_records, new_records = (_records(run) for run in (target, source))
+    if new_records == old_records or old_records.startswith(new_records):
         return Merged.PRESENT
-    if here.startswith(there) and not os.path.exists(target / runs.END) and not os.path.islink(target):
+    if (
+        new_records.startswith(old_records)
+        and not os.path.exists(target / runs.END)
+        and not os.path.islink(target)
+    ):
         with reserved(target):
             _copy(source, target, replacing=True)
         return Merged.CONTINUED
@@ -94,7 +98,7 @@ def _records(folder: Path) -> bytes:
 
 
 def _copy(source: Path, target: Path, *, replacing: bool = False) -> None:
-    """The whole folder or nothing of it; links in it, which lead elsewhere, are left out."""
+    """Copy a whole folder, or nothing on failure. Links in it are skipped."""
     token = secrets.token_hex(8)
     part, old = (target.with_name(f".{target.name}.{token}.{end}") for end in ("part", "old"))
     with disk.writing(target):
@@ -113,7 +117,7 @@ def _copy(source: Path, target: Path, *, replacing: bool = False) -> None:
 
 
 def _replace(part: Path, target: Path, old: Path) -> None:
-    """The beginning of a run goes only once the rest has its name."""
+    """Replace a partial run; its folder is removed only after the new one is in place."""
     target.rename(old)
     try:
         part.rename(target)

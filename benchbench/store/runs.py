@@ -1,16 +1,17 @@
-"""Runs on disk: a folder `<root>/runs/<id>/` with run.json and records.jsonl, one record per line.
+"""Store runs: a folder `<root>/runs/<id>/` with run.json and records.jsonl, one record per line.
 
-end.json is written when a run ends by itself and counts the records: without it the run was interrupted.
+end.json, with the number of records, is written when a run finishes. A run without it was interrupted.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from errno import ELOOP, ENOENT
 from itertools import islice
@@ -34,13 +35,13 @@ from benchbench.store.naming import fleet_of
 T = TypeVar("T")
 
 RUNS, HEAD, RECORDS, END = "runs", "run.json", "records.jsonl", "end.json"
-FLEETS = "fleets"  # the folder of what was asked of fleets, beside that of runs
+FLEETS = "fleets"  # the folder of fleet files, next to that of runs
 NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """What end.json holds."""
+    """Content of end.json."""
 
     records: int
     schema: int = SCHEMA
@@ -49,9 +50,9 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head(RunInfo):
-    """What run.json holds. `checksums`: whether every line has one, and an ended run its end.json."""
+    """Content of run.json. `checksums`: every line has a checksum, and a finished run has an end.json."""
 
-    checksums: bool = False  # as in runs of before there were any
+    checksums: bool = False  # old versions wrote none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +62,20 @@ class _PlannedSuite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ListedHead:
-    """What a list of runs needs of run.json."""
+    """Fields of run.json that a list of runs needs."""
 
     schema: int
     id: str
     started: str
     command: tuple[str, ...]
     plan: tuple[_PlannedSuite, ...]
-    tags: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
     checksums: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedRun:
-    """What a list of runs shows of one: `cases` are counted, `suites` those that they are of."""
+    """A run in a list, with the number of its cases and the suites that they belong to."""
 
     id: str
     started: str
@@ -97,15 +98,15 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimedLine:
-    """What an estimate needs of a record."""
+    """Fields of a record that estimates need."""
 
     case: Case
     outcome: _Outcome
-    stages_s: _Stages = field(default_factory=_Stages)
+    stages_s: _Stages = dataclasses.field(default_factory=_Stages)
 
 
 class RunWriter:
-    """Appends records to the run in a folder, a new one or one that was interrupted, and nobody else does."""
+    """Appends records to a new or interrupted run, which it locks."""
 
     def __init__(
         self,
@@ -113,9 +114,9 @@ class RunWriter:
         write: Callable[[int, bytes], int] | None = None,
         redact: Redaction | None = None,
     ) -> None:
-        """`write`: by default os.write. `redact`: by default what every stored text passes.
+        """Open and lock the run. Raises CannotWrite, also if another process is adding to it.
 
-        Raises CannotWrite, also where another process is adding to the run.
+        `write`: os.write by default. `redact`: by default the redaction of all stored texts.
         """
         self.folder = folder
         self._path = folder / RECORDS
@@ -131,9 +132,9 @@ class RunWriter:
             raise
 
     def append(self, record: Record) -> Record:
-        """Append a record as a whole line, which is on disk when this returns.
+        """Append a record as a whole line, which is on disk on return.
 
-        Returns what was stored: a failure in place of a record that could not be read again. Raises
+        Returns the stored record: a failure replaces a record that could not be read again. Raises
         CannotWrite; earlier records stay valid.
         """
         record, text = codec.storable(record, self._redact)
@@ -141,7 +142,7 @@ class RunWriter:
         with disk.writing(self._path, f" (the record has {len(line)} bytes)"):
             end = os.fstat(self._descriptor).st_size
             if end and os.pread(self._descriptor, 1, end - 1) != b"\n":
-                line = b"\n" + line  # the last record was torn; this one must not be lost with it
+                line = b"\n" + line  # the last record is incomplete; start a new line
             try:
                 self._store(line)
             except OSError:
@@ -151,15 +152,17 @@ class RunWriter:
         return record
 
     def _store(self, line: bytes) -> None:
-        written = self._write(self._descriptor, line)
-        if written != len(line):
-            raise OSError(f"only {written} of {len(line)} bytes could be written")
+        count = self._write(self._descriptor, line)
+        if count != len(line):
+            raise OSError(f"only {count} of {len(line)} bytes could be written")
         os.fsync(self._descriptor)
-        if not os.fstat(self._descriptor).st_nlink:  # else all that follows would be lost in silence
+        if not os.fstat(
+            self._descriptor
+        ).st_nlink:  # writing to a removed file would lose all further records silently
             raise OSError(ENOENT, "the run was removed while it was measured", str(self._path))
 
     def drop_torn(self) -> None:
-        """Cut off a last line that is no whole record: a process that is killed may leave one."""
+        """Remove an incomplete last line, which a killed process may leave."""
         with disk.writing(self._path):
             end = os.fstat(self._descriptor).st_size
             most = min(end, codec.LIMIT)
@@ -168,14 +171,14 @@ class RunWriter:
                 os.ftruncate(self._descriptor, end - len(last))
 
     def end(self) -> None:
-        """Write how many records there are, so that one that is lost later is missed. Raises CannotWrite."""
+        """Write end.json with the number of records, so that losses are noticed later. Raises CannotWrite."""
         count = sum(line != b"\n" for line in read_lines(self._path))
         text = sealed(codec.to_json(End(records=count), indent=1) + b"\n")
         with disk.writing(self._path):
             disk.replace(self._path.with_name(END), text)
 
     def close(self) -> None:
-        """Close the file; every record is on disk already."""
+        """Close the file. Every record is already on disk."""
         os.close(self._descriptor)
         os.close(self._lock)
 
@@ -193,44 +196,44 @@ class RunWriter:
 
 
 def create_run(root: Path, info: RunInfo) -> RunWriter:
-    """Make the folder of a new run and write its head. Raises CannotWrite; then nothing is left behind."""
+    """Create the folder of a new run and write its head. Raises CannotWrite, leaving nothing behind."""
     if not NAME.fullmatch(info.id):
         raise ValueError(f"{info.id!r} cannot be the id of a run")
     return create_in(root / RUNS / info.id, info)
 
 
 def make_parent(folder: Path) -> None:
-    """Make the folder that a run's own is in. Raises OSError where it is a link."""
+    """Create the folder that contains a run's folder. Raises OSError if it is a link."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     if os.path.islink(folder.parent):
         raise OSError(ELOOP, "is a link, and links in results are not followed", str(folder.parent))
 
 
 def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> RunWriter:
-    """A writer of a run whose folder is not there yet."""
+    """Create a run in a folder that does not exist yet."""
     head = _head_text(info, redact)
     with disk.writing(folder):
         make_parent(folder)
         folder.mkdir()
-    with ExitStack() as made:
-        made.callback(shutil.rmtree, folder, ignore_errors=True)
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         writer = RunWriter(folder, redact=redact)
-        made.callback(writer.close)
+        cleanup.callback(writer.close)
         with disk.writing(folder):
             disk.replace(folder / HEAD, head)
             disk.sync(folder.parent)
-        made.pop_all()
+        cleanup.pop_all()
     return writer
 
 
 def _head_text(info: RunInfo, redact: Redaction | None = None) -> bytes:
-    given = {each.name: getattr(info, each.name) for each in fields(info)}
-    text = codec.to_json(_Head(**given, checksums=True), indent=1, redact=redact or own_redaction())
+    values = {field.name: getattr(info, field.name) for field in fields(info)}
+    text = codec.to_json(_Head(**values, checksums=True), indent=1, redact=redact or own_redaction())
     return codec.sealed_document(text + b"\n", _Head, f"the head of the run {info.id}")
 
 
-def keep(root: Path, run: Run) -> Path:
-    """Store a run that is complete already; its folder. Raises CannotWrite."""
+def store_run(root: Path, run: Run) -> Path:
+    """Store a complete run and return its folder. Raises CannotWrite."""
     with create_run(root, run.info) as writer:
         for record in run.records:
             writer.append(record)
@@ -238,7 +241,7 @@ def keep(root: Path, run: Run) -> Path:
 
 
 def rewrite_head(folder: Path, info: RunInfo) -> None:
-    """The head of the run in `folder` becomes `info`. Raises CannotWrite."""
+    """Replace the head of a stored run. Raises CannotWrite."""
     head = _head_text(info)
     with disk.writing(folder):
         disk.replace(folder / HEAD, head)
@@ -252,46 +255,43 @@ def _is_record(line: bytes) -> bool:
 
 
 def read_head(path: Path) -> RunInfo:
-    """The head of the run in the folder `path`. Raises UnreadableInput, as `read` does."""
+    """Read the head of the run in a folder. Raises UnreadableInput."""
     return _head(path)[0]
 
 
 def _head(path: Path) -> tuple[RunInfo, bool]:
-    """The head, and whether the lines of its run have checksums."""
+    """Read the head of a run, and whether its lines have checksums."""
     hint = f"The records in {path / RECORDS} need it: restore it from a copy."
-    stored = codec.document(path / HEAD, _Head, hint)
-    if not NAME.fullmatch(stored.id):  # it names files elsewhere, such as a baseline's
-        raise UnreadableInput(f"{path / HEAD}: {visible(stored.id[:100])!r} is not the id of a run", hint)
-    info = RunInfo(**{each.name: getattr(stored, each.name) for each in fields(RunInfo)})
-    return info, stored.checksums
+    head = codec.document(path / HEAD, _Head, hint)
+    if not NAME.fullmatch(head.id):  # an id becomes part of file names, such as a baseline's
+        raise UnreadableInput(f"{path / HEAD}: {visible(head.id[:100])!r} is not the id of a run", hint)
+    info = RunInfo(**{field.name: getattr(head, field.name) for field in fields(RunInfo)})
+    return info, head.checksums
 
 
 def read_listed(path: Path) -> ListedRun:
-    """What a list shows of the run in the folder `path`, without reading all of its head.
-
-    Raises UnreadableInput.
-    """
+    """Read the entry of a run in a list, without parsing all of its head. Raises UnreadableInput."""
     hint = f"The records in {path / RECORDS} need it: restore it from a copy."
-    stored = codec.part_of_document(path / HEAD, _ListedHead, _Head, hint)
-    if not NAME.fullmatch(stored.id):
-        raise UnreadableInput(f"{path / HEAD}: {visible(stored.id[:100])!r} is not the id of a run", hint)
+    head = codec.part_of_document(path / HEAD, _ListedHead, _Head, hint)
+    if not NAME.fullmatch(head.id):
+        raise UnreadableInput(f"{path / HEAD}: {visible(head.id[:100])!r} is not the id of a run", hint)
     return ListedRun(
-        id=stored.id,
-        started=stored.started,
-        command=stored.command,
-        cases=len(stored.plan),
-        suites=tuple(dict.fromkeys([each.suite for each in stored.plan])),
-        tags=stored.tags,
-        progress=_progress(path, stored.tags, checksums=stored.checksums),
+        id=head.id,
+        started=head.started,
+        command=head.command,
+        cases=len(head.plan),
+        suites=tuple(dict.fromkeys([case.suite for case in head.plan])),
+        tags=head.tags,
+        progress=_progress(path, head.tags, checksums=head.checksums),
     )
 
 
 def read_run(path: Path) -> Run:
-    """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
+    """Read the run in a folder. Unreadable lines are listed in `damaged`; the other records remain usable.
 
-    So is a line that repeats another's case and round, or whose case is not in the plan, and so are records
-    that end.json counts and that are not there. Raises UnreadableInput when run.json is missing, damaged or
-    from a newer version.
+    `damaged` also lists lines that repeat a case and round, lines whose case is not in the plan, and records
+    that end.json counts but that are missing. Raises UnreadableInput if run.json is missing, damaged or from
+    a newer version.
     """
     info, checksums = _head(path)
     planned = {(case.suite, case.id) for case in info.plan}
@@ -313,12 +313,12 @@ def read_run(path: Path) -> Run:
             continue
         if records.setdefault(key, record) is not record:
             damaged.append(f"line {number}: another line has round {record.round + 1} of {record.case.id}")
-    ended, missing = _end(path, lines) if checksums else (True, [])
+    ended, end_faults = _end(path, lines) if checksums else (True, [])
     profiles = profile_facts(path)
     return Run(
         info=info,
         records=tuple(records.values()),
-        damaged=(*damaged, *missing),
+        damaged=(*damaged, *end_faults),
         ended=ended,
         unprofiled=profiles.unprofiled,
         communication=profiles.communication,
@@ -327,32 +327,30 @@ def read_run(path: Path) -> Run:
 
 
 def read_walls(path: Path, lines: int) -> Iterator[tuple[str, float]]:
-    """The case and the wall time in seconds of each measurement among the first `lines` of a run.
+    """Yield the case and wall time in seconds of each measurement in the first `lines` lines of a run.
 
-    For estimates: lines that cannot be read are left out. Raises UnreadableInput where none can be.
+    Lines that cannot be read are skipped. Raises UnreadableInput if the file cannot be read.
     """
     for line in islice(read_lines(path / RECORDS), lines):
         with suppress(UnreadableInput):
-            found = codec.part_of_line(line.removesuffix(b"\n"), _TimedLine, checksums=False)
-            if found.stages_s.wall and found.outcome.status == Status.OK:
-                yield found.case.id, found.stages_s.wall
+            record = codec.part_of_line(line.removesuffix(b"\n"), _TimedLine, checksums=False)
+            if record.stages_s.wall and record.outcome.status == Status.OK:
+                yield record.case.id, record.stages_s.wall
 
 
 def _end(path: Path, lines: int) -> tuple[bool, list[str]]:
-    """Whether the run ended by itself, and what is said of lines that are missing."""
+    """Return whether the run finished, and a line if records are missing."""
     if not os.path.exists(path / END):
         return False, []
     try:
-        count = codec.document(
-            path / END, End, "Without it nothing tells whether records are missing."
-        ).records
+        count = codec.document(path / END, End, "Without it, missing records cannot be noticed.").records
     except UnreadableInput as error:
         return True, [str(error)]
     return True, [f"{count - lines} of {count} records are missing"] if lines < count else []
 
 
 class Progress(StrEnum):
-    """How far a stored run has come."""
+    """State of a stored run."""
 
     ENDED = "ended"
     MEASURING = "being measured"
@@ -360,7 +358,7 @@ class Progress(StrEnum):
 
 
 def progress(path: Path) -> Progress:
-    """How far the run in a folder came; one without checksums has ended. Raises UnreadableInput."""
+    """State of the run in a folder; a run without checksums counts as ended. Raises UnreadableInput."""
     if os.path.exists(path / END):
         return Progress.ENDED
     info, checksums = _head(path)
@@ -376,7 +374,7 @@ def _progress(path: Path, tags: Mapping[str, str], *, checksums: bool) -> Progre
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Lines with their newline; only the beginning of a line beyond the limit. Raises UnreadableInput."""
+    """Yield lines with their newline, each cut off beyond the size limit. Raises UnreadableInput."""
     with disk.reading(path):
         if not os.path.exists(path):
             return
@@ -384,7 +382,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
             raise UnreadableInput(f"{path} is not a file.")
         with path.open("rb") as file:
             while line := file.readline(codec.LIMIT + 2):
-                rest = line
-                while rest and not rest.endswith(b"\n"):
-                    rest = file.readline(codec.LIMIT)
+                chunk = line
+                while chunk and not chunk.endswith(b"\n"):
+                    chunk = file.readline(codec.LIMIT)
                 yield line

@@ -1,4 +1,4 @@
-"""Which runs there are, and which one is meant by `latest`, `latest~1`, an id or the beginning of one."""
+"""Find stored runs by selector: `latest`, `latest~1`, an id or the beginning of one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.store import disk
 from benchbench.store.disk import reserved
-from benchbench.store.naming import ULID, Dated, begun, new_id
+from benchbench.store.naming import ULID, Dated, new_id, start_time
 from benchbench.store.runs import HEAD, NAME, RUNS, read_head, read_run
 
 VARIABLE = "ACCELBENCH_RESULTS"
@@ -26,21 +26,21 @@ LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
 
 
 def results_folder(results: str | Path | None) -> Path:
-    """The one given, $ACCELBENCH_RESULTS, or `results`."""
+    """The results folder: the argument, $ACCELBENCH_RESULTS, or `results`."""
     return Path(results or os.environ.get(VARIABLE) or "results")
 
 
 def results_option(root: Path) -> str:
-    """` --results ROOT`, which a command that is to be typed needs unless it looks there anyway."""
-    usual = Path(os.environ.get(VARIABLE) or "results")
-    return "" if root == usual else f" --results {shlex.quote(str(root))}"
+    """Return ` --results ROOT` for a printed command, or nothing if `root` is the default folder."""
+    default = Path(os.environ.get(VARIABLE) or "results")
+    return "" if root == default else f" --results {shlex.quote(str(root))}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRuns:
-    """The runs of a results folder, each once: the names of their folders, the newest run last.
+    """Folder names of the stored runs without duplicates, newest last.
 
-    `copies`: the name of a folder that holds another one's run again → that other folder's name.
+    `copies`: folder of a duplicate → folder of the same run.
     """
 
     names: tuple[str, ...]
@@ -48,42 +48,42 @@ class StoredRuns:
 
 
 def stored_runs(root: Path) -> StoredRuns:
-    """The runs in `root`, told apart by the ids in their heads. Raises UnreadableInput."""
+    """List the runs in `root`, identified by the ids in their heads. Raises UnreadableInput."""
     folders: dict[str, list[str]] = {}
     for name in folder_names(root):
         folders.setdefault(id_of(root / RUNS / name) or name, []).append(name)
-    originals = {names[0] if own not in names else own: names for own, names in folders.items()}
-    copies = {name: own for own, names in originals.items() for name in names if name != own}
+    originals = {names[0] if run_id not in names else run_id: names for run_id, names in folders.items()}
+    copies = {name: run_id for run_id, names in originals.items() for name in names if name != run_id}
     return StoredRuns(tuple(sorted(originals, key=_age)), copies)
 
 
 def run_ids(root: Path) -> list[str]:
-    """The names of the stored runs' folders, each run once, newest last. Raises UnreadableInput."""
+    """Folder names of the stored runs without duplicates, newest last. Raises UnreadableInput."""
     return [*stored_runs(root).names]
 
 
 def folder_names(root: Path) -> list[str]:
-    """The names of all folders that hold a run, copies too, newest last. Raises UnreadableInput."""
+    """Names of all folders with a run, duplicates included, newest last. Raises UnreadableInput."""
     folder = root / RUNS
     with disk.reading(folder), suppress(FileNotFoundError, NotADirectoryError):
-        found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and has_run(each)]
-        return sorted(found, key=_age)
+        names = [path.name for path in folder.iterdir() if NAME.fullmatch(path.name) and has_run(path)]
+        return sorted(names, key=_age)
     return []
 
 
 def _age(name: str) -> tuple[bool, str]:
-    """A key that sorts runs by the times in their names; renamed runs come first."""
+    """Sort key: the start time in a run's name; renamed runs come first."""
     return bool(ULID.fullmatch(name)), name
 
 
 ID_FIRST = re.compile(rb'\s*\{\s*(?:"schema"\s*:\s*[0-9]+\s*,\s*)?"id"\s*:\s*"([^"\\]{1,100})"')
-FIRST_BYTES = 256  # of a head, which begins with the id: so thousands of runs are told apart in a moment
+FIRST_BYTES = 256  # bytes of a head that contain the id: reading no more makes listing thousands of runs fast
 
 
 def id_of(folder: Path) -> str:
-    """The id of a run; empty where its head cannot be read."""
+    """Id of a run, or an empty text if its head cannot be read."""
     with suppress(OSError, UnreadableInput):
-        descriptor = os.open(f"{folder}/{HEAD}", os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not be waited for
+        descriptor = os.open(f"{folder}/{HEAD}", os.O_RDONLY | os.O_NONBLOCK)  # do not block on a pipe
         try:
             first = ID_FIRST.match(os.read(descriptor, FIRST_BYTES))
         finally:
@@ -92,21 +92,21 @@ def id_of(folder: Path) -> str:
     return ""
 
 
-def copies_told(root: Path, stored: StoredRuns) -> list[str]:
-    """A line for each copy, with both paths."""
+def copy_warnings(root: Path, runs_without_copies: StoredRuns) -> list[str]:
+    """A warning for each duplicate run, with both paths."""
     runs = root / RUNS
     return [
         f"{runs / copy} is a copy of the run in {runs / original}, and does not count: "
         f"accelbench runs rm {copy}{results_option(root)} removes it"
-        for copy, original in sorted(stored.copies.items())
+        for copy, original in sorted(runs_without_copies.copies.items())
     ]
 
 
 def find_run(root: Path, selector: str) -> Path:
-    """The folder of the run that an id, a unique beginning of one, `latest`, `latest~N` or a path names.
+    """Find the folder of a run by its id, a unique beginning of one, `latest`, `latest~N` or a path.
 
-    Whatever the path, the folder has a name, and one in `root` is the same as by its id. A run that a check
-    kept within the one it confirms is found by its id too. Raises UnreadableInput.
+    A path into `root` gives the same result as the id. Confirmation runs that a check stored inside another
+    run are found by id, too. Raises UnreadableInput.
     """
     ids = folder_names(root)
     if latest := LATEST.fullmatch(selector):
@@ -123,39 +123,39 @@ def find_run(root: Path, selector: str) -> Path:
         return root / RUNS / (selector if selector in ids else matching[0])
     if selector and has_run(Path(selector)):
         return _named(root, selector)
-    within = [] if matching else _confirming(root, ids, selector)
-    if len(within) == 1:
-        return within[0]
+    confirmations = [] if matching else _confirming(root, ids, selector)
+    if len(confirmations) == 1:
+        return confirmations[0]
     if matching:
         raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
-    places = (Path(selector), Path(selector, RUNS)) if selector else ()
-    if inside := [each for place in places for each in paths.listed(place) if has_run(each)]:
-        held = f"it holds {count_of(len(inside), 'run')}"
+    folders = (Path(selector), Path(selector, RUNS)) if selector else ()
+    if runs_inside := [path for parent in folders for path in paths.listed(parent) if has_run(path)]:
+        content = f"it contains {count_of(len(runs_inside), 'run')}"
         raise UnreadableInput(
-            f"{selector} is a folder of runs, not a run: {held}.", f"Name one: {inside[-1]}"
+            f"{selector} is a folder of runs, not a run: {content}.", f"Name one: {runs_inside[-1]}"
         )
     raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(root, selector, ids))
 
 
 def _named(root: Path, selector: str) -> Path:
-    """The folder of the run that a path leads to; in `root` as its id gives it."""
+    """Folder of the run at a path; below `root` if the path leads there."""
     folder, top = paths.by_name(selector), paths.resolved(root)
     return root / folder.relative_to(top) if folder.is_relative_to(top) else folder
 
 
-def own_folder(root: Path, run: Path) -> Path | None:
-    """A run's folder, if it is in `root`: what is made of other runs is not written into theirs."""
+def folder_in_results(root: Path, run: Path) -> Path | None:
+    """Return the run's folder if it is in `root`, else None: nothing is written into runs elsewhere."""
     return run if paths.resolved(run).is_relative_to(paths.resolved(root / RUNS)) else None
 
 
 def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
-    """The folders of runs within others, by their ids or a beginning of them."""
-    within = [root / RUNS / name / RUNS / own for name in ids for own in run_ids(root / RUNS / name)]
-    return [each for each in within if selector and each.name.upper().startswith(selector.upper())]
+    """Find confirmation runs inside other runs by their ids or beginnings of them."""
+    folders = [root / RUNS / name / RUNS / run_id for name in ids for run_id in run_ids(root / RUNS / name)]
+    return [folder for folder in folders if selector and folder.name.upper().startswith(selector.upper())]
 
 
-def find_stored(root: Path, selector: str) -> str:
-    """The id of the run in `root` that `selector` names, which may not be a path. Raises UnreadableInput."""
+def find_run_id(root: Path, selector: str) -> str:
+    """Find the id of a run in `root`; a path to another folder is an error. Raises UnreadableInput."""
     folder = find_run(root, selector)
     if folder.parent != root / RUNS:
         message = f"{selector!r} is not among the runs in {root / RUNS}."
@@ -164,11 +164,13 @@ def find_stored(root: Path, selector: str) -> str:
 
 
 def read_all(root: Path, skipped: Callable[[str], None]) -> Iterator[Run]:
-    """Every stored run, oldest first; `skipped` is told of copies, and of runs that cannot be read."""
-    stored = stored_runs(root)
-    for line in copies_told(root, stored):
+    """Read every stored run, oldest first; `skipped` is called with a line for each duplicate or unreadable
+    run.
+    """
+    runs_without_copies = stored_runs(root)
+    for line in copy_warnings(root, runs_without_copies):
         skipped(line)
-    for name in stored.names:
+    for name in runs_without_copies.names:
         try:
             yield read_run(root / RUNS / name)
         except UnreadableInput as error:
@@ -177,9 +179,9 @@ def read_all(root: Path, skipped: Callable[[str], None]) -> Iterator[Run]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Runs that are filed under all of `tags` and began at `since` or later: an ISO date or time, in UTC.
+    """Selects runs with all of `tags` that started at `since` or later, an ISO date or time in UTC.
 
-    Raises UsageError for what is no date.
+    Raises UsageError for an invalid date.
     """
 
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -190,13 +192,12 @@ class RunFilter:
             _moment(self.since)
 
     def takes(self, info: Dated) -> bool:
-        """Whether the run is one of them."""
-        recent = not self.since or begun(info) >= _moment(self.since)
+        """True if the run is selected."""
+        recent = not self.since or start_time(info) >= _moment(self.since)
         return recent and all(info.tags.get(name) == value for name, value in self.tags.items())
 
 
 def _moment(text: str) -> float:
-    """Unix time."""
     try:
         return unix_time(text)
     except ValueError:
@@ -204,16 +205,18 @@ def _moment(text: str) -> float:
 
 
 def follow_stored(root: Path) -> None:
-    """Ids to come are greater than those stored: `latest` is the newest, though a clock was set back."""
+    """Make new ids greater than the stored ones, so that `latest` is the newest run even if the clock went
+    back.
+    """
     for name in reversed(folder_names(root)[-1:]):
         if ULID.fullmatch(name):
             new_id.follow(name)
 
 
 def remove_run(root: Path, name: str) -> None:
-    """Remove a stored run with all it keeps; of a link only the link.
+    """Remove a stored run and all its files, or only the link if it is one.
 
-    Raises CannotWrite, also where a process is adding to it.
+    Raises CannotWrite, also if a process is adding to it.
     """
     folder = root / RUNS / name
     if os.path.islink(folder):
@@ -221,9 +224,9 @@ def remove_run(root: Path, name: str) -> None:
             folder.unlink()
         return
     with reserved(folder), disk.writing(folder):
-        gone = folder.with_name(f".{name}.removed")  # first the name: a run is there whole or not at all
-        folder.rename(gone)
-        shutil.rmtree(gone)
+        removed = folder.with_name(f".{name}.removed")  # renamed first, so that no partial run remains
+        folder.rename(removed)
+        shutil.rmtree(removed)
 
 
 def _some(ids: list[str]) -> str:
@@ -231,7 +234,7 @@ def _some(ids: list[str]) -> str:
 
 
 def _listing(root: Path) -> str:
-    return f"accelbench list runs{results_option(root)} shows what there is."
+    return f"accelbench list runs{results_option(root)} lists the stored runs."
 
 
 def _nearest(root: Path, selector: str, ids: list[str]) -> str:
@@ -241,5 +244,5 @@ def _nearest(root: Path, selector: str, ids: list[str]) -> str:
 
 
 def has_run(folder: Path) -> bool:
-    """Whether a run's head is in the folder."""
+    """True if the folder contains the head of a run."""
     return os.path.isfile(folder / HEAD)

@@ -1,4 +1,4 @@
-"""A run to show to anybody: its numbers and what they were measured on, not by whom and where."""
+"""Write a copy of a run for publication: numbers and hardware, but no names, paths or commands."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from benchbench.store import runs
 
 REMOVED = "removed"
 END = r"[^\s'\":;,()\[\]]*[^\s'\":;,()\[\].]"
-START = r"(?<![\w/.~])(?:~|\.{0,2})/|(?<!\w)[A-Za-z]:[\\/]|\\\\"  # of a path; on Windows, and on a host there
-REST = rf"(?:(?: [^\s/\\'\":;,]+){{1,4}}[\\/]{END})*"  # after a blank in one of its names
-PLACES = {  # what a text may tell of a machine
+START = r"(?<![\w/.~])(?:~|\.{0,2})/|(?<!\w)[A-Za-z]:[\\/]|\\\\"  # start of a path, also on Windows
+REST = rf"(?:(?: [^\s/\\'\":;,]+){{1,4}}[\\/]{END})*"  # rest of a path with spaces in its names
+IDENTIFYING = {  # texts that identify a machine
     "path": re.compile(rf"(?<=['\"])(?:{START})[^'\"\n]+(?=['\"])|(?:{START}){END}{REST}"),
     "address": re.compile(
         r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b|://[^\s/'\"]+"
@@ -39,7 +39,7 @@ NAMES = (
     re.compile(r"[\w.-]+"),
     re.compile(r"[\w-]+"),
     re.compile(r"[^\W_]+"),
-)  # as a name may stand in a text
+)  # words of a text that may be a name, longest first
 PLACEHOLDER = re.compile(r"(\[[a-z]+ \d+\]|\[redacted\])")
 WORD = re.compile(r"[^\s\[\](){}<>'\"`,;:=|/\\]+")
 ERROR = re.compile(r"[A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Failure)")
@@ -49,7 +49,7 @@ FILES = (runs.HEAD, runs.RECORDS, runs.END)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedRun:
-    """A run as it was written for others; what was `kept` and `dropped`, a line each."""
+    """A published copy of a run, and a line for everything that was `kept` or `dropped`."""
 
     folder: Path
     kept: tuple[str, ...]
@@ -57,14 +57,18 @@ class SharedRun:
 
 
 def write_shared(source: Path, folder: Path) -> SharedRun:
-    """The run in `source` written for others into `folder`, which is made.
+    """Write a copy of the run in `source` for publication into `folder`, which must not exist.
 
     Raises UnreadableInput, CannotWrite.
     """
     run = runs.read_run(source)
     if os.path.exists(folder):
         raise CannotWrite(f"{folder}: File exists", "Name a folder that does not exist yet: -o FOLDER")
-    cases = [*run.info.plan, *(out.case for out in run.info.left_out), *(each.case for each in run.records)]
+    cases = [
+        *run.info.plan,
+        *(out.case for out in run.info.left_out),
+        *(record.case for record in run.records),
+    ]
     used = dict.fromkeys(value for case in cases for value in case.environment.values())
     values = {value: f"value-{number}" for number, value in enumerate(used, 1)}
     texts = _Texts(own_names(), run.info.name_hashes, _names(cases))
@@ -80,23 +84,25 @@ def write_shared(source: Path, folder: Path) -> SharedRun:
 
 
 def _names(cases: Sequence[Case]) -> set[str]:
-    """What cases are told apart by, whatever else it may mean."""
+    """Text fields that identify a case and must stay distinct after redaction."""
     facts = ((case.workload, case.target, case.backend, case.mode, case.suite) for case in cases)
-    return {text for each in facts for text in each}
+    return {text for texts in facts for text in texts}
 
 
 @cache
-def own_words() -> frozenset[str]:
-    """The words of accelbench's own messages, those of the texts in its sources, and the system's."""
-    found = {each.name.lower() for each in signal.Signals}
-    found.update(word for number in errno.errorcode for word in _words(os.strerror(number)))
+def message_words() -> frozenset[str]:
+    """Words of accelbench's messages, collected from the texts in its sources, and of system errors."""
+    words = {sign.name.lower() for sign in signal.Signals}
+    words.update(word for number in errno.errorcode for word in _words(os.strerror(number)))
     for path in Path(__file__).parents[1].rglob("*.py"):
         tree = ast.parse(path.read_bytes())
         parts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant | ast.Expr)]
-        notes = {id(node.value) for node in parts if isinstance(node, ast.Expr)}  # docstrings
-        texts = (node.value for node in parts if isinstance(node, ast.Constant) and id(node) not in notes)
-        found.update(word for text in texts if isinstance(text, str) for word in _words(text))
-    return frozenset(found)
+        docstrings = {id(node.value) for node in parts if isinstance(node, ast.Expr)}
+        texts = (
+            node.value for node in parts if isinstance(node, ast.Constant) and id(node) not in docstrings
+        )
+        words.update(word for text in texts if isinstance(text, str) for word in _words(text))
+    return frozenset(words)
 
 
 def _words(text: str) -> list[str]:
@@ -104,56 +110,57 @@ def _words(text: str) -> list[str]:
 
 
 class _Texts:
-    """Hides what a text tells of a machine. Equal texts stay equal and others differ, so that cases do.
+    """Replaces identifying texts by numbered placeholders. Equal texts stay equal and different ones
+    different.
 
-    `own`: names of this machine and who uses it; `hashes`: of the one that measured; `cases`: names of what
-    was measured, which stay.
+    `local_names`: names of this machine and its user. `hashes`: of the names of the machine that measured.
+    `case_names`: names of measured cases, which stay.
     """
 
-    def __init__(self, own: set[str], hashes: Sequence[str], cases: set[str]) -> None:
-        self._own = own_redaction()
-        self._names, self._hashes = {name.lower() for name in own}, tuple(hashes)
-        self._cases = {name.lower() for name in cases}
-        self._known: dict[str, bool] = {}
-        self._kept = {word for name in cases for word in _words(name)}
-        self.hidden: dict[str, dict[str, int]] = {kind: {} for kind in (*PLACES, "name", "text")}
+    def __init__(self, local_names: set[str], hashes: Sequence[str], case_names: set[str]) -> None:
+        self._redact = own_redaction()
+        self._names, self._hashes = {name.lower() for name in local_names}, tuple(hashes)
+        self._cases = {name.lower() for name in case_names}
+        self._is_name_of: dict[str, bool] = {}
+        self._case_words = {word for name in case_names for word in _words(name)}
+        self.hidden: dict[str, dict[str, int]] = {kind: {} for kind in (*IDENTIFYING, "name", "text")}
 
     def __call__(self, text: str) -> str:
-        text = self._own(text)
-        for kind, pattern in PLACES.items():
+        text = self._redact(text)
+        for kind, pattern in IDENTIFYING.items():
             text = pattern.sub(partial(self._hidden, kind), text)
         for pattern in NAMES:
             text = pattern.sub(self._without_name, text)
         return text
 
     def message(self, text: str) -> str:
-        """What is left of others' text: types of errors, numbers, and words that are accelbench's own."""
+        """Redact all but types of errors, numbers, and words of accelbench's messages."""
         parts = PLACEHOLDER.split(self(text))
-        parts[::2] = (WORD.sub(self._own_word, part) for part in parts[::2])
+        parts[::2] = (WORD.sub(self._public_word, part) for part in parts[::2])
         return "".join(parts)
 
-    def _own_word(self, found: re.Match[str]) -> str:
-        pieces = re.split(r"[^\w]+|_", found[0])
-        known = all(
+    def _public_word(self, match: re.Match[str]) -> str:
+        pieces = re.split(r"[^\w]+|_", match[0])
+        is_public = all(
             not piece
-            or piece.lower() in own_words()
-            or piece.lower() in self._kept
+            or piece.lower() in message_words()
+            or piece.lower() in self._case_words
             or ERROR.fullmatch(piece)
             or NUMBER.fullmatch(piece)
             for piece in pieces
         )
-        return found[0] if known or ERROR.fullmatch(found[0]) else self._hidden("text", found)
+        return match[0] if is_public or ERROR.fullmatch(match[0]) else self._hidden("text", match)
 
-    def _without_name(self, found: re.Match[str]) -> str:
-        word = found[0].lower()
-        if word not in self._known:
+    def _without_name(self, match: re.Match[str]) -> str:
+        word = match[0].lower()
+        if word not in self._is_name_of:
             is_name = word in self._names or is_hashed(word, self._hashes)
-            self._known[word] = is_name and word not in self._cases
-        return self._hidden("name", found) if self._known[word] else found[0]
+            self._is_name_of[word] = is_name and word not in self._cases
+        return self._hidden("name", match) if self._is_name_of[word] else match[0]
 
-    def _hidden(self, kind: str, found: re.Match[str]) -> str:
-        known = self.hidden[kind]
-        return f"[{kind} {known.setdefault(found[0], len(known) + 1)}]"
+    def _hidden(self, kind: str, match: re.Match[str]) -> str:
+        numbers = self.hidden[kind]
+        return f"[{kind} {numbers.setdefault(match[0], len(numbers) + 1)}]"
 
 
 def _case(case: Case, values: Mapping[str, str]) -> Case:
@@ -164,7 +171,7 @@ def _head(info: RunInfo, values: Mapping[str, str], texts: _Texts) -> RunInfo:
     return replace(
         info,
         command=(REMOVED,),
-        probes=tuple(_probe(each, texts) for each in info.probes),
+        probes=tuple(_probe(probe, texts) for probe in info.probes),
         plan=tuple(_case(case, values) for case in info.plan),
         left_out=tuple(
             replace(out, case=_case(out.case, values), reason=texts.message(out.reason))
@@ -204,13 +211,13 @@ def _record(record: Record, values: Mapping[str, str], texts: _Texts) -> Record:
 def _notes(notes: Sequence[Note], texts: _Texts) -> tuple[Note, ...]:
     return tuple(
         replace(
-            each,
+            entry,
             data={
                 name: texts.message(datum) if isinstance(datum, str) else datum
-                for name, datum in each.data.items()
+                for name, datum in entry.data.items()
             },
         )
-        for each in notes
+        for entry in notes
     )
 
 
@@ -230,8 +237,8 @@ def _kept(run: Run) -> tuple[str, ...]:
 
 def _dropped(run: Run, source: Path, values: Mapping[str, str], texts: _Texts) -> tuple[str, ...]:
     logs = sum(bool(record.outcome.log) for record in run.records if isinstance(record.outcome, Failure))
-    own = sum(os.path.exists(source / name) for name in FILES)
-    files = sum(os.path.isfile(path) for path in source.rglob("*")) - own
+    run_files = sum(os.path.exists(source / name) for name in FILES)
+    files = sum(os.path.isfile(path) for path in source.rglob("*")) - run_files
     counts = {
         "tags": len(run.info.tags),
         "values of environment variables": len(values) + len(run.info.variables or {}),
@@ -245,5 +252,5 @@ def _dropped(run: Run, source: Path, values: Mapping[str, str], texts: _Texts) -
     }
     partner = ("its partner in a comparison",) if run.info.partner else ()
     identity = ("the id of the machine",) if run.info.machine_id else ()
-    counted = (f"{count} {what}" for what, count in counts.items() if count)
-    return ("the command line", *partner, *identity, *counted)
+    lines = (f"{count} {kind}" for kind, count in counts.items() if count)
+    return ("the command line", *partner, *identity, *lines)

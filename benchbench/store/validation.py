@@ -1,4 +1,4 @@
-"""Validation of stored files: strict JSON, checksums, the published schemas, and records that go together."""
+"""Validate stored files: strict JSON, checksums, published schemas, and consistent records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`line` counts from 1; 0 means the file as a whole."""
+    """A fault in a file. `line` counts from 1; 0 means the whole file."""
 
     path: Path
     line: int
@@ -41,7 +41,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """`remarks`: facts that are no faults, such as an interrupted run."""
+    """Faults of files, and remarks that are no faults, such as an interrupted run."""
 
     files: int
     faults: tuple[Fault, ...]
@@ -49,29 +49,29 @@ class Validation:
 
 
 def validate_path(path: Path) -> Validation:
-    """Validate every stored file that `path` is or contains. Links are not followed."""
+    """Validate a stored file, or all stored files in a folder. Links are not followed."""
     if not os.path.isdir(path) or _is_run(path):
         return _validate(path)
-    stored = list(_stored_files(path))
-    found = [_validate(each) for each in stored]
+    paths = list(_stored_files(path))
+    validations = [_validate(stored_path) for stored_path in paths]
     return Validation(
-        sum(validation.files for validation in found),
-        (*(fault for validation in found for fault in validation.faults), *_copies(stored)),
-        tuple(remark for validation in found for remark in validation.remarks),
+        sum(validation.files for validation in validations),
+        (*(fault for validation in validations for fault in validation.faults), *_copies(paths)),
+        tuple(remark for validation in validations for remark in validation.remarks),
     )
 
 
-def _copies(stored: Iterable[Path]) -> Iterator[Fault]:
-    """A fault for each folder that holds the run of another folder beside it."""
+def _copies(stored_paths: Iterable[Path]) -> Iterator[Fault]:
+    """Yield a fault for each folder that duplicates the run of a sibling folder."""
     folders: dict[tuple[Path, str], list[Path]] = {}
-    for path in stored:
-        if os.path.isdir(path) and (own := id_of(path)):
-            folders.setdefault((path.parent, own), []).append(path)
-    for (_, own), same in folders.items():
-        original = next((path for path in same if path.name == own), same[0])
-        for copy in same:
+    for path in stored_paths:
+        if os.path.isdir(path) and (run_id := id_of(path)):
+            folders.setdefault((path.parent, run_id), []).append(path)
+    for (_, run_id), paths in folders.items():
+        original = next((path for path in paths if path.name == run_id), paths[0])
+        for copy in paths:
             if copy != original:
-                yield Fault(copy, 0, f"it holds the run {own} again, which is in {original}")
+                yield Fault(copy, 0, f"it is a copy of the run {run_id} in {original}")
 
 
 def _is_run(folder: Path) -> bool:
@@ -79,7 +79,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _stored_files(folder: Path) -> Iterator[Path]:
-    """The folders of runs and the JSON files outside of runs, at any depth."""
+    """Yield run folders, and JSON files outside of runs, at any depth."""
     for path in sorted(folder.iterdir()):
         if os.path.islink(path) or path.name.startswith(".") or path.name in UNVALIDATED_FOLDERS:
             continue
@@ -118,7 +118,7 @@ def _object_faults(path: Path) -> list[str]:
 
 
 def _session_faults(path: Path, session: Fields) -> Iterator[str]:
-    """Faults of a valid session beyond its schema."""
+    """Faults of a baseline session that a schema cannot express."""
     if session["id"] != path.stem:
         yield f"id: {session['id']!r} is not the name of its file"
     for name, case in session["cases"].items():
@@ -154,17 +154,17 @@ def _validate_run(folder: Path) -> Validation:
 
 
 class _Records:
-    """Validates the records of a run, counts them, and finds out whether the last line is cut off."""
+    """Validates and counts the records of a run, and detects a last line that is cut off."""
 
     def __init__(self, planned: set[tuple[str, str]] | None, parts: int, *, is_sealed: bool) -> None:
-        """`planned`: suite and id of each case; None if the head is not valid."""
+        """Prepare the validation. `planned`: suite and id of each case; None if the head is not valid."""
         self._planned, self._parts, self._is_sealed = planned, parts, is_sealed
         self._lines: dict[tuple[str, str, int], int] = {}  # suite, case and round → line
         self.count = 0
         self.is_torn = False
 
     def faults(self, path: Path) -> Iterator[tuple[int, str]]:
-        """Line and text of each fault."""
+        """Yield the line number and text of each fault."""
         if not os.path.isfile(path):
             yield 0, "there is no such file"
             return
@@ -198,7 +198,7 @@ class _Records:
 
 
 def _read_object(path: Path, kind: str = "") -> tuple[Fields, list[str]]:
-    """The JSON object in a file, empty if there is none, and its faults. `kind`: by default by content."""
+    """Read the JSON object in a file, empty if there is none, and its faults. `kind`: guessed by default."""
     try:
         text = read_file(path, LIMIT)
         fields = _parsed(text, is_sealed=b'"checksums"' in text)
@@ -215,7 +215,7 @@ def _kind(fields: Fields) -> str:
 
 
 def _parsed(text: bytes, *, is_sealed: bool) -> Fields:
-    """A JSON object with a right checksum, if it must have one. Raises UnreadableInput."""
+    """Parse a JSON object and verify its checksum, if it must have one. Raises UnreadableInput."""
     if not has_seal(text) and is_sealed:
         raise UnreadableInput(NO_SEAL)
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
@@ -227,14 +227,14 @@ def _parsed(text: bytes, *, is_sealed: bool) -> Fields:
 
 
 def schema_faults(kind: str, fields: Any, number: int | None = None) -> Iterator[str]:
-    """Faults of a `run`, `record`, `end`, `baseline`, `fleet`, `report` or `suite` by its schema.
+    """Yield violations of the schema of a `run`, `record`, `end`, `baseline`, `fleet`, `report` or `suite`.
 
-    `number`: the version of the format; by default the object's own `schema`.
+    `number`: the version of the format; by default the object's `schema`.
     """
     version = fields.get("schema") if number is None else number
-    known = schema_numbers(kind)
-    if type(version) is not int or version not in known:
-        yield f"schema: {json.dumps(version)[:MAX_REASON]} is none of {', '.join(map(str, known))}"
+    versions = schema_numbers(kind)
+    if type(version) is not int or version not in versions:
+        yield f"schema: {json.dumps(version)[:MAX_REASON]} is none of {', '.join(map(str, versions))}"
         return
     for error in sorted(_validator(kind, version).iter_errors(fields), key=lambda error: error.json_path):
         reason = error.message if len(error.message) <= MAX_REASON else f"violates `{error.validator}`"
@@ -252,7 +252,7 @@ def _validator(kind: str, number: int) -> Draft202012Validator:
 
 
 def validator_of(schema: Mapping[str, Any]) -> Draft202012Validator:
-    """jsonschema's validator, made six times faster for lists of numbers, which are most of a record."""
+    """Create a validator that handles lists of numbers, most of a record, six times faster."""
     from jsonschema import Draft202012Validator, validators
 
     validate_items = Draft202012Validator.VALIDATORS["items"]
@@ -265,7 +265,7 @@ def validator_of(schema: Mapping[str, Any]) -> Draft202012Validator:
 
 
 def _are_valid_numbers(rule: Any, values: Any) -> bool:
-    """True if the rule is only about numbers and all values follow it; False if each must be validated."""
+    """True if the rule is only about numbers and all values follow it; False to validate each value."""
     if not isinstance(rule, dict) or not rule.keys() <= {"type", "minimum", "description"}:
         return False
     types = NUMBER_TYPES.get(rule.get("type", ""), set())

@@ -65,7 +65,7 @@ def read_summaries(
     progress of a long reading. What is read is kept, even if reading is interrupted.
     """
     found = selectors.stored_runs(root)
-    for line in selectors.copies_told(root, found):
+    for line in selectors.copy_warnings(root, found):
         skipped(line)
     folders = [root / runs.RUNS / name for name in found.names]
     sources = frozenset(metric.name for metric in sampled_sources(metrics))
