@@ -175,7 +175,7 @@ def test_pip_is_asked_about_several_environments_in_one_that_is_made_for_it(
     for name, value in home.variables.items():
         monkeypatch.setenv(name, value)
     told: list[str] = []
-    with build.asking_folder() as folder:
+    with build.dry_run_folder() as folder:
         requests = [build.build_request(name, ("numpy",), home.base) for name in ("fake@1", "fake@2")]
         found = [build.planned_environment(request, folder, "", told.append) for request in requests]
     assert [each.download.packages[0].version for each in found if isinstance(each, build.BuildPlan)] == [
@@ -259,7 +259,7 @@ def test_what_pip_cannot_find_is_told_in_its_own_words(home: Home) -> None:
     done = home.create("fake", "--with", "nosuch==1", code=7)
     assert "No matching distribution found for nosuch==1" in done.stderr
     log = home.environments / "fake/pip.log"
-    assert f"All it said is in {log}." in done.stderr
+    assert f"Its output is in {log}." in done.stderr
     assert "nosuch" in log.read_text()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.environments.installer import BARE, UNPACKED, Download, Package, measure_packages
+from benchbench.environments.installer import EMPTY_BYTES, UNPACKED, Download, Package, measure_packages
 from tests.wheelhouse import wheel
 
 
@@ -112,7 +112,7 @@ def test_a_server_that_sends_no_parts_leaves_an_estimate(server: Server, big: Pa
     found = asked(server.url(big))
     assert (found.bytes, found.unpacked_bytes) == (big.stat().st_size, None)
     total = Download(packages=(found,), free_bytes=0)
-    assert total.disk_bytes == BARE + round(UNPACKED * big.stat().st_size)
+    assert total.disk_bytes == EMPTY_BYTES + round(UNPACKED * big.stat().st_size)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_what_cannot_be_asked_is_of_unknown_size(url: str, kind: str) -> None:
     found = asked(url, kind)
     assert (found.bytes, found.unpacked_bytes) == (None, None)
     total = Download(packages=(found,), free_bytes=0)
-    assert (total.unknown, total.remote_bytes, total.disk_bytes) == (1, 0, BARE)
+    assert (total.unknown, total.remote_bytes, total.disk_bytes) == (1, 0, EMPTY_BYTES)
 
 
 def test_what_is_no_wheel_has_the_size_of_its_archive(server: Server, tmp_path: Path) -> None:

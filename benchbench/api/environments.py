@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from benchbench.environments import build, interpreters
 from benchbench.environments.build import BuildPlan
-from benchbench.environments.interpreters import Found
+from benchbench.environments.interpreters import EnvironmentState
 from benchbench.environments.targets import interpreter
 from benchbench.errors import UsageError, unknown
 from benchbench.model.options import Names, several
@@ -22,7 +22,7 @@ def create_environment(
     variant: str = "",
     on_plan: Callable[[BuildPlan], None] | None = None,
     on_stage: Stage | None = None,
-) -> Found:
+) -> EnvironmentState:
     """Build an environment for a backend, `torch_xla` or `torch@2.12`, as `accelbench env create` does.
 
     One that is ready stays as it is, one that was cut short is finished. `requirements`: as pip takes them,
@@ -38,17 +38,17 @@ def create_environment(
 
 def plan_environment(
     name: str, *, requirements: Names = (), base: str = "", variant: str = "", on_stage: Stage | None = None
-) -> BuildPlan | Found:
+) -> BuildPlan | EnvironmentState:
     """What `create_environment` would download, or the environment that is ready; nothing is kept.
 
     Raises UsageError, CannotBuild, CannotWrite.
     """
     request = _request(name, requirements, base, variant)
-    with build.asking_folder() as folder:
+    with build.dry_run_folder() as folder:
         return build.planned_environment(request, folder, variant, on_stage or _untold)
 
 
-def list_environments(*, check: bool = False, on_stage: Stage | None = None) -> list[Found]:
+def list_environments(*, check: bool = False, on_stage: Stage | None = None) -> list[EnvironmentState]:
     """Every environment with its versions, its size and its health; `check`: by importing each framework."""
     found = [interpreters.find_environment(name) for name in interpreters.environment_names()]
     return [_checked(each, on_stage or _untold) for each in found] if check else found
@@ -69,7 +69,7 @@ def _request(name: str, requirements: Names, base: str, variant: str) -> build.B
     )
 
 
-def _checked(found: Found, tell: Stage) -> Found:
+def _checked(found: EnvironmentState, tell: Stage) -> EnvironmentState:
     tell(f"importing {found.backend} in {found.name}")
     return build.check_health(found)
 

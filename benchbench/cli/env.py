@@ -16,7 +16,7 @@ from benchbench.cli.program import UNKEPT, signals
 from benchbench.cli.screen import tell
 
 if TYPE_CHECKING:
-    from benchbench.environments.interpreters import Found
+    from benchbench.environments.interpreters import EnvironmentState
 
 env = typer.Typer(
     no_args_is_help=True, help="Manage separate environments for backends, to measure several versions."
@@ -50,7 +50,7 @@ def create(
     from benchbench import api
     from benchbench.documents.lists import download_document, takes
     from benchbench.environments.build import check_usable
-    from benchbench.environments.interpreters import Found
+    from benchbench.environments.interpreters import EnvironmentState
 
     asked: dict[str, Any] = {"requirements": with_ or (), "base": base or "", "variant": variant}
     again = f"accelbench env create {name} continues from here"
@@ -61,7 +61,7 @@ def create(
             made = api.create_environment(
                 name, **asked, on_plan=lambda plan: tell(*takes(plan)), on_stage=show
             )
-    if isinstance(made, Found):
+    if isinstance(made, EnvironmentState):
         _print([made], format)
         check_usable(made)
     else:
@@ -104,7 +104,7 @@ def rm(
         tell(f"removed {name}, {size(freed)}")
 
 
-def _print(found: Sequence[Found], format: str) -> None:
+def _print(found: Sequence[EnvironmentState], format: str) -> None:
     from benchbench.documents.lists import environments_document
 
     print_document(environments_document(found), format)

@@ -31,7 +31,7 @@ from benchbench.workloads._image_sets import SYNTHETIC, read_set
 
 if TYPE_CHECKING:
     from benchbench.environments.build import BuildPlan
-    from benchbench.environments.interpreters import Found
+    from benchbench.environments.interpreters import EnvironmentState
     from benchbench.store.validation import Fault, Validation
 
 Rows = list[dict[str, str]]
@@ -239,7 +239,7 @@ def _likely_device() -> Device:
     return Device(name="cpu", device_class=DeviceClass.CPU, model="")
 
 
-def environments_document(found: Sequence[Found]) -> Document:
+def environments_document(found: Sequence[EnvironmentState]) -> Document:
     """A row per environment: the versions of what was asked for, the size, and what is wrong."""
     fields = [_environment_fields(each) for each in found]
     return Document(
@@ -250,7 +250,7 @@ def environments_document(found: Sequence[Found]) -> Document:
     )
 
 
-def _environment_row(found: Found, fields: dict[str, Any]) -> dict[str, Content]:
+def _environment_row(found: EnvironmentState, fields: dict[str, Any]) -> dict[str, Content]:
     record = found.record
     main = [f"{name} {record.packages.get(name, '?')}" for name in record.main] if record else []
     return {
@@ -263,7 +263,7 @@ def _environment_row(found: Found, fields: dict[str, Any]) -> dict[str, Content]
     }
 
 
-def _environment_fields(found: Found) -> dict[str, Any]:
+def _environment_fields(found: EnvironmentState) -> dict[str, Any]:
     """An environment for programs, with every package."""
     record = found.record
     return {

@@ -1,1 +1,1 @@
-"""Interpreters a framework is measured under: which, built how, how large."""
+"""Python environments for backends: build, list and remove them, and choose interpreters."""

@@ -1,4 +1,6 @@
-"""An environment of its own for a backend: what was asked for, a folder to build in, a check, the record."""
+"""Build an environment for a backend: read the request, plan the download, install, check, and write the
+record.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from benchbench.environments.installer import (
     resolve,
     running_build,
 )
-from benchbench.environments.interpreters import Environment, Found
+from benchbench.environments.interpreters import Environment, EnvironmentState
 from benchbench.errors import CannotBuild, CannotWrite, UsageError
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import no_code
@@ -42,7 +44,7 @@ from benchbench.model.run import Settings
 from benchbench.registry import load_class
 from benchbench.store import disk
 
-REQUEST = "accelbench-request.json"  # by which an attempt that was cut short is resumed
+REQUEST = "accelbench-request.json"  # allows an interrupted build to be resumed
 CHECK_S = 90.0
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 DISTRIBUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -50,25 +52,33 @@ DISTRIBUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """What is to be built: `base` is the interpreter it is made from, `variant` which build, "" any."""
+    """Environment to build. `base`: the interpreter to create it with. `variant`: build of the framework, or
+    "" for any.
+    """
 
     name: str
     backend: str
     requirements: tuple[str, ...]
     base: str
-    chosen: bool  # the requirements were given, not the backend's own
+    chosen: bool  # the user gave the requirements; False: they are the backend's
     variant: str = ""
 
     @property
     def torch_build(self) -> str:
-        """That pip is to look for, "" any; other frameworks' builds are requirements."""
-        may_be_torch = ("torch", "")  # a file has no name here
-        return self.variant if any(_distribution(each) in may_be_torch for each in self.requirements) else ""
+        """Build of torch that pip should find, or "" for any. Other frameworks select builds by
+        requirements.
+        """
+        torch_names = ("torch", "")  # a file or folder has no distribution name
+        return (
+            self.variant
+            if any(_distribution(requirement) in torch_names for requirement in self.requirements)
+            else ""
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildPlan:
-    """What was asked for, what it takes to download and to keep, and the folder of environments."""
+    """A build request, its download, and the folder of all environments."""
 
     request: BuildRequest
     download: Download
@@ -82,92 +92,103 @@ def build_request(
     variant: str | None = None,
     running: Callable[[], str] = running_build,
 ) -> BuildRequest:
-    """What is to be built; what is not said is as in an attempt that was cut short, else the backend's own.
+    """Complete a build request. Defaults come from an interrupted build of that name, else from the backend.
 
-    `base` is the absolute path of an interpreter. `variant`: which build, by default that of the `running`
-    torch where one of whatever build would do. Raises UsageError for what cannot be a name, a requirement
-    or a build.
+    `base`: absolute path of an interpreter. `variant`: by default the build of the `running` torch, if the
+    requirements allow any. Raises UsageError for an invalid name, requirement or build.
     """
     backend, label = interpreters.split_name(name)
     kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
     if variant:
         _check_variant(kind, backend, variant, requirements)
-    before = _attempted(name)
-    base = base or (before.base if before else "") or sys.executable
-    if before and before.chosen and not requirements:
-        return replace(before, base=base, variant=variant or before.variant)
-    own = kind.builds.get(variant or "", kind.requirements)
-    wanted = tuple(map(_requirement, requirements)) or (_of_version(name, kind, own, label) if label else own)
-    if not any(_distribution(each) == "numpy" for each in wanted):
-        wanted = (*wanted, "numpy")  # the worker's own; torch comes without
+    interrupted = _interrupted_request(name)
+    base = base or (interrupted.base if interrupted else "") or sys.executable
+    if interrupted and interrupted.chosen and not requirements:
+        return replace(interrupted, base=base, variant=variant or interrupted.variant)
+    defaults = kind.builds.get(variant or "", kind.requirements)
+    all_requirements = tuple(map(_requirement, requirements)) or (
+        _requirements_at(name, kind, defaults, label) if label else defaults
+    )
+    if not any(_distribution(requirement) == "numpy" for requirement in all_requirements):
+        all_requirements = (*all_requirements, "numpy")  # the worker needs it; torch does not require it
     return BuildRequest(
         name=name,
         backend=backend,
-        requirements=wanted,
+        requirements=all_requirements,
         base=base,
         chosen=bool(requirements),
-        variant=variant or _usual_variant(own, wanted, running),
+        variant=variant or _default_variant(defaults, all_requirements, running),
     )
 
 
-def _check_variant(kind: type[Backend], backend: str, variant: str, given: Sequence[str]) -> None:
-    """Raises UsageError for a build that there is none of, and for one of what was named otherwise."""
-    if any(_distribution(each) == "torch" for each in kind.requirements):
+def _check_variant(kind: type[Backend], backend: str, variant: str, requirements: Sequence[str]) -> None:
+    """Raise UsageError for an unknown build, or for a build together with requirements that select one."""
+    if any(_distribution(requirement) == "torch" for requirement in kind.requirements):
         if variant not in kind.builds:
             check_build(variant)
         return
     if variant not in kind.builds:
         raise UsageError(f"{backend} has no build {variant!r}.", f"Builds are {', '.join(kind.builds)}.")
-    if given:
+    if requirements:
         raise UsageError("--with says which build, so does --variant.", "Leave one of them out.")
 
 
-def _usual_variant(own: Sequence[str], wanted: Sequence[str], running: Callable[[], str]) -> str:
-    """That of the running torch, unless a build or a file is named, or the backend pins its torch."""
-    pinned = any(_distribution(each) == "torch" and "==" in each for each in own)
-    free = [not re.search("[@+]", each) for each in wanted if _distribution(each) == "torch"]
-    return running() if free and all(free) and not pinned else ""
+def _default_variant(defaults: Sequence[str], requirements: Sequence[str], running: Callable[[], str]) -> str:
+    """Build of the running torch, unless the requirements name a build or file or the backend pins torch."""
+    pinned = any(_distribution(requirement) == "torch" and "==" in requirement for requirement in defaults)
+    is_any_build = [
+        not re.search("[@+]", requirement)
+        for requirement in requirements
+        if _distribution(requirement) == "torch"
+    ]
+    return running() if is_any_build and all(is_any_build) and not pinned else ""
 
 
-def plan_build(place: Site, request: BuildRequest, tell: Tell) -> BuildPlan:
-    """Ask pip what the request takes. Raises CannotBuild, also where there is no such build of torch."""
-    download = resolve(place, request.base, request.requirements, request.torch_build, tell)
+def plan_build(workspace: Site, request: BuildRequest, tell: Tell) -> BuildPlan:
+    """Ask pip for the download. Raises CannotBuild, also if there is no such build of torch."""
+    download = resolve(workspace, request.base, request.requirements, request.torch_build, tell)
     check_resolved(request.torch_build, request.requirements, download)
     return BuildPlan(request=request, download=download, where=interpreters.environments_folder())
 
 
-def _attempted(name: str) -> BuildRequest | None:
+def _interrupted_request(name: str) -> BuildRequest | None:
     with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
-        found = msgspec.json.decode(
+        request = msgspec.json.decode(
             (interpreters.environment_folder(name) / REQUEST).read_bytes(), type=BuildRequest
         )
-        if found.name == name and interpreters.version_of(Path(found.base)):
-            return found
+        if request.name == name and interpreters.version_of(Path(request.base)):
+            return request
     return None
 
 
 def _requirement(text: str) -> str:
-    """As pip reads it; a path is made absolute, since pip runs elsewhere."""
+    """Check a requirement and make a path absolute, since pip runs in another folder."""
     if not text.strip() or text.strip().startswith("-"):
-        hint = "One requirement each, as pip takes it; its options are set by PIP_… variables or pip.conf."
+        hint = "Write one requirement in pip's syntax; its options are set by PIP_… variables or pip.conf."
         raise UsageError(f"{text!r} is no requirement.", hint)
     is_path = text.startswith((".", "~")) or (os.sep in text and os.path.exists(text))
     return str(paths.absolute(paths.expanded(text))) if is_path else text.strip()
 
 
-def _of_version(name: str, kind: type[Backend], own: Sequence[str], label: str) -> tuple[str, ...]:
-    """The backend's requirements at the label's version: those it pins, which go together, else its own."""
-    first = next((each for each in own if _distribution(each) in kind.distributions), own[0])
+def _requirements_at(name: str, kind: type[Backend], defaults: Sequence[str], label: str) -> tuple[str, ...]:
+    """Requirements at the version in the label: of those that the backend pins, or of its main package."""
+    first = next(
+        (requirement for requirement in defaults if _distribution(requirement) in kind.distributions),
+        defaults[0],
+    )
     if not VERSION.fullmatch(label):
         hint = f'accelbench env create {name} --with "{_distribution(first)}==…"'
         raise UsageError(f"The label of {name!r} is not a version, so nothing says what to install.", hint)
-    pinned = [each for each in own if "==" in each] or [first]
-    return tuple(f"{each.partition('==')[0]}=={label}.*" if each in pinned else each for each in own)
+    pinned = [requirement for requirement in defaults if "==" in requirement] or [first]
+    return tuple(
+        f"{requirement.partition('==')[0]}=={label}.*" if requirement in pinned else requirement
+        for requirement in defaults
+    )
 
 
 def _distribution(requirement: str) -> str:
-    found = DISTRIBUTION.match(requirement)
-    return found[0] if found else ""
+    match = DISTRIBUTION.match(requirement)
+    return match[0] if match else ""
 
 
 def build_environment(
@@ -175,26 +196,27 @@ def build_environment(
     variant: str = "",
     tell: Tell = lambda _: None,
     on_plan: Callable[[BuildPlan], None] = lambda _: None,
-) -> Found:
-    """The environment, built or finished now unless it is ready; `on_plan` gets what it takes, before.
+) -> EnvironmentState:
+    """Return the environment, building or finishing it unless it is ready.
 
-    `variant`: the build, if one was asked for. Raises UsageError, CannotBuild, CannotWrite.
+    `variant`: a requested build. `on_plan` is called with the plan before the download. Raises UsageError,
+    CannotBuild, CannotWrite.
     """
     with interpreters.locked(request.name) as lock:
-        if found := existing_environment(request, variant):
-            return found
-        with site(request, lock) as place:
-            plan = plan_build(place, request, tell)
+        if existing := existing_environment(request, variant):
+            return existing
+        with site(request, lock) as workspace:
+            plan = plan_build(workspace, request, tell)
             on_plan(plan)
             check_room(plan.download)
-            install(place, request.requirements, request.torch_build, plan.download, tell)
-            finish(place, request, tell)
+            install(workspace, request.requirements, request.torch_build, plan.download, tell)
+            finish(workspace, request, tell)
     return interpreters.find_environment(request.name)
 
 
 @contextmanager
-def asking_folder() -> Iterator[Path]:
-    """A folder in which pip is only asked, about one environment or several. Raises CannotWrite."""
+def dry_run_folder() -> Iterator[Path]:
+    """Create a temporary folder for dry runs of pip. Raises CannotWrite."""
     root = interpreters.environments_folder()
     with disk.writing(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -207,51 +229,51 @@ def asking_folder() -> Iterator[Path]:
 
 def planned_environment(
     request: BuildRequest, folder: Path, variant: str = "", tell: Tell = lambda _: None
-) -> BuildPlan | Found:
-    """What building it would download, or the environment that is ready.
+) -> BuildPlan | EnvironmentState:
+    """Plan the download of an environment, or return the environment if it is ready.
 
-    `folder`: to ask pip in; its virtual environment is made once for each base. Raises UsageError,
+    `folder`: for dry runs; its virtual environment is created once per base interpreter. Raises UsageError,
     CannotBuild, CannotWrite.
     """
     with interpreters.locked(request.name) as lock:
-        if found := existing_environment(request, variant):
-            return found
-        place = Site(folder / sha256(request.base.encode()).hexdigest()[:16], lock, kept=False)
+        if existing := existing_environment(request, variant):
+            return existing
+        workspace = Site(folder / sha256(request.base.encode()).hexdigest()[:16], lock, permanent=False)
         with disk.writing(folder):
-            (place.folder / SCRATCH).mkdir(parents=True, exist_ok=True)
-        plan = plan_build(place, request, tell)
+            (workspace.folder / SCRATCH).mkdir(parents=True, exist_ok=True)
+        plan = plan_build(workspace, request, tell)
         check_room(plan.download)
         return plan
 
 
-def existing_environment(request: BuildRequest, variant: str = "") -> Found | None:
-    """The environment, where it is there and ready. Raises UsageError if it was built from something else.
+def existing_environment(request: BuildRequest, variant: str = "") -> EnvironmentState | None:
+    """Return a ready environment, else None. Raises UsageError if it was built from another request.
 
-    `variant`: the build, if one was asked for.
+    `variant`: a requested build.
     """
     if request.name not in interpreters.environment_names():
         return None
-    found = interpreters.find_environment(request.name)
-    if found.health != "ready" or found.record is None:
+    environment = interpreters.find_environment(request.name)
+    if environment.health != "ready" or environment.record is None:
         return None
-    before = _attempted(request.name)
+    request_built = _interrupted_request(request.name)
     hint = f"accelbench env rm {request.name} removes it."
-    if request.chosen and request.requirements != found.record.requirements:
-        has = " ".join(found.record.requirements)
-        raise UsageError(f"{request.name} exists already, with {has}.", hint)
-    if before and variant and before.variant != variant:
+    if request.chosen and request.requirements != environment.record.requirements:
+        requirements = " ".join(environment.record.requirements)
+        raise UsageError(f"{request.name} exists already, with {requirements}.", hint)
+    if request_built and variant and request_built.variant != variant:
         raise UsageError(f"{request.name} exists already, of another build.", hint)
-    if before and before.base != request.base:
-        raise UsageError(f"{request.name} exists already, made from {before.base}.", hint)
-    return found
+    if request_built and request_built.base != request.base:
+        raise UsageError(f"{request.name} exists already, made from {request_built.base}.", hint)
+    return environment
 
 
 @contextmanager
 def site(request: BuildRequest, lock: int) -> Iterator[Site]:
-    """An empty folder to build in. Raises CannotWrite.
+    """Create an empty folder to build in. Raises CannotWrite.
 
-    What an attempt that was cut short left is no ground to build on, since pip takes a package that is half
-    there for installed; what it downloaded is in pip's cache.
+    Remains of an interrupted build are removed, since pip treats a partly installed package as installed. Its
+    downloads stay in pip's cache.
     """
     folder = interpreters.environment_folder(request.name)
     try:
@@ -263,17 +285,17 @@ def site(request: BuildRequest, lock: int) -> Iterator[Site]:
         ) from error
     try:
         disk.save(folder / REQUEST, msgspec.json.encode(request))
-        yield Site(folder, lock, kept=True)
+        yield Site(folder, lock, permanent=True)
     finally:
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
 
 
-def finish(place: Site, request: BuildRequest, tell: Tell) -> Environment:
+def finish(workspace: Site, request: BuildRequest, tell: Tell) -> Environment:
     """Import the framework in a worker, and write the record. Raises CannotBuild, CannotWrite."""
     tell(f"importing {request.backend}")
-    version = interpreters.version_of(Path(place.python)) or (0, 0, 0)
-    packages, main = installed(place)
-    shutil.rmtree(place.folder / SCRATCH, ignore_errors=True)
+    version = interpreters.version_of(Path(workspace.python)) or (0, 0, 0)
+    packages, main = installed(workspace)
+    shutil.rmtree(workspace.folder / SCRATCH, ignore_errors=True)
     record = Environment(
         name=request.name,
         backend=request.backend,
@@ -282,32 +304,33 @@ def finish(place: Site, request: BuildRequest, tell: Tell) -> Environment:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         main=main,
         packages=packages,
-        broken=fault_of(Target(name=request.name, backend=request.backend, python=place.python)),
-        bytes=interpreters.bytes_in(place.folder),
+        broken=fault_of(Target(name=request.name, backend=request.backend, python=workspace.python)),
+        bytes=interpreters.bytes_in(workspace.folder),
     )
     text = msgspec.json.format(msgspec.json.encode(record), indent=1)
-    disk.save(place.folder / interpreters.RECORD, text + b"\n")
+    disk.save(workspace.folder / interpreters.RECORD, text + b"\n")
     return record
 
 
 def fault_of(target: Target) -> str:
-    """Why a worker cannot import the target's framework or list its devices; empty if it can."""
+    """Reason why a worker cannot import the target's framework or list its devices, or an empty text."""
     settings = Settings(threads=usable_threads(), timeout_s=CHECK_S)
     with WorkerPool([target], settings, sys.executable, no_code()) as pool:
         (probe,) = pool.probe()
     return "" if probe.status == "ready" else probe.reason
 
 
-def check_usable(found: Found) -> None:
-    """Raises CannotBuild for what was built, and whose framework does not import."""
-    if found.health != "ready":
-        what = f"{found.name} is built, but {found.backend} cannot be used there: {found.reason}"
-        raise CannotBuild(what, "Other versions may do: --with; accelbench env rm removes it.")
+def check_usable(environment: EnvironmentState) -> None:
+    """Raise CannotBuild if the framework of a new environment cannot be imported."""
+    if environment.health != "ready":
+        name, backend = environment.name, environment.backend
+        message = f"{name} is built, but {backend} cannot be used there: {environment.reason}"
+        raise CannotBuild(message, "Other versions may do: --with; accelbench env rm removes it.")
 
 
-def check_health(found: Found) -> Found:
-    """The environment with the health that a worker finds."""
-    if not found.usable:
-        return found
-    reason = fault_of(Target(name=found.name, backend=found.backend, python=found.python))
-    return replace(found, health="broken" if reason else "ready", reason=reason)
+def check_health(environment: EnvironmentState) -> EnvironmentState:
+    """Import the framework in a worker and return the environment with the resulting health."""
+    if not environment.usable:
+        return environment
+    reason = fault_of(Target(name=environment.name, backend=environment.backend, python=environment.python))
+    return replace(environment, health="broken" if reason else "ready", reason=reason)

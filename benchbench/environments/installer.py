@@ -1,4 +1,4 @@
-"""A virtual environment and its pip: what it would fetch, how large, which build of torch; then fetching."""
+"""Run pip in a virtual environment: resolve requirements, measure the download, install."""
 
 from __future__ import annotations
 
@@ -27,44 +27,49 @@ from benchbench.machine.environment import CACHE
 
 Tell = Callable[[str], None]
 LOG, SCRATCH = "pip.log", "tmp"
-RESOLVING_PIP = "pip>=25.3"  # older ones fetch every wheel to say what they would fetch (pypa/pip#13482)
-NO_WHEELS = "--use-feature=fast-deps"  # metadata by range requests where the index does not serve them
-FEW_RETRIES = ("--retries", "1")  # an index that does not answer is asked for every package
+RESOLVING_PIP = "pip>=25.3"  # older versions download every wheel in a dry run (pypa/pip#13482)
+NO_WHEELS = "--use-feature=fast-deps"  # range requests for metadata that the index does not serve
+FEW_RETRIES = ("--retries", "1")  # pip retries an unreachable index for every package
 POLL_S, GRACE_S = 0.3, 5.0
-QUOTED, WIDTH = 12, 200  # lines of the log in an error, and characters of one
-ELSEWHERE = ("PIP_PYTHON", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")  # would install outside
-BARE = 30 * 2**20  # bytes of a virtual environment with pip and nothing else
-UNPACKED = 3.0  # bytes on disk for each byte of an archive that does not tell, about
-TAILS = (2**17, 2**22)  # bytes at the end of a wheel that hold its table of contents, most of them and all
+QUOTED, WIDTH = 12, 200  # lines of the log in an error, and characters per line
+ELSEWHERE = (
+    "PIP_PYTHON",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_USER",
+)  # these would install outside the environment
+EMPTY_BYTES = 30 * 2**20  # of a virtual environment with only pip
+UNPACKED = 3.0  # estimated bytes on disk per byte of an archive of unknown content
+TAILS = (2**17, 2**22)  # bytes at the end of a wheel with its table of contents: usually, and always
 TIMEOUT_S = 10.0
-REQUESTS = 8  # at a time
-INDEX = "https://download.pytorch.org/whl"  # pytorch.org/get-started: a folder per build
-GENERAL = "cuda"  # the build of the general index
+REQUESTS = 8  # in parallel
+INDEX = "https://download.pytorch.org/whl"  # pytorch.org/get-started has a folder per build
+GENERAL = "cuda"  # the build on the general index
 BUILD = re.compile(rf"cpu|{GENERAL}|cu[0-9]{{3}}|rocm[0-9]+(\.[0-9]+)+|xpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The folder an environment is built in, the descriptor of its lock, and whether the folder stays."""
+    """Folder of a build, the descriptor of its lock, and whether the folder is permanent."""
 
     folder: Path
     lock: int
-    kept: bool
+    permanent: bool
 
     @property
     def python(self) -> str:
-        """Its interpreter."""
         return str(interpreters.interpreter_in(self.folder))
 
     @property
     def log(self) -> Path:
-        """What venv and pip said."""
+        """Output of venv and pip."""
         return self.folder / LOG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """One file that pip would install; None where a size is not known."""
+    """A file that pip would install, with its sizes if known."""
 
     name: str
     version: str
@@ -76,111 +81,113 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """What an environment takes."""
+    """Packages that an environment needs, and the free disk space."""
 
     packages: tuple[Package, ...]
     free_bytes: int
 
     @property
     def remote_bytes(self) -> int:
-        """To be fetched, if none of it is in pip's cache."""
-        return sum(each.bytes or 0 for each in self.packages if each.remote)
+        """Bytes to download if none of it is in pip's cache."""
+        return sum(package.bytes or 0 for package in self.packages if package.remote)
 
     @property
     def disk_bytes(self) -> int:
-        """About what it will take when it is built."""
-        known = sum(each.unpacked_bytes or 0 for each in self.packages)
-        others = sum(each.bytes or 0 for each in self.packages if each.unpacked_bytes is None)
-        return BARE + known + round(UNPACKED * others)
+        """Estimated size of the finished environment."""
+        known_bytes = sum(package.unpacked_bytes or 0 for package in self.packages)
+        packed_bytes = sum(package.bytes or 0 for package in self.packages if package.unpacked_bytes is None)
+        return EMPTY_BYTES + known_bytes + round(UNPACKED * packed_bytes)
 
     @property
     def unknown(self) -> int:
-        """Packages whose size is not known."""
-        return sum(each.bytes is None for each in self.packages)
+        """Number of packages of unknown size."""
+        return sum(package.bytes is None for package in self.packages)
 
 
 def resolve(site: Site, base: str, requirements: Sequence[str], variant: str, tell: Tell) -> Download:
-    """Make the virtual environment, if it is not there, and ask its pip what it would install.
+    """Create the virtual environment if needed, and ask its pip for the packages it would install.
 
-    `variant`: the build of torch to look for. Raises CannotBuild.
+    `variant`: build of torch to look for. Raises CannotBuild.
     """
-    if not os.path.exists(made := site.folder / SCRATCH / "made"):
+    if not os.path.exists(marker := site.folder / SCRATCH / "made"):
         tell(f"making a virtual environment of {base}")
         venv = [base, "-I", "-m", "venv", str(site.folder)]
-        _must(site, venv, "venv failed", "On Debian and Ubuntu venv needs the package python3-venv.")
-        _run(site, [*_pip(site), "install", "--upgrade", "--quiet", RESOLVING_PIP])  # without it: slower
-        made.touch()
-    tell(f"asking pip what {' '.join(requirements)} takes")
+        _run_or_raise(site, venv, "venv failed", "On Debian and Ubuntu venv needs the package python3-venv.")
+        _run(site, [*_pip(site), "install", "--upgrade", "--quiet", RESOLVING_PIP])  # optional: it is faster
+        marker.touch()
+    tell(f"resolving {' '.join(requirements)}")
     report = site.folder / SCRATCH / "report.json"
-    asked = [*_pip(site), "install", "--dry-run", "--report", str(report)]
+    dry_run = [*_pip(site), "install", "--dry-run", "--report", str(report)]
     options = pip_options(variant)
-    wanted = [*options, *(FEW_RETRIES if options else ()), "--", *requirements]
-    if _run(site, [*asked, NO_WHEELS, *wanted]) != 0:
-        _must(site, [*asked, *wanted], "pip finds no way to install that", _other(site))
-    found = measure_packages(msgspec.json.decode(report.read_bytes())["install"])
+    arguments = [*options, *(FEW_RETRIES if options else ()), "--", *requirements]
+    if _run(site, [*dry_run, NO_WHEELS, *arguments]) != 0:
+        _run_or_raise(site, [*dry_run, *arguments], "pip cannot resolve these requirements", _hint(site))
+    packages = measure_packages(msgspec.json.decode(report.read_bytes())["install"])
     folder = interpreters.environments_folder()
-    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
-    return Download(packages=found, free_bytes=shutil.disk_usage(there).free)
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    return Download(packages=packages, free_bytes=shutil.disk_usage(existing).free)
 
 
 def check_room(download: Download) -> None:
-    """Raises CannotWrite where it would not fit: wheels and what is unpacked from them are there together."""
-    needed = download.disk_bytes + download.remote_bytes
-    if needed > download.free_bytes:
+    """Raise CannotWrite if the disk is too full. Downloads and unpacked files exist at the same time."""
+    required_bytes = download.disk_bytes + download.remote_bytes
+    if required_bytes > download.free_bytes:
         hint = f"Free space there, or set {CACHE} to a folder with more."
-        short = f"It needs about {size(needed)} while it is built, {size(download.free_bytes)} are free"
-        raise CannotWrite(f"{short} in {interpreters.environments_folder()}.", hint)
+        shortage = (
+            f"It needs about {size(required_bytes)} while it is built, {size(download.free_bytes)} are free"
+        )
+        raise CannotWrite(f"{shortage} in {interpreters.environments_folder()}.", hint)
 
 
 def install(site: Site, requirements: Sequence[str], variant: str, download: Download, tell: Tell) -> None:
-    """Have pip install it, telling how far it is. Raises CannotBuild."""
-    before, told = _distributions(site), ""
+    """Install the requirements with pip, reporting progress. Raises CannotBuild."""
+    before, last_stage = _distributions(site), ""
 
     def watch() -> None:
-        nonlocal told
-        if (now := _stage(site, before, download)) != told:
-            told = now
-            tell(now)
+        nonlocal last_stage
+        if (stage := _stage(site, before, download)) != last_stage:
+            last_stage = stage
+            tell(stage)
 
     command = [*_pip(site), "install", *pip_options(variant), "--", *requirements]
-    _must(site, command, "pip failed to install that", _other(site), watch)
+    _run_or_raise(site, command, "pip failed to install these packages", _hint(site), watch)
 
 
 def installed(site: Site) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Name → version, and the names of those that were asked for."""
-    done = subprocess.run([*_pip(site), "inspect"], capture_output=True, env=_environment(site))
+    """Return the installed packages as name → version, and the names of the requested ones."""
+    process = subprocess.run([*_pip(site), "inspect"], capture_output=True, env=_environment(site))
     try:
-        found = msgspec.json.decode(done.stdout)["installed"]
+        packages_info = msgspec.json.decode(process.stdout)["installed"]
     except (ValueError, KeyError) as error:
-        raise CannotBuild("pip does not say what it has installed.", _other(site)) from error
-    packages = {each["metadata"]["name"]: each["metadata"]["version"] for each in found}
-    asked = [each["metadata"]["name"] for each in found if each.get("requested")]
-    return dict(sorted(packages.items())), tuple(sorted(set(asked) - {"pip", "setuptools"}))
+        raise CannotBuild("pip inspect gave no list of packages.", _hint(site)) from error
+    packages = {package["metadata"]["name"]: package["metadata"]["version"] for package in packages_info}
+    requested = [package["metadata"]["name"] for package in packages_info if package.get("requested")]
+    return dict(sorted(packages.items())), tuple(sorted(set(requested) - {"pip", "setuptools"}))
 
 
 def _pip(site: Site) -> list[str]:
-    """-I: nothing of this program's environment is on its path."""
+    """Command of the environment's pip. -I keeps this program's environment off its path."""
     return [site.python, "-I", "-m", "pip", "--no-input", "--disable-pip-version-check", "--no-color"]
 
 
-def _other(site: Site) -> str:
-    whole = f"All it said is in {site.log}. " if site.kept else ""
-    return f"{whole}--with takes other versions, --base another Python."
+def _hint(site: Site) -> str:
+    log = f"Its output is in {site.log}. " if site.permanent else ""
+    return f"{log}--with takes other versions, --base another Python."
 
 
-def _must(
+def _run_or_raise(
     site: Site, command: Sequence[str], failure: str, hint: str, watch: Callable[[], None] = lambda: None
 ) -> None:
-    begin = site.log.stat().st_size if os.path.exists(site.log) else 0
+    start = site.log.stat().st_size if os.path.exists(site.log) else 0
     if _run(site, command, watch) != 0:
-        said = site.log.read_bytes()[begin:].decode(errors="replace").splitlines()[-QUOTED:]
-        lines = [f"  {line[:WIDTH]}{'…' if len(line) > WIDTH else ''}" for line in said]
+        output = site.log.read_bytes()[start:].decode(errors="replace").splitlines()[-QUOTED:]
+        lines = [f"  {line[:WIDTH]}{'…' if len(line) > WIDTH else ''}" for line in output]
         raise CannotBuild(f"{failure}:", hint, lines)
 
 
 def _run(site: Site, command: Sequence[str], watch: Callable[[], None] = lambda: None) -> int:
-    """Its exit code; what it says goes to the log. It is ended if this process is interrupted."""
-    process = _started(site, command)
+    """Run a command, writing its output to the log, and return its exit code. It ends with this process."""
+    process = _start(site, command)
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -190,8 +197,8 @@ def _run(site: Site, command: Sequence[str], watch: Callable[[], None] = lambda:
         _end(process)
 
 
-def _started(site: Site, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """It inherits the lock, so that nobody builds beside it if it outlives this process."""
+def _start(site: Site, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a command that inherits the lock, so that it protects the folder even if this process ends."""
     try:
         with site.log.open("ab") as log:
             return subprocess.Popen(
@@ -211,9 +218,9 @@ def _started(site: Site, command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _environment(site: Site) -> dict[str, str]:
-    """Wheels are unpacked beside the environment, not in a /tmp that may be small."""
-    kept = {name: value for name, value in os.environ.items() if name.upper() not in ELSEWHERE}
-    return kept | {"TMPDIR": str(site.folder / SCRATCH)}
+    """Environment variables of pip. Wheels are unpacked next to the environment, since /tmp may be small."""
+    variables = {name: value for name, value in os.environ.items() if name.upper() not in ELSEWHERE}
+    return variables | {"TMPDIR": str(site.folder / SCRATCH)}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -227,7 +234,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _stage(site: Site, before: int, download: Download) -> str:
-    """How far pip is: it fetches everything, then unpacks. `before`: distributions that were there."""
+    """Describe pip's progress: it fetches all packages, then unpacks them. `before`: packages installed
+    before.
+    """
     count, unpacked = len(download.packages), _distributions(site) - before
     if unpacked > 0:
         return f"unpacking {min(unpacked + 1, count)} of {count} packages"
@@ -239,19 +248,19 @@ def _distributions(site: Site) -> int:
 
 
 def measure_packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
-    """From the `install` of pip's installation report, largest first."""
+    """Read the packages of pip's installation report with their sizes, largest first."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(REQUESTS) as pool:
-        found = list(pool.map(_package, reported))
-    return tuple(sorted(found, key=lambda each: (-(each.bytes or 0), each.name)))
+        packages = list(pool.map(_package, reported))
+    return tuple(sorted(packages, key=lambda package: (-(package.bytes or 0), package.name)))
 
 
 def _package(reported: dict[str, Any]) -> Package:
     info = reported["download_info"]
     path = unquote(urlsplit(info["url"]).path)
     packed = unpacked = None
-    if "archive_info" in info:  # else a folder or a checkout
+    if "archive_info" in info:  # otherwise it is a folder or a checkout
         with suppress(OSError, ValueError, HTTPException):
             packed = _packed(info["url"])
             unpacked = _unpacked(info["url"], packed) if packed and path.endswith(".whl") else None
@@ -279,42 +288,42 @@ def _unpacked(url: str, packed: int) -> int | None:
             return _contents(file)
     for tail in TAILS:
         with _answer(url, "GET", Range=f"bytes={max(packed - tail, 0)}-") as answer:
-            if answer.status != 206:  # the whole of it
+            if answer.status != 206:  # the server ignores ranges
                 return None
-            if (found := _contents(BytesIO(answer.read()))) is not None:
-                return found
+            if (contents := _contents(BytesIO(answer.read()))) is not None:
+                return contents
     return None
 
 
 def _contents(file: BinaryIO) -> int | None:
-    """Bytes of the files in a wheel, of which only the end need be there: its table is at the end."""
+    """Size of the files in a wheel. Only its end is needed: it contains the table of contents."""
     try:
         with ZipFile(file) as wheel:
-            found = wheel.infolist()
+            entries = wheel.infolist()
     except BadZipFile:
         return None
-    # pip compiles every module; what comes of it is about as large.
-    return sum(each.file_size * (2 if each.filename.endswith(".py") else 1) for each in found)
+    # pip compiles every module to a file of about the same size.
+    return sum(entry.file_size * (2 if entry.filename.endswith(".py") else 1) for entry in entries)
 
 
 def _answer(url: str, method: str, **headers: str) -> Any:
     from urllib.request import Request, urlopen
 
     if not url.startswith(("https:", "http:")):
-        raise ValueError(f"not asked: {url}")
+        raise ValueError(f"not an HTTP address: {url}")
     request = Request(url, method=method, headers=headers)  # noqa: S310 - checked above
     return urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
 
 
 def check_build(text: str) -> str:
-    """Raises UsageError for what names no build."""
+    """Return the name of a build of torch. Raises UsageError if it is not one."""
     if not BUILD.fullmatch(text):
         raise UsageError(f"torch has no build {text!r}.", "Builds are cpu, cuda, cu128, rocm6.4, xpu.")
     return text
 
 
 def running_build() -> str:
-    """The build of the torch beside accelbench; "" where there is none or it does not say."""
+    """Build of the torch installed with accelbench, or "" if there is none or its version names none."""
     try:
         return build_of(version("torch"))
     except PackageNotFoundError:
@@ -322,23 +331,23 @@ def running_build() -> str:
 
 
 def build_of(torch: str) -> str:
-    """`2.13.0+cpu` → `cpu`; a version that does not say: ""."""
-    found = torch.partition("+")[2]
-    return found if BUILD.fullmatch(found) else ""
+    """Build in a version of torch: `2.13.0+cpu` → `cpu`, or ""."""
+    label = torch.partition("+")[2]
+    return label if BUILD.fullmatch(label) else ""
 
 
 def pip_options(build: str) -> list[str]:
-    """What makes pip look where the build is; its version is higher than that of the same release without."""
+    """Options that make pip find a build, whose version number exceeds the general build's."""
     return [] if build in ("", GENERAL) else ["--extra-index-url", f"{INDEX}/{build}"]
 
 
 def check_resolved(build: str, requirements: Sequence[str], download: Download) -> None:
-    """Raises CannotBuild where pip found another build of torch than is wanted."""
+    """Raise CannotBuild if pip found another build of torch than the requested one."""
     for package in download.packages:
-        other = build_of(package.version) or GENERAL
-        if build and package.name == "torch" and other != build:
+        actual = build_of(package.version) or GENERAL
+        if build and package.name == "torch" and actual != build:
             takes = f"only torch {package.version}, {size(download.remote_bytes)} to download in all"
             raise CannotBuild(
                 f"pip finds no build for {build} of {requirements[0]}, {takes}.",
-                f"PIP_EXTRA_INDEX_URL names an index with {build} builds; --variant {other} takes that one.",
+                f"PIP_EXTRA_INDEX_URL names an index with {build} builds; --variant {actual} takes that one.",
             )

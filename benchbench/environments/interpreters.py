@@ -1,6 +1,5 @@
-"""The register of environments: where they live, what their records say, and whether they can be used.
-
-`build.py` builds them.
+"""List the environments of this user, with their records and whether they can be used. `build.py` builds
+them.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from benchbench.errors import CannotWrite, UsageError, unknown
 from benchbench.machine.environment import CACHE, cache_folder
 
 RECORD = "accelbench-env.json"
-SCHEMA = 1  # of the record. 1: first
+SCHEMA = 1  # version of the record format
 LABEL = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
-START_S = 20.0  # for an interpreter that does nothing
-LOCK_TRIES, LOCK_WAIT_S = 5, 0.1  # `env list` holds a lock for an instant
+START_S = 20.0  # time-out for starting an interpreter
+LOCK_TRIES, LOCK_WAIT_S = 5, 0.1  # `env list` locks briefly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The record of an environment, written when it is built and checked."""
+    """Record of an environment, written after it was built and checked."""
 
     schema: int = SCHEMA
     name: str
@@ -40,15 +39,15 @@ class Environment:
     requirements: tuple[str, ...]
     python: str  # version
     created: str  # ISO 8601, UTC
-    main: tuple[str, ...]  # the packages that were asked for
+    main: tuple[str, ...]  # the requested packages
     packages: dict[str, str]  # name → version
     bytes: int
-    broken: str = ""  # why its framework could not be imported, right after it was built
+    broken: str = ""  # why its framework could not be imported after the build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """An environment as it is now; without a record unless it was built to the end."""
+class EnvironmentState:
+    """Current state of an environment; `record` is None if it was not built completely."""
 
     name: str
     backend: str
@@ -58,36 +57,33 @@ class Found:
 
     @property
     def python(self) -> str:
-        """Its interpreter."""
         return str(interpreter_in(environment_folder(self.name)))
 
     @property
     def usable(self) -> bool:
-        """Whether a worker can be started; what is recorded as broken may have been mended since."""
+        """True if a worker can be started. An environment recorded as broken may have been repaired."""
         return self.record is not None and (self.health == "ready" or self.reason == self.record.broken)
 
 
 def environments_folder() -> Path:
-    """The folder of all environments; it need not exist."""
+    """Folder of all environments; it may not exist yet."""
     return cache_folder("envs")
 
 
 def environment_folder(name: str) -> Path:
-    """The folder of one environment."""
     return environments_folder() / name
 
 
 def interpreter_in(environment: Path) -> Path:
-    """The interpreter of a virtual environment."""
     return environment / "bin" / "python"
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """`torch@2.12` → ("torch", "2.12"); no label: "". Raises UsageError."""
+    """Split a target's name: `torch@2.12` → ("torch", "2.12"). Raises UsageError."""
     backend, at, label = name.partition("@")
-    known = registry.entry_names("benchbench.backends")
-    if backend not in known:
-        raise UsageError(f"No backend named {backend!r}.", unknown("backends", backend, known))
+    backends = registry.entry_names("benchbench.backends")
+    if backend not in backends:
+        raise UsageError(f"No backend named {backend!r}.", unknown("backends", backend, backends))
     if at and not LABEL.fullmatch(label):
         raise UsageError(
             f"{name!r} has no label after its @.",
@@ -97,52 +93,52 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def environment_names() -> list[str]:
-    """The environments there are, complete or not, sorted."""
-    found = paths.listed(environments_folder())
-    return [each.name for each in found if os.path.isdir(each) and _named(each.name)]
+    """Sorted names of the environments, complete or not."""
+    folders = paths.listed(environments_folder())
+    return [folder.name for folder in folders if os.path.isdir(folder) and _is_target_name(folder.name)]
 
 
-def _named(name: str) -> bool:
+def _is_target_name(name: str) -> bool:
     with suppress(UsageError):
         return bool(split_name(name))
     return False
 
 
-def find_environment(name: str) -> Found:
-    """The environment of that name, which must be one of `names()`; starts its interpreter, no framework."""
+def find_environment(name: str) -> EnvironmentState:
+    """Find the state of an environment in `environment_names()`. Starts its interpreter, but no framework."""
     backend, _ = split_name(name)
     if not os.path.exists(environment_folder(name) / RECORD):
         if _busy(name):
             reason = "it is being built now"
-            return Found(name=name, backend=backend, record=None, health="building", reason=reason)
+            return EnvironmentState(name=name, backend=backend, record=None, health="building", reason=reason)
         reason = "it is incomplete"
-        return Found(name=name, backend=backend, record=None, health="incomplete", reason=reason)
+        return EnvironmentState(name=name, backend=backend, record=None, health="incomplete", reason=reason)
     record = _record(environment_folder(name) / RECORD)
     if isinstance(record, str):
-        return Found(name=name, backend=backend, record=None, health="broken", reason=record)
+        return EnvironmentState(name=name, backend=backend, record=None, health="broken", reason=record)
     started = version_of(interpreter_in(environment_folder(name))) is not None
     reason = record.broken if started else "its interpreter does not start"
     health: Literal["ready", "broken"] = "broken" if reason else "ready"
-    return Found(name=name, backend=backend, record=record, health=health, reason=reason)
+    return EnvironmentState(name=name, backend=backend, record=record, health=health, reason=reason)
 
 
 def _record(path: Path) -> Environment | str:
-    """What is written there, or why it says nothing."""
+    """Read a record, or return why that failed."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Environment)
+        record = msgspec.json.decode(path.read_bytes(), type=Environment)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return "its record cannot be read"
-    return found if found.schema <= SCHEMA else "its record was written by a newer accelbench"
+    return record if record.schema <= SCHEMA else "its record was written by a newer accelbench"
 
 
 def version_of(python: Path) -> tuple[int, int, int] | None:
-    """The version of an interpreter; None where nothing of the kind starts."""
+    """Version of an interpreter, or None if it does not start."""
     command = [str(python), "-I", "-c", "import sys; print(*sys.version_info[:3])"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, stdin=subprocess.DEVNULL, timeout=START_S, check=True
         )
-        major, minor, micro = map(int, done.stdout.split())
+        major, minor, micro = map(int, process.stdout.split())
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return major, minor, micro
@@ -150,9 +146,9 @@ def version_of(python: Path) -> tuple[int, int, int] | None:
 
 @contextmanager
 def locked(name: str) -> Iterator[int]:
-    """The environment is this process's alone, and that of children that inherit the descriptor.
+    """Lock an environment for this process and for children that inherit the descriptor.
 
-    Raises CannotWrite when another has it.
+    Raises CannotWrite if another process has the lock.
     """
     try:
         environments_folder().mkdir(parents=True, exist_ok=True)
@@ -163,7 +159,7 @@ def locked(name: str) -> Iterator[int]:
         ) from error
     try:
         for _ in range(LOCK_TRIES):
-            if _taken(descriptor):
+            if _try_lock(descriptor):
                 break
             time.sleep(LOCK_WAIT_S)
         else:
@@ -174,12 +170,11 @@ def locked(name: str) -> Iterator[int]:
 
 
 def _lock(name: str) -> Path:
-    return (
-        environments_folder() / f".{name}.lock"
-    )  # beside it: removing it would let two processes hold two locks
+    # Outside of the environment: removing a locked file would allow a second lock.
+    return environments_folder() / f".{name}.lock"
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -193,13 +188,13 @@ def _busy(name: str) -> bool:
     except OSError:
         return False
     try:
-        return not _taken(descriptor)
+        return not _try_lock(descriptor)
     finally:
         os.close(descriptor)
 
 
 def remove_environment(name: str) -> None:
-    """Whatever is there under that name, its record first: what is left of a removal cut short is incomplete.
+    """Remove an environment, its record first, so that an interrupted removal leaves it incomplete.
 
     The caller has the lock. Raises CannotWrite.
     """
@@ -214,7 +209,7 @@ def remove_environment(name: str) -> None:
 
 
 def bytes_in(folder: Path) -> int:
-    """What its files take, links not followed."""
+    """Size of the files in a folder, not following links."""
     return sum(
-        each.lstat().st_size for top, _, files in os.walk(folder) for each in map(Path(top).joinpath, files)
+        path.lstat().st_size for top, _, files in os.walk(folder) for path in map(Path(top).joinpath, files)
     )

@@ -1,4 +1,4 @@
-"""Names to targets: the interpreter of each is given by hand, an environment's, or the running one."""
+"""Choose targets by name, and the interpreter of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchbench.errors import UsageError
 from benchbench.model.device import Target
 from benchbench.model.options import parse_interpreters
 
-VARIABLE = "ACCELBENCH_PYTHON"  # NAME=PATH, several separated as in PATH
-OLDEST = (3, 11)  # Python that runs the worker
+VARIABLE = "ACCELBENCH_PYTHON"  # NAME=PATH, separated like the folders of PATH
+OLDEST = (3, 11)  # Python version that can run a worker
 
 
 def interpreter(text: str) -> str:
-    """The absolute path of an interpreter, its own or its environment's folder given. Raises UsageError."""
+    """Absolute path of an interpreter or of a virtual environment's interpreter. Raises UsageError."""
     path = paths.absolute(paths.expanded(text))
     if os.path.isdir(path):
         path = interpreters.interpreter_in(path)
@@ -27,93 +27,96 @@ def interpreter(text: str) -> str:
             f"{path} does not start as a Python.", "Name an interpreter, or a virtual environment."
         )
     if version < OLDEST:
-        found, least = (".".join(map(str, each)) for each in (version, OLDEST))
-        raise UsageError(f"{path} is Python {found}.", f"accelbench needs {least} or later.")
+        actual, required = (".".join(map(str, numbers)) for numbers in (version, OLDEST))
+        raise UsageError(f"{path} is Python {actual}.", f"accelbench needs {required} or later.")
     return str(path)
 
 
 def read_interpreters(texts: Sequence[str]) -> dict[str, str]:
-    """`["torch@old=/path"]` → name → interpreter; of two with one name the later. Raises UsageError."""
+    """Parse `["torch@old=/path"]` into name → interpreter; later entries win. Raises UsageError."""
     return check_interpreters(parse_interpreters(texts))
 
 
 def check_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
-    """Name → interpreter: the names can be targets, the paths start a Python. Raises UsageError."""
+    """Check names and interpreters, and make their paths absolute. Raises UsageError."""
     for name in paths:
         interpreters.split_name(name)
     return {name: interpreter(path) for name, path in paths.items()}
 
 
 def from_variable() -> list[str]:
-    """The texts in ACCELBENCH_PYTHON."""
+    """Entries of ACCELBENCH_PYTHON."""
     return [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
 
 
 def choose_targets(
-    wanted: Sequence[str], paths: Mapping[str, str], running: str, *, labelled: bool = False
+    names: Sequence[str], paths: Mapping[str, str], running: str, *, labelled: bool = False
 ) -> list[Target]:
-    """`targets` with the interpreters at `paths`, name → path, and before them those of the environment.
+    """Choose targets by name. `paths`: name → interpreter; they override those of ACCELBENCH_PYTHON.
 
-    Raises UsageError, also for an interpreter in `paths` whose name is not measured.
+    Raises UsageError, also for an interpreter in `paths` whose name is not selected.
     """
-    selected = targets(wanted, absolute_interpreters(paths), running, labelled=labelled)
+    selected = targets(names, absolute_interpreters(paths), running, labelled=labelled)
     for name in paths.keys() - {target.name for target in selected}:
         raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
     return selected
 
 
 def absolute_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
-    """Name → interpreter: those at `paths`, and before them those of the environment. Raises UsageError."""
+    """Interpreters by name: those in `paths`, then those of ACCELBENCH_PYTHON. Raises UsageError."""
     return read_interpreters(from_variable()) | check_interpreters(paths)
 
 
 def targets(
-    wanted: Sequence[str], given: Mapping[str, str], running: str, *, labelled: bool = False
+    names: Sequence[str], interpreters_by_name: Mapping[str, str], running: str, *, labelled: bool = False
 ) -> list[Target]:
-    """Targets by name, each once. Its interpreter is the one in `given`, else that of the environment of
-    its name, else, without a label, `running`.
+    """Create targets by name, without duplicates. Raises UsageError.
 
-    None wanted: every backend of real time, and with `labelled` every other name that has an interpreter.
-    Raises UsageError.
+    The interpreter of a target is the one in `interpreters_by_name`, else that of its environment, else,
+    without a label, `running`. Without names, every backend with real time is a target; `labelled` adds every
+    environment.
     """
-    chosen = dict.fromkeys(wanted) or dict.fromkeys(
+    target_names = dict.fromkeys(names) or dict.fromkeys(
         name for name in registry.entry_names("benchbench.backends") if not is_virtual(name)
     )
-    if labelled and not wanted:
-        chosen |= dict.fromkeys(sorted({*interpreters.environment_names(), *given}))
-    return [_target(name, given, running) for name in chosen]
+    if labelled and not names:
+        target_names |= dict.fromkeys(sorted({*interpreters.environment_names(), *interpreters_by_name}))
+    return [_target(name, interpreters_by_name, running) for name in target_names]
 
 
 def is_virtual(backend: str) -> bool:
-    """Whether a backend simulates its time, which no neighbour disturbs."""
+    """True if a backend simulates its time, which other programs cannot disturb."""
     return backend_class(backend).virtual
 
 
 def backend_class(backend: str) -> type[Backend]:
-    """The class of that name."""
     return registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
 
 
-def _target(name: str, given: Mapping[str, str], running: str) -> Target:
+def _target(name: str, interpreters_by_name: Mapping[str, str], running: str) -> Target:
     backend, label = interpreters.split_name(name)
-    if name in given:
+    if name in interpreters_by_name:
         remedy = f"install {backend} for the interpreter given as {name}"
-        return Target(name=name, backend=backend, python=given[name], remedy=remedy)
+        return Target(name=name, backend=backend, python=interpreters_by_name[name], remedy=remedy)
     if name in interpreters.environment_names():
-        return _built(interpreters.find_environment(name))
+        return _environment_target(interpreters.find_environment(name))
     if label:
-        there = sorted({*interpreters.environment_names(), *given})
-        ways = f"accelbench env create {name} builds one, --python {name}=PATH names one."
-        raise UsageError(f"No interpreter for {name!r}.", f"{ways} There are: {', '.join(there) or 'none'}.")
+        existing = sorted({*interpreters.environment_names(), *interpreters_by_name})
+        hint = f"accelbench env create {name} builds one, --python {name}=PATH names one."
+        raise UsageError(
+            f"No interpreter for {name!r}.", f"{hint} There are: {', '.join(existing) or 'none'}."
+        )
     return Target(name=name, backend=backend, python=running)
 
 
-def _built(found: interpreters.Found) -> Target:
-    again = f"accelbench env create {found.name}"
+def _environment_target(environment: interpreters.EnvironmentState) -> Target:
+    create = f"accelbench env create {environment.name}"
     return Target(
-        name=found.name,
-        backend=found.backend,
-        python=found.python,
-        fault="" if found.usable else f"its environment cannot be used: {found.reason}",
-        remedy=f"accelbench env rm {found.name}, then {again}" if found.health == "ready" else again,
+        name=environment.name,
+        backend=environment.backend,
+        python=environment.python,
+        fault="" if environment.usable else f"its environment cannot be used: {environment.reason}",
+        remedy=f"accelbench env rm {environment.name}, then {create}"
+        if environment.health == "ready"
+        else create,
     )
