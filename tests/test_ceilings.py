@@ -39,7 +39,7 @@ def a_product(side: int, rate: float, **over: Any) -> Record:
 
 
 def sides(*records: Record) -> list[tuple[str, Any]]:
-    return [(case.target, case.params["m"]) for case in ceilings.larger(records)]
+    return [(case.target, case.params["m"]) for case in ceilings.larger_products(records)]
 
 
 def test_backends_close_to_the_best_are_tried_at_the_next_size() -> None:
@@ -52,7 +52,7 @@ def test_backends_close_to_the_best_are_tried_at_the_next_size() -> None:
 
 
 def test_each_dtype_and_device_is_searched_by_itself() -> None:
-    found = ceilings.larger(
+    found = ceilings.larger_products(
         [
             a_product(1024, 1e11),
             a_product(1024, 1e9, dtype=Dtype.BFLOAT16),  # the next would take 17 s a step
@@ -77,8 +77,8 @@ def test_the_search_ends_at_the_largest_size() -> None:
 def test_oblong_products_count_for_the_best_and_not_for_the_search() -> None:
     shape = dict(zip("mnk", ceilings.OBLONG[0], strict=True))
     oblong = a_product(4096, 9e11, params=shape, device="cuda:0")
-    assert ceilings.larger([oblong]) == []
-    assert ceilings.best(a_run_info(), [oblong])[0].rate == pytest.approx(9e11)
+    assert ceilings.larger_products([oblong]) == []
+    assert ceilings.best_rates(a_run_info(), [oblong])[0].rate == pytest.approx(9e11)
 
 
 def test_of_a_cases_rounds_the_best_counts() -> None:
@@ -90,7 +90,7 @@ def test_the_best_of_each_device_and_quantity_is_a_ceiling_and_failures_are_none
     copied = a_measurement(
         iterations=1, block_s=(0.1,) * 5, cost=a_cost(flops=0, bytes=10**9, items=1, item="copy")
     )
-    found = ceilings.best(
+    found = ceilings.best_rates(
         a_run_info(),
         [
             a_product(1024, 1e11),
@@ -110,14 +110,14 @@ def test_the_best_of_each_device_and_quantity_is_a_ceiling_and_failures_are_none
 def test_a_rate_that_cannot_be_true_is_no_ceiling() -> None:
     wild = a_product(4096, 2e15, device="cuda:0", dtype=Dtype.BFLOAT16)
     record = a_record(wild.outcome, case=wild.case, device_model="NVIDIA H100 80GB HBM3")
-    assert ceilings.best(a_run_info(), [record]) == []
+    assert ceilings.best_rates(a_run_info(), [record]) == []
 
 
 def test_neighbours_that_held_a_ceiling_down_are_told() -> None:
     busy = a_watched(a_telemetry(busy_s=tuple(0.2 * n for n in range(11))), block_s=(0.01,) * 5)
     record = a_record(busy, case=a_product(1024, 1e11).case)
-    found = ceilings.best(a_run_info(), [record])
-    assert [n.text for n in ceilings.held_down(found, [record])] == [
+    found = ceilings.best_rates(a_run_info(), [record])
+    assert [n.text for n in ceilings.limiting_conditions(found, [record])] == [
         "contended: other processes used 0.5 of a core"
     ]
     shown = rendered(ceilings_document(found, ["contended: \x1b[31m"]))
@@ -133,7 +133,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def keep(*found: Ceiling) -> Path:
     path = ceilings.ceilings_file(a_machine())
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(ceilings.encoded(a_machine(), found))
+    path.write_bytes(ceilings.encode(a_machine(), found))
     return path
 
 
@@ -146,7 +146,7 @@ def test_what_is_kept_is_read_back_on_the_same_hardware_only(cache: Path) -> Non
 
 def test_a_new_measurement_replaces_the_same_quantity_and_keeps_the_others() -> None:
     before = [a_ceiling(rate=2e12), a_ceiling("memory", 1e10), a_ceiling(threads=1, rate=5e11)]
-    found = ceilings.merged(before, [a_ceiling(rate=1e12)])
+    found = ceilings.merge(before, [a_ceiling(rate=1e12)])
     assert [(each.quantity, each.threads, each.rate) for each in found] == [
         ("float32", 2, 1e12),
         ("memory", 2, 1e10),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.diagnosis import noise
-from benchbench.diagnosis.noise import Noise, against_itself, split_sides, suggested
+from benchbench.diagnosis.noise import Noise, case_noise, split_sides, suggest_threshold
 from benchbench.documents.doctor import noise_document
 from benchbench.model.record import Record
 from benchbench.timing.policy import POLICIES
@@ -61,7 +61,7 @@ def test_a_policy_is_doubled_in_rounds_only() -> None:
 
 
 def measured(*seconds: float, **over: Any) -> list[Noise]:
-    return against_itself(a_run_info(), some_rounds(*seconds, **over))
+    return case_noise(a_run_info(), some_rounds(*seconds, **over))
 
 
 def test_even_processes_have_no_noise_and_the_least_threshold() -> None:
@@ -100,19 +100,19 @@ def test_a_change_found_where_there_is_none_is_an_alarm() -> None:
 
 def test_a_case_that_fails_has_no_noise_and_says_why() -> None:
     records: list[Record] = [a_record(a_failure(), round=number) for number in range(2)]
-    (found,) = against_itself(a_run_info(), records)
+    (found,) = case_noise(a_run_info(), records)
     assert (found.cv, found.threshold, found.alarm) == (None, None, False)
     assert "worker killed by signal 11" in found.reason
 
 
 def test_a_process_without_time_is_left_out_of_the_noise() -> None:
     records = [a_record(a_measurement(block_s=(0.0,) * 5), round=number) for number in range(6)]
-    (found,) = against_itself(a_run_info(), records)
+    (found,) = case_noise(a_run_info(), records)
     assert (found.processes, found.cv) == (0, None)
 
 
 def thresholds(*values: float) -> float | None:
-    return suggested([a_noise(threshold=value) for value in values])
+    return suggest_threshold([a_noise(threshold=value) for value in values])
 
 
 def test_the_suggestion_is_the_whole_per_cent_above_nine_in_ten_of_the_cases() -> None:
@@ -124,7 +124,7 @@ def test_the_suggestion_is_the_whole_per_cent_above_nine_in_ten_of_the_cases() -
 
 def test_there_is_no_suggestion_for_a_machine_that_is_too_noisy() -> None:
     assert thresholds(0.03, 0.51) is None
-    assert suggested([a_noise(threshold=None)]) is None
+    assert suggest_threshold([a_noise(threshold=None)]) is None
     assert "too noisy for any threshold" in rendered(noise_document([a_noise(threshold=3e4)]))
 
 

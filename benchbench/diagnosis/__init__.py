@@ -1,1 +1,1 @@
-"""What spoils measurements on this machine."""
+"""Diagnose the machine: conditions that distort measurements, its best rates, its noise, a self-test."""

@@ -1,6 +1,7 @@
-"""The best a device was measured to do: GEMMs over shapes and backends, and copies; kept in the user's cache.
+"""Ceilings: the best rates measured on a device, by GEMMs over shapes and backends and by copies.
 
-Which cases to measure and what came of them is decided here; measuring is a run's business (running/).
+This module chooses cases and evaluates their records; `running/` measures them. Ceilings are stored in the
+user's cache.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.plan.suite import Axes, Entry
 
-SCHEMA = 1  # of the file. 1: first
+SCHEMA = 1  # version of the file format
 DTYPES = (Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16)
-CPU_SIDES, ACCELERATOR_SIDES = (1024, 2048, 4096), (4096, 8192, 16384)  # of square products
+CPU_SIDES, ACCELERATOR_SIDES = (1024, 2048, 4096), (4096, 8192, 16384)  # of square matrices
 OBLONG = (  # m, n, k that reached the most on A100, H100, GH200 and B200 (stas00/ml-engineering, MAMF)
     (1024, 10240, 5120), (2048, 2048, 13312), (1024, 15360, 4096), (1792, 16128, 3072),
 )  # fmt: skip
-ACCELERATOR_COPY = 2**28  # elements: a GiB to read and one to write
-CLOSE = 0.8  # of the best rate so far: such a backend may be the best at a larger size
-GAIN = 1.01  # the least that a larger size must have gained for a still larger one to be tried
-LONGEST_S = 0.25  # of a step: the next size takes eight times as long
+ACCELERATOR_COPY = 2**28  # elements: reads one GiB and writes one
+CLOSE = 0.8  # backends with this share of the best rate also run the next size
+GAIN = 1.01  # stop increasing the size when the rate grows by less
+MAX_STEP_S = 0.25  # slower steps are not doubled in size: the next takes eight times as long
 POLICY = Policy(
     name="ceilings", rounds=2, precision=0.02, min_s=0.2, max_s=0.7,
     warmup_min_s=0.5, warmup_max_s=2.0, warmup_min_blocks=3, least_blocks=3, window_s=0.1, slow_s=0.5,
@@ -41,9 +42,9 @@ POLICY = Policy(
 
 
 def entries(dtypes: Sequence[Dtype], threads: list[int] | None = None) -> tuple[tuple[str, Entry], ...]:
-    """The smallest product in each dtype, on accelerators some oblong ones, and copies.
+    """Suite entries: the smallest product in each dtype, oblong products for accelerators, and copies.
 
-    `threads`: several numbers, each of which has ceilings of its own.
+    `threads`: numbers of threads, each with separate ceilings.
     """
     oblong: list[Axes] = [dict(zip("mnk", shape, strict=True)) for shape in OBLONG]
     gemm = Entry(
@@ -63,32 +64,38 @@ def _square(side: int) -> Axes:
     return dict.fromkeys("mnk", side)
 
 
-def larger(records: Iterable[Record]) -> list[Case]:
-    """The products to measure next: a size more, where the size before was worth it and is no burden.
+def larger_products(records: Iterable[Record]) -> list[Case]:
+    """Choose the products to measure next: one size larger, unless the last size brought no gain or was slow.
 
-    Of each device, dtype and number of threads: the backends that are close to the best.
+    Only backends close to the best rate of a device, dtype and number of threads continue.
     """
     groups: dict[tuple[str, Dtype, int], list[tuple[Case, float]]] = {}
-    for record, rate in sorted(_rates(records), key=lambda found: found[1]):  # of a case's rounds the best
+    for record, rate in sorted(
+        _rates(records), key=lambda cases_and_rates: cases_and_rates[1]
+    ):  # the best round of a case last
         if record.case.workload == "gemm" and len(set(record.case.params.values())) == 1:
             place = record.case.device, record.case.computes_in, record.case.threads
             groups.setdefault(place, []).append((record.case, rate))
-    return [case for found in groups.values() for case in _larger(found)]
+    return [case for cases_and_rates in groups.values() for case in _larger(cases_and_rates)]
 
 
-def _larger(found: Sequence[tuple[Case, float]]) -> list[Case]:
-    most = max(_side(case) for case, _ in found)
-    last = {case.target: (case, rate) for case, rate in found if _side(case) == most}
-    before = max((rate for case, rate in found if _side(case) < most), default=0.0)
-    best = max(rate for _, rate in last.values())
-    sides = CPU_SIDES if next(iter(last.values()))[0].device.startswith("cpu") else ACCELERATOR_SIDES
-    if most == sides[-1] or best < GAIN * before:
+def _larger(cases_and_rates: Sequence[tuple[Case, float]]) -> list[Case]:
+    largest = max(_side(case) for case, _ in cases_and_rates)
+    largest_by_target = {
+        case.target: (case, rate) for case, rate in cases_and_rates if _side(case) == largest
+    }
+    previous_best = max((rate for case, rate in cases_and_rates if _side(case) < largest), default=0.0)
+    best = max(rate for _, rate in largest_by_target.values())
+    sides = (
+        CPU_SIDES if next(iter(largest_by_target.values()))[0].device.startswith("cpu") else ACCELERATOR_SIDES
+    )
+    if largest == sides[-1] or best < GAIN * previous_best:
         return []
-    side = sides[sides.index(most) + 1]
+    side = sides[sides.index(largest) + 1]
     return [
         dataclasses.replace(case, params=dict.fromkeys("mnk", side))
-        for case, rate in last.values()
-        if rate >= CLOSE * best and 2 * most**3 / rate <= LONGEST_S
+        for case, rate in largest_by_target.values()
+        if rate >= CLOSE * best and 2 * largest**3 / rate <= MAX_STEP_S
     ]
 
 
@@ -96,17 +103,16 @@ def _side(case: Case) -> int:
     return int(case.params["m"])
 
 
-def best(info: RunInfo, records: Iterable[Record]) -> list[Ceiling]:
-    """The highest rate of each device and quantity, by the median step of one process."""
-    found: dict[tuple[str, int | None, str], Ceiling] = {}
-    for record, rate in sorted(
-        _rates(records), key=lambda each: each[0].case.id
-    ):  # of equals always the same
+def best_rates(info: RunInfo, records: Iterable[Record]) -> list[Ceiling]:
+    """The highest rate of each device and quantity, from the median step of one process."""
+    ceilings: dict[tuple[str, int | None, str], Ceiling] = {}
+    # Sorted by case, so that ties always have the same result.
+    for record, rate in sorted(_rates(records), key=lambda pair: pair[0].case.id):
         device, threads = device_of(info, record.case, record.device_model)
         quantity = MEMORY if record.case.workload == "copy" else str(record.case.dtype)
         key = device, threads, quantity
-        if key not in found or rate > found[key].rate:
-            found[key] = Ceiling(
+        if key not in ceilings or rate > ceilings[key].rate:
+            ceilings[key] = Ceiling(
                 device=device,
                 threads=threads,
                 quantity=quantity,
@@ -114,18 +120,20 @@ def best(info: RunInfo, records: Iterable[Record]) -> list[Ceiling]:
                 case=record.case.id,
                 measured=info.started,
             )
-    return sorted(found.values(), key=lambda each: (each.device, each.quantity == MEMORY, each.quantity))
+    return sorted(
+        ceilings.values(), key=lambda ceiling: (ceiling.device, ceiling.quantity == MEMORY, ceiling.quantity)
+    )
 
 
-def held_down(found: Sequence[Ceiling], records: Iterable[Record]) -> list[Note]:
-    """What may have held a ceiling down: neighbours, a throttled clock."""
-    reached = {each.case for each in found}
-    outcomes = [record.outcome for record in records if record.case.id in reached]
+def limiting_conditions(ceilings: Sequence[Ceiling], records: Iterable[Record]) -> list[Note]:
+    """Notes on conditions that may have lowered a ceiling, such as other programs or a throttled clock."""
+    case_ids = {ceiling.case for ceiling in ceilings}
+    outcomes = [record.outcome for record in records if record.case.id in case_ids]
     return condition_notes([outcome for outcome in outcomes if isinstance(outcome, Measurement)])
 
 
 def _rates(records: Iterable[Record]) -> Iterable[tuple[Record, float]]:
-    """FLOP/s, or B/s of copies, of what was measured and can be true."""
+    """Yield plausible records with their rate in FLOP/s, or in B/s for copies."""
     for record in records:
         outcome = record.outcome
         if isinstance(outcome, Measurement) and not implausible(record.case, record.device_model, [outcome]):
@@ -133,7 +141,7 @@ def _rates(records: Iterable[Record]) -> Iterable[tuple[Record, float]]:
 
 
 def read_ceilings(machine: Machine) -> tuple[Ceiling, ...]:
-    """What was measured on such a machine; () if nothing was. Raises UnreadableInput."""
+    """Read the stored ceilings of a machine. Raises UnreadableInput."""
     path = ceilings_file(machine)
     try:
         content = path.read_bytes()
@@ -142,12 +150,12 @@ def read_ceilings(machine: Machine) -> tuple[Ceiling, ...]:
     except OSError as error:
         raise UnreadableInput(f"{path}: {error.strerror}", "Make it readable.") from error
     try:
-        found = msgspec.json.decode(content, type=_File)
-    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
+        file = msgspec.json.decode(content, type=_File)
+    except (ValueError, RecursionError) as error:  # also for invalid UTF-8
         raise UnreadableInput(
             f"{path}: {str(error)[:200]}", "Measure again: the file is replaced."
         ) from error
-    return found.ceilings if found.schema == SCHEMA else ()
+    return file.ceilings if file.schema == SCHEMA else ()
 
 
 class _File(msgspec.Struct):
@@ -155,22 +163,21 @@ class _File(msgspec.Struct):
     ceilings: tuple[Ceiling, ...]
 
 
-def merged(before: Sequence[Ceiling], now: Sequence[Ceiling]) -> list[Ceiling]:
-    """What was measured now replaces what it measured anew, be it lower: then something has changed."""
-    found = {(each.device, each.threads, each.quantity): each for each in (*before, *now)}
-    return list(found.values())
+def merge(before: Sequence[Ceiling], now: Sequence[Ceiling]) -> list[Ceiling]:
+    """Combine stored and new ceilings. A new one replaces a stored one, even if it is lower."""
+    ceilings = {(ceiling.device, ceiling.threads, ceiling.quantity): ceiling for ceiling in (*before, *now)}
+    return list(ceilings.values())
 
 
-def encoded(machine: Machine, ceilings: Sequence[Ceiling]) -> bytes:
-    """A file: for which machine, and each ceiling."""
+def encode(machine: Machine, ceilings: Sequence[Ceiling]) -> bytes:
+    """Content of the ceilings file of a machine."""
     content = {
         "schema": SCHEMA,
         "machine": dataclasses.asdict(machine),
-        "ceilings": [dataclasses.asdict(each) for each in ceilings],
+        "ceilings": [dataclasses.asdict(ceiling) for ceiling in ceilings],
     }
     return json.dumps(content, indent=1, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
 def ceilings_file(machine: Machine) -> Path:
-    """The file of machines with this fingerprint."""
     return cache_folder("ceilings") / f"{fingerprint(machine)}.json"

@@ -1,4 +1,4 @@
-"""What on this machine spoils measurements: every check, its findings, worst first."""
+"""Run every check of the machine and sort the findings, worst first."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from benchbench.machine.sampler import watch_neighbours
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check saw; `value` is the figure in `seen`, in `unit`, where there is one."""
+    """Result of a check. `value` is the number in the text `seen`, in `unit`, if there is one."""
 
     check: str
     status: Level
     seen: str
     value: float | None
     unit: str
-    effect: str  # of what the check is about, were it wrong
+    effect: str  # on measurements, if the check is not ok
     remedy: str
 
     @property
     def wrong(self) -> bool:
-        """Whether there is something to do about it."""
+        """True for problems and warnings."""
         return self.status in (Level.PROBLEM, Level.WARNING)
 
 
 def examine(host: Host) -> list[Finding]:
-    """What every check saw, worst first; checks of equal status in the table's order."""
-    found = [
+    """Run every check, worst finding first; findings of equal status in the order of the table."""
+    findings = [
         Finding(
             check=check.name,
-            status=sight.level,
-            seen=sight.seen,
-            value=sight.value,
-            unit=sight.unit,
+            status=observation.level,
+            seen=observation.text,
+            value=observation.value,
+            unit=observation.unit,
             effect=check.effect,
             remedy=check.remedy,
         )
         for check in CHECKS
-        for sight in check.look(host)
+        for observation in check.observe(host)
     ]
-    return sorted(found, key=lambda finding: list(Level).index(finding.status))
+    return sorted(findings, key=lambda finding: list(Level).index(finding.status))
 
 
 def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> Host:
-    """Look at this machine: its other processes are watched for half a second."""
+    """Inspect this machine, watching its other processes for half a second."""
     root = Path("/")
     pause = watch_neighbours(root, sleep)
     temporary = Path(tempfile.gettempdir())
@@ -78,7 +78,7 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
 
 
 def _free_bytes(folder: Path) -> int | None:
-    """Bytes free on its file system; None where it does not tell, or there is no such folder."""
+    """Free bytes of a folder's file system, or None if it is missing or unknown."""
     with suppress(OSError):
         return shutil.disk_usage(folder).free
     return None

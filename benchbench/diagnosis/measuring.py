@@ -1,4 +1,4 @@
-"""What `accelbench doctor` measures: the best rates of the devices, a suite's noise, work of known length."""
+"""Measurements of `accelbench doctor`: the best rates of devices, a suite's noise, the self-test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchbench.store import disk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """The best rates measured now, what may have held them down, and the file that keeps them."""
+    """The best rates found, conditions that may have lowered them, and the file where they are stored."""
 
     found: Sequence[Ceiling]
     notes: Sequence[str]
@@ -32,19 +32,19 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selftest:
-    """What the pipeline made of work of known length; `notes`: why a target has no result of a device."""
+    """Results of the self-test. `notes`: why a target has no result for a device."""
 
     results: Sequence[selftest.Result]
     notes: Sequence[str]
 
     @property
     def passed(self) -> bool:
-        """Whether every result is right."""
+        """True if every result is right."""
         return all(result.passed for result in self.results)
 
 
 def examine_machine() -> list[Finding]:
-    """What the checks of this machine see, worst first."""
+    """Run the checks of this machine, worst finding first."""
     gpus = nvml.connect()
     try:
         return examine(this_host(gpus))
@@ -54,7 +54,7 @@ def examine_machine() -> list[Finding]:
 
 
 def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.Noise]:
-    """A suite in twice its rounds, and what two halves of them make of each other; nothing is stored.
+    """Measure a suite in twice its rounds and compare the two halves; nothing is stored.
 
     Raises UsageError, NothingToMeasure.
     """
@@ -64,11 +64,11 @@ def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.
     with measuring([team], asked.wait_s, None, observer) as bench:
         info = bench.plan(doubled)
         (records,) = bench.record([info])
-    return noise.against_itself(info, records)
+    return noise.case_noise(info, records)
 
 
 def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings:
-    """The best rates of the devices chosen, kept in the user's cache beside those known before.
+    """Measure the best rates of the selected devices, and add them to the user's cache.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
@@ -87,28 +87,30 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
     with measuring([team], options.wait_s, None, observer) as bench:
         info = bench.plan(asked)
         (records,) = bench.record([info])
-        for _ in ceilings.CPU_SIDES[1:]:  # larger products while that gains something
-            if cases := ceilings.larger(records):
+        for _ in ceilings.CPU_SIDES[1:]:  # larger products, while the rate grows
+            if cases := ceilings.larger_products(records):
                 records += bench.record([replace(info, plan=tuple(cases), left_out=())])[0]
-    found = ceilings.best(info, records)
-    if not found:
-        raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
+    rates = ceilings.best_rates(info, records)
+    if not rates:
+        raise NothingToMeasure("No case gave a rate.", "The lines above have the reasons.")
     path = ceilings.ceilings_file(info.machine)
     disk.save(
-        path, ceilings.encoded(info.machine, ceilings.merged(ceilings.read_ceilings(info.machine), found))
+        path, ceilings.encode(info.machine, ceilings.merge(ceilings.read_ceilings(info.machine), rates))
     )
-    return Ceilings(found=found, notes=[note.text for note in ceilings.held_down(found, records)], path=path)
+    return Ceilings(
+        found=rates, notes=[note.text for note in ceilings.limiting_conditions(rates, records)], path=path
+    )
 
 
 def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
-    """Spins of known length on the host, and on devices if there are some or backends are named.
+    """Measure spins of known length on the host, and on devices if there are any or backends are selected.
 
     Raises UsageError.
     """
     if len(options.threads) > 1:
         raise UsageError("The self-test spins with one number of threads.", "Give --threads one number.")
-    named = bool(options.backends or options.pythons)
-    devices = replace(options, backends=options.backends or ("torch",)) if named or _has_gpu() else None
+    is_selected = bool(options.backends or options.pythons)
+    devices = replace(options, backends=options.backends or ("torch",)) if is_selected or _has_gpu() else None
     targets = request.requested_targets(devices) if devices else []
     team = Team(targets=targets, settings=request.settings(options), code=no_code())
     with measuring([team], options.wait_s, None, observer, here=True) as bench:

@@ -1,4 +1,4 @@
-"""The self-test: spins of known length are measured through a worker, and compared with the truth."""
+"""Self-test: measure spins of known length through a worker, and compare the results with the truth."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Statistic = Callable[[Sequence[float]], float]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A spin, a statistic of its steps, and how far the measured one may be from the true one.
+    """A spin, a statistic of its steps, and the tolerance of the measured statistic.
 
-    `limit` is relative; `floor_s`, in seconds, holds where that is more.
+    The tolerance is the larger of `limit`, a relative error, and `floor_s`, in seconds.
     """
 
     shape: Shape
@@ -35,14 +35,14 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """`spin`, `bimodal spin`, `log-normal spin, CV 25 %`."""
+        """Name such as `spin`, `bimodal spin` or `log-normal spin, CV 25 %`."""
         kind = "" if self.shape.kind == "constant" else f"{self.shape.kind} "
         spread = f", CV {100 * self.shape.spread:g} %" if self.shape.spread else ""
         return f"{kind}spin{spread}"
 
     @property
     def asked_s(self) -> float:
-        """What the statistic is of the distribution that the spins are drawn from."""
+        """The statistic of the distribution from which spins are drawn."""
         return {"mean": self.shape.mean_s, "sd": self.shape.sd_s}.get(self.of, self.shape.seconds)
 
 
@@ -53,15 +53,15 @@ NOISY = (
     Shape(kind="log-normal", seconds=2e-3, spread=0.05, seed=2),
     Shape(kind="log-normal", seconds=2e-3, spread=0.25, seed=3),
 )
-HOST = (  # on a quiet machine a tenth of these; a neighbour leaves caches cold around each spin
-    Trial(Shape(seconds=1e-5), "median", 0.1),  # a call and two readings of a clock are not in the truth
+HOST = (  # errors are a tenth of these on a quiet machine; other programs leave caches cold for each spin
+    Trial(Shape(seconds=1e-5), "median", 0.1),  # the truth excludes a call and two clock readings
     Trial(Shape(seconds=1e-4), "median", 0.02),
     Trial(Shape(seconds=1e-3), "median", 0.01),
     Trial(Shape(seconds=1e-2), "median", 0.005),
     Trial(Shape(seconds=1e-1), "median", 0.002),
     *(
         trial
-        for shape in NOISY  # nvbench's own tolerances
+        for shape in NOISY  # nvbench's tolerances
         for trial in (Trial(shape, "mean", 0.025, 8e-6), Trial(shape, "sd", 0.05, 5e-6))
     ),
 )
@@ -70,12 +70,12 @@ DEVICE = (
     Trial(Shape(seconds=1e-3), "median", 0.01),
     Trial(Shape(seconds=1e-2), "median", 0.01),
 )
-VIRTUAL = "{} is not tested: the time of its virtual devices is made up, so there is nothing to hold it to"
+VIRTUAL = "{} is not tested: its devices are simulated, so there is no true time to compare with"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a trial: seconds of a step, a relative error and its limit. None: `note` says why."""
+    """Result of a trial: seconds of a step, the relative error and its limit. `note`: why values are None."""
 
     where: str
     spin: str
@@ -86,32 +86,34 @@ class Result:
     error: float | None = None
     limit: float
     passed: bool
-    attempts: int  # measurements made; the last counts
+    attempts: int  # number of measurements; the last one counts
     note: str = ""
 
 
-def run_trials(where: str, device: str | None, trials: Sequence[Trial], ask: Ask) -> list[Result]:
-    """Every trial, in turn; those of one shape are of one measurement.
+def run_trials(place: str, device: str | None, trials: Sequence[Trial], ask: Ask) -> list[Result]:
+    """Run every trial; trials of one shape share a measurement.
 
-    `ask` has a worker do a job; `device`: None for the host. What fails is tried again: others may take the
-    CPU just between the spin's clock and the pipeline's, but a pipeline that is off is off every time.
+    `ask` sends a job to a worker; `device`: None for the host. A failed trial is repeated: other programs may
+    take the CPU between the spin's clock and the pipeline's, but a wrong pipeline is always wrong.
     """
     shapes = dict.fromkeys(trial.shape for trial in trials)
-    return [result for shape in shapes for result in _settled(where, device, shape, trials, ask)]
+    return [result for shape in shapes for result in _repeated_trials(place, device, shape, trials, ask)]
 
 
-def _settled(where: str, device: str | None, shape: Shape, trials: Sequence[Trial], ask: Ask) -> list[Result]:
-    found: list[Result] = []
+def _repeated_trials(
+    place: str, device: str | None, shape: Shape, trials: Sequence[Trial], ask: Ask
+) -> list[Result]:
+    results: list[Result] = []
     for attempt in range(1, ATTEMPTS + 1):
         answer = ask(job_of(shape, device))
-        found = [_result(where, trial, answer, attempt) for trial in trials if trial.shape == shape]
-        if all(result.passed for result in found):
+        results = [_result(place, trial, answer, attempt) for trial in trials if trial.shape == shape]
+        if all(result.passed for result in results):
             break
-    return found
+    return results
 
 
 def job_of(shape: Shape, device: str | None) -> dict[str, Any]:
-    """What a worker is asked for."""
+    """Message of the job for a worker."""
     return {
         "kind": "spin",
         "shape": dataclasses.asdict(shape),
@@ -120,9 +122,9 @@ def job_of(shape: Shape, device: str | None) -> dict[str, Any]:
     }
 
 
-def _result(where: str, trial: Trial, answer: Answer, attempt: int) -> Result:
+def _result(place: str, trial: Trial, answer: Answer, attempt: int) -> Result:
     unmeasured = Result(
-        where=where,
+        where=place,
         spin=trial.name,
         of=trial.of,
         asked_s=trial.asked_s,
@@ -149,19 +151,21 @@ def _result(where: str, trial: Trial, answer: Answer, attempt: int) -> Result:
 
 
 def on_devices(pool: WorkerPool) -> tuple[list[Result], list[str]]:
-    """The trials on every accelerator of the pool's targets, and why a target has none."""
-    found: list[Result] = []
+    """Run the trials on every accelerator of the pool's targets. Returns results, and why a
+    target has none.
+    """
+    results: list[Result] = []
     notes: list[str] = []
     for probe in pool.probe():
         name = probe.target.name
         if backend_of(probe).virtual:
             notes.append(VIRTUAL.format(name))
             continue
-        there = [each for each in probe.devices if each.device_class is DeviceClass.ACCELERATOR]
-        if not there:
-            why = probe.reason or "; ".join(reason for _, reason in probe.missing)
-            notes.append(f"{name} has no accelerator{f': {why}' if why else ''}")
-        for device in there:
+        accelerators = [device for device in probe.devices if device.device_class is DeviceClass.ACCELERATOR]
+        if not accelerators:
+            reason = probe.reason or "; ".join(reason for _, reason in probe.missing)
+            notes.append(f"{name} has no accelerator{f': {reason}' if reason else ''}")
+        for device in accelerators:
             ask = partial(pool.ask_plain, target=name)
-            found += run_trials(f"{name} {device.name}", device.name, DEVICE, ask)
-    return found, notes
+            results += run_trials(f"{name} {device.name}", device.name, DEVICE, ask)
+    return results, notes

@@ -10,7 +10,7 @@ from typing import Any
 from benchbench.analyse.roofline import MEMORY, Ceiling
 from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
-from benchbench.diagnosis.noise import Noise, suggested
+from benchbench.diagnosis.noise import Noise, suggest_threshold
 from benchbench.diagnosis.selftest import Result
 from benchbench.documents.document import (
     Cell,
@@ -144,7 +144,7 @@ def noise_document(noise: Sequence[Noise]) -> Document:
             "cases": [asdict(each) for each in noise],
             "alarms": alarms,
             "at_threshold": THRESHOLD,
-            "suggested_threshold": suggested(noise),
+            "suggested_threshold": suggest_threshold(noise),
         },
     )
 
@@ -162,7 +162,7 @@ def _noise(found: Noise) -> dict[str, Content]:
 
 
 def _suggestion(found: Sequence[Noise]) -> str:
-    least = suggested(found)
+    least = suggest_threshold(found)
     if least is None:
         return "too noisy for any threshold: accelbench doctor shows what disturbs, more rounds help"
     noisier = sum(each.threshold is not None and each.threshold > least for each in found)

@@ -1,1 +1,1 @@
-"""What spoils measurements, looked for one by one: a file per part of the machine."""
+"""Checks for conditions that distort measurements: a file per part of the machine."""

@@ -1,4 +1,4 @@
-"""What a check is given and what it gives."""
+"""Input and output of checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchbench.machine.nvml import Nvml
 
 
 class Level(StrEnum):
-    """How bad it is, worst first. `problem`: results are not to be trusted until it is gone."""
+    """Severity, worst first. `problem`: do not trust results until it is fixed."""
 
     PROBLEM = "problem"
     WARNING = "warning"
@@ -22,50 +22,50 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The machine as checks see it. `root` holds proc and sys."""
+    """The machine as checks see it. `root` contains proc and sys."""
 
     root: Path
-    cpus: tuple[int, ...]  # that this process may run on
-    threads: int  # that a run would use
-    pause_s: float  # between `before` and `after`, in which this process slept
+    cpus: tuple[int, ...]  # CPUs that this process may use
+    threads: int  # default number of threads of a run
+    pause_s: float  # between `before` and `after`; this process slept meanwhile
     before: CpuTimes | None
     after: CpuTimes | None
-    busiest: tuple[tuple[str, float], ...]  # program → cores it used in the pause, most first
-    nvml: Nvml | str  # or why there is none
-    clock: Callable[[], float]  # that times blocks, in seconds
-    synchronised: bool | str  # the wall clock; or why that is not known
-    temporary: Path  # where a run keeps its compile caches
-    free_bytes: int | None  # there
-    shared_bytes: int | None  # free in /dev/shm; None where there is none
+    busiest: tuple[tuple[str, float], ...]  # program and the cores it used in the pause, busiest first
+    nvml: Nvml | str  # or why it is missing
+    clock: Callable[[], float]  # the clock that times blocks, in seconds
+    synchronised: bool | str  # state of the wall clock, or why it is unknown
+    temporary: Path  # folder of a run's compile caches
+    free_bytes: int | None  # in `temporary`
+    shared_bytes: int | None  # free in /dev/shm; None if it is missing
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What a check saw: for people, and as a number where it is one."""
+class Observation:
+    """Observation of a check, as text and, if possible, as a number."""
 
     level: Level
-    seen: str
+    text: str
     value: float | None = None
     unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`look` may see several things, one per GPU; none where it has nothing to look at."""
+    """Check of one condition. `observe` may return several observations, such as one per GPU, or none."""
 
     name: str
-    look: Callable[[Host], Sequence[Sight]]
+    observe: Callable[[Host], Sequence[Observation]]
     effect: str  # on measurements, when it is not ok
     remedy: str
 
 
 def graded(value: float, warning: float, problem: float = float("inf")) -> Level:
-    """The level of a value that is worse the larger it is; each limit is the first value beyond."""
+    """Level of a value that is worse the larger it is. A limit belongs to the worse level."""
     if value >= problem:
         return Level.PROBLEM
     return Level.WARNING if value >= warning else Level.OK
 
 
-def unknown_result(why: str) -> tuple[Sight, ...]:
-    """The result of a check that has no answer."""
-    return (Sight(Level.UNKNOWN, why),)
+def unknown_result(reason: str) -> tuple[Observation, ...]:
+    """Result of a check without an answer."""
+    return (Observation(Level.UNKNOWN, reason),)

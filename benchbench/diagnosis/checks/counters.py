@@ -1,40 +1,42 @@
-"""Hardware counters: which may be read."""
+"""Check access to hardware counters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from benchbench.diagnosis.checks.base import Host, Level, Sight, unknown_result
+from benchbench.diagnosis.checks.base import Host, Level, Observation, unknown_result
 from benchbench.machine import kernel
 from benchbench.machine.kernel import read_number, read_text
 
 
-def perf(host: Host) -> Sequence[Sight]:
-    """perf_event_paranoid, docs.kernel.org/admin-guide/sysctl/kernel.html: above 2 nothing may be counted."""
-    found = read_number(host.root / "proc/sys/kernel/perf_event_paranoid")
-    if found is None:
+def perf(host: Host) -> Sequence[Observation]:
+    """Check perf_event_paranoid (docs.kernel.org/admin-guide/sysctl/kernel.html): above 2 forbids all
+    counting.
+    """
+    setting = read_number(host.root / "proc/sys/kernel/perf_event_paranoid")
+    if setting is None:
         return unknown_result("the kernel has no performance events")
-    allowed = "one's own processes" if found > 0 else "everything"
-    seen = f"perf_event_paranoid is {found}: " + ("for root only" if found > 2 else f"for {allowed}")
-    return (Sight(Level.WARNING if found > 2 else Level.OK, seen, found),)
+    scope = "one's own processes" if setting > 0 else "everything"
+    text = f"perf_event_paranoid is {setting}: " + ("for root only" if setting > 2 else f"for {scope}")
+    return (Observation(Level.WARNING if setting > 2 else Level.OK, text, setting),)
 
 
-def energy(host: Host) -> Sequence[Sight]:
-    """The CPU's energy counters."""
-    found = kernel.cpu_packages(host.root)
-    if isinstance(found, str):
+def energy(host: Host) -> Sequence[Observation]:
+    """Check access to the CPU's energy counters."""
+    packages = kernel.cpu_packages(host.root)
+    if isinstance(packages, str):
         refused = any((host.root / kernel.RAPL).glob("*"))
-        return (Sight(Level.WARNING if refused else Level.UNKNOWN, found),)
-    return (Sight(Level.OK, f"{len(found)} RAPL packages can be read", len(found), "packages"),)
+        return (Observation(Level.WARNING if refused else Level.UNKNOWN, packages),)
+    return (Observation(Level.OK, f"{len(packages)} RAPL packages can be read", len(packages), "packages"),)
 
 
-def gpu(host: Host) -> Sequence[Sight]:
-    """Whether NVIDIA's driver lets anybody but root profile."""
-    found = re.search(
+def gpu(host: Host) -> Sequence[Observation]:
+    """Check whether NVIDIA's driver allows users other than root to profile."""
+    match = re.search(
         r"^RmProfilingAdminOnly: ([01])$", read_text(host.root / "proc/driver/nvidia/params"), re.MULTILINE
     )
-    if found is None:
+    if match is None:
         return ()
-    level = Level.WARNING if found[1] == "1" else Level.OK
-    return (Sight(level, f"profiling is for {'root only' if found[1] == '1' else 'everybody'}"),)
+    level = Level.WARNING if match[1] == "1" else Level.OK
+    return (Observation(level, f"profiling is for {'root only' if match[1] == '1' else 'everybody'}"),)

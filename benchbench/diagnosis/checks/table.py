@@ -1,4 +1,4 @@
-"""Every check, with what it is about and what to do. A new check is an entry here."""
+"""Table of all checks, with their effects and remedies. Add a check here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHECKS = (
         "load",
         cpu.system_load,
         "other work takes cores from a step: it is slower, and unevenly so",
-        "end it, or measure when it is done",
+        "end it, or measure when it has finished",
     ),
     Check(
         "steal",
@@ -133,17 +133,17 @@ CHECKS = (
         "GPU counters",
         counters.gpu,
         "profiles have no GPU counters; times are not affected",
-        "as NVIDIA's ERR_NVGPUCTRPERM page says: NVreg_RestrictProfilingToAdminUsers=0",
+        "NVreg_RestrictProfilingToAdminUsers=0, as on NVIDIA's ERR_NVGPUCTRPERM page",
     ),
     Check(
         "GPUs",
         gpu.present,
-        "clocks, power, throttling and energy of a GPU are not seen",
-        "nothing, without an NVIDIA GPU; else install its driver",
+        "clocks, power, throttling and energy of a GPU are not recorded",
+        "install the driver of the NVIDIA GPU, if there is one",
     ),
     Check(
         "GPUs not supported",
-        gpu.others,
+        gpu.unsupported,
         f"nothing is measured on them: {WHY_NOT_MEASURED}",
         "measure on a CPU, an NVIDIA GPU or a TPU",
     ),
