@@ -59,7 +59,7 @@ from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
 from benchbench.environments.build import BuildPlan, BuildRequest
 from benchbench.environments.installer import Download, Package
-from benchbench.environments.interpreters import Found
+from benchbench.environments.interpreters import EnvironmentState
 from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter, Format
 from benchbench.exporters.markdown import escaped
@@ -255,7 +255,7 @@ def the_plan(name: str, _: Path) -> Document:
 
 
 def the_environments(name: str, _: Path) -> Document:
-    found = Found(name="torch@old", backend="torch", record=None, health="incomplete", reason=name)
+    found = EnvironmentState(name="torch@old", backend="torch", record=None, health="incomplete", reason=name)
     return environments_document([found])
 
 

@@ -153,7 +153,7 @@ def test_a_machine_that_falls_silent_is_given_up_within_half_a_minute(tmp_path: 
     cluster = FakeCluster({"a": Scripted(silent_after=1)})
     result = measured(cluster, tmp_path)
     assert result.shares[0].reason == (
-        f"nothing was heard of it for {SILENT_S:.0f} s; no other machine of its type is left"
+        f"it sent nothing for {SILENT_S:.0f} s; no other machine of its type is left"
     )
     assert cluster.now_s - cluster.heard_s <= SILENT_S + 2 * PERIOD_S <= 30
     assert cluster.stopped == [2]
@@ -165,8 +165,8 @@ def test_a_machine_that_never_comes_is_told_in_time_and_the_others_measure(tmp_p
     result = measured(cluster, tmp_path, told)
     assert [each.name for each in result.absent] == ["a"]
     assert incomplete(result)
-    reason = f"it did not begin within {BEGIN_S:.0f} s: somebody else's job may have its CPUs or GPUs"
-    assert f"a measures nothing: {reason}" in told.notes
+    reason = f"it did not start within {BEGIN_S:.0f} s: another job may be using its CPUs or GPUs"
+    assert f"a does not measure: {reason}" in told.notes
     assert [run.info.tags["machine"] for run in stored(tmp_path)] == ["b"]
     assert fleet_document(result).data["absent"] == [{"name": "a", "reason": reason}]
 
@@ -188,7 +188,7 @@ def test_what_differs_is_told_before_anything_is_measured(tmp_path: Path) -> Non
     measured(FakeCluster(machines), tmp_path, told)
     assert told.notes[:4] == snapshot(
         [
-            "asking each machine what it has: a, b, c",
+            "asking for descriptions of machines: a, b, c",
             "machines differ in jax: none on a, c; 0.10.2 on b",
             "machines differ in torch: 2.13.0 on a, c; 2.12.0 on b",
             "machines differ in A100, threads: 2 on a; 4 on b",
@@ -520,7 +520,7 @@ def test_lost_cases_are_begun_again_by_a_machine_that_came_since(tmp_path: Path)
 def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:
     measured(FakeCluster({"a": Scripted(dies_after=2)}), tmp_path)
     cluster = FakeCluster({"a": Scripted()})
-    with pytest.raises(UsageError, match="cannot be given again"):
+    with pytest.raises(UsageError, match="cannot be changed"):
         measured(cluster, tmp_path, resume="")
     with pytest.raises(UsageError, match="No fleet 'none'"):
         measured(cluster, tmp_path, measure=MeasureOptions(), resume="none")

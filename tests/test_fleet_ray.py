@@ -255,7 +255,7 @@ def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     finally:
         ray.shutdown()
     assert [each.name for each in result.absent] == ["m1"]
-    assert "it did not begin within 20 s" in result.absent[0].reason
+    assert "it did not start within 20 s" in result.absent[0].reason
     assert [share.state for share in result.shares] == ["done"]
 
 
@@ -281,6 +281,6 @@ def test_without_a_cluster_the_command_says_what_to_do(tmp_path: Path) -> None:
     done = accelbench("fleet", *TYPED, "--address", "127.0.0.1:1", cwd=tmp_path, code=3)
     error, hint = done.stderr.splitlines()[-2:]
     assert error.startswith("error: No Ray cluster at 127.0.0.1:1 can be used: ConnectionRefusedError: ")
-    assert hint == "hint: ray start --head begins one; run this on a machine of the cluster."
+    assert hint == "hint: ray start --head starts one; run this on a machine of the cluster."
     done = accelbench("fleet", *TYPED, "--address", "ray://head:10001", cwd=tmp_path, code=2)
     assert "hint: Write it as HOST:PORT." in done.stderr

@@ -751,7 +751,7 @@ def test_a_folder_of_runs_in_place_of_a_run_brings_a_run_in_it(
     a_stored_run(tmp_path / "other", name="a")
     a_stored_run(tmp_path / "other", name="b")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnreadableInput, match="is a folder of runs, not a run: it holds 2 runs") as told:
+    with pytest.raises(UnreadableInput, match="is a folder of runs, not a run") as told:
         selectors.find_run(Path("results"), folder)
     assert told.value.hint == "Name one: other/runs/b"
 

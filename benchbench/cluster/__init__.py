@@ -1,1 +1,1 @@
-"""A suite measured on every machine of a cluster: one run for each, stored here as its records come."""
+"""Measure a suite on every machine of a cluster. Each machine's run is stored here as its records arrive."""

@@ -1,6 +1,6 @@
-"""The process that measures on a machine of a cluster: it reads a job, and writes the answer.
+"""Process that measures on a machine of a cluster: reads a job from standard input, writes the answer.
 
-Standard input and output. It ends when its input does, since then whoever started it is gone.
+It ends when its input ends, since then its parent is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchbench.errors import AccelbenchError
 
 
 def main() -> None:
-    """Do the job. What anything else prints goes to standard error, which the engine keeps there."""
+    """Do the job. Other output goes to standard error, which Ray logs on the machine."""
     answer = os.dup(1)
     os.dup2(2, 1)
 
@@ -35,13 +35,13 @@ def main() -> None:
             do_job(job, tell, Path(scratch))
         except AccelbenchError as error:
             tell(LineKind.ERROR, f"{error} {error.hint}".strip())
-        except Exception as error:  # noqa: BLE001 - whoever waits for this machine has to be told
+        except Exception as error:  # noqa: BLE001 - the fleet needs an answer
             tell(LineKind.ERROR, f"{type(error).__name__}: {error}")
 
 
 def _end_with_parent(thread: int) -> None:
-    os.read(0, 1)  # not through sys.stdin, whose lock an ending interpreter needs
-    signal.pthread_kill(thread, signal.SIGINT)  # interrupts what it waits for, so that all is tidied up
+    os.read(0, 1)  # sys.stdin has a lock that an ending interpreter needs
+    signal.pthread_kill(thread, signal.SIGINT)  # interrupts the main thread, so that it cleans up
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The function that Ray calls on a machine: it starts accelbench there, and passes on what that writes.
+"""Function that Ray runs on a machine: starts accelbench there and passes its output on.
 
-Standard library only, and no more of this package: the measuring process is the machine's own installation.
+It uses only the standard library, since the measuring process is the machine's own installation.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from select import select
 
-HEARTBEAT_S = 5.0  # a machine that measures is never silent for longer
-PIECE = (
-    64 * 2**10
-)  # bytes: Ray sends what is below 100 KiB along with the answer, so no loss of a node loses it
+HEARTBEAT_S = 5.0  # longest silence of a measuring machine
+# Bytes. Ray sends pieces below 100 KiB inside the answer, so that they survive the loss of a node.
+PIECE = 64 * 2**10
 PROGRAM = "import sys; sys.path.append(sys.argv[1]); from benchbench.cluster.__main__ import main; main()"
 
 
 def run_on_node(job: bytes, folder: str) -> Generator[bytes, None, None]:
-    """What the job's process writes, in pieces as they come; an empty one at first and while it is silent.
+    """Yield the output of the job's process in pieces: an empty one at first and while it is silent.
 
-    It works in `folder` where this machine has that, and ends when this process does.
-    Raises RuntimeError where it does not end well.
+    The process works in `folder` if this machine has it, and ends with this process. Raises RuntimeError if
+    it fails.
     """
     yield b""
     command = [sys.executable, "-P", "-c", PROGRAM, str(Path(__file__).parents[2])]
-    place = folder if os.path.isdir(folder) else None
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=place) as process:
+    working_folder = folder if os.path.isdir(folder) else None
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=working_folder
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(job + b"\n")
         process.stdin.flush()
         yield from _pieces(process.stdout.fileno())
-        code = process.wait()  # its standard input stays open until here: it takes the end of that for ours
+        code = process.wait()  # standard input stays open until here: its end would stop the process
     if code:
         raise RuntimeError(f"its process ended with exit code {code}")
 

@@ -1,4 +1,4 @@
-"""Measure a suite on every machine of a cluster; what a lost machine leaves is given to another."""
+"""Measure a suite on every machine of a cluster; another machine takes over the rest of a lost one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from benchbench.cluster.machines import (
     FleetMachine,
     Share,
     ShareState,
-    begun_again,
+    describe_machines,
     file_differences,
     hardware_differences,
-    kept,
-    look_at,
+    locked_fleet,
     one_of_each_kind,
     read_fleet,
+    reassigned,
+    remaining_shares,
     runs_of,
-    shares_left,
     sibling,
     suite_text,
     version_differences,
@@ -60,25 +60,25 @@ from benchbench.store import runs, selectors
 from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE, new_id
 
 GONE = "it is no longer in the cluster"
-ALONE = "{reason}; no other machine of its type is left"
+NO_SIBLING = "{reason}; no other machine of its type is left"
 
 
 class FleetObserver:
-    """Ignores everything: a subclass overrides what it wants to know."""
+    """Observer that ignores every event; subclasses override methods."""
 
     def note(self, text: str) -> None:
-        """Note a sentence that is worth keeping on the screen."""
+        """Receive a sentence that should stay on the screen."""
 
     def changed(self, shares: Sequence[ShareProgress]) -> None:
-        """Note how far all machines have come; called often."""
+        """Receive the progress of all machines; called often."""
 
     def record(self, machine: str, record: Record) -> None:
-        """Note a record that a machine sent and that is now stored."""
+        """Receive a record that a machine sent and that is now stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetResult:
-    """What came of a fleet: a share for each machine, and for each one that took over from another."""
+    """Result of a fleet: a share for each machine, and for each machine that took over from another."""
 
     info: FleetInfo
     shares: tuple[ShareProgress, ...]
@@ -86,7 +86,7 @@ class FleetResult:
 
 
 class Fleet:
-    """Gives shares to machines, one at a time to each, until all are done or no machine is left for them."""
+    """Assigns shares to machines, one at a time each, until all are done or no machine is left for them."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class Fleet:
         observer: FleetObserver,
         expected: Request | None = None,
     ) -> None:
-        """`nodes`: those of the machines of `info` that are there now.
+        """Create a fleet. `nodes`: the machines of `info` that are present.
 
-        `expected`: what the options of `info` ask for, where that is known here.
+        `expected`: the request that the options of `info` make, if it can be determined here.
         """
         self._info = info
         self._nodes = {node.name: node for node in nodes}
-        self._kinds = {each.name: each.kind for each in info.machines}
+        self._kinds = {machine.name: machine.kind for machine in info.machines}
         self._listener = listener
         self._results = results
         self._observer = observer
@@ -112,27 +112,27 @@ class Fleet:
         self._receivers: list[Receiver] = []
         self._waiting: list[Receiver] = []
         self._busy: dict[int, Receiver] = {}
-        self._works: dict[str, dict[int | str, str]] = {}  # workload at its sizes → version → machine
+        self._works: dict[str, dict[int | str, str]] = {}  # workload with sizes → version → machine
 
     def measure(self, shares: Iterable[Share]) -> tuple[ShareProgress, ...]:
-        """Measure the shares. What is stored when an exception ends it can be resumed. Raises CannotWrite."""
+        """Measure the shares. After an exception, stored records can be resumed. Raises CannotWrite."""
         try:
             for share in shares:
-                self._take_on(share)
+                self._queue(share)
             while self._waiting or self._busy:
                 self._start_idle()
-                for task, said in self._listener.hear():
-                    self._heed(task, said)
+                for task, message in self._listener.receive():
+                    self._handle(task, message)
                 self._observer.changed(self._progress())
         finally:
             self._listener.stop()
         return self._progress()
 
-    def _take_on(self, share: Share) -> None:
-        """Queue a share for its machine; where that is gone, what is left of the share goes to another."""
+    def _queue(self, share: Share) -> None:
+        """Queue a share for its machine, or pass its rest to another if the machine is gone."""
         receiver = Receiver(share, self._results, self._assignment(share), self._redact)
         self._receivers.append(receiver)
-        with self._alone(receiver):
+        with self._isolate_errors(receiver):
             receiver.recall()
             if share.machine in self._nodes:
                 self._waiting.append(receiver)
@@ -140,94 +140,96 @@ class Fleet:
                 self._lose(receiver, GONE)
 
     def _start_idle(self) -> None:
-        taken = {each.share.machine for each in self._busy.values()}
+        busy_machines = {receiver.share.machine for receiver in self._busy.values()}
         for receiver in list(self._waiting):
-            if receiver.share.machine not in taken:
-                taken.add(receiver.share.machine)
+            if receiver.share.machine not in busy_machines:
+                busy_machines.add(receiver.share.machine)
                 self._waiting.remove(receiver)
                 node = self._nodes[receiver.share.machine]
-                with self._alone(receiver):
+                with self._isolate_errors(receiver):
                     receiver.starting()
                     self._busy[self._listener.start(node, self._job(receiver.share))] = receiver
 
-    def _heed(self, task: int, said: NodeLine | Ended) -> None:
+    def _handle(self, task: int, message: NodeLine | Ended) -> None:
         if (receiver := self._busy.get(task)) is None:
-            return  # what a machine that failed had sent besides
-        if isinstance(said, Ended):
+            return  # a late message of a failed machine
+        if isinstance(message, Ended):
             del self._busy[task]
-            with self._alone(receiver):
-                self._over(receiver, said.lost)
+            with self._isolate_errors(receiver):
+                self._job_ended(receiver, message.lost)
             return
         machine, failed = receiver.share.machine, True
-        with self._alone(receiver):
-            if record := receiver.take(said):
+        with self._isolate_errors(receiver):
+            if record := receiver.take(message):
                 self._observer.record(machine, record)
                 self._compare_work(machine, record)
-            elif said.kind is LineKind.NOTE:
-                self._observer.note(f"{machine}: {said.text}")
+            elif message.kind is LineKind.NOTE:
+                self._observer.note(f"{machine}: {message.text}")
             failed = False
         if failed:
             del self._busy[task]
             self._listener.give_up(task)
 
     def _compare_work(self, machine: str, record: Record) -> None:
-        """Note where machines measure other work under the same name: a file that a model imports differs."""
+        """Note if machines measure different work under one name, as when a file that a model imports
+        differs.
+        """
         if isinstance(record.outcome, Measurement):
             work = record.case.work
-            known, version = self._works.setdefault(work, {}), record.outcome.workload_version
-            if known and version not in known:
-                first, *_ = known.values()
+            machines_by_version, version = self._works.setdefault(work, {}), record.outcome.workload_version
+            if machines_by_version and version not in machines_by_version:
+                first, *_ = machines_by_version.values()
                 self._observer.note(f"{machine} measures another {work} than {first}: they are not compared")
-            known.setdefault(version, machine)
+            machines_by_version.setdefault(version, machine)
 
     @contextmanager
-    def _alone(self, receiver: Receiver) -> Iterator[None]:
-        """A context in which an error fails the one machine alone, unless nothing can be stored any longer.
+    def _isolate_errors(self, receiver: Receiver) -> Iterator[None]:
+        """Context in which an error fails only this machine, unless nothing can be stored any more.
 
         Raises CannotWrite.
         """
         try:
             yield
         except CannotWrite as error:
-            if receiver.is_there:
+            if receiver.has_folder:
                 raise
             receiver.fail(str(error))
         except UnreadableInput as error:
             receiver.fail(UNREADABLE.format(error=error))
-        except Exception as error:  # noqa: BLE001 - one machine must not end what all others measure
+        except Exception as error:  # noqa: BLE001 - one machine must not stop the others
             receiver.fail(f"{type(error).__name__}: {error}")
 
-    def _over(self, receiver: Receiver, lost: str) -> None:
+    def _job_ended(self, receiver: Receiver, lost: str) -> None:
         if not lost:
             receiver.end()
             return
-        gone = self._nodes.pop(receiver.share.machine)
-        waiting = [each for each in self._waiting if each.share.machine == gone.name]
-        self._waiting = [each for each in self._waiting if each not in waiting]
-        for each in (receiver, *waiting):
-            with self._alone(each):
-                self._lose(each, lost)
+        node = self._nodes.pop(receiver.share.machine)
+        waiting = [queued for queued in self._waiting if queued.share.machine == node.name]
+        self._waiting = [queued for queued in self._waiting if queued not in waiting]
+        for queued in (receiver, *waiting):
+            with self._isolate_errors(queued):
+                self._lose(queued, lost)
 
     def _lose(self, receiver: Receiver, reason: str) -> None:
-        """Store what is unfinished as lost, and have a machine of the same kind begin it again."""
+        """Record the unfinished cases as lost, and restart them on a machine of the same kind."""
         share = receiver.share
-        failed = {each.share.machine for each in self._receivers if each.progress.state is ShareState.FAILED}
-        there = [each for each in self._info.machines if each.name in self._nodes.keys() - failed]
-        load = Counter(each.share.machine for each in (*self._waiting, *self._busy.values()))
-        other = sibling(share.kind, there, load)
-        cases = receiver.lose(reason if other else ALONE.format(reason=reason))
-        begins = bool(other) and receiver.progress.state is ShareState.LOST
-        where = f"; begun again on {other}" if begins else ""
-        self._observer.note(f"{share.machine} is lost: {receiver.progress.reason}{where}")
-        if begins:
-            receiver.begun_again(other)
-            self._take_on(begun_again(share, receiver.info, cases, other))
+        failed = {item.share.machine for item in self._receivers if item.progress.state is ShareState.FAILED}
+        available = [item for item in self._info.machines if item.name in self._nodes.keys() - failed]
+        load = Counter(item.share.machine for item in (*self._waiting, *self._busy.values()))
+        replacement = sibling(share.kind, available, load)
+        cases = receiver.lose(reason if replacement else NO_SIBLING.format(reason=reason))
+        restarts = bool(replacement) and receiver.progress.state is ShareState.LOST
+        restart_text = f"; begun again on {replacement}" if restarts else ""
+        self._observer.note(f"{share.machine} is lost: {receiver.progress.reason}{restart_text}")
+        if restarts:
+            receiver.reassigned_to(replacement)
+            self._queue(reassigned(share, receiver.info, cases, replacement))
 
     def _progress(self) -> tuple[ShareProgress, ...]:
-        return tuple(each.progress for each in self._receivers)
+        return tuple(receiver.progress for receiver in self._receivers)
 
     def _assignment(self, share: Share) -> Assignment:
-        """The tags, policy and seed that the share's run must have."""
+        """Tags, policy and seed that the share's run must have."""
         tags = {**self._info.options.tags, FLEET: self._info.id, MACHINE: share.machine}
         if share.instead_of:
             tags[INSTEAD_OF] = share.instead_of
@@ -241,25 +243,30 @@ class Fleet:
     def _job(self, share: Share) -> NodeJob:
         options = replace(self._info.options, tags=self._assignment(share).tags)
         if share.interrupted:
-            name, asked = share.interrupted.id, self._info.options
+            name, fleet_options = share.interrupted.id, self._info.options
             folder = self._results / runs.RUNS / name
             return NodeJob(
                 kind="resume",
                 options=MeasureOptions(
-                    model=asked.model, pythons=asked.pythons, command=asked.command, wait_s=asked.wait_s
+                    model=fleet_options.model,
+                    pythons=fleet_options.pythons,
+                    command=fleet_options.command,
+                    wait_s=fleet_options.wait_s,
                 ),
                 run=name,
                 head=(folder / runs.HEAD).read_text(),
                 records=(folder / runs.RECORDS).read_text(),
             )
         if share.lost:
-            again, seed = share.lost, share.lost.seed
-            return NodeJob(kind="again", options=options, cases=share.cases, policy=again.policy, seed=seed)
+            lost_run, seed = share.lost, share.lost.seed
+            return NodeJob(
+                kind="again", options=options, cases=share.cases, policy=lost_run.policy, seed=seed
+            )
         return NodeJob(kind="measure", options=options, suites=self._info.suites)
 
 
 class MachineChoice(StrEnum):
-    """Which machines measure: every one, or one of each accelerator type, the others standing by."""
+    """Machines that measure: every one, or one per accelerator type with the others in reserve."""
 
     NODE = "node"
     ACCELERATOR_TYPE = "accelerator-type"
@@ -267,49 +274,49 @@ class MachineChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """What to measure, and where. `resume`: the fleet to finish, `""` the newest, None a new one."""
+    """Options of a fleet. `resume`: id of the fleet to finish, `""` for the newest, None for a new one."""
 
     measure: MeasureOptions
     each: MachineChoice = MachineChoice.NODE
     resume: str | None = None
-    allow_different: bool = False  # versions of accelbench
+    allow_different: bool = False  # allow different versions of accelbench
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
 def measure_fleet(
-    asked: FleetOptions,
+    fleet_options: FleetOptions,
     cluster: Cluster,
     results: Path,
     observer: FleetObserver,
     clock: Callable[[], float] = monotonic,
 ) -> FleetResult:
-    """A run of each machine's share, stored in `results` as records come. `clock`: seconds, for deadlines.
+    """Measure the share of each machine, storing records in `results` as they arrive. `clock`: for deadlines.
 
-    Raises UsageError, for versions of accelbench or files of a model that differ too; NothingToMeasure where
-    no machine answers; CannotWrite, UnreadableInput.
+    Raises UsageError, also if versions of accelbench or files of a model differ; NothingToMeasure if no
+    machine answers; CannotWrite, UnreadableInput.
     """
-    earlier = None if asked.resume is None else _to_finish(asked, results)
-    options = asked.measure.resuming(earlier.options) if earlier else request.with_project(asked.measure)
+    earlier = None if fleet_options.resume is None else _fleet_to_resume(fleet_options, results)
+    typed = fleet_options.measure
+    options = typed.resuming(earlier.options) if earlier else request.with_project(typed)
     with measure.models_described(options, _Notes(observer)) as models:
         if not earlier:
-            request.request(options, models)  # a mistake is told before any machine is asked
-        asked = dataclasses.replace(asked, measure=options)
-        return _measured(asked, models, earlier, cluster, results, observer, clock)
+            request.request(options, models)  # reports mistakes before any machine is involved
+        fleet_options = dataclasses.replace(fleet_options, measure=options)
+        return _measure_described(fleet_options, models, earlier, cluster, results, observer, clock)
 
 
 class _Notes(RunObserver):
-    """Hands on notes to who follows a fleet."""
+    """Passes notes on to the observer of a fleet."""
 
     def __init__(self, observer: FleetObserver) -> None:
         self._observer = observer
 
     def note(self, text: str) -> None:
-        """A line."""
         self._observer.note(text)
 
 
-def _measured(
-    asked: FleetOptions,
+def _measure_described(
+    fleet_options: FleetOptions,
     models: Sequence[str],
     earlier: FleetInfo | None,
     cluster: Cluster,
@@ -317,91 +324,100 @@ def _measured(
     observer: FleetObserver,
     clock: Callable[[], float],
 ) -> FleetResult:
-    """As `measure_fleet`, where models are described; `models`: their names."""
-    listener = Listener(cluster, asked.deadlines, clock)
+    """Measure with described models. `models`: their names."""
+    listener = Listener(cluster, fleet_options.deadlines, clock)
     nodes = cluster.nodes()
-    observer.note(f"asking each machine what it has: {', '.join(node.name for node in nodes) or 'none'}")
-    here, absent = look_at(nodes, listener, asked.measure)
-    _check(here, absent, asked, observer)
+    observer.note(f"asking for descriptions of machines: {', '.join(node.name for node in nodes) or 'none'}")
+    machines, absent = describe_machines(nodes, listener, fleet_options.measure)
+    _check(machines, absent, fleet_options, observer)
     if earlier:
-        known = {each.name: each for each in (*earlier.machines, *here)}
-        info = dataclasses.replace(earlier, machines=tuple(known.values()), options=asked.measure)
-        shares = shares_left(info.machines, info.measuring, runs_of(results, info.id))
+        machines_by_name = {machine.name: machine for machine in (*earlier.machines, *machines)}
+        info = dataclasses.replace(
+            earlier, machines=tuple(machines_by_name.values()), options=fleet_options.measure
+        )
+        shares = remaining_shares(info.machines, info.measuring, runs_of(results, info.id))
     else:
-        info = _new(asked, here, results)
-        shares = [Share(machine=each.name, kind=each.kind) for each in here if each.name in info.measuring]
+        info = _new_fleet(fleet_options, machines, results)
+        shares = [
+            Share(machine=machine.name, kind=machine.kind)
+            for machine in machines
+            if machine.name in info.measuring
+        ]
     if not shares:
         raise UsageError(f"The fleet {info.id} has ended: there is nothing to resume.", "Begin another.")
-    there = {each.name for each in here}
-    present = [node for node in nodes if node.name in there]
-    with kept(results, info):
+    present_names = {machine.name for machine in machines}
+    present = [node for node in nodes if node.name in present_names]
+    with locked_fleet(results, info):
         observer.note(
-            f"fleet {info.id} measures on {', '.join(dict.fromkeys(each.machine for each in shares))}"
+            f"fleet {info.id} measures on {', '.join(dict.fromkeys(share.machine for share in shares))}"
         )
         fleet = Fleet(info, present, listener, results, observer, _expected(info, models))
         return FleetResult(info=info, shares=fleet.measure(shares), absent=tuple(absent))
 
 
 def _expected(info: FleetInfo, models: Sequence[str]) -> request.Request | None:
-    """What each machine is asked for; None where it names what is not known here, as a user's workload."""
+    """The request that each machine should make, or None if it uses workloads that are unknown here."""
     with TemporaryDirectory(prefix="accelbench-fleet-") as folder, suppress(UsageError):
         return request.request(with_suites(info.options, info.suites, Path(folder)), models)
     return None
 
 
-def _to_finish(asked: FleetOptions, results: Path) -> FleetInfo:
-    if others := asked.measure.given_and_kept:
-        message = f"A fleet is resumed as it was begun: {others[0]} cannot be given again."
+def _fleet_to_resume(fleet_options: FleetOptions, results: Path) -> FleetInfo:
+    if fixed_options := fleet_options.measure.given_and_kept:
+        message = f"A fleet is resumed with its original options: {fixed_options[0]} cannot be changed."
         raise UsageError(message, "Leave that option out.")
-    info = read_fleet(results, asked.resume or "")
-    models = asked.measure.model or info.options.model
-    if not asked.measure.model:
+    info = read_fleet(results, fleet_options.resume or "")
+    models = fleet_options.measure.model or info.options.model
+    if not fleet_options.measure.model:
         own_models.check_known(f"The fleet {info.id}", models)
-    now = own_models.file_digests(models, info.options.input or "")
-    if any(each.has.files != now for each in info.machines):
-        what = ", ".join(dict.fromkeys(name for each in info.machines for name in each.has.files))
-        message = f"The fleet {info.id} was begun with {what or 'no model of yours'} as it was then."
-        raise UsageError(message, "It is finished by the same files alone; else begin another fleet.")
+    digests = own_models.file_digests(models, info.options.input or "")
+    if any(machine.has.files != digests for machine in info.machines):
+        files = ", ".join(dict.fromkeys(name for machine in info.machines for name in machine.has.files))
+        message = f"The fleet {info.id} was started with another version of {files or 'your models'}."
+        raise UsageError(message, "Restore those files, or start another fleet.")
     return info
 
 
 def _check(
-    here: Sequence[FleetMachine], absent: Sequence[Absent], asked: FleetOptions, observer: FleetObserver
+    machines: Sequence[FleetMachine],
+    absent: Sequence[Absent],
+    fleet_options: FleetOptions,
+    observer: FleetObserver,
 ) -> None:
-    """Report in what the machines differ. Raises NothingToMeasure, UsageError."""
-    for gone in absent:
-        observer.note(f"{gone.name} measures nothing: {gone.reason}")
-    if not here:
-        raise NothingToMeasure("No machine of the cluster answered.", "ray status shows what there is.")
-    now = own_models.file_digests(asked.measure.model, asked.measure.input or "")
-    if differing := file_differences(here, now):
+    """Report differences between machines. Raises NothingToMeasure, UsageError."""
+    for machine in absent:
+        observer.note(f"{machine.name} does not measure: {machine.reason}")
+    if not machines:
+        raise NothingToMeasure("No machine of the cluster answered.", "Run ray status to see the machines.")
+    digests = own_models.file_digests(fleet_options.measure.model, fleet_options.measure.input or "")
+    if differences := file_differences(machines, digests):
         raise UsageError(
-            f"Machines would not measure the same: {'; '.join(differing)}.",
-            f"Each looks for it where the command was typed: copy {paths.working_folder()} to the same place "
-            "there, or share that folder.",
+            f"Machines would measure different code: {'; '.join(differences)}.",
+            f"Files must be in the folder of the command: copy {paths.working_folder()} to the same path "
+            "on each machine, or share that folder.",
         )
-    for text in (*version_differences(here), *hardware_differences(here)):
+    for text in (*version_differences(machines), *hardware_differences(machines)):
         observer.note(f"machines differ in {text}")
-    if others := sorted({each.has.version for each in here} - {__version__}):
-        message = f"accelbench is {__version__} here, and {', '.join(others)} on some machine."
-        if not asked.allow_different:
-            raise UsageError(message, "Install one version; --allow-different measures all the same.")
+    if versions := sorted({machine.has.version for machine in machines} - {__version__}):
+        message = f"accelbench is {__version__} here, and {', '.join(versions)} on some machine."
+        if not fleet_options.allow_different:
+            raise UsageError(message, "Install one version, or use --allow-different.")
         observer.note(message)
 
 
-def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> FleetInfo:
+def _new_fleet(fleet_options: FleetOptions, machines: Sequence[FleetMachine], results: Path) -> FleetInfo:
     selectors.follow_stored(results)
-    options = asked.measure
-    if own := sorted({FLEET, MACHINE, INSTEAD_OF} & {*options.tags}):
-        raise UsageError(f"A fleet sets the tag {own[0]!r} itself.", "Choose another name.")
+    options = fleet_options.measure
+    if reserved_tags := sorted({FLEET, MACHINE, INSTEAD_OF} & {*options.tags}):
+        raise UsageError(f"A fleet sets the tag {reserved_tags[0]!r} itself.", "Choose another name.")
     paths = [suite_path(name) for name in options.suites or (() if options.model else ("quick",))]
-    measuring = here if asked.each is MachineChoice.NODE else one_of_each_kind(here)
+    measuring = machines if fleet_options.each is MachineChoice.NODE else one_of_each_kind(machines)
     return FleetInfo(
         id=new_id(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
         options=dataclasses.replace(options, suites=()),
         suites=tuple((path.stem, suite_text(path)) for path in paths),
-        machines=tuple(here),
-        measuring=tuple(each.name for each in measuring),
+        machines=tuple(machines),
+        measuring=tuple(machine.name for machine in measuring),
     )

@@ -1,4 +1,4 @@
-"""The machines of a fleet: the hardware and software of each, and in what they differ."""
+"""Machines of a fleet: their hardware and software, the differences between them, and their shares."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from benchbench.store import codec, disk, runs, selectors
 from benchbench.store.disk import lock
 from benchbench.store.naming import INSTEAD_OF, MACHINE, fleet_of, short
 
-NO_DESCRIPTION = "it told nothing of itself"
+NO_DESCRIPTION = "it sent no description"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMachine:
-    """A machine that measures, or could. Machines of one `kind` may stand in for each other."""
+    """A machine that can measure. Machines of one `kind` can replace each other."""
 
     name: str
     kind: str
@@ -51,41 +51,41 @@ class FleetMachine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A machine of the cluster that measures nothing, and why."""
+    """A machine of the cluster that does not measure, and why."""
 
     name: str
     reason: str
 
 
-def look_at(
+def describe_machines(
     nodes: Sequence[Node], listener: Listener, options: MeasureOptions
 ) -> tuple[list[FleetMachine], list[Absent]]:
-    """The machines that described themselves, in the order of `nodes`, and those that did not.
+    """Ask each machine for a description; return those that answered, in order, and those that did not.
 
-    `options`: with the models of which each tells what file it has.
+    `options`: contains the models whose files each machine looks for.
     """
     job = NodeJob(kind="describe", options=MeasureOptions(model=options.model, input=options.input))
-    asked = {listener.start(node, job): node for node in nodes}
-    told: dict[str, FleetMachine] = {}
-    silent: dict[str, str] = {}
-    waiting = set(asked)
+    nodes_by_task = {listener.start(node, job): node for node in nodes}
+    described: dict[str, FleetMachine] = {}
+    reasons: dict[str, str] = {}
+    waiting = set(nodes_by_task)
     while waiting:
-        for task, said in listener.hear():
-            node = asked[task]
-            if isinstance(said, Ended):
+        for task, message in listener.receive():
+            node = nodes_by_task[task]
+            if isinstance(message, Ended):
                 waiting.discard(task)
-                silent[node.name] = silent.get(node.name) or said.lost or NO_DESCRIPTION
+                reasons[node.name] = reasons.get(node.name) or message.lost or NO_DESCRIPTION
                 continue
             try:
-                if said.kind is LineKind.DESCRIPTION:
-                    told[node.name] = _machine(node, read_json(said.content, Description))
-                elif said.kind is LineKind.ERROR:
-                    silent[node.name] = said.text
+                if message.kind is LineKind.DESCRIPTION:
+                    described[node.name] = _machine(node, read_json(message.content, Description))
+                elif message.kind is LineKind.ERROR:
+                    reasons[node.name] = message.text
             except UnreadableInput as error:
-                silent[node.name] = UNREADABLE.format(error=error)
-    here = [told[node.name] for node in nodes if node.name in told]
-    absent = [Absent(name=name, reason=reason) for name, reason in silent.items() if name not in told]
-    return here, absent
+                reasons[node.name] = UNREADABLE.format(error=error)
+    machines = [described[node.name] for node in nodes if node.name in described]
+    absent = [Absent(name=name, reason=reason) for name, reason in reasons.items() if name not in described]
+    return machines, absent
 
 
 def _machine(node: Node, has: Description) -> FleetMachine:
@@ -102,77 +102,78 @@ def one_of_each_kind(machines: Sequence[FleetMachine]) -> list[FleetMachine]:
 
 
 def version_differences(machines: Sequence[FleetMachine]) -> list[str]:
-    """`torch: 2.13.0 on a, b; none on c`, for each thing that is not the same on all of them."""
-    packages = sorted({name for each in machines for name in each.has.packages})
-    known: dict[str, Callable[[FleetMachine], str]] = {
-        "accelbench": lambda each: each.has.version,
-        "Python": lambda each: each.has.machine.python,
-        "system": lambda each: each.has.machine.os,
-        "commit": lambda each: short(each.has.commit),
-        **{name: lambda each, name=name: each.has.packages.get(name, "") for name in packages},  # type: ignore[misc]
+    """Lines such as `torch: 2.13.0 on a, b; none on c` for each version that differs."""
+    packages = sorted({name for machine in machines for name in machine.has.packages})
+    properties: dict[str, Callable[[FleetMachine], str]] = {
+        "accelbench": lambda machine: machine.has.version,
+        "Python": lambda machine: machine.has.machine.python,
+        "system": lambda machine: machine.has.machine.os,
+        "commit": lambda machine: short(machine.has.commit),
+        **{name: lambda machine, name=name: machine.has.packages.get(name, "") for name in packages},  # type: ignore[misc]
     }
-    return list(_differences(machines, known))
+    return list(_differences(machines, properties))
 
 
 def file_differences(machines: Sequence[FleetMachine], here: Mapping[str, str]) -> list[str]:
-    """`b has no my.py`, `c has another my.py than this machine`; `here`: the digest of each file here."""
-    found = []
+    """Lines such as `b: no my.py` or `c: another my.py than here`; `here`: digests of the files here."""
+    lines = []
     for name, digest in here.items():
-        had = {each.name: each.has.files.get(name, "") for each in machines}
-        if without := [on for on, own in had.items() if digest and not own]:
-            found.append(f"{', '.join(without)}: no {name}")
-        if others := [on for on, own in had.items() if own and own != digest]:
-            found.append(f"{', '.join(others)}: another {name} than here")
-    return found
+        digests = {machine.name: machine.has.files.get(name, "") for machine in machines}
+        if lacking := [machine for machine, there in digests.items() if digest and not there]:
+            lines.append(f"{', '.join(lacking)}: no {name}")
+        if differing := [machine for machine, there in digests.items() if there and there != digest]:
+            lines.append(f"{', '.join(differing)}: another {name} than here")
+    return lines
 
 
 def hardware_differences(machines: Sequence[FleetMachine]) -> list[str]:
-    """`L4, memory: 64 GiB on a; 32 GiB on b`, for each property in which machines of one kind differ."""
-    known: dict[str, Callable[[FleetMachine], str]] = {
-        "CPU": lambda each: each.has.machine.cpu,
-        "threads": lambda each: str(each.has.machine.threads),
-        "CPU quota": lambda each: f"{each.has.machine.cpu_quota or 'none'}",
-        "memory": lambda each: size(each.has.machine.memory_bytes),
-        "accelerators": lambda each: ", ".join(each.has.machine.accelerators),
+    """Lines such as `L4, memory: 64 GiB on a; 32 GiB on b` for properties that differ within a kind."""
+    properties: dict[str, Callable[[FleetMachine], str]] = {
+        "CPU": lambda machine: machine.has.machine.cpu,
+        "threads": lambda machine: str(machine.has.machine.threads),
+        "CPU quota": lambda machine: f"{machine.has.machine.cpu_quota or 'none'}",
+        "memory": lambda machine: size(machine.has.machine.memory_bytes),
+        "accelerators": lambda machine: ", ".join(machine.has.machine.accelerators),
     }
-    kinds = dict.fromkeys(each.kind for each in machines)
+    kinds = dict.fromkeys(machine.kind for machine in machines)
     return [
         f"{kind}, {text}"
         for kind in kinds
-        for text in _differences([each for each in machines if each.kind == kind], known)
+        for text in _differences([machine for machine in machines if machine.kind == kind], properties)
     ]
 
 
 def _differences(
-    machines: Sequence[FleetMachine], known: dict[str, Callable[[FleetMachine], str]]
+    machines: Sequence[FleetMachine], properties: dict[str, Callable[[FleetMachine], str]]
 ) -> Iterator[str]:
-    for what, value_of in known.items():
+    for property_name, value_of in properties.items():
         names: dict[str, list[str]] = {}
-        for each in machines:
-            names.setdefault(value_of(each), []).append(each.name)
+        for machine in machines:
+            names.setdefault(value_of(machine), []).append(machine.name)
         if len(names) > 1:
-            yield f"{what}: " + "; ".join(
-                f"{value or 'none'} on {', '.join(on)}" for value, on in names.items()
+            yield f"{property_name}: " + "; ".join(
+                f"{value or 'none'} on {', '.join(names_with_value)}"
+                for value, names_with_value in names.items()
             )
 
 
 class ShareState(StrEnum):
-    """How far a machine has come with its share."""
+    """State of a machine's share."""
 
     WAITING = "waiting"
     STARTING = "starting"
     MEASURING = "measuring"
     DONE = "done"
-    FAILED = "failed"  # it told why it cannot
+    FAILED = "failed"  # with a reason
     LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one machine is to measure: the whole suite, unless the share is `interrupted` or `lost`.
+    """Work of one machine: the whole suite, or the rest of an earlier run.
 
-    `interrupted`: the head of a run of this machine, to be finished. `lost`: the head of a run whose machine
-    went away; its unfinished `cases` are begun again. `instead_of`: its id, or the machine that never began.
+    `interrupted`: head of a run of this machine to finish. `lost`: head of a run of a lost machine whose
+    unfinished `cases` start again. `instead_of`: its id, or the name of a machine that never started.
     """
 
     machine: str
@@ -184,63 +185,64 @@ class Share:
 
 
 def unfinished_cases(info: RunInfo, records: Sequence[Record]) -> list[tuple[Case, int]]:
-    """The planned cases that lack a record of some round, and the first such round; none of what failed.
+    """Planned cases without a record in some round, with the first such round. Failed cases are finished.
 
-    Rounds that a budget would have added are not missed.
+    Additional rounds within a budget are not required.
     """
     failed = {case_key(record.case) for record in records if isinstance(record.outcome, Failure)}
-    made = {(*case_key(record.case), record.round) for record in records}
+    recorded = {(*case_key(record.case), record.round) for record in records}
     pending = [case for case in info.plan if case_key(case) not in failed]
     missing: dict[tuple[str, str], tuple[Case, int]] = {}
     for number in count():
         if not (cases := due(info.policy, number, pending, records, left_s=0.0)):
             return list(missing.values())
         for case in cases:
-            if (*case_key(case), number) not in made:
+            if (*case_key(case), number) not in recorded:
                 missing.setdefault(case_key(case), (case, number))
     raise AssertionError("rounds end")
 
 
 def lost_cases(run: Run) -> tuple[Case, ...]:
-    """The cases that were unfinished when the machine was lost."""
+    """Cases that were unfinished when the machine was lost."""
     return tuple(record.case for record in run.records if record.outcome.status == Status.LOST)
 
 
-def begun_again(share: Share, info: RunInfo | None, cases: Sequence[Case], machine: str) -> Share:
-    """What is left of a share that was lost, for another machine; `info`: the head, if there was one."""
+def reassigned(share: Share, info: RunInfo | None, cases: Sequence[Case], machine: str) -> Share:
+    """Assign the rest of a lost share to another machine; `info`: head of its run, if there was one."""
     if info is None:
         return dataclasses.replace(share, machine=machine, instead_of=share.instead_of or share.machine)
     return Share(machine=machine, kind=share.kind, lost=info, cases=tuple(cases), instead_of=info.id)
 
 
 def sibling(kind: str, machines: Sequence[FleetMachine], load: Mapping[str, int]) -> str:
-    """The machine of that kind with the least to do, by name; empty where there is none."""
-    same = [each.name for each in machines if each.kind == kind]
-    return min(same, key=lambda name: load.get(name, 0), default="")
+    """Name of the least busy machine of a kind, or an empty text."""
+    names = [machine.name for machine in machines if machine.kind == kind]
+    return min(names, key=lambda name: load.get(name, 0), default="")
 
 
-def shares_left(
+def remaining_shares(
     machines: Sequence[FleetMachine], measuring: Sequence[str], runs: Iterable[Run]
 ) -> list[Share]:
-    """What a fleet that ended early still has to do.
+    """Shares that an interrupted fleet still has to measure.
 
-    `measuring`: the names of those machines that were to measure the suite. `runs`: what there is of it, of
-    which no records are kept.
+    `measuring`: names of the machines that measure the suite. `runs`: the fleet's runs, read one at a time.
     """
-    kinds = {each.name: each.kind for each in machines}
-    stood_in_for, own = set[str](), set[str]()
-    left: list[tuple[str, Share]] = []
+    kinds = {machine.name: machine.kind for machine in machines}
+    replaced, started = set[str](), set[str]()
+    remaining: list[tuple[str, Share]] = []
     for run in runs:
         tags = run.info.tags
-        stood_in_for.add(tags.get(INSTEAD_OF, ""))
+        replaced.add(tags.get(INSTEAD_OF, ""))
         if INSTEAD_OF not in tags:
-            own.add(tags[MACHINE])
-        left += [(run.info.id, share) for share in _left(run, kinds)]
-    never = [Share(machine=name, kind=kinds[name]) for name in measuring if name not in own | stood_in_for]
-    return never + [share for name, share in left if name not in stood_in_for]
+            started.add(tags[MACHINE])
+        remaining += [(run.info.id, share) for share in _rest_of(run, kinds)]
+    unstarted = [
+        Share(machine=name, kind=kinds[name]) for name in measuring if name not in started | replaced
+    ]
+    return unstarted + [share for name, share in remaining if name not in replaced]
 
 
-def _left(run: Run, kinds: Mapping[str, str]) -> Iterator[Share]:
+def _rest_of(run: Run, kinds: Mapping[str, str]) -> Iterator[Share]:
     tags = run.info.tags
     share = Share(
         machine=tags[MACHINE], kind=kinds.get(tags[MACHINE], ""), instead_of=tags.get(INSTEAD_OF, "")
@@ -248,67 +250,71 @@ def _left(run: Run, kinds: Mapping[str, str]) -> Iterator[Share]:
     if not run.ended:
         yield dataclasses.replace(share, interrupted=run.info)
     elif cases := lost_cases(run):
-        yield begun_again(share, run.info, cases, share.machine)  # which may be back
+        yield reassigned(share, run.info, cases, share.machine)  # that machine may be back
 
 
-SCHEMA = 1  # of the file. 1: first
+SCHEMA = 1  # version of the file format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetInfo:
-    """A suite on several machines. Its runs have `fleet` among their tags."""
+    """A suite on several machines. Its runs have the tag `fleet`."""
 
     schema: int = SCHEMA
     id: str
     started: str  # ISO 8601, UTC
     version: str
-    options: MeasureOptions  # as given, without the paths of interpreters
+    options: MeasureOptions  # as typed, without paths of interpreters
     suites: tuple[tuple[str, str], ...]  # name and TOML
     machines: tuple[FleetMachine, ...]
-    measuring: tuple[str, ...]  # the names of those machines that measure the suite; the others stand by
+    measuring: tuple[str, ...]  # names of the machines that measure the suite; others are in reserve
     checksums: bool = field(default=True)
 
 
-def keep_fleet(results: Path, info: FleetInfo) -> None:
-    """Raises CannotWrite."""
+def store_fleet(results: Path, info: FleetInfo) -> None:
+    """Store the file of a fleet. Raises CannotWrite."""
     text = codec.to_json(info, indent=1, redact=own_redaction()) + b"\n"
-    stored = codec.sealed_document(text, FleetInfo, f"the request of the fleet {info.id}")
-    disk.save_below(results, _path(results, info.id), stored)
+    sealed = codec.sealed_document(text, FleetInfo, f"the request of the fleet {info.id}")
+    disk.save_below(results, _path(results, info.id), sealed)
 
 
 @contextmanager
-def kept(results: Path, info: FleetInfo) -> Iterator[None]:
-    """Store the request, and keep other processes from adding to the fleet meanwhile. Raises CannotWrite."""
+def locked_fleet(results: Path, info: FleetInfo) -> Iterator[None]:
+    """Store the file of a fleet, and lock the fleet against additions by other processes. Raises
+    CannotWrite.
+    """
     path = _path(results, info.id)
-    with ExitStack() as held:
-        if os.path.exists(path):  # to be resumed: only who has it may replace it
-            held.callback(os.close, lock(path))
-        keep_fleet(results, info)
-        held.callback(os.close, lock(path))
+    with ExitStack() as locks:
+        if os.path.exists(path):  # lock the fleet before replacing its file
+            locks.callback(os.close, lock(path))
+        store_fleet(results, info)
+        locks.callback(os.close, lock(path))
         yield
 
 
 def read_fleet(results: Path, name: str = "") -> FleetInfo:
-    """The fleet of that id or a beginning of it, else the newest. Raises UsageError, UnreadableInput."""
+    """Read the fleet with an id or a beginning of one, by default the newest. Raises UsageError,
+    UnreadableInput.
+    """
     folder = results / runs.FLEETS
-    found = sorted(path.stem for path in folder.glob("*.json")) if os.path.isdir(folder) else []
-    matching = [each for each in found if each.startswith(name.upper())]
+    ids = sorted(path.stem for path in folder.glob("*.json")) if os.path.isdir(folder) else []
+    matching = [id_ for id_ in ids if id_.startswith(name.upper())]
     if not matching or (name and len(matching) > 1):
-        what = f"No fleet {name!r} in {folder}." if name else f"There is no fleet in {folder}."
-        known = f"There are {', '.join(found[-5:])}." if found else "accelbench fleet begins one."
-        raise UsageError(what, known)
+        message = f"No fleet {name!r} in {folder}." if name else f"There is no fleet in {folder}."
+        hint = f"There are {', '.join(ids[-5:])}." if ids else "accelbench fleet begins one."
+        raise UsageError(message, hint)
     return codec.document(_path(results, matching[-1]), FleetInfo, "Measure it anew: accelbench fleet")
 
 
 def runs_of(results: Path, fleet: str) -> Iterator[Run]:
-    """The runs of a fleet one by one, in the order of their ids: those of a large one need much memory."""
+    """Yield the runs of a fleet in the order of their ids, one at a time since they may need much memory."""
     for name in selectors.run_ids(results):
         folder = results / runs.RUNS / name
         try:
             if fleet_of(runs.read_head(folder).tags) == fleet:
                 yield runs.read_run(folder)
         except UnreadableInput:
-            continue  # whatever it was of, it can be neither finished nor told apart
+            continue  # it cannot be resumed or assigned to a fleet
 
 
 def _path(results: Path, name: str) -> Path:
@@ -316,5 +322,5 @@ def _path(results: Path, name: str) -> Path:
 
 
 def suite_text(path: Path) -> str:
-    """Raises UnreadableInput."""
+    """Text of a suite file. Raises UnreadableInput."""
     return read_file(path, 2**20).decode()

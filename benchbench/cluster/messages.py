@@ -1,4 +1,6 @@
-"""What a machine is sent, a JSON object, and what it answers: lines, each of a kind and JSON."""
+"""Messages between a fleet and its machines: a job as a JSON object, and an answer of lines with a kind and
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,17 @@ from benchbench.model.run import Policy
 from benchbench.store.codec import LIMIT
 from benchbench.wire import LineBuffer
 
-MOST_BYTES = LIMIT + 32  # of a line: its kind stands before what is stored
-UNREADABLE = "what it sent cannot be read: {error}"
+MOST_BYTES = LIMIT + 32  # of a line: its kind and a stored line
+UNREADABLE = "its answer cannot be read: {error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJob:
-    """`describe` itself, `measure` suites, measure these cases `again` as a new run, or `resume` a run.
+    """Job for a machine: describe it, measure suites, measure these cases `again` as a new run, or resume a
+    run.
 
-    `options`: of a description, the models alone, which are files that the machine must have.
-
-    `suites`: (name, TOML), since the machine need not have the file. `head`, `records`: the files of the run
-    that is resumed.
+    `options`: for a description, only the models, whose files the machine looks for. `suites`: (name, TOML),
+    since the machine may not have the files. `head`, `records`: content of the files of the run to resume.
     """
 
     kind: Literal["describe", "measure", "again", "resume"]
@@ -47,42 +48,43 @@ class NodeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A machine's hardware and packages, as far as they are known before anything is imported there."""
+    """Hardware and packages of a machine, without importing any framework."""
 
     version: str  # of accelbench
     machine: Machine
     packages: dict[str, str]  # distribution of a framework → its version
-    commit: str = ""  # of the checkout that it works in
-    files: dict[str, str] = field(default_factory=dict)  # of models: see `own_models.file_digests`
+    commit: str = ""  # of its checkout
+    files: dict[str, str] = field(
+        default_factory=dict
+    )  # digests of model files: see `own_models.file_digests`
 
 
 class LineKind(StrEnum):
-    """What a line of the answer holds."""
+    """Kind of a line in the answer."""
 
     DESCRIPTION = "description"
     HEAD = "head"
-    RECORD = "record"  # as it is stored, with its checksum
+    RECORD = "record"  # in its stored form, with its checksum
     NOTE = "note"
     STAGE = "stage"
     ERROR = "error"
-    END = "end"  # the job came to its end
+    END = "end"  # the job is finished
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A line of the answer: its kind, and its content as bytes."""
+    """A line of the answer."""
 
     kind: LineKind
     content: bytes
 
     @property
     def text(self) -> str:
-        """The text of a line whose content is a text."""
         return str(read_json(self.content, str))
 
 
 def with_suites(options: MeasureOptions, suites: Sequence[tuple[str, str]], folder: Path) -> MeasureOptions:
-    """The options with suites of which name and TOML are known, written to files below `folder`."""
+    """Write suites to files below `folder`, and return the options with these files."""
     paths = []
     for number, (name, text) in enumerate(suites):
         path = folder / "suites" / str(number) / f"{name}.toml"
@@ -93,48 +95,46 @@ def with_suites(options: MeasureOptions, suites: Sequence[tuple[str, str]], fold
 
 
 def job_bytes(job: NodeJob) -> bytes:
-    """The job as a line of JSON, without its newline."""
+    """Encode a job as a line of JSON, without its newline."""
     return msgspec.json.encode(job)
 
 
 def read_job(text: bytes) -> NodeJob:
-    """Raises UnreadableInput."""
-    found: NodeJob = read_json(text, NodeJob)
-    return found
+    job: NodeJob = read_json(text, NodeJob)
+    return job
 
 
 def line_bytes(kind: LineKind, content: Any) -> bytes:
-    """A line; bytes are JSON already."""
-    own = content if isinstance(content, bytes) else msgspec.json.encode(content)
-    return kind.encode() + b" " + own + b"\n"
+    """Encode a line; content of type bytes is already JSON."""
+    encoded = content if isinstance(content, bytes) else msgspec.json.encode(content)
+    return kind.encode() + b" " + encoded + b"\n"
 
 
 def read_json(text: bytes, kind: Any) -> Any:
-    """Raises UnreadableInput."""
+    """Decode JSON. Raises UnreadableInput."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
+    except (ValueError, RecursionError) as error:  # also for invalid UTF-8
         raise UnreadableInput(str(error)[:200]) from error
 
 
 class LineReader:
-    """Whole lines of an answer that comes in pieces."""
+    """Splits an answer that arrives in pieces into lines."""
 
     def __init__(self) -> None:
         self._lines = LineBuffer(MOST_BYTES)
 
     def lines(self, piece: bytes) -> Iterator[NodeLine]:
-        """The lines that `piece` completes. Raises UnreadableInput for a line that no job of ours writes."""
+        """Yield the lines that `piece` completes. Raises UnreadableInput for an invalid line."""
         self._lines.take(piece)
         while (line := self._next()) is not None:
             kind, _, content = line.partition(b" ")
             try:
                 yield NodeLine(LineKind(kind.decode()), content)
             except ValueError as error:
-                raise UnreadableInput(f"{kind[:20]!r} begins no line") from error
+                raise UnreadableInput(f"{kind[:20]!r} is not a kind of line") from error
 
     def _next(self) -> bytes | None:
-        """Raises UnreadableInput."""
         try:
             return self._lines.pop()
         except ValueError as error:
@@ -143,7 +143,7 @@ class LineReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine of the cluster. `name` is its own there; `kind`: its accelerator type, where labelled."""
+    """A machine of the cluster, with its name there. `kind`: its accelerator type, if labelled."""
 
     id: str
     name: str
@@ -154,7 +154,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The next bytes of a job; no bytes are a sign of life of its machine."""
+    """Bytes of a job's answer. Empty bytes show that the machine is alive."""
 
     task: int
     content: bytes
@@ -162,7 +162,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job is over. `lost`: why, where it did not end by itself."""
+    """The end of a job. `lost`: why it did not finish."""
 
     task: int
     lost: str = ""
@@ -172,37 +172,39 @@ Event = Arrived | Ended
 
 
 class Cluster(Protocol):
-    """Machines that take a job each at a time, and have no other meanwhile.
+    """Machines that run one job each at a time.
 
-    A fleet does not know whose cluster it is, nor the cluster what a job is about: bytes travel both ways.
+    The fleet does not depend on the kind of cluster, nor the cluster on the content of jobs: it transports
+    bytes.
     """
 
     def nodes(self) -> list[Node]:
-        """The machines that are there now and can be given work."""
+        """Machines that are available for work."""
 
     def start(self, node: Node, job: bytes) -> int:
-        """Begin a job on a machine once all of it is free; its task."""
+        """Start a job on a machine once it is idle, and return the task's number."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """What has come from the jobs since, waiting so long at most. Nothing follows a job's `Ended`."""
+        """Return new events of the jobs, waiting up to `timeout_s`. `Ended` is the last event of a job."""
 
     def stop(self, task: int) -> None:
-        """End a job if its machine can still be reached; nothing more comes of it."""
+        """End a job if its machine can be reached; it has no further events."""
 
 
 BEGIN_S = 60.0
-SILENT_S = 25.0  # so that a machine that went away is told within half a minute
-PERIOD_S = 1.0  # from one look at the deadlines to the next
-NOT_BEGUN = "it did not begin within {seconds:.0f} s: somebody else's job may have its CPUs or GPUs"
-SILENT = "nothing was heard of it for {seconds:.0f} s"
+SILENT_S = 25.0  # so that a lost machine is noticed within half a minute
+PERIOD_S = 1.0  # between checks of the deadlines
+NOT_BEGUN = "it did not start within {seconds:.0f} s: another job may be using its CPUs or GPUs"
+SILENT = "it sent nothing for {seconds:.0f} s"
 CUT_OFF = "its process ended before the job did"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds after which a machine is given up: `begin_s` without a sign, later `silent_s` without one.
+    """Seconds without a sign of life before a machine is given up: `begin_s` before its first one, then
+    `silent_s`.
 
-    A machine that measures is never silent for longer than `entry.HEARTBEAT_S`.
+    A measuring machine is never silent for longer than `entry.HEARTBEAT_S`.
     """
 
     begin_s: float = BEGIN_S
@@ -210,73 +212,72 @@ class Deadlines:
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What has been heard of a job that is under way."""
+class _JobState:
+    """State of a running job."""
 
     latest_s: float
-    begun: bool = False
-    finished: bool = False  # its last line said that it is done, or why not
+    started: bool = False
+    finished: bool = False  # its last line was an end or an error
     reader: LineReader = field(default_factory=LineReader)
 
 
 class Listener:
-    """Every job ends with one `Ended`, whatever becomes of its machine."""
+    """Receives the answers of jobs. Every job ends with one `Ended`, even if its machine is lost."""
 
     def __init__(
         self, cluster: Cluster, deadlines: Deadlines, clock: Callable[[], float] = monotonic
     ) -> None:
-        """`clock`: seconds, by which deadlines are kept."""
+        """Create a listener. `clock`: seconds, for deadlines."""
         self._cluster = cluster
         self._deadlines = deadlines
         self._clock = clock
-        self._jobs: dict[int, _Heard] = {}
+        self._jobs: dict[int, _JobState] = {}
 
     def start(self, node: Node, job: NodeJob) -> int:
-        """Begin a job on a machine that has none; its task."""
+        """Start a job on an idle machine, and return the task's number."""
         task = self._cluster.start(node, job_bytes(job))
-        self._jobs[task] = _Heard(self._clock())
+        self._jobs[task] = _JobState(self._clock())
         return task
 
-    def hear(self) -> Iterator[tuple[int, NodeLine | Ended]]:
-        """The lines that have come from the jobs, and the jobs that are over; waits a second at most."""
+    def receive(self) -> Iterator[tuple[int, NodeLine | Ended]]:
+        """Yield new lines of the jobs and the ends of jobs; waits up to a second."""
         for event in self._cluster.poll(PERIOD_S):
             if event.task in self._jobs:
                 yield from self._arrived(event) if isinstance(event, Arrived) else self._ended(event)
-        for task, heard in list(self._jobs.items()):
-            if reason := self._overdue(heard):
+        for task, job in list(self._jobs.items()):
+            if reason := self._overdue(job):
                 yield from self._given_up(task, reason)
 
     def give_up(self, task: int) -> None:
-        """End a job; nothing more is heard of it."""
+        """End a job; no further messages of it are received."""
         self._jobs.pop(task, None)
         self._cluster.stop(task)
 
     def stop(self) -> None:
-        """End every job."""
         for task in self._jobs:
             self._cluster.stop(task)
         self._jobs.clear()
 
     def _arrived(self, event: Arrived) -> Iterator[tuple[int, NodeLine | Ended]]:
-        heard = self._jobs[event.task]
-        heard.latest_s, heard.begun = self._clock(), True
+        job = self._jobs[event.task]
+        job.latest_s, job.started = self._clock(), True
         try:
-            for line in heard.reader.lines(event.content):
-                heard.finished |= line.kind in (LineKind.END, LineKind.ERROR)
+            for line in job.reader.lines(event.content):
+                job.finished |= line.kind in (LineKind.END, LineKind.ERROR)
                 yield event.task, line
         except UnreadableInput as error:
             yield from self._given_up(event.task, UNREADABLE.format(error=error))
 
     def _ended(self, event: Ended) -> Iterator[tuple[int, NodeLine | Ended]]:
-        heard = self._jobs.pop(event.task)
-        lost = "" if heard.finished else event.lost or CUT_OFF
+        job = self._jobs.pop(event.task)
+        lost = "" if job.finished else event.lost or CUT_OFF
         yield event.task, Ended(event.task, lost)
 
     def _given_up(self, task: int, reason: str) -> Iterator[tuple[int, NodeLine | Ended]]:
         self.give_up(task)
         yield task, Ended(task, reason)
 
-    def _overdue(self, heard: _Heard) -> str:
-        limit = self._deadlines.silent_s if heard.begun else self._deadlines.begin_s
-        text = SILENT if heard.begun else NOT_BEGUN
-        return text.format(seconds=limit) if self._clock() - heard.latest_s > limit else ""
+    def _overdue(self, job: _JobState) -> str:
+        limit = self._deadlines.silent_s if job.started else self._deadlines.begin_s
+        text = SILENT if job.started else NOT_BEGUN
+        return text.format(seconds=limit) if self._clock() - job.latest_s > limit else ""

@@ -1,4 +1,4 @@
-"""Does a job on this machine; its results are sent line by line, and nothing is kept here."""
+"""Run a job on this machine, sending its results line by line and storing nothing."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Tell = Callable[[LineKind, Any], None]
 
 
 def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
-    """Raises what measuring raises. `scratch`: an empty folder, of no use afterwards."""
+    """Run a job. Raises the errors of measuring. `scratch`: an empty temporary folder."""
     if job.kind == "describe":
         tell(LineKind.DESCRIPTION, describe_machine(job.options))
     elif job.kind == "measure":
         options = with_suites(job.options, job.suites, scratch)
-        measure.measure_suite(options, scratch / "results", Teller(tell))
+        measure.measure_suite(options, scratch / "results", Sender(tell))
     elif job.kind == "again":
         assert job.policy is not None
         terms = request.Terms(
@@ -43,19 +43,19 @@ def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
             tags=dict(job.options.tags),
             wait_s=job.options.wait_s,
         )
-        with measure.models_described(job.options, Teller(tell)):
-            measure.measure_cases(job.cases, terms, job.options.pythons, scratch / "results", Teller(tell))
+        with measure.models_described(job.options, Sender(tell)):
+            measure.measure_cases(job.cases, terms, job.options.pythons, scratch / "results", Sender(tell))
     else:
         folder = scratch / "results" / runs.RUNS / job.run
         folder.mkdir(parents=True)
         (folder / runs.HEAD).write_text(job.head)
         (folder / runs.RECORDS).write_text(job.records)
-        resume_run(job.run, job.options, scratch / "results", Teller(tell), of_fleet=True)
+        resume_run(job.run, job.options, scratch / "results", Sender(tell), of_fleet=True)
     tell(LineKind.END, job.kind)
 
 
 def describe_machine(options: MeasureOptions) -> Description:
-    """Describe this machine, the frameworks that are installed on it, and its files of those models."""
+    """Describe this machine, its installed frameworks and its files of the models in `options`."""
     return Description(
         version=__version__,
         machine=machine(),
@@ -66,41 +66,38 @@ def describe_machine(options: MeasureOptions) -> Description:
 
 
 def _packages() -> dict[str, str]:
-    """The frameworks' distributions that are installed, nothing imported."""
-    found = {}
+    """Versions of the installed distributions of frameworks, without importing them."""
+    versions = {}
     for name in registry.entry_names("benchbench.backends"):
         kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         for requirement in kind.requirements:
-            own = requirement.partition("==")[0]
-            for each in (own, f"{own}_cpu"):  # tensorflow has two distributions
+            distribution = requirement.partition("==")[0]
+            for candidate in (distribution, f"{distribution}_cpu"):  # tensorflow has two distributions
                 try:
-                    found[own] = metadata.version(each)
+                    versions[distribution] = metadata.version(candidate)
                 except metadata.PackageNotFoundError:
                     continue
-    return dict(sorted(found.items()))
+    return dict(sorted(versions.items()))
 
 
-class Teller(RunObserver):
-    """Sends events and records as they would be stored: without secrets or paths of this machine."""
+class Sender(RunObserver):
+    """Sends events and records in their stored form: without secrets and paths of this machine."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._redact = own_redaction()
 
     def note(self, text: str) -> None:
-        """A line."""
         self._tell(LineKind.NOTE, self._redact(text))
 
     def stage(self, text: str) -> None:
-        """A line."""
         self._tell(LineKind.STAGE, self._redact(text))
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
-        """Send the run's head, if the run has anything to measure."""
+        """Send the run's head, if the run has cases."""
         for info in infos:
             if info.plan:
                 self._tell(LineKind.HEAD, codec.to_json(info, redact=self._redact))
 
     def record(self, record: Record, side: int) -> None:
-        """Send a record."""
         self._tell(LineKind.RECORD, codec.storable(record, self._redact)[1])

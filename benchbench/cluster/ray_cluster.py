@@ -1,7 +1,7 @@
-"""A Ray cluster. The only file that knows Ray: docs.ray.io.
+"""Access to a Ray cluster (docs.ray.io). No other file uses Ray.
 
-Bytes go both ways, and the function that a machine runs is named by its module, not sent. Whoever can reach
-a Ray cluster can run anything on it: it belongs on a network that is trusted.
+Only bytes are exchanged, and a machine runs a function of its own installation, found by its module. Anyone
+who can reach a Ray cluster can run any code on it, so it belongs on a trusted network.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from benchbench.cluster.messages import Arrived, Ended, Event, Node
 from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.machine.environment import install_line
 
-NAME_LABEL = "machine"  # `ray start --labels machine=rack3-1` names one; else its host's name does
+NAME_LABEL = "machine"  # `ray start --labels machine=rack3-1` names a machine; the default is its host name
 KIND_LABEL, ID_LABEL = "ray.io/accelerator-type", "ray.io/node-id"
-ANSWER_S = 10.0  # in which the cluster has to take a connection
-LONGEST = 200  # characters of why a job ended
+ANSWER_S = 10.0  # time-out for a connection to the cluster
+MAX_REASON = 200  # characters
 
 
 class RayCluster:
-    """The cluster at an address, else that which runs on this machine.
+    """The cluster at an address, by default the one on this machine.
 
-    Raises UsageError for an address that is none, NothingToMeasure where it cannot be used.
+    Raises UsageError for an invalid address, NothingToMeasure if the cluster cannot be used.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -39,20 +39,20 @@ class RayCluster:
             message = f"A fleet needs Ray, which cannot be imported: {error}"
             raise NothingToMeasure(message, install_line("fleet")) from error
         self._ray = ray
-        self._own = not self._ray.is_initialized()
-        if self._own:
+        self._is_connection_owner = not self._ray.is_initialized()
+        if self._is_connection_owner:
             self._connect(address or os.environ.get("RAY_ADDRESS") or "auto")
         self._streams: dict[int, Any] = {}
         self._count = 0
 
     def _connect(self, address: str) -> None:
-        where = "on this machine" if address == "auto" else f"at {address}"
+        place = "on this machine" if address == "auto" else f"at {address}"
         try:
             _check_answers(address)
             self._ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
-            message = f"No Ray cluster {where} can be used: {_line(error)}"
-            hint = "ray start --head begins one; run this on a machine of the cluster."
+            message = f"No Ray cluster {place} can be used: {_line(error)}"
+            hint = "ray start --head starts one; run this on a machine of the cluster."
             raise NothingToMeasure(message, hint) from error
 
     def __enter__(self) -> Self:
@@ -61,24 +61,28 @@ class RayCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Disconnect, unless the connection was there before."""
+        """Stop all jobs, and disconnect unless Ray was connected before."""
         for task in list(self._streams):
             self.stop(task)
-        if self._own:
+        if self._is_connection_owner:
             self._ray.shutdown()
 
     def nodes(self) -> list[Node]:
-        """Machines that are alive and offer CPUs, by name."""
-        alive = [each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("CPU")]
-        return sorted(_named(alive), key=lambda node: node.name)
+        """Machines that are alive and have CPUs, by name."""
+        alive = [
+            node_info
+            for node_info in self._ray.nodes()
+            if node_info["Alive"] and node_info["Resources"].get("CPU")
+        ]
+        return sorted(_named_nodes(alive), key=lambda node: node.name)
 
     def start(self, node: Node, job: bytes) -> int:
-        """Begin a job that claims all CPUs and GPUs of the machine, so that nobody else runs there."""
+        """Start a job that reserves all CPUs and GPUs of the machine, so that nothing else runs there."""
         remote = self._ray.remote(run_on_node).options(
             num_cpus=node.cpus,
             num_gpus=node.gpus,
             label_selector={ID_LABEL: node.id},
-            max_retries=0,  # a retry is data, and ours
+            max_retries=0,  # the fleet retries by itself
             num_returns="streaming",
             name="accelbench",
         )
@@ -87,7 +91,7 @@ class RayCluster:
         return self._count
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """What has come from the jobs since: at most one event of each."""
+        """Return new events, at most one per job."""
         tasks = {stream: task for task, stream in self._streams.items()}
         if not tasks:
             return []
@@ -108,13 +112,15 @@ class RayCluster:
         return Ended(task, reason)
 
     def stop(self, task: int) -> None:
-        """Kills the engine's process there; the one that measures sees that, and ends."""
+        """Kill Ray's process on the machine; the measuring process notices that and ends."""
         if stream := self._streams.pop(task, None):
             self._ray.cancel(stream, force=True)
 
 
 def _check_answers(address: str) -> None:
-    """Raise OSError if nothing answers at the address, where Ray would wait for minutes; or UsageError."""
+    """Raise OSError if nothing answers at the address (Ray would wait for minutes), UsageError if it is
+    invalid.
+    """
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -123,27 +129,27 @@ def _check_answers(address: str) -> None:
     socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
 
 
-def _named(alive: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """The nodes, named by label or host; where names repeat, a number is added from the second on."""
-    found, seen = [], Counter[str]()
-    for each in sorted(alive, key=lambda node: str(node["NodeID"])):
-        labels = each.get("Labels", {})
-        name = labels.get(NAME_LABEL) or each["NodeManagerHostname"]
-        seen[name] += 1
-        found.append(
+def _named_nodes(alive: Sequence[Mapping[str, Any]]) -> list[Node]:
+    """Name the nodes by label or host; repeated names get a number, from the second on."""
+    nodes, uses = [], Counter[str]()
+    for node_info in sorted(alive, key=lambda node: str(node["NodeID"])):
+        labels = node_info.get("Labels", {})
+        name = labels.get(NAME_LABEL) or node_info["NodeManagerHostname"]
+        uses[name] += 1
+        nodes.append(
             Node(
-                id=each["NodeID"],
-                name=name if seen[name] == 1 else f"{name}-{seen[name]}",
+                id=node_info["NodeID"],
+                name=name if uses[name] == 1 else f"{name}-{uses[name]}",
                 kind=labels.get(KIND_LABEL, ""),
-                cpus=each["Resources"]["CPU"],
-                gpus=each["Resources"].get("GPU", 0.0),
+                cpus=node_info["Resources"]["CPU"],
+                gpus=node_info["Resources"].get("GPU", 0.0),
             )
         )
-    return found
+    return nodes
 
 
 def _line(error: Exception) -> str:
-    """What happened, without the engine's tracebacks."""
+    """First line of an error's message, without Ray's tracebacks."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return f"{type(cause).__name__}: {lines[0] if lines else ''}"[:LONGEST]
+    return f"{type(cause).__name__}: {lines[0] if lines else ''}"[:MAX_REASON]

@@ -1,8 +1,8 @@
-"""Stores what a machine sends of its share, as it comes: a run in the results folder here.
+"""Store the records of a machine's share as they arrive, as a run in the local results folder.
 
-What it says is compared with what it was asked: the id is given here, plan, policy and tags are those of the
-job, and each record is a planned case's, of a round that is due. Anything else is a fault of that machine.
-Neither records nor descriptors are kept, since a fleet may have a thousand machines.
+Every message is checked against the job: plan, policy and tags must be those of the job, and each record must
+belong to a planned case and a possible round. Anything else is an error of that machine. The receiver keeps
+neither records nor open files, since a fleet may have a thousand machines.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from benchbench.store import codec, runs
 from benchbench.store.naming import COMMIT, new_id
 from benchbench.store.runs import RunWriter
 
-LONGEST = 100  # characters of an id that is told
-NO_RUN = "it said that it was done, and sent no run"
-UNFINISHED = "it said that it was done, and {count} of its cases are not"
+MAX_ID_LENGTH = 100  # characters of an id in a message
+NO_RUN = "it reported the end, but sent no run"
+UNFINISHED = "it reported the end, but {count} of its cases are unfinished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What the run of a share has to be, besides what the share says; what is None is not known here.
+    """Required properties of a share's run; None: not known here.
 
     `works`: (suite, workload) of each case that may be planned.
     """
@@ -48,53 +48,54 @@ class Assignment:
     seed: int | None = None
     works: Collection[tuple[str, str]] | None = None
 
-    def head(self, said: RunInfo, share: Share) -> RunInfo:
-        """The head of a new run of the share, of what a machine said. Raises UnreadableInput."""
-        if said.partner or said.resumed:
-            raise UnreadableInput("the head of its run is none of a new run")
-        self._check_plan(said, share)
-        if self.policy and _rounds(said.policy) != _rounds(self.policy):
-            raise UnreadableInput("it planned other rounds than it was asked to measure")
-        if self.seed not in (None, said.seed):
-            raise UnreadableInput("its seed is another than it was asked to take")
-        if said.tags.keys() - {COMMIT} != self.tags.keys() - {COMMIT}:
-            raise UnreadableInput("the tags of its run are others than it was asked to set")
-        return replace(said, id=new_id(), tags={**said.tags, **self.tags})
+    def head(self, info: RunInfo, share: Share) -> RunInfo:
+        """Check the head that a machine sent, and return the head of the new run. Raises UnreadableInput."""
+        if info.partner or info.resumed:
+            raise UnreadableInput("the head of its run is not that of a new run")
+        self._check_plan(info, share)
+        if self.policy and _rounds(info.policy) != _rounds(self.policy):
+            raise UnreadableInput("it planned other rounds than requested")
+        if self.seed not in (None, info.seed):
+            raise UnreadableInput("its seed is not the requested one")
+        if info.tags.keys() - {COMMIT} != self.tags.keys() - {COMMIT}:
+            raise UnreadableInput("the tags of its run are not the requested ones")
+        return replace(info, id=new_id(), tags={**info.tags, **self.tags})
 
-    def _check_plan(self, said: RunInfo, share: Share) -> None:
-        """Raises UnreadableInput."""
-        keys = [case_key(case) for case in said.plan]
+    def _check_plan(self, info: RunInfo, share: Share) -> None:
+        keys = [case_key(case) for case in info.plan]
         if not keys or len({*keys}) < len(keys):
             raise UnreadableInput("it planned no case, or one twice")
         if share.cases:
-            whole = [*said.plan, *(each.case for each in said.left_out)]
-            if sorted(whole, key=case_key) != sorted(share.cases, key=case_key):
-                raise UnreadableInput("it planned other cases than it was asked to measure")
+            all_cases = [*info.plan, *(left_out.case for left_out in info.left_out)]
+            if sorted(all_cases, key=case_key) != sorted(share.cases, key=case_key):
+                raise UnreadableInput("it planned other cases than requested")
         elif self.works is not None:
-            for case in said.plan:
+            for case in info.plan:
                 if (case.suite, case.workload) not in self.works:
-                    raise UnreadableInput(f"it planned {case.id[:LONGEST]}, which is in none of the suites")
+                    raise UnreadableInput(
+                        f"it planned {case.id[:MAX_ID_LENGTH]}, which is in none of the suites"
+                    )
 
 
-def resumed_head(said: RunInfo, before: RunInfo) -> RunInfo:
-    """The head of a run that a machine resumes: the same, with one more part. Raises UnreadableInput."""
-    *earlier, latest = said.resumed or (None,)
-    same = ("id", "plan", "policy", "seed", "settings", "partner")
-    differing = [name for name in same if getattr(said, name) != getattr(before, name)]
+def resumed_head(info: RunInfo, before: RunInfo) -> RunInfo:
+    """Check the head of a resumed run: the same head with one more part. Raises UnreadableInput."""
+    *earlier, latest = info.resumed or (None,)
+    fixed_fields = ("id", "plan", "policy", "seed", "settings", "partner")
+    differing = [name for name in fixed_fields if getattr(info, name) != getattr(before, name)]
     if latest is None or tuple(earlier) != before.resumed or differing:
-        what = ", ".join(differing) or "its parts"
-        raise UnreadableInput(f"the head of its run is another than it was asked to go on with: {what}")
+        names = ", ".join(differing) or "its parts"
+        raise UnreadableInput(f"the head of its run differs from that of the run to resume: {names}")
     return replace(before, resumed=(*before.resumed, latest))
 
 
 def _rounds(policy: Policy) -> tuple[object, ...]:
-    """What decides when a run is complete."""
+    """The fields of a policy that decide when a run is complete."""
     return policy.rounds, policy.continue_above, policy.budget_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareProgress:
-    """How far a machine has come with its share. `cases` and `finished` are counts of cases."""
+    """Progress of a machine's share. `cases` and `finished` are numbers of cases."""
 
     machine: str
     kind: str
@@ -106,40 +107,40 @@ class ShareProgress:
     failed: int = 0
     stage: str = ""
     reason: str = ""  # why it failed or was lost
-    begun_again_on: str = ""  # the machine that has what it left
+    begun_again_on: str = ""  # the machine that took over the rest
 
 
 class Receiver:
-    """Stores the records of one share."""
+    """Stores the records of one share, and tracks its progress."""
 
     def __init__(
         self, share: Share, results: Path, assignment: Assignment, redact: Redaction | None = None
     ) -> None:
-        """`redact`: by default what every stored text passes."""
+        """Create a receiver. `redact`: by default the redaction of all stored texts."""
         self.share = share
         self._results = results
         self._assignment = assignment
         self._redact = redact or own_redaction()
         self._info: RunInfo | None = None
-        self._begun = False
+        self._has_head = False
         self._state, self._stage, self._reason, self._again = ShareState.WAITING, "", "", ""
         self._planned: dict[tuple[str, str], Case] = {}
-        self._made: set[tuple[str, str, int]] = set()
-        self._latest = -1  # round that any case has
-        self._over: set[tuple[str, str]] = set()  # cases of which no further record can come
+        self._recorded: set[tuple[str, str, int]] = set()
+        self._latest = -1  # latest round with a record
+        self._over: set[tuple[str, str]] = set()  # cases without further records
         self._finished: set[tuple[str, str]] = set()
         self._failed: set[tuple[str, str]] = set()
         if share.interrupted:
-            self._know(share.interrupted)
+            self._set_head(share.interrupted)
 
     @property
     def info(self) -> RunInfo | None:
-        """The head of the run, once the machine has sent it."""
+        """Head of the run, once the machine has sent it."""
         return self._info
 
     @property
-    def is_there(self) -> bool:
-        """Whether the run is still there: somebody may have removed it meanwhile."""
+    def has_folder(self) -> bool:
+        """False if someone removed the run's folder."""
         return self._info is None or os.path.isdir(self._folder)
 
     def recall(self) -> None:
@@ -148,14 +149,16 @@ class Receiver:
             self._count(record)
 
     def starting(self) -> None:
-        """Note that the machine was given the job. Raises CannotWrite."""
+        """Note that the job was sent to the machine. Raises CannotWrite."""
         self._state = ShareState.STARTING
         if self.share.interrupted:
             with closing(self._writer()) as writer:
                 writer.drop_torn()
 
     def take(self, line: NodeLine) -> Record | None:
-        """Store what a line holds; returns a record, if it is one. Raises UnreadableInput, CannotWrite."""
+        """Store the content of a line; return the record if it is one. Raises UnreadableInput,
+        CannotWrite.
+        """
         if line.kind is LineKind.HEAD:
             self._begin(codec.decode_head(line.content))
         elif line.kind is LineKind.RECORD:
@@ -172,52 +175,52 @@ class Receiver:
         return None
 
     def fail(self, reason: str) -> None:
-        """Note why the machine cannot continue. Its run stays as it is, to be resumed."""
+        """Note why the machine cannot continue. Its run can be resumed."""
         self._state, self._reason = ShareState.FAILED, self._reason or reason
 
     def end(self) -> None:
-        """Note that the job ended: the share is done if no case is unfinished. Else its run can be resumed.
+        """Note the end of the job: the share is done if every case is finished. Otherwise its run can be
+        resumed.
 
         Raises CannotWrite, UnreadableInput.
         """
         if self._state is ShareState.FAILED:
             return
-        if self._info is None or not self._begun:
+        if self._info is None or not self._has_head:
             self.fail(NO_RUN)
-        elif left := unfinished_cases(self._info, self._stored()):
-            self.fail(UNFINISHED.format(count=len(left)))
+        elif unfinished := unfinished_cases(self._info, self._stored()):
+            self.fail(UNFINISHED.format(count=len(unfinished)))
         else:
             self._state = ShareState.DONE
             with closing(self._writer()) as writer:
                 writer.end()
 
     def lose(self, reason: str) -> list[Case]:
-        """Store unfinished cases as lost, since the machine went away, and return them.
+        """Store the unfinished cases as lost, since the machine is gone, and return them.
 
-        Without any, the share is done. Raises CannotWrite, UnreadableInput.
+        Without unfinished cases, the share is done. Raises CannotWrite, UnreadableInput.
         """
         self._state, self._reason = ShareState.LOST, reason
         if self._info is None:
             return []
         with closing(self._writer()) as writer:
             writer.drop_torn()
-            left = unfinished_cases(self._info, self._stored())
-            if not left:
+            unfinished = unfinished_cases(self._info, self._stored())
+            if not unfinished:
                 self._state = ShareState.DONE
-            for case, number in left:
+            for case, number in unfinished:
                 record = self._lost(case, number, reason)
                 writer.append(record)
                 self._count(record)
             writer.end()
-        return [case for case, _ in left]
+        return [case for case, _ in unfinished]
 
-    def begun_again(self, machine: str) -> None:
-        """Note which machine has taken over what is unfinished."""
+    def reassigned_to(self, machine: str) -> None:
+        """Note which machine takes over the unfinished cases."""
         self._again = machine
 
     @property
     def progress(self) -> ShareProgress:
-        """How far the machine has come by now."""
         return ShareProgress(
             machine=self.share.machine,
             kind=self.share.kind,
@@ -232,21 +235,21 @@ class Receiver:
             begun_again_on=self._again,
         )
 
-    def _begin(self, said: RunInfo) -> None:
-        if self._begun:
+    def _begin(self, head: RunInfo) -> None:
+        if self._has_head:
             raise UnreadableInput("it sent the head of a second run")
         if self._info is None:
-            info = self._assignment.head(said, self.share)
+            info = self._assignment.head(head, self.share)
             runs.create_run(self._results, info).close()
         else:
-            info = resumed_head(said, self._info)
-            with closing(self._writer()):  # so that nobody else adds to it
+            info = resumed_head(head, self._info)
+            with closing(self._writer()):  # locks the run
                 runs.rewrite_head(self._folder, info)
-        self._know(info)
-        self._begun, self._state = True, ShareState.MEASURING
+        self._set_head(info)
+        self._has_head, self._state = True, ShareState.MEASURING
 
-    def _know(self, info: RunInfo) -> None:
-        self._info = replace(info, probes=(), left_out=())  # which need much memory, and are stored
+    def _set_head(self, info: RunInfo) -> None:
+        self._info = replace(info, probes=(), left_out=())  # large, and already stored
         self._planned = {case_key(case): case for case in info.plan}
 
     @property
@@ -255,32 +258,34 @@ class Receiver:
         return self._results / runs.RUNS / self._info.id
 
     def _writer(self) -> RunWriter:
-        """A writer of the run; close it at once, since it keeps the file open. Raises CannotWrite."""
+        """Open a writer of the run, to be closed soon since it is an open file. Raises CannotWrite."""
         return RunWriter(self._folder, redact=self._redact)
 
     def _stored(self) -> tuple[Record, ...]:
-        """The records that are stored so far. Raises UnreadableInput."""
+        """Read the stored records. Raises UnreadableInput."""
         return runs.read_run(self._folder).records
 
     def _check(self, record: Record) -> None:
-        """Raises UnreadableInput for what is not the next record of a planned case."""
-        if self._info is None or not self._begun:
+        """Raise UnreadableInput unless this is a possible next record of a planned case."""
+        if self._info is None or not self._has_head:
             raise UnreadableInput("it sent a record before the head of its run")
-        key, name = case_key(record.case), record.case.id[:LONGEST]
+        key, name = case_key(record.case), record.case.id[:MAX_ID_LENGTH]
         if self._planned.get(key) != record.case:
             raise UnreadableInput(f"it sent a record of {name}, which it did not plan")
-        if (*key, record.round) in self._made:
+        if (*key, record.round) in self._recorded:
             raise UnreadableInput(f"it sent round {record.round + 1} of {name} twice")
         last = min(self._latest + 1, _most_rounds(self._info.policy) - 1)
         if key in self._over or not 0 <= record.round <= last:
-            raise UnreadableInput(f"it sent round {record.round + 1} of {name}, which is not due")
+            raise UnreadableInput(f"it sent round {record.round + 1} of {name}, which is not the next round")
         if record.part != len(self._info.resumed) or record.order < 0:
-            raise UnreadableInput(f"it sent a record of part {record.part} of its run, which it is not at")
+            raise UnreadableInput(
+                f"it sent a record of part {record.part} of its run, which is not the current part"
+            )
 
     def _count(self, record: Record) -> None:
         status, key = record.outcome.status, case_key(record.case)
         assert self._info is not None
-        self._made.add((*key, record.round))
+        self._recorded.add((*key, record.round))
         self._latest = max(self._latest, record.round)
         last = record.round + 1 >= self._info.policy.rounds
         if isinstance(record.outcome, Failure):
@@ -295,7 +300,7 @@ class Receiver:
         return Record(
             case=case,
             round=number,
-            order=len(self._made),
+            order=len(self._recorded),
             started=time.time(),
             outcome=Failure(status=Status.LOST, message=f"its machine was lost: {reason}"),
             framework_version=None,
@@ -306,7 +311,7 @@ class Receiver:
 
 
 def _most_rounds(policy: Policy) -> int:
-    """The most rounds a case may get: twice as many if it is noisy, any number under a budget."""
+    """Maximum rounds of a case: twice as many if it is noisy, unlimited under a budget."""
     if policy.budget_s is not None:
         return 2**31
     return policy.rounds if policy.continue_above is None else 2 * policy.rounds

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchbench.analyse.metrics import Metric
-from benchbench.environments.build import BuildPlan, asking_folder, build_request, planned_environment
+from benchbench.environments.build import BuildPlan, build_request, dry_run_folder, planned_environment
 from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import CannotBuild, UnreadableInput
 from benchbench.judging.bisection import SearchRules, expected_pairs
@@ -88,7 +88,7 @@ def _planned(
 ) -> tuple[PlannedVersion, ...]:
     known = {*pythons}
     missing = [each for each in asked.versions if each.target and is_missing(each.target, known)]
-    with asking_folder() if missing else nullcontext(Path()) as folder:
+    with dry_run_folder() if missing else nullcontext(Path()) as folder:
         return tuple(
             _to_build(version, asked.variant, folder, observer)
             if version in missing
