@@ -402,15 +402,15 @@ def test_a_real_framework_is_imported_anew_for_each_pair(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "Nothing says which versions"),
+        ((), "There are no versions to search"),
         (("torch",), "two versions at least"),
-        (("torch", "2.9..2.10", "--rev", "a..b"), "A row is of a backend's versions, or of revisions"),
-        (("torch", "2.9..2.10", "-b", "torch"), "so does --backend"),
+        (("torch", "2.9..2.10", "--rev", "a..b"), "Search either a backend's versions or revisions"),
+        (("torch", "2.9..2.10", "-b", "torch"), "already part of the versions"),
         (("torch", "2.9..2.10", "--confidence", "40%"), "A confidence of 0.4"),
         (("torch", "2.9..2.10", "--most", "10"), "10 pairs are too few"),
         (("torch", "2.9..2.10", "--metric", "latency"), "No metric named 'latency'"),
         (("torch", "2.9..2.10", "--resume", "x", "--dry-run"), "exclude each other"),
-        (("--rev", "a..b", "--good", "torch"), "A row is of a backend's versions, or of revisions"),
+        (("--rev", "a..b", "--good", "torch"), "Search either a backend's versions or revisions"),
     ],
 )
 def test_what_cannot_be_searched_is_told_before_anything_is_measured(

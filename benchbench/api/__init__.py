@@ -1,7 +1,7 @@
-"""Python's way in: what the command line does, as functions that print nothing and return its objects.
+"""Python API: functions that do the work of the command line, print nothing and return objects.
 
-This is the one list of them. `benchbench` has them all. A function's module is imported when the function is
-first asked for, so that a command imports only what it needs.
+This is the complete list of functions; `benchbench` re-exports them. A function's module is imported on first
+use, so that each command imports only its own modules.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api.bisecting import *  # noqa: F403 - as all below: one list of the functions, here
+    from benchbench.api.bisecting import *  # noqa: F403 - the list of functions is below
     from benchbench.api.comparisons import *  # noqa: F403
     from benchbench.api.environments import *  # noqa: F403
     from benchbench.api.functions import *  # noqa: F403
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchbench.api.measuring import *  # noqa: F403
     from benchbench.api.stored import *  # noqa: F403
 
-MODULES = {  # of this package → its functions
+MODULES = {  # module of this package → its functions
     "bisecting": ("bisect", "plan_bisect"),
     "comparisons": ("compare", "compare_profiles", "hardware", "history"),
     "environments": ("create_environment", "list_environments", "plan_environment", "remove_environments"),

@@ -1,4 +1,4 @@
-"""The functions that search a row of versions for the one that brought a step."""
+"""Functions that search versions for the cause of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchbench.running.bisecting import Bisection, BisectObserver, BisectOption
 from benchbench.running.measure import model_specs
 from benchbench.store.selectors import results_folder
 
-MOST = 100  # pairs
+MOST = 100  # pairs of processes
 CONFIDENCE = 0.95
 
 
@@ -43,23 +43,23 @@ def bisect(
     results: str | Path | None = None,
     observer: BisectObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> Bisection:
-    """Find the version that brought a step, as `accelbench bisect` does.
+    """Find the version that caused a step, as `accelbench bisect` does.
 
-    `backend` and `versions`: `"torch", "2.9..2.13"`, or a list; `good` and `bad` name targets before and
-    after it. Or `rev`: a range of revisions of the user's own code, `"v1.0..HEAD"`. A step smaller than
-    `threshold` is none; a version is named at `confidence`; `most`: pairs of processes. `variant`: the build
-    of environments that are missing. `profile`: then profile the version and its predecessor. `resume`: the
-    id of a bisection that was interrupted. The other keywords are those of `run`.
+    `backend` and `versions`: `"torch", "2.9..2.13"`, or a list; `good` and `bad`: names of targets before the
+    first and after the last version. Alternatively `rev`: a range of revisions of your code, `"v1.0..HEAD"`.
+    Changes below `threshold` do not count. The search ends at `confidence`, or after `most` pairs of
+    processes. `variant`: the build of environments to create. `profile`: afterwards, profile the version and
+    its predecessor. `resume`: id of an interrupted bisection. The other keywords are those of `run`.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    measure = asked_of(bisect, suite, given, options)
+    measure = asked_of(bisect, suite, keywords, options)
     row = _row(measure, backend, versions, rev, (good, bad))
-    asked = _checked(measure, row, metric, threshold, confidence, most, variant)
-    asked = replace(asked, profile=profile, resume=resume)
-    return bisect_versions(asked, results_folder(results), observer or BisectObserver())
+    request = _checked(measure, row, metric, threshold, confidence, most, variant)
+    request = replace(request, profile=profile, resume=resume)
+    return bisect_versions(request, results_folder(results), observer or BisectObserver())
 
 
 @takes_keywords(without=("max_error", "rounds", "budget_s"))
@@ -79,16 +79,16 @@ def plan_bisect(
     results: str | Path | None = None,
     observer: BisectObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> BisectPlan:
-    """What `bisect` would take: its versions, downloads, and the pairs expected; nothing is measured or kept.
+    """Plan a bisection: its versions, downloads and expected pairs. Nothing is measured or stored.
 
     Raises UsageError, CannotWrite.
     """
-    measure = asked_of(plan_bisect, suite, given, options)
+    measure = asked_of(plan_bisect, suite, keywords, options)
     row = _row(measure, backend, versions, rev, (good, bad))
-    asked = _checked(measure, row, metric, threshold, confidence, most, variant)
-    return plan_bisection(asked, results_folder(results), observer or BisectObserver())
+    request = _checked(measure, row, metric, threshold, confidence, most, variant)
+    return plan_bisection(request, results_folder(results), observer or BisectObserver())
 
 
 def _checked(
@@ -100,7 +100,7 @@ def _checked(
     most: int,
     variant: str,
 ) -> BisectOptions:
-    """What was asked for, with each value checked. Raises UsageError."""
+    """Check each value. Raises UsageError."""
     return BisectOptions(
         versions=row,
         measure=measure,
@@ -115,30 +115,30 @@ def _checked(
 def _row(
     options: MeasureOptions, backend: str, versions: Names, rev: str, ends: tuple[str, str]
 ) -> list[Version]:
-    """The versions asked for, those of a backend or of the user's code. Raises UsageError."""
+    """The versions to search: releases of a backend, or revisions of the user's code. Raises UsageError."""
     if rev:
         if backend or versions or any(ends):
-            named = "A row is of a backend's versions, or of revisions."
-            raise UsageError(named, "accelbench bisect --rev v1.0..HEAD -w my_workload")
+            message = "Search either a backend's versions or revisions, not both."
+            raise UsageError(message, "accelbench bisect --rev v1.0..HEAD -w my_workload")
         return revisions(rev, user_code(), [own.folder_of(spec) for spec in model_specs(options)])
     if not backend:
         hint = (
             "accelbench bisect torch 2.9..2.13 -w resnet50_infer; accelbench bisect --rev v1.0..HEAD -w mine"
         )
-        raise UsageError("Nothing says which versions to search.", hint)
+        raise UsageError("There are no versions to search.", hint)
     if options.backends:
-        raise UsageError("The row names its backend, and so does --backend.", "Leave -b out.")
+        raise UsageError("The backend is already part of the versions.", "Leave -b out.")
     return releases(backend, ",".join(several(versions)), absolute_interpreters(options.pythons), *ends)
 
 
 def _valid_confidence(value: float) -> float:
     if not 0.5 < value < 1:
-        raise UsageError(f"A confidence of {value!r} names nothing.", "Write 95% or 0.95.")
+        raise UsageError(f"A confidence of {value!r} is not between 50% and 100%.", "Write 95% or 0.95.")
     return value
 
 
 def _valid_most(value: int) -> int:
-    least = LOOKS[0] + CONFIRMING
-    if value < least:
-        raise UsageError(f"{value} pairs are too few.", f"The ends and the confirmation take {least}.")
+    minimum = LOOKS[0] + CONFIRMING
+    if value < minimum:
+        raise UsageError(f"{value} pairs are too few.", f"The ends and the confirmation take {minimum}.")
     return value

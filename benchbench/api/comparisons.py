@@ -1,4 +1,4 @@
-"""The functions that set stored runs beside each other: two, all over time, those of several machines."""
+"""Functions that compare stored runs: two runs, all runs over time, and machines."""
 
 from __future__ import annotations
 
@@ -39,48 +39,51 @@ def compare(
     variance: str = Variance.SHARED,
     results: str | Path | None = None,
 ) -> Comparison:
-    """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
+    """Compare two runs as `accelbench compare REF NEW` does. A run is an object or a name as in `load`.
 
-    `threshold`: a smaller change is none, 0.03 for 3%. `variance`: how much processes vary, judged over all
-    cases, `shared`, or of each alone, `own`. Where the runs are of different hours, and baselines or runs in
-    `results` tell how much sessions of the machine differ, the intervals hold that. Of runs that are named,
-    not given, a slower case has the operators behind it, where both were profiled. Raises UsageError,
-    UnreadableInput.
+    `threshold`: smaller changes do not count; 0.03 is 3%. `variance`: estimate the variation between
+    processes from all cases, `shared`, or from each case alone, `own`. If the runs are hours apart, intervals
+    include the variation between sessions that baselines or stored runs show. A slower case lists the
+    operators responsible if both runs were named and profiled. Raises UsageError, UnreadableInput.
     """
-    sides = [each if isinstance(each, Run) else folder(each, results) for each in (ref, new)]
-    before, after = (each if isinstance(each, Run) else runs.read_run(each) for each in sides)
-    chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
+    sides = [side if isinstance(side, Run) else folder(side, results) for side in (ref, new)]
+    before, after = (side if isinstance(side, Run) else runs.read_run(side) for side in sides)
+    quantity, limit = metrics.metric_named(metric), valid_threshold(threshold)
     shared = member(Variance, variance)
     between: Mapping[str, BetweenSessions] = {}
-    if comparison.seconds_apart(before.info, after.info, chosen):
+    if comparison.seconds_apart(before.info, after.info, quantity):
         from benchbench.judging.hours import between_sessions
 
         sessions = _sessions(results_folder(results), after.info.machine)
-        *sessions, one, other = under_present_names([*sessions, digest(before), digest(after)])
-        between = between_sessions(sessions, one, other, chosen, shared)
-    found = comparison.compare_runs(before, after, chosen, limit, shared, between)
-    folders = [each for each in sides if isinstance(each, Path)]
-    return comparison.with_operators(found, *folders) if len(folders) == len(sides) else found
+        *sessions, first, second = under_present_names([*sessions, digest(before), digest(after)])
+        between = between_sessions(sessions, first, second, quantity, shared)
+    result = comparison.compare_runs(before, after, quantity, limit, shared, between)
+    folders = [side for side in sides if isinstance(side, Path)]
+    return comparison.with_operators(result, *folders) if len(folders) == len(sides) else result
 
 
-MOST_READ = 50  # of the stored runs, the newest: two months of nightly ones, and read in a tenth of a second
+MOST_READ = 50  # newest stored runs to read: two months of nightly runs, in a tenth of a second
 
 
 def _sessions(root: Path, machine: Machine) -> list[Digest]:
-    """Sessions of a machine, oldest first: of all baselines, and where they are few the stored runs."""
+    """Sessions of a machine, oldest first: from all baselines, and if these are few, from stored runs."""
     from benchbench.gate import baselines
     from benchbench.judging.sessions import ENOUGH, days_of
 
-    found: dict[str, Digest] = {}
-    with suppress(UnreadableInput, OSError):  # two runs can be compared without what else is there
+    sessions: dict[str, Digest] = {}
+    with suppress(UnreadableInput, OSError):  # sessions are optional for a comparison
         names = baselines.baseline_names(root)
-        found |= {each.id: each for name in names for each in baselines.stored_sessions(root, name, machine)}
-        few = len(set(days_of([each.started for each in found.values()]))) < ENOUGH
+        sessions |= {
+            session.id: session
+            for name in names
+            for session in baselines.stored_sessions(root, name, machine)
+        }
+        few = len(set(days_of([session.started for session in sessions.values()]))) < ENOUGH
         for name in selectors.run_ids(root)[-MOST_READ:] if few else ():
-            with suppress(UnreadableInput):  # it costs only itself
+            with suppress(UnreadableInput):
                 session = digest(runs.read_run(root / runs.RUNS / name))
-                found.setdefault(session.id, session)
-    return sorted(found.values(), key=lambda each: (each.started, each.id))
+                sessions.setdefault(session.id, session)
+    return sorted(sessions.values(), key=lambda session: (session.started, session.id))
 
 
 def history(
@@ -92,29 +95,29 @@ def history(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
 ) -> list[Trend]:
-    """The series of `accelbench history`: each case over all stored runs, and where it changed.
+    """Trends of cases over all stored runs, and where they changed, as `accelbench history` shows them.
 
-    `cases`: parts of cases' ids, or patterns of whole ones; none means all. `by`: a tag, whose values are the
-    points instead of runs. `threshold`: the smallest change to tell, 0.03 for 3%. A run that cannot be read
-    is left out; that, and damaged lines of the others, are told to an `observer`. Raises UsageError, also for
-    a name that no stored case has; UnreadableInput where there is no run.
+    `cases`: parts of cases' ids, or patterns of whole ones; by default all. `by`: a tag whose values are the
+    points, instead of runs. `threshold`: the smallest change to report; 0.03 is 3%. Unreadable runs are left
+    out; an `observer` gets a note of them and of damaged lines. Raises UsageError, also for a name that
+    matches no stored case; UnreadableInput without stored runs.
     """
     root, quantity = results_folder(results), metrics.metric_named(metric)
     if not selectors.run_ids(root):
-        folder("latest", root)  # tells what to do
-    told, patterns = observer or RunObserver(), several(cases)
-    stored = read_summaries(
+        folder("latest", root)  # raises UnreadableInput with a hint
+    observer, patterns = observer or RunObserver(), several(cases)
+    summaries_of_runs = read_summaries(
         root,
         [quantity],
-        skipped=lambda reason: told.note(f"left out: {reason}"),
-        told=told.note,
+        skipped=lambda reason: observer.note(f"left out: {reason}"),
+        told=observer.note,
     )
-    return trends(_told(stored, told), quantity, patterns, threshold, by)
+    return trends(_noting_damage(summaries_of_runs, observer), quantity, patterns, threshold, by)
 
 
-def _told(stored: Iterable[RunSummary], observer: RunObserver) -> Iterator[RunSummary]:
-    """The same runs; damaged lines of each are told."""
-    for run in stored:
+def _noting_damage(runs: Iterable[RunSummary], observer: RunObserver) -> Iterator[RunSummary]:
+    """Pass runs on, noting the damaged lines of each."""
+    for run in runs:
         if run.damaged:
             observer.note(f"damaged, not in this history: run {run.id}, {'; '.join(run.damaged)}")
         yield run
@@ -128,15 +131,15 @@ def compare_profiles(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
 ) -> list[ProfileDifference]:
-    """What `accelbench profile REF NEW` shows: what each operator of a case adds to the difference.
+    """Compare profiles as `accelbench profile REF NEW` does: each operator's part of a case's difference.
 
-    Where each has one of `cases`, these two are compared, whatever they are.
+    If `cases` selects one case of each run, these two are compared, even if they differ.
 
     Raises UsageError, UnreadableInput.
     """
     from benchbench.profiling import differences
 
-    before, after = (profile(each, cases=cases, results=results, observer=observer) for each in (ref, new))
+    before, after = (profile(run, cases=cases, results=results, observer=observer) for run in (ref, new))
     return [differences.difference(*pair) for pair in differences.pairs(before, after)]
 
 
@@ -152,30 +155,31 @@ def hardware(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
 ) -> HardwareComparison:
-    """What `accelbench hardware` shows: who is fastest, cheapest and most frugal, and which machine is slow.
+    """Compare hardware as `accelbench hardware` does: the fastest, cheapest and most frugal, and slow
+    machines.
 
-    `runs`: given or named as in `load`; none means all that are stored, of which one that cannot be read is
-    left out with an AccelbenchWarning. `cases`: parts of cases' ids, or patterns of whole ones. `tags`: what
-    a run must be filed under; `since`: an ISO date. `by`: the tag that names machines. `prices`: of devices,
-    else those of the nearest accelbench.toml. `dedicated`: nobody else uses the machines.
-    An `observer` is told how far reading has come, where it takes long.
-    Raises UsageError, UnreadableInput where there is no run.
+    `runs`: objects, or names as in `load`; by default all stored runs, where unreadable ones are left out
+    with an AccelbenchWarning. `cases`: parts of cases' ids, or patterns of whole ones. `tags`: tags that a
+    run must have; `since`: an ISO date. `by`: the tag that identifies machines. `prices`: of devices, by
+    default those in the nearest accelbench.toml. `dedicated`: other programs never use the machines. An
+    `observer` receives the progress of a long reading. Raises UsageError, UnreadableInput without stored
+    runs.
     """
     from benchbench.choosing.choice import compare_hardware
     from benchbench.plan.config import known_prices
 
-    chosen = [each if isinstance(each, Run) else load(each, results) for each in runs]
-    wanted, patterns = selectors.RunFilter(tags=tags or {}, since=since), several(cases)
-    known = summaries(chosen) if chosen else _all_runs(results_folder(results), observer)
-    shown = (run for run in known if wanted.takes(run))
-    return compare_hardware(shown, prices or known_prices(), cases=patterns, by=by, dedicated=dedicated)
+    loaded_runs = [run if isinstance(run, Run) else load(run, results) for run in runs]
+    run_filter, patterns = selectors.RunFilter(tags=tags or {}, since=since), several(cases)
+    all_summaries = summaries(loaded_runs) if loaded_runs else _all_runs(results_folder(results), observer)
+    selected = (run for run in all_summaries if run_filter.takes(run))
+    return compare_hardware(selected, prices or known_prices(), cases=patterns, by=by, dedicated=dedicated)
 
 
 def _all_runs(root: Path, observer: RunObserver | None) -> Iterator[RunSummary]:
     from benchbench.analyse.metrics import ENERGY, LATENCY
 
     if not selectors.run_ids(root):
-        folder("latest", root)  # tells what to do
+        folder("latest", root)  # raises UnreadableInput with a hint
     return read_summaries(
         root,
         [LATENCY, ENERGY],

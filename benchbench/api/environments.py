@@ -1,4 +1,4 @@
-"""The functions of environments: what `accelbench env` does."""
+"""Functions for environments, as in `accelbench env`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchbench.environments.targets import interpreter
 from benchbench.errors import UsageError, unknown
 from benchbench.model.options import Names, several
 
-Stage = Callable[[str], None]  # a text of what is under way
+Stage = Callable[[str], None]  # receives a description of the current stage
 
 
 def create_environment(
@@ -25,41 +25,45 @@ def create_environment(
 ) -> EnvironmentState:
     """Build an environment for a backend, `torch_xla` or `torch@2.12`, as `accelbench env create` does.
 
-    One that is ready stays as it is, one that was cut short is finished. `requirements`: as pip takes them,
-    else the backend's own; `base`: the interpreter it is made from; `variant`: which build, `cpu`, `cuda`, of
-    torch also `cu128`. `on_plan` gets what it takes before the download begins. A framework that cannot be
-    imported there makes it broken.
+    A ready environment is returned unchanged, an interrupted build is finished. `requirements`: in pip's
+    syntax, by default the backend's; `base`: the interpreter to create it with; `variant`: the build, such as
+    `cpu` or `cuda`, for torch also `cu128`. `on_plan` receives the plan before the download. If the framework
+    cannot be imported, the environment is broken.
 
     Raises UsageError, CannotBuild, CannotWrite.
     """
     request = _request(name, requirements, base, variant)
-    return build.build_environment(request, variant, on_stage or _untold, on_plan or _untold)
+    return build.build_environment(request, variant, on_stage or _ignore, on_plan or _ignore)
 
 
 def plan_environment(
     name: str, *, requirements: Names = (), base: str = "", variant: str = "", on_stage: Stage | None = None
 ) -> BuildPlan | EnvironmentState:
-    """What `create_environment` would download, or the environment that is ready; nothing is kept.
+    """Plan the download of `create_environment`, or return the environment if it is ready; nothing is stored.
 
     Raises UsageError, CannotBuild, CannotWrite.
     """
     request = _request(name, requirements, base, variant)
     with build.dry_run_folder() as folder:
-        return build.planned_environment(request, folder, variant, on_stage or _untold)
+        return build.planned_environment(request, folder, variant, on_stage or _ignore)
 
 
 def list_environments(*, check: bool = False, on_stage: Stage | None = None) -> list[EnvironmentState]:
-    """Every environment with its versions, its size and its health; `check`: by importing each framework."""
-    found = [interpreters.find_environment(name) for name in interpreters.environment_names()]
-    return [_checked(each, on_stage or _untold) for each in found] if check else found
+    """List environments with their versions, size and health; `check`: import each framework."""
+    environments = [interpreters.find_environment(name) for name in interpreters.environment_names()]
+    return (
+        [_checked(environment, on_stage or _ignore) for environment in environments]
+        if check
+        else environments
+    )
 
 
 def remove_environments(names: Names) -> dict[str, int]:
-    """Remove environments, built to the end or not; name → bytes freed. Raises UsageError, CannotWrite."""
-    there = interpreters.environment_names()
+    """Remove environments, complete or not; returns name → bytes freed. Raises UsageError, CannotWrite."""
+    existing = interpreters.environment_names()
     for name in several(names):
-        if name not in there:
-            raise UsageError(f"No environment named {name!r}.", unknown("environments", name, there))
+        if name not in existing:
+            raise UsageError(f"No environment named {name!r}.", unknown("environments", name, existing))
     return {name: _removed(name) for name in dict.fromkeys(several(names))}
 
 
@@ -69,9 +73,9 @@ def _request(name: str, requirements: Names, base: str, variant: str) -> build.B
     )
 
 
-def _checked(found: EnvironmentState, tell: Stage) -> EnvironmentState:
-    tell(f"importing {found.backend} in {found.name}")
-    return build.check_health(found)
+def _checked(environment: EnvironmentState, tell: Stage) -> EnvironmentState:
+    tell(f"importing {environment.backend} in {environment.name}")
+    return build.check_health(environment)
 
 
 def _removed(name: str) -> int:
@@ -81,5 +85,5 @@ def _removed(name: str) -> int:
     return freed
 
 
-def _untold(_what: object) -> None:
-    """For those who need not know what is under way."""
+def _ignore(_event: object) -> None:
+    """Default of the callbacks."""

@@ -1,4 +1,4 @@
-"""Python functions that measure the user's functions."""
+"""Functions that measure the user's Python functions."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def measure(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> Run:
-    """Measure a function of yours as `accelbench time` does, store and return the run.
+    """Measure a Python function as `accelbench time` does; store and return the run.
 
-    Each round calls the function in a process of its own, which finds it by name, in its file, or by value
-    (cloudpickle). `function`: the function, or its place: `file.py:name`, `package.module:name`. `setup`:
+    Each round calls the function in a new process, which finds it by name, in its file, or by value
+    (cloudpickle). `function`: the function, or its location: `file.py:name`, `package.module:name`. `setup`:
     called once in each process; its result is passed after `args`, a tuple as several arguments, a dict by
     keyword. `backend`: `torch`, `tensorflow` or `jax`, to wait for after each call; `python` waits for
     nothing; by default the framework of the first call's result. `env`: names of environment variables that
     the function reads; its process gets only a few others. `name`: the name of the case. The other keywords
     are those of `run`.
 
-    Raises UsageError for a function that cannot be sent or leaves its work undone, CannotWrite.
+    Raises UsageError for a function that cannot be sent or leaves work unfinished, CannotWrite.
     """
-    measure_terms = terms(asked_of(measure, (), given, options), DEFAULT_PRESET)
+    measure_terms = terms(asked_of(measure, (), keywords, options), DEFAULT_PRESET)
     request = _request(_call(function, args, setup, name), backend, device, env)
     return functions.measure_function(
         request, measure_terms, results_folder(results), observer or RunObserver()
@@ -75,14 +75,14 @@ def measure_ab(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> Comparison:
     """Measure two functions interleaved, as `accelbench time REF NEW` does, and compare them pair by pair.
 
-    Both are called with `args` and with the result of `setup`. Both runs are stored. The keywords are those
+    Both are called with `args` and the result of `setup`. Both runs are stored. The other keywords are those
     of `measure`. Raises UsageError, CannotWrite.
     """
-    measure_terms = terms(asked_of(measure_ab, (), given, options), DEFAULT_PRESET)
+    measure_terms = terms(asked_of(measure_ab, (), keywords, options), DEFAULT_PRESET)
     threshold = verdicts.valid_threshold(threshold)
     first, second = (_request(_call(function, args, setup), backend, device, env) for function in (ref, new))
     ref_run, new_run = functions.measure_functions(
@@ -92,13 +92,11 @@ def measure_ab(
 
 
 def _request(call: Call, backend: str | None, device: str | None, env: Sequence[str]) -> FunctionRequest:
-    """Raises UsageError."""
     variables = check_passed(env, os.environ)
     return FunctionRequest(call=call, backend=backend, device=device, variables=variables)
 
 
 def _call(function: Function, arguments: tuple[Any, ...], setup: Function | None, name: str = "") -> Call:
-    """Raises UsageError."""
     if isinstance(function, str) and not arguments and not callable(setup):
         call = call_named(function, setup or "")
     elif callable(function) and not isinstance(setup, str):

@@ -1,4 +1,4 @@
-"""The function that measures on several machines."""
+"""Function that measures on several machines."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ def fleet(
     results: str | Path | None = None,
     observer: FleetObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> FleetResult:
-    """Measure a suite on every machine of a Ray cluster, as `accelbench fleet` does; a run of each is stored.
+    """Measure a suite on every machine of a Ray cluster, as `accelbench fleet` does; stores a run of each.
 
-    `address`: the cluster's, `HOST:PORT`; by default the one of this machine. `each`: `node`, or
-    `accelerator-type` for one machine of each. `resume`: finish a fleet that was interrupted, the newest
-    (True) or the one of that id. `allow_different`: though machines have other versions of accelbench.
-    `begin_s`: seconds after which a machine that has not begun is given up. The other keywords are those of
-    `run`, and so are the cases of a machine: what one that is lost leaves, another of its type begins again.
-    Every machine needs the same file of a `model`, at the same place.
+    `address`: of the cluster, `HOST:PORT`; by default the one of this machine. `each`: `node`, or
+    `accelerator-type` for one machine of each type. `resume`: finish an interrupted fleet, the newest (True)
+    or the one with that id. `allow_different`: allow different versions of accelbench. `begin_s`: seconds to
+    wait for a machine to start. The other keywords are those of `run`. If a machine is lost, another one of
+    its type measures its unfinished cases. Every machine needs the same file of a `model`, at the same path.
 
     Raises UsageError, NothingToMeasure without Ray, a cluster or a machine that answers, CannotWrite,
     UnreadableInput.
     """
     if each not in list(MachineChoice):
-        raise UsageError(f"each: {each!r} is not known.", unknown("choices", each, [*MachineChoice]))
-    measure = asked_of(fleet, suite, given, options)
+        raise UsageError(f"each: {each!r} is not a choice.", unknown("choices", each, [*MachineChoice]))
+    measure = asked_of(fleet, suite, keywords, options)
     if resume and not options and suite == "quick":
         measure = replace(measure, suites=())
-    asked = FleetOptions(
+    fleet_options = FleetOptions(
         measure=measure,
         each=MachineChoice(each),
         resume=None if resume is False else "" if resume is True else resume,
@@ -53,4 +52,4 @@ def fleet(
         deadlines=Deadlines(begin_s=begin_s),
     )
     with RayCluster(address) as cluster:
-        return measure_fleet(asked, cluster, results_folder(results), observer or FleetObserver())
+        return measure_fleet(fleet_options, cluster, results_folder(results), observer or FleetObserver())

@@ -1,4 +1,4 @@
-"""The functions that measure. Keywords and `options` are the same for all, as far as they apply."""
+"""Functions that measure. All share the same keywords and `options`, as far as they apply."""
 
 from __future__ import annotations
 
@@ -48,30 +48,29 @@ def run(
     on_stage: Callable[[str], None] | None = None,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> Run:
     """Measure a suite as `accelbench run` does, store it in `results`, and return the run.
 
-    Names narrow or override the suite, none means all; `params` replaces sizes: `{"m": [512, 1024]}`;
-    `pythons` gives targets their interpreters: `{"torch@old": "/path/to/python"}`.
-    `preset`: else the suite's; `rounds`: processes a case, or `budget_s` to spend
-    where intervals are widest; `timeout_s`: of a process; `wait_s`: for an idle machine, at most; `profile`:
-    then profile each case, in a pass of its own; `resume`: finish a run instead, the newest that was
-    interrupted (True) or the one that it names; `tags`: what to file the run under (in a git checkout,
-    `commit` is added). `on_record` gets each record once it is stored, `on_stage` what is under way; an
-    `observer` is told everything. `options`: all of this in one object, in place of the suite and the
-    keywords. Cases that fail are records too. What is finished when an exception ends the run,
-    KeyboardInterrupt among them, is stored.
+    Keywords narrow or override the suite; by default all of it is measured. `params` replaces sizes: `{"m":
+    [512, 1024]}`; `pythons` sets interpreters of targets: `{"torch@old": "/path/to/python"}`. `preset`: by
+    default the suite's; `rounds`: processes per case, or `budget_s`: seconds to spend where intervals are
+    widest; `timeout_s`: of a process; `wait_s`: longest wait for an idle machine; `profile`: afterwards,
+    profile each case in a separate pass; `resume`: finish an interrupted run instead, the newest (True) or
+    the one with that name; `tags`: stored with the run (in a git checkout, `commit` is added). `on_record`
+    receives each record once it is stored, `on_stage` the current stage; an `observer` receives all events.
+    `options`: all of this in one object, instead of the suite and the keywords. Failed cases are records,
+    too. Records that are finished when an exception ends the run, such as KeyboardInterrupt, are stored.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    asked = asked_of(run, suite, given, options)
-    told, root = observer or Callbacks(on_record, on_stage), results_folder(results)
+    request = asked_of(run, suite, keywords, options)
+    receiver, root = observer or Callbacks(on_record, on_stage), results_folder(results)
     if resume is False:
-        return measure.measure_suite(asked, root, told, profile=profile)
+        return measure.measure_suite(request, root, receiver, profile=profile)
     if not options and suite == "quick":
-        asked = replace(asked, suites=())
-    return resume_run("" if resume is True else str(resume), asked, root, told, profile=profile)
+        request = replace(request, suites=())
+    return resume_run("" if resume is True else str(resume), request, root, receiver, profile=profile)
 
 
 @takes_keywords(without=("model", "input"))
@@ -88,25 +87,25 @@ def run_model(
     on_record: Callable[[Record], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
     observer: RunObserver | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> Run:
-    """Measure a model that lives in memory, as in a notebook; as `run` does one of a file.
+    """Measure a model in memory, for example in a notebook, as `run` measures one in a file.
 
-    `module`: a torch module, a Keras model or the class of one, a module of flax or equinox, or a pair of a
-    JAX function, or a module of flax's linen, and its parameters. `inputs`: a function whose parameters are
-    sizes, or what it would return: a tensor, a tuple, or a dict, passed by keyword. `name`: what its cases
-    are called. `loss`, `targets`, `optimizer`: as a file defines them, for a step of its training. All of
-    it is sent by value (cloudpickle), from which each process makes it anew; so its run cannot be resumed.
-    The other keywords are those of `run`.
+    `module`: a torch module, a Keras model or its class, a module of flax or equinox, or a pair of a JAX
+    function, or a linen module of flax, and its parameters. `inputs`: a function whose parameters are sizes,
+    or its result: a tensor, a tuple, or a dict, passed by keyword. `name`: the workload's name. `loss`,
+    `targets`, `optimizer`: as in a model file, to measure a training step. All of it is sent by value
+    (cloudpickle), and each process creates it again; so the run cannot be resumed. The other keywords are
+    those of `run`.
 
-    Raises UsageError for what cannot be sent, too, NothingToMeasure, CannotWrite.
+    Raises UsageError, also for objects that cannot be sent, NothingToMeasure, CannotWrite.
     """
-    asked = asked_of(run_model, (), given)
-    told = observer or Callbacks(on_record, on_stage)
+    request = asked_of(run_model, (), keywords)
+    receiver = observer or Callbacks(on_record, on_stage)
     training = {"loss": loss, "targets": targets, "optimizer": optimizer}
     with model_objects.written(name, module, inputs, training) as file:
         return measure.measure_suite(
-            replace(asked, model=(str(file),)), results_folder(results), told, profile=profile
+            replace(request, model=(str(file),)), results_folder(results), receiver, profile=profile
         )
 
 
@@ -116,14 +115,14 @@ def dry_run(
     *,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> RunInfo:
-    """The head of the run that `run` would make: its `plan`, and what is `left_out` with the reasons.
+    """The head of the run that `run` would store: its `plan`, and the cases `left_out` with reasons.
 
     Nothing is measured or stored. Raises UsageError.
     """
-    asked = asked_of(dry_run, suite, given, options)
-    return measure.plan_suite(asked, observer or RunObserver())
+    request = asked_of(dry_run, suite, keywords, options)
+    return measure.plan_suite(request, observer or RunObserver())
 
 
 @takes_keywords(without=("budget_s", "tags"))
@@ -138,23 +137,23 @@ def compare_ab(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> Comparison:
     """Measure two sides interleaved, as `accelbench compare --ab REF NEW` does, and compare pair by pair.
 
-    A side is what changes: `mode=compile`, `jax`, `torch@old=/path/to/python`, `rev:main`, or several with
-    commas. Both runs are stored in `results`. The other keywords are those of `run`.
+    A side is a change: `mode=compile`, `jax`, `torch@old=/path/to/python`, `rev:main`, or several, separated
+    by commas. Both runs are stored in `results`. The other keywords are those of `run`.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    asked = asked_of(compare_ab, suite, given, options)
-    chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
-    pythons = absolute_interpreters(asked.pythons)
+    request = asked_of(compare_ab, suite, keywords, options)
+    quantity, limit = metrics.metric_named(metric), valid_threshold(threshold)
+    pythons = absolute_interpreters(request.pythons)
     sides = [rerun.parse_variant(text, pythons) for text in (ref, new)]
     before, after = interleaved.measure_sides(
-        sides, asked, results_folder(results), observer or RunObserver()
+        sides, request, results_folder(results), observer or RunObserver()
     )
-    return verdicts.compare_runs(before, after, chosen, limit, member(Variance, variance))
+    return verdicts.compare_runs(before, after, quantity, limit, member(Variance, variance))
 
 
 @takes_keywords(without=("budget_s", "tags"))
@@ -173,21 +172,21 @@ def check(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> CheckedRun:
-    """Whether anything has become slower than the baseline: the gate of `accelbench check`.
+    """Check whether a case is slower than the baseline, as `accelbench check` does.
 
-    `run`: a stored one; without it the baseline's cases are measured now. `ab`: the baseline's code, to
-    measure interleaved: `rev:main`, `torch=/path/to/python`; without a `baseline`, what the other keywords
-    select is measured against that code. `max_slowdown`: 0.05 or `5%`. What looks slower is measured again
-    unless `confirm` is False. `variance`: how much sessions vary, judged over all cases, `shared`, or of each
-    alone, `own`.
+    `run`: a stored run; by default the baseline's cases are measured now. `ab`: the code to compare with,
+    measured interleaved: `rev:main`, `torch=/path/to/python`; without a `baseline`, the cases are those that
+    the other keywords select. `max_slowdown`: 0.05 or `5%`. Cases that seem slower are measured again unless
+    `confirm` is False. `variance`: estimate the variation between sessions from all cases, `shared`, or from
+    each case alone, `own`.
 
-    Raises UsageError, NotComparable where there is no such baseline of this hardware, UnreadableInput,
+    Raises UsageError, NotComparable if there is no such baseline for this hardware, UnreadableInput,
     NothingToMeasure, CannotWrite.
     """
-    asked = CheckOptions(
-        measure=asked_of(check, suite, given, options),
+    request = CheckOptions(
+        measure=asked_of(check, suite, keywords, options),
         results=results_folder(results),
         run=None if run is None else str(run),
         baseline=baseline,
@@ -199,9 +198,9 @@ def check(
         variance=member(Variance, variance),
         strict_env=strict_env,
     )
-    told = observer or RunObserver()
-    with measure.models_described(asked.measure, told):
-        return run_check(asked, told)
+    receiver = observer or RunObserver()
+    with measure.models_described(request.measure, receiver):
+        return run_check(request, receiver)
 
 
 @takes_keywords(only=("backends", "pythons"))
@@ -209,18 +208,18 @@ def devices(
     *,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> list[Probe]:
-    """What every backend and environment has, or why it cannot be used. `backends` and `pythons` choose.
+    """Probe backends and environments: their devices, or why they cannot be used.
 
-    Raises UsageError.
+    `backends` and `pythons` select targets. Raises UsageError.
     """
-    asked = asked_of(devices, (), given, options)
-    return measure.probe_targets(asked, observer or RunObserver())
+    request = asked_of(devices, (), keywords, options)
+    return measure.probe_targets(request, observer or RunObserver())
 
 
 def doctor() -> list[Finding]:
-    """What on this machine spoils measurements, as `accelbench doctor` finds it, worst first."""
+    """Findings of `accelbench doctor` about conditions that distort measurements, worst first."""
     return measuring.examine_machine()
 
 
@@ -230,15 +229,15 @@ def measure_noise(
     *,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> list[Noise]:
-    """How much a suite's processes differ here, case by case: `accelbench doctor --aa SUITE`.
+    """Noise of a suite's cases on this machine, as `accelbench doctor --aa SUITE` measures it.
 
-    It is measured in twice its rounds and compared with itself; nothing is stored.
-    Raises UsageError, NothingToMeasure.
+    The suite is measured in twice its rounds and compared with itself; nothing is stored. Raises UsageError,
+    NothingToMeasure.
     """
-    asked = asked_of(measure_noise, suite, given, options)
-    return measuring.measure_noise(asked, observer or RunObserver())
+    request = asked_of(measure_noise, suite, keywords, options)
+    return measuring.measure_noise(request, observer or RunObserver())
 
 
 @takes_keywords(only=("backends", "pythons", "devices", "dtypes", "threads", "wait_s"))
@@ -246,14 +245,14 @@ def measure_ceilings(
     *,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> Ceilings:
-    """The best rates of the devices, FLOP/s and B/s, measured and kept: `accelbench doctor --ceilings`.
+    """Measure and store the best rates of devices, FLOP/s and B/s: `accelbench doctor --ceilings`.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    asked = asked_of(measure_ceilings, (), given, options)
-    return measuring.measure_ceilings(asked, observer or RunObserver())
+    request = asked_of(measure_ceilings, (), keywords, options)
+    return measuring.measure_ceilings(request, observer or RunObserver())
 
 
 @takes_keywords(only=("backends", "pythons", "threads", "wait_s"))
@@ -261,11 +260,11 @@ def selftest(
     *,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
-    **given: Unpack[MeasureKeywords],
+    **keywords: Unpack[MeasureKeywords],
 ) -> Selftest:
-    """Whether measuring tells the truth here, on work of known length: `accelbench doctor --selftest`.
+    """Measure work of known length and compare the results with it: `accelbench doctor --selftest`.
 
     Raises UsageError.
     """
-    asked = asked_of(selftest, (), given, options)
-    return measuring.run_selftest(asked, observer or RunObserver())
+    request = asked_of(selftest, (), keywords, options)
+    return measuring.run_selftest(request, observer or RunObserver())

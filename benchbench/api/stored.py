@@ -1,7 +1,7 @@
-"""The functions of stored runs: find, read and move them, and what one of them says.
+"""Functions for stored runs: find, read, move and show them.
 
-A run is named by its id, the start of one, `latest`, `latest~1`, or a folder. What only one function needs is
-imported in it.
+A run is named by its id, the start of one, `latest`, `latest~1`, or a folder. Modules that only one function
+needs are imported there.
 """
 
 from __future__ import annotations
@@ -38,33 +38,34 @@ BLOCK_FACTS = (
 
 
 def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
-    """A stored run: an id, the start of one, `latest`, `latest~1`, or a run's folder.
+    """Read a stored run, named by its id, the start of one, `latest`, `latest~1`, or its folder.
 
-    `results`: the folder that keeps runs, `results` or $ACCELBENCH_RESULTS. Raises UnreadableInput.
+    `results`: the folder of stored runs, by default $ACCELBENCH_RESULTS or `results`. Raises UnreadableInput.
     """
     return runs.read_run(folder(run, results))
 
 
 def folder(run: str | Path = "latest", results: str | Path | None = None) -> Path:
-    """Where a stored run is kept; it is named as in `load`. Raises UnreadableInput."""
+    """Folder of a stored run, named as in `load`. Raises UnreadableInput."""
     return selectors.find_run(results_folder(results), str(run))
 
 
 def merge(folders: Sequence[str | Path], *, results: str | Path | None = None) -> list[MergedRun]:
-    """Bring runs that were measured elsewhere into `results`: what became of each.
+    """Copy runs that were measured elsewhere into `results`, and return the outcome for each.
 
-    `folders`: results folders, or runs in them. Raises UnreadableInput for one without runs, CannotWrite.
+    `folders`: results folders, or runs in them. Raises UnreadableInput for a folder without runs,
+    CannotWrite.
     """
     from benchbench.store.merging import merge_runs
 
-    return list(merge_runs([Path(each) for each in folders], results_folder(results)))
+    return list(merge_runs([Path(path) for path in folders], results_folder(results)))
 
 
 def share_run(run: str | Path, output: str | Path, *, results: str | Path | None = None) -> SharedRun:
-    """A run for others, as `accelbench export RUN --share` writes it into the folder `output`.
+    """Write a copy of a run for publication into the folder `output`: `accelbench export RUN --share`.
 
-    Its command line, tags, logs and paths, and the names of host and user, are left out.
-    Raises UnreadableInput, CannotWrite.
+    It lacks the command line, tags, logs, paths, and names of host and user. Raises UnreadableInput,
+    CannotWrite.
     """
     from benchbench.store.sharing import write_shared
 
@@ -79,22 +80,22 @@ def report(
     prices: Prices | None = None,
     results: str | Path | None = None,
 ) -> RunReport:
-    """What `accelbench report` shows of a run: its rows as tables, with facts, plots and notes.
+    """Report of a run as `accelbench report` shows it: rows as tables, with facts, plots and notes.
 
-    `columns`: of the tables, as `latency`, `p99` or any number of the rows; `by`: an axis of the cases, as
-    `dtype` or a parameter, whose values stand side by side. `prices`: of its devices, else those of the
-    nearest accelbench.toml. Ceilings are those measured on this machine; a file of them that cannot be read
+    `columns`: of the tables, such as `latency`, `p99` or any number of the rows; `by`: an axis of the cases,
+    such as `dtype` or a parameter, whose values become columns. `prices`: of devices, by default those in the
+    nearest accelbench.toml. Ceilings are those measured on this machine; if their file cannot be read, there
     is an AccelbenchWarning. Raises UsageError, UnreadableInput.
     """
     from benchbench.documents.run import report_document
     from benchbench.plan.config import known_prices
 
-    known = prices or known_prices()
-    shown = run if isinstance(run, Run) else load(run, results)
+    device_prices = prices or known_prices()
+    loaded_run = run if isinstance(run, Run) else load(run, results)
     return report_document(
-        shown,
-        ceilings=_ceilings(shown),
-        prices=known,
+        loaded_run,
+        ceilings=_ceilings(loaded_run),
+        prices=device_prices,
         columns=several(columns),
         by=by,
         where="" if isinstance(run, Run) else _results_option(folder(run, results)),
@@ -102,13 +103,13 @@ def report(
 
 
 def _results_option(run: Path) -> str:
-    """What a command needs to find the run in this folder by its id: none finds one that is in no store."""
+    """Option with which a command finds the run in this folder by its id; empty if it is in no store."""
     root = run.parent.parent
     return selectors.results_option(root) if run.parent == root / runs.RUNS else ""
 
 
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:
-    """The ceilings of the run's machine; a report can do without them."""
+    """Ceilings of the run's machine, or none if their file cannot be read."""
     from benchbench.diagnosis import ceilings
 
     try:
@@ -124,34 +125,34 @@ def frame(
     *,
     results: str | Path | None = None,
 ) -> pd.DataFrame:
-    """`case`: the rows of `report --format json`, and `work`, which cases that compute the same share.
-    `block`: a row per timed block of each process. A run may be named as in `load`.
+    """Data frame with a row per case or per timed block. A run may be named as in `load`.
 
-    SI base units. What is not known is missing (NaN among numbers); `notes` of a case say why. A block has
-    the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
-    (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
+    `case`: the rows of `report --format json`, and `work`, equal for cases that compute the same. `block`: a
+    row per timed block of each process, with the columns case, suite, workload, backend, framework_version,
+    device, dtype, mode, phase, round, block (from 0) and step_s, the seconds of one step. Cases without a
+    measurement have no blocks.
 
-    `attrs["damaged"]` of the frame has the lines of the run that could not be read.
-
-    Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
-    an AccelbenchWarning. Raises UsageError where the nearest accelbench.toml is wrong, UnreadableInput.
+    Units are SI base units. Unknown values are missing (NaN among numbers); `notes` of a case give the
+    reasons. `attrs["damaged"]` has the lines of the run that could not be read. Ceilings and prices are those
+    of a report on this machine; if the file of ceilings cannot be read, there is an AccelbenchWarning. Raises
+    UsageError if the nearest accelbench.toml is invalid, UnreadableInput.
     """
     import pandas as pd
 
     from benchbench.analyse.rows import NUMBERS, data_frame, rows
     from benchbench.plan.config import known_prices
 
-    shown = run if isinstance(run, Run) else load(run, results)
+    loaded_run = run if isinstance(run, Run) else load(run, results)
     if per == "block":
-        blocks = pd.DataFrame(_blocks(shown), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
-        blocks.attrs["damaged"] = shown.damaged
+        blocks = pd.DataFrame(_blocks(loaded_run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+        blocks.attrs["damaged"] = loaded_run.damaged
         return blocks
-    of_cases = rows(shown, _ceilings(shown), known_prices())
-    table = data_frame(of_cases)
-    table.insert(1, "work", [row.case.work for row in of_cases])
+    case_rows = rows(loaded_run, _ceilings(loaded_run), known_prices())
+    table = data_frame(case_rows)
+    table.insert(1, "work", [row.case.work for row in case_rows])
     for name in NUMBERS:
         table[name] = pd.to_numeric(table[name])
-    table.attrs["damaged"] = shown.damaged
+    table.attrs["damaged"] = loaded_run.damaged
     return table
 
 
@@ -175,24 +176,24 @@ def profile(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
 ) -> list[OperatorTable]:
-    """The tables of `accelbench profile RUN`: where the time of a step went, by operator, one for each case.
+    """Operator tables of a run's profiled cases, as `accelbench profile RUN` shows them.
 
-    `cases`: parts of cases' ids, or patterns of whole ones; none means all. Why a case has no profile is in
-    the run's `unprofiled`, and told to an `observer`. Raises UsageError, UnreadableInput.
+    `cases`: parts of cases' ids, or patterns of whole ones; by default all. The reasons for missing profiles
+    are in the run's `unprofiled`, and noted to an `observer`. Raises UsageError, UnreadableInput.
     """
     from benchbench.profiling import tables
     from benchbench.store import artifacts
 
     path = folder(run.info.id if isinstance(run, Run) else run, results)
-    found, damaged = artifacts.read_profiles(path)
-    chosen = tables.select_profiles(found, several(cases))
+    profiles, damaged = artifacts.read_profiles(path)
+    selected = tables.select_profiles(profiles, several(cases))
     if observer:
-        for each in chosen:
-            if isinstance(each.outcome, Failure):
-                observer.note(f"no profile of {each.case.id}: {each.outcome.message}")
+        for profiled in selected:
+            if isinstance(profiled.outcome, Failure):
+                observer.note(f"no profile of {profiled.case.id}: {profiled.outcome.message}")
         for text in damaged:
             observer.note(f"damaged: {text}")
-    return tables.profile_tables(runs.read_run(path), chosen)
+    return tables.profile_tables(runs.read_run(path), selected)
 
 
 def baseline_set(
@@ -206,22 +207,22 @@ def baseline_set(
 ) -> Acceptance:
     """Add a stored run to the sessions of a baseline, as `accelbench baseline set` does.
 
-    `replace`: as the only session of its machine. `accept`: though it failed its check, its code is not
-    committed, or it is half of a comparison. Raises UsageError, UnreadableInput, CannotWrite.
+    `replace`: make it the only session of its machine. `accept`: even if it failed its check, its code is not
+    committed, or it is one side of a comparison. Raises UsageError, UnreadableInput, CannotWrite.
     """
     from benchbench.gate import stages
     from benchbench.running.observer import RunObserver
 
-    told = observer or RunObserver()
+    receiver = observer or RunObserver()
     root = results_folder(results)
-    return stages.accept(root, name, str(run), told.note, replace=replace, anyway=accept)
+    return stages.accept(root, name, str(run), receiver.note, replace=replace, anyway=accept)
 
 
 def validate(stored: str | Path = "latest", *, results: str | Path | None = None) -> Validation:
     """Validate stored files, as `accelbench validate` does.
 
-    `stored`: a file or folder, a baseline, a suite, or a run as in `load`. Raises UnreadableInput if there is
-    none of that name.
+    `stored`: a file or folder, a baseline, a suite, or a run as in `load`. Raises UnreadableInput if nothing
+    has that name.
     """
     from benchbench.gate import baselines
     from benchbench.plan import suite
