@@ -292,8 +292,8 @@ def test_a_test_the_baseline_does_not_have_is_not_judged(sessions: Path, tmp_pat
     ("options", "message"),
     [
         (("--accelbench-check", "nothing"), "pytest --accelbench-save nothing stores one"),
-        (("--accelbench-save", "../x"), "cannot name a run"),
-        (("--accelbench-save", "latest"), "cannot name a run"),
+        (("--accelbench-save", "../x"), "is not a valid name of a run"),
+        (("--accelbench-save", "latest"), "is not a valid name of a run"),
         (("--accelbench-save", "main", "--accelbench-check", "main"), "both saved and checked"),
     ],
     ids=str,

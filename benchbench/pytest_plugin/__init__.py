@@ -1,1 +1,1 @@
-"""A user's function measured in a test."""
+"""Pytest plugin that measures functions in tests."""

@@ -1,6 +1,6 @@
-"""The pytest plugin: the fixture `accelbench` measures a function, stores it, and can fail its test.
+"""Pytest plugin: the fixture `accelbench` measures a function, stores the result, and can fail the test.
 
-Every pytest session that finds the plugin loads this, so all but pytest is imported where it is used.
+Every pytest session with the plugin installed loads this module, so all imports except pytest are local.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ CANNOT_WRITE = 6  # docs/cli.md
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """What one pytest session has measured."""
+    """Measurements of one pytest session."""
 
     results: Path
     baseline: str
     run: Run
     earlier: Run | None
-    tests: int = 1  # that are judged together
+    tests: int = 1  # number of tests that are judged together
     records: list[Record] = field(default_factory=list)
     devices: dict[str, dict[str, Device]] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)
-    writer: SessionWriter | None = None  # from the first record on
+    writer: SessionWriter | None = None  # set by the first record
     problem: str = ""
 
 
@@ -48,7 +48,7 @@ TESTS = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of docs/pytest.md."""
+    """Add the options of docs/pytest.md."""
     group = parser.getgroup("accelbench", "measuring functions with the fixture accelbench")
     results = os.environ.get("ACCELBENCH_RESULTS", "results")
     group.addoption("--accelbench-save", metavar="NAME", help="Name the run; each session is a round.")
@@ -65,32 +65,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What cannot work is told before a test runs."""
+    """Report invalid options before any test runs."""
     check, save = config.getoption("--accelbench-check"), config.getoption("--accelbench-save")
     if check and config.getoption("dist", "no") != "no":
         raise pytest.UsageError("--accelbench-check measures, and parallel tests disturb it: leave -n out")
-    if (check or save) and not _beside_others(config):
+    if (check or save) and not _is_xdist_worker(config):
         state(config)
 
 
-def _beside_others(config: pytest.Config) -> bool:
-    """Whether this is one of several workers of pytest-xdist."""
+def _is_xdist_worker(config: pytest.Config) -> bool:
+    """True in one of several workers of pytest-xdist."""
     return hasattr(config, "workerinput")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """How many tests are judged together."""
+    """Count the tests that are judged together."""
     users = [item for item in session.items if FIXTURE in getattr(item, "fixturenames", ())]
     session.config.stash[TESTS] = max(1, len(users))
 
 
 @pytest.fixture
 def accelbench(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """`accelbench(function, *args, backend=None, device=None)`: what the function returns, and measured.
+    """`accelbench(function, *args, backend=None, device=None)`: measure a function and return its result.
 
-    The devices that the result is on are waited for after each call. `backend`: `torch`, `tensorflow` or
-    `jax`, by default the one of the arrays in the result; `python` waits for nothing. `device`: as in `cpu`,
-    `cuda:0`, by default the one that the result is on. Once a test.
+    After each call, it waits for the devices of the result. `backend`: `torch`, `tensorflow` or `jax`, by
+    default that of the arrays in the result; `python` waits for nothing. `device`: such as `cpu` or `cuda:0`,
+    by default that of the result. One call per test.
     """
     calls: list[str] = []
 
@@ -101,7 +101,7 @@ def accelbench(request: pytest.FixtureRequest) -> Callable[..., Any]:
         if calls:
             pytest.fail("accelbench measures one function a test: split or parametrize it", pytrace=False)
         calls.append(request.node.nodeid)
-        if _beside_others(request.config):  # a time taken there is no time
+        if _is_xdist_worker(request.config):  # times of parallel tests are not usable
             return function(*args)
         return _bench(request, partial(function, *args), backend, device)
 
@@ -118,29 +118,31 @@ def _bench(
     from benchbench.pytest_plugin import session as testruns
     from benchbench.worker import call
 
-    now, test = state(request.config), request.node.nodeid
+    session_state, test = state(request.config), request.node.nodeid
     sampler = testruns.sampler(backend, device)
     try:
-        made = call.measure_call(
+        measured_call = call.measure_call(
             function,
             backend,
             device,
-            now.run.info.policy,
+            session_state.run.info.policy,
             notes=[note(NoteKind.SHARED_PROCESS)],
             mark=sampler.mark,
         )
     except (UsageError, Unsupported, KeyboardInterrupt, *OUTCOMES):
         raise
     except BaseException as error:
-        record_test(now, test, backend, host(device), testruns.failure(error, backend))
+        record_test(session_state, test, backend, host(device), testruns.failure(error, backend))
         raise
-    outcome = sampler.seen_in(made.measurement)
-    judge_test(now, record_test(now, test, made.backend, made.device, outcome))
-    return made.output
+    outcome = sampler.seen_in(measured_call.measurement)
+    judge_test(
+        session_state, record_test(session_state, test, measured_call.backend, measured_call.device, outcome)
+    )
+    return measured_call.output
 
 
 def state(config: pytest.Config) -> State:
-    """Made when it is first needed. Raises pytest.UsageError."""
+    """Return the session's state, creating it on first use. Raises pytest.UsageError."""
     from benchbench.errors import AccelbenchError
 
     if STATE not in config.stash:
@@ -148,9 +150,9 @@ def state(config: pytest.Config) -> State:
             config.stash[STATE] = _new_state(config)
         except AccelbenchError as error:
             raise pytest.UsageError(f"accelbench: {error} {error.hint}".strip()) from error
-    found = config.stash[STATE]
-    found.tests = config.stash.get(TESTS, 1)
-    return found
+    session_state = config.stash[STATE]
+    session_state.tests = config.stash.get(TESTS, 1)
+    return session_state
 
 
 def _new_state(config: pytest.Config) -> State:
@@ -172,83 +174,88 @@ def _new_state(config: pytest.Config) -> State:
 
 
 def record_test(
-    now: State, test: str, backend: str | None, device: Device, outcome: Measurement | Failure
+    session_state: State, test: str, backend: str | None, device: Device, outcome: Measurement | Failure
 ) -> Record:
-    """The record of a test, stored before the next test begins."""
+    """Create and store the record of a test before the next test begins."""
     from benchbench.pytest_plugin import session as testruns
 
-    _open(now)
-    place = now.run.info.policy.rounds - 1, len(now.records)
-    record = testruns.record(test, backend, device, outcome, place)
-    now.records.append(record)
-    now.devices.setdefault(record.case.target, {})[device.name] = device
-    if now.writer:
-        info = testruns.run_so_far(now.run, now.records, _devices(now)).info
-        with _storing(now):
-            now.writer.append(info, record)
+    _open(session_state)
+    position = session_state.run.info.policy.rounds - 1, len(session_state.records)
+    record = testruns.record(test, backend, device, outcome, position)
+    session_state.records.append(record)
+    session_state.devices.setdefault(record.case.target, {})[device.name] = device
+    if session_state.writer:
+        info = testruns.run_so_far(session_state.run, session_state.records, _devices(session_state)).info
+        with _storing(session_state):
+            session_state.writer.append(info, record)
     return record
 
 
-def _open(now: State) -> None:
-    """Begin to store the session; it is the round after those of its name that are stored by now."""
+def _open(session_state: State) -> None:
+    """Start storing the session, as the next round of the stored run of that name."""
     from benchbench.pytest_plugin.session import SessionWriter
 
-    if now.writer or now.problem:
+    if session_state.writer or session_state.problem:
         return
-    with _storing(now):
-        now.writer = SessionWriter(now.results, now.run.info.id, now.run.info.policy)
-        now.run, now.earlier = now.writer.run, now.writer.earlier
+    with _storing(session_state):
+        session_state.writer = SessionWriter(
+            session_state.results, session_state.run.info.id, session_state.run.info.policy
+        )
+        session_state.run, session_state.earlier = session_state.writer.run, session_state.writer.earlier
 
 
 @contextmanager
-def _storing(now: State) -> Iterator[None]:
-    """What cannot be stored is told at the end: the tests go on."""
+def _storing(session_state: State) -> Iterator[None]:
+    """Keep an error of storing for the end of the session, so that tests continue."""
     from benchbench.errors import AccelbenchError
 
     try:
         yield
     except AccelbenchError as error:
-        now.problem = now.problem or f"not stored: {error}. {error.hint}"
+        session_state.problem = session_state.problem or f"not stored: {error}. {error.hint}"
 
 
-def judge_test(now: State, record: Record) -> None:
-    """Fail the test where it became slower, with Bonferroni's correction for all tests of the session."""
+def judge_test(session_state: State, record: Record) -> None:
+    """Fail the test if it became slower, with Bonferroni's correction for all tests of the session."""
     __tracebackhide__ = True
-    if not now.baseline:
+    if not session_state.baseline:
         return
     from benchbench.judging.comparison import ALPHA
     from benchbench.model.status import Verdict
     from benchbench.pytest_plugin import session as testruns
 
-    before = now.earlier.records if now.earlier else ()
-    run = testruns.only(testruns.run_so_far(now.run, [*before, record], _devices(now)), record.case.id)
-    since = testruns.regression_of(run, now.baseline, now.results)
-    if since.verdict is Verdict.SLOWER and since.p is not None and since.p * now.tests < ALPHA:
-        pytest.fail(f"slower than in {now.baseline}: {since.text}", pytrace=False)
-    if since.verdict not in (Verdict.SAME, Verdict.FASTER):
-        now.undecided.append(f"{record.case.id}: {since.verdict}: {since.text}")
+    earlier_records = session_state.earlier.records if session_state.earlier else ()
+    run = testruns.only(
+        testruns.run_so_far(session_state.run, [*earlier_records, record], _devices(session_state)),
+        record.case.id,
+    )
+    change = testruns.regression_of(run, session_state.baseline, session_state.results)
+    if change.verdict is Verdict.SLOWER and change.p is not None and change.p * session_state.tests < ALPHA:
+        pytest.fail(f"slower than in {session_state.baseline}: {change.text}", pytrace=False)
+    if change.verdict not in (Verdict.SAME, Verdict.FASTER):
+        session_state.undecided.append(f"{record.case.id}: {change.verdict}: {change.text}")
 
 
-def _devices(now: State) -> dict[str, tuple[Device, ...]]:
-    return {target: tuple(found.values()) for target, found in now.devices.items()}
+def _devices(session_state: State) -> dict[str, tuple[Device, ...]]:
+    return {target: tuple(devices.values()) for target, devices in session_state.devices.items()}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End the run, whose records are stored already."""
-    now = session.config.stash.get(STATE, None)
-    if now is None or not now.records:
+    """Finish the stored run."""
+    session_state = session.config.stash.get(STATE, None)
+    if session_state is None or not session_state.records:
         return
-    if now.writer:
-        with _storing(now):
-            now.writer.end()
-    if now.problem:
+    if session_state.writer:
+        with _storing(session_state):
+            session_state.writer.end()
+    if session_state.problem:
         session.exitstatus = CANNOT_WRITE
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """A line per measurement, what could not be judged, and where it is stored."""
-    now = config.stash.get(STATE, None)
-    if now is None or not now.records:
+    """Print a line per measurement, the tests that could not be judged, and the name of the run."""
+    session_state = config.stash.get(STATE, None)
+    if session_state is None or not session_state.records:
         return
     from benchbench.format import visible
     from benchbench.pytest_plugin.session import surroundings
@@ -256,13 +263,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from benchbench.store import selectors
 
     terminalreporter.write_sep("=", "accelbench")
-    for record in now.records:
+    for record in session_state.records:
         terminalreporter.write_line(visible(line(record)))
         for text in surroundings(record):
             terminalreporter.write_line(visible(f"  {text}"))
-    for text in now.undecided:
-        terminalreporter.write_line(visible(f"not judged against {now.baseline}: {text}"))
-    name = now.run.info.id
-    where = selectors.results_option(Path(str(config.getoption("--accelbench-results"))))
-    stored = f"run {name}, round {now.run.info.policy.rounds}; next: accelbench report {name}{where}"
-    terminalreporter.write_line(visible(now.problem or stored))
+    for text in session_state.undecided:
+        terminalreporter.write_line(visible(f"not judged against {session_state.baseline}: {text}"))
+    name = session_state.run.info.id
+    results_option = selectors.results_option(Path(str(config.getoption("--accelbench-results"))))
+    rounds = session_state.run.info.policy.rounds
+    summary = f"run {name}, round {rounds}; next: accelbench report {name}{results_option}"
+    terminalreporter.write_line(visible(session_state.problem or summary))

@@ -1,4 +1,4 @@
-"""What the tests of a pytest session measured, as a run. Knows no pytest."""
+"""The measurements of a pytest session as a run. Independent of pytest."""
 
 from __future__ import annotations
 
@@ -49,31 +49,30 @@ SUITE = "pytest"
 
 
 class SessionWriter:
-    """The run of a session on disk: each record as it is made, so that a session that is killed loses none.
+    """Stores the run of a session, each record at once, so that a killed session loses none.
 
-    The run is locked meanwhile: two sessions at once cannot be one round.
+    The run is locked meanwhile, so that two sessions cannot write the same round.
     """
 
     def __init__(self, results: Path, name: str, policy: Policy) -> None:
-        """Raises CannotWrite, UsageError, UnreadableInput."""
         folder = results / runs.RUNS / name
-        before = earlier(results, name)
-        if before is None:
+        existing = earlier(results, name)
+        if existing is None:
             self.earlier, self.run = None, session(name, policy, None)
             self._writer = runs.create_run(results, self.run.info)
         else:
             self._writer = runs.RunWriter(folder)
-            self.earlier = earlier(results, name)  # as it is now that nobody else adds to it
+            self.earlier = earlier(results, name)  # read again now that it is locked
             self.run = session(name, policy, self.earlier)
         self._folder = folder
 
     def append(self, info: RunInfo, record: Record) -> Record:
-        """`info`: the head with what is measured so far. Returns what is stored. Raises CannotWrite."""
+        """Store a record and return it. `info`: the head with all cases so far. Raises CannotWrite."""
         runs.rewrite_head(self._folder, info)
         return self._writer.append(record)
 
     def end(self) -> None:
-        """Raises CannotWrite."""
+        """Finish the run and unlock it. Raises CannotWrite."""
         try:
             self._writer.end()
         finally:
@@ -83,8 +82,11 @@ class SessionWriter:
 def record(
     test: str, backend: str | None, device: Device, outcome: Measurement | Failure, place: tuple[int, int]
 ) -> Record:
-    """`test`: its node id; `place`: round, and position in it. What could not be read again is a failure."""
-    made = Record(
+    """Create the record of a test. `test`: its node id; `place`: round, and position in it.
+
+    A record that could not be read again becomes a failure.
+    """
+    new_record = Record(
         case=_case(test, backend, device.name),
         round=place[0],
         order=place[1],
@@ -94,7 +96,7 @@ def record(
         device_model=device.model,
         isolation=Isolation.SHARED,
     )
-    return codec.storable(made)[0]
+    return codec.storable(new_record)[0]
 
 
 def _case(test: str, backend: str | None, device: str) -> Case:
@@ -102,26 +104,26 @@ def _case(test: str, backend: str | None, device: str) -> Case:
 
 
 def sampler(backend: str | None, device: str | None) -> EndSampler:
-    """What sees who else computes while a test's function is timed: as for a case of a run on that device."""
+    """Sampler of other programs' activity while a test's function is timed, as for a case on that device."""
     virtual = backend_named(backend or PYTHON).virtual
     return EndSampler(Watch(usable_threads()).sources(_case("", backend, device or "cpu"), virtual=virtual))
 
 
 def surroundings(record: Record) -> list[str]:
-    """What others took of the machine while the function was timed, where it was enough to show."""
+    """Lines about other programs that used the machine considerably while the function was timed."""
     outcome = record.outcome
-    return [each.text for each in contended([outcome])] if isinstance(outcome, Measurement) else []
+    return [entry.text for entry in contended([outcome])] if isinstance(outcome, Measurement) else []
 
 
 def failure(error: BaseException, backend: str | None) -> Failure:
-    """What the function raised, as a result."""
-    full = backend_named(backend or PYTHON).out_of_memory(error)
+    """Failure for an exception of the function."""
+    is_out_of_memory = backend_named(backend or PYTHON).out_of_memory(error)
     message = hide_secrets()(one_line(error))
-    return Failure(status=Status.OUT_OF_MEMORY if full else Status.FAILED, message=message)
+    return Failure(status=Status.OUT_OF_MEMORY if is_out_of_memory else Status.FAILED, message=message)
 
 
 def version(backend: str | None) -> str | None:
-    """The version of the backend's framework, which is not imported; of Python where there is none."""
+    """Version of the backend's framework, without importing it; without a backend, that of Python."""
     if backend is None or backend == PYTHON:
         return python_version()
     for distribution in backend_named(backend).distributions:
@@ -133,22 +135,24 @@ def version(backend: str | None) -> str | None:
 
 
 def earlier(results: Path, name: str) -> Run | None:
-    """The sessions that were stored under `name`, if any.
+    """Earlier sessions stored under `name`, or None.
 
-    Raises UsageError for what is no name of a run, or where they were made on other hardware.
+    Raises UsageError for an invalid name, or if they were measured on other hardware.
     """
     if not runs.NAME.fullmatch(name) or selectors.LATEST.fullmatch(name):
-        raise UsageError(f"{name!r} cannot name a run.", "Use letters, digits, dots, dashes, underscores.")
+        raise UsageError(
+            f"{name!r} is not a valid name of a run.", "Use letters, digits, dots, dashes, underscores."
+        )
     if name not in selectors.folder_names(results):
         return None
-    found = runs.read_run(results / runs.RUNS / name)
-    if not same_hardware(found.info.machine, machine()):
+    run = runs.read_run(results / runs.RUNS / name)
+    if not same_hardware(run.info.machine, machine()):
         raise UsageError(f"The run {name!r} was made on other hardware.", "Choose another name.")
-    return found
+    return run
 
 
 def session(name: str, policy: Policy, earlier: Run | None) -> Run:
-    """A run without records yet, one process of which this session is; `earlier`: the sessions before it."""
+    """Create a run without records for this session, which is one process; `earlier`: previous sessions."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     info = RunInfo(
         id=name,
@@ -167,49 +171,49 @@ def session(name: str, policy: Policy, earlier: Run | None) -> Run:
         name_hashes=name_hashes(),
         variables=tuning_variables(os.environ),
     )
-    before = earlier.info if earlier else info
-    rounds = 1 + max((each.round for each in earlier.records), default=-1) if earlier else 0
+    first_info = earlier.info if earlier else info
+    rounds = 1 + max((record.round for record in earlier.records), default=-1) if earlier else 0
     head = replace(
         info,
-        started=before.started,
+        started=first_info.started,
         policy=replace(policy, rounds=rounds + 1),
-        probes=before.probes,
-        plan=before.plan,
-        tags=dict(info.tags.items() & before.tags.items()),
+        probes=first_info.probes,
+        plan=first_info.plan,
+        tags=dict(info.tags.items() & first_info.tags.items()),
     )
     return Run(info=head, records=())
 
 
 def run_so_far(run: Run, records: Sequence[Record], devices: Mapping[str, Iterable[Device]]) -> Run:
-    """`run` with this session's records; `devices`: target → those used."""
-    plan = {case.id: case for case in (*run.info.plan, *(each.case for each in records))}
+    """Return `run` with this session's records; `devices`: the devices used, by target."""
+    plan = {case.id: case for case in (*run.info.plan, *(record.case for record in records))}
     probes = {probe.target.name: probe for probe in run.info.probes}
-    versions = {each.case.target: each.framework_version for each in records}
-    for name, found in devices.items():
+    versions = {record.case.target: record.framework_version for record in records}
+    for name, used in devices.items():
         target = Target(name=name, backend=name, python=PurePath(sys.executable).name)
-        probes[name] = Probe(target=target, version=versions[name], devices=tuple(found))
+        probes[name] = Probe(target=target, version=versions[name], devices=tuple(used))
     info = replace(run.info, plan=tuple(plan.values()), probes=tuple(probes.values()))
     return Run(info=info, records=tuple(records))
 
 
 def only(run: Run, case: str) -> Run:
-    """`run` as if it had planned and measured one case."""
-    plan = tuple(each for each in run.info.plan if each.id == case)
-    records = tuple(each for each in run.records if each.case.id == case)
+    """Reduce a run to one case."""
+    plan = tuple(planned for planned in run.info.plan if planned.id == case)
+    records = tuple(record for record in run.records if record.case.id == case)
     return Run(info=replace(run.info, plan=plan, left_out=()), records=records)
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
-    """What became of a case; `p` is of the direction seen, None where nothing was tested."""
+class Change:
+    """Change of a case since its baseline. `p`: p-value for the observed direction, None without a test."""
 
     verdict: Verdict
     p: float | None
     text: str
 
 
-def regression_of(run: Run, name: str, results: Path) -> Since:
-    """What became of the one case of `run` since the baseline `name`, or else the stored run of that name.
+def regression_of(run: Run, name: str, results: Path) -> Change:
+    """Compare the one case of `run` with the baseline `name`, or else the stored run of that name.
 
     Raises UnreadableInput, NotComparable.
     """
@@ -218,21 +222,23 @@ def regression_of(run: Run, name: str, results: Path) -> Since:
         ref = runs.read_run(selectors.find_run(results, name))
         (verdict,) = compare_runs(only(ref, case.id), run).verdicts
         text = "; ".join(comparison.sentences(verdict))
-        return Since(verdict.verdict, verdict.p_holm, text)
+        return Change(verdict.verdict, verdict.p_holm, text)
     sessions = baselines.sessions(results, name, run.info.machine)
-    found = decide(sessions, digest(run), GatePolicy(metrics=METRICS[:1], confirm=False))
-    finding = next(each for each in found.findings if each.case == case.id)
-    text = next(each.text for each in gate.case_verdicts(found) if each.case == case.id)
-    return Since(finding.verdict, finding.first.p_holm if finding.first else None, text)
+    decision = decide(sessions, digest(run), GatePolicy(metrics=METRICS[:1], confirm=False))
+    finding = next(case_verdict for case_verdict in decision.findings if case_verdict.case == case.id)
+    text = next(
+        case_verdict.text for case_verdict in gate.case_verdicts(decision) if case_verdict.case == case.id
+    )
+    return Change(finding.verdict, finding.first.p_holm if finding.first else None, text)
 
 
 def check_exists(name: str, results: Path) -> None:
-    """Raises UnreadableInput or NotComparable where there is no such run or baseline for this machine."""
+    """Raise UnreadableInput or NotComparable if there is no such run or baseline for this machine."""
     if name in baselines.baseline_names(results):
         baselines.sessions(results, name, machine())
         return
     try:
-        stored = selectors.find_run(results, name)
+        folder = selectors.find_run(results, name)
     except UnreadableInput as error:
         raise UnreadableInput(str(error), f"pytest --accelbench-save {name} stores one.") from error
-    runs.read_run(stored)
+    runs.read_run(folder)
