@@ -132,7 +132,7 @@ def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp
         run = runs.store_run(tmp_path / "results", a_run(records, id=f"2026010{number}-030405-abcd"))
         for record in records:
             keep(run, a_profiled(case=record.case))
-    assert "There are: uneven" in accelbench("profile", "-c", "gemm", cwd=tmp_path, code=2).stderr
+    assert "Profiled cases: uneven" in accelbench("profile", "-c", "gemm", cwd=tmp_path, code=2).stderr
     assert "--case" in accelbench("profile", "latest~1", "latest", cwd=tmp_path, code=2).stderr
 
 

@@ -1,1 +1,1 @@
-"""Where the time of a step went, by operator."""
+"""Profiles of steps, by operator."""

@@ -1,4 +1,4 @@
-"""Which operators explain the difference of two profiles of a step. Pure."""
+"""Compare two profiles of a step by operator. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from benchbench.profiling.tables import Kind, OperatorRow, OperatorTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorChange:
-    """What an operator, or a kind of them, adds to the difference of two steps."""
+    """Part of the difference of two steps that an operator, or a kind of operators, causes."""
 
     name: str
     kind: str
-    ref_s: float | None  # None: not there
+    ref_s: float | None  # None: absent
     new_s: float | None
     change_s: float
-    share: float | None  # of the whole difference; None where there is none
+    share: float | None  # of the whole difference; None if that is 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDifference:
-    """Two profiles: what changed, the largest first, and how much of it operators account for."""
+    """Difference of two profiles: changes, largest first, and the share that operators explain."""
 
     ref: OperatorTable
     new: OperatorTable
@@ -36,27 +36,27 @@ class ProfileDifference:
 def pairs(
     ref: Sequence[OperatorTable], new: Sequence[OperatorTable]
 ) -> list[tuple[OperatorTable, OperatorTable]]:
-    """The same case in both; where none is and either has one case, these two. Raises UsageError."""
-    after = {each.case: each for each in new}
-    found = [(each, after[each.case]) for each in ref if each.case in after]
-    if not found and len(ref) == len(new) == 1:
+    """Pair profiles of the same case; two single profiles of different cases are a pair, too. Raises
+    UsageError.
+    """
+    after = {table.case: table for table in new}
+    matches = [(table, after[table.case]) for table in ref if table.case in after]
+    if not matches and len(ref) == len(new) == 1:
         return [(ref[0], new[0])]
-    if not found:
-        raise UsageError(
-            "No case was profiled in both runs.", "Choose one of each with --case: any two can be compared."
-        )
-    return found
+    if not matches:
+        raise UsageError("No case was profiled in both runs.", "Choose one case of each run with --case.")
+    return matches
 
 
 def difference(ref: OperatorTable, new: OperatorTable) -> ProfileDifference:
-    """What each operator adds to the difference of the two steps; with the idle time's, that is all of it."""
+    """Difference of two steps by operator; together with the idle time it is complete."""
     total = new.step_s - ref.step_s
     before, after = ({row.name: row for row in side.rows} for side in (ref, new))
     changes = [_change(name, before[name], after[name], total) for name in before.keys() & after.keys()]
-    for each in Kind:
-        gone = [row for row in ref.rows if row.kind is each and row.name not in after]
-        come = [row for row in new.rows if row.kind is each and row.name not in before]
-        changes += _unmatched(each, gone, come, total)
+    for kind in Kind:
+        removed = [row for row in ref.rows if row.kind is kind and row.name not in after]
+        added = [row for row in new.rows if row.kind is kind and row.name not in before]
+        changes += _unmatched(kind, removed, added, total)
     changes.sort(key=lambda change: (-abs(change.change_s), change.name))
     return ProfileDifference(
         ref=ref,
@@ -83,17 +83,17 @@ def _change(name: str, ref: OperatorRow | None, new: OperatorRow | None, total: 
 
 
 def _unmatched(
-    kind: Kind, gone: Sequence[OperatorRow], come: Sequence[OperatorRow], total: float
+    kind: Kind, removed: Sequence[OperatorRow], added: Sequence[OperatorRow], total: float
 ) -> list[OperatorChange]:
-    """Operators of one kind that only one side has: together where both have some, else each alone."""
-    if not (gone and come):
-        return [_change(row.name, row, None, total) for row in gone] + [
-            _change(row.name, None, row, total) for row in come
+    """Changes for operators of one kind that only one side has, combined if both sides have some."""
+    if not (removed and added):
+        return [_change(row.name, row, None, total) for row in removed] + [
+            _change(row.name, None, row, total) for row in added
         ]
-    ref_s, new_s = (sum(row.self_s for row in rows) for rows in (gone, come))
+    ref_s, new_s = (sum(row.self_s for row in rows) for rows in (removed, added))
     return [
         OperatorChange(
-            name=f"{_names(gone)} → {_names(come)}",
+            name=f"{_names(removed)} → {_names(added)}",
             kind=kind,
             ref_s=ref_s,
             new_s=new_s,
@@ -104,9 +104,9 @@ def _unmatched(
 
 
 def _names(rows: Sequence[OperatorRow]) -> str:
-    most = max(rows, key=lambda row: row.self_s).name
-    return most if len(rows) == 1 else f"{most} and {len(rows) - 1} more"
+    largest = max(rows, key=lambda row: row.self_s).name
+    return largest if len(rows) == 1 else f"{largest} and {len(rows) - 1} more"
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+def _share(part: float, total: float) -> float | None:
+    return part / total if total else None

@@ -1,4 +1,4 @@
-"""Stored profiles → the seconds of a step by operator and by kind of operator. Pure."""
+"""Operator tables: the seconds of a step by operator and by kind of operator, from stored profiles. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from benchbench.model.run import Run
 from benchbench.stats import mean, median
 from benchbench.traces.timeline import is_communication, is_range
 
-DISTURBED = 0.15  # steps that differ by more are told
-NOTABLE = 0.01  # of a step: operators that take less may be the profiler's own, or the allocator's
-CUT_OFF = 2  # calls, one at either end of the recording
+DISTURBED = 0.15  # larger relative differences between steps cause a note
+NOTABLE = 0.01  # share of a step; smaller operators may belong to the profiler or the allocator
+CUT_OFF = 2  # calls that may be cut off, one at either end of the recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """An operator in one step: means over the steps. `self_s` and `total_s` are what the table is of."""
+    """An operator in one step: means over the steps. The table is based on `self_s` and `total_s`."""
 
     name: str
     kind: Kind
@@ -45,9 +45,10 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
-    """A rank in one step: means over the steps. `exposed_s` is the part of `communication_s` beside which
-    nothing else ran there, `own_s` all of the step but that. `computing_s`: in which an operator ran that
-    passes nothing; None where that was not noted.
+    """A rank in one step: means over the steps.
+
+    `exposed_s`: the part of `communication_s` without simultaneous computation on the rank. `computing_s`:
+    time in operators other than communication; None if unknown.
     """
 
     rank: int
@@ -59,18 +60,18 @@ class RankRow:
 
     @property
     def own_s(self) -> float:
-        """What the others may have to wait for."""
+        """Time of a step without exposed communication; other ranks may wait for it."""
         return self.step_s - self.exposed_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTable:
-    """A case's profile, by the step. Operators' self times and `idle_s` add up to `step_s`.
+    """Profile of a case per step. Self times of operators and `idle_s` add up to `step_s`.
 
-    Of several ranks it is the first one's. `communication_s`: of the step, in which something passed between
-    devices; `exposed_s`: while nothing else ran. Of several ranks, their means. None: nothing passed.
-    `waiting_shown`: whether a rank's wait for what it receives is in its communication; gloo's trace of a
-    pipeline does not have it.
+    With several ranks, operators are those of the first. `communication_s`: time in which data passed between
+    devices; `exposed_s`: the part without simultaneous computation; with several ranks, means. None without
+    communication. `waiting_shown`: whether communication includes the wait for other ranks; gloo's trace of a
+    pipeline lacks it.
     """
 
     case: str
@@ -80,10 +81,10 @@ class OperatorTable:
     profiler: str
     steps: int
     step_s: float
-    plain_s: float | None  # the same steps just before in the same process, without the profiler: median
-    measured_s: float | None  # when it was timed
+    plain_s: float | None  # median of steps just before, in the same process, without the profiler
+    measured_s: float | None  # when the case was timed
     on_device: bool
-    busy: float  # share of the step in which an operator was running
+    busy: float  # share of the step with a running operator
     idle_s: float
     gaps: Gaps
     rows: tuple[OperatorRow, ...]
@@ -100,31 +101,31 @@ class OperatorTable:
 
     @property
     def slowest(self) -> RankRow | None:
-        """The rank that has most to do besides waiting; None if there are not several, or it is not known."""
+        """The rank with the most work besides waiting; None for a single rank, or if unknown."""
         busy = {rank: rank.own_s if self.waiting_shown else rank.computing_s for rank in self.ranks}
         if any(seconds is None for seconds in busy.values()):
             return None
         return max(self.ranks, key=lambda rank: busy[rank] or 0.0, default=None)
 
 
-def profile_tables(run: Run, found: Iterable[Profiled]) -> list[OperatorTable]:
-    """The tables of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
+def profile_tables(run: Run, profiles: Iterable[Profiled]) -> list[OperatorTable]:
+    """Operator tables of the profiled cases of `run`. Raises UnreadableInput if there are none."""
     latency = {row.case.id: row.value("latency_s") for row in rows_of(run)}
-    made = [
-        operator_table(each, each.outcome, latency.get(each.case.id))
-        for each in found
-        if isinstance(each.outcome, Profile)
+    tables = [
+        operator_table(profiled, profiled.outcome, latency.get(profiled.case.id))
+        for profiled in profiles
+        if isinstance(profiled.outcome, Profile)
     ]
-    if not made:
+    if not tables:
         raise UnreadableInput(
-            f"Run {run.info.id} has no profile to show.", "accelbench run --profile makes them."
+            f"Run {run.info.id} has no profile to show.", "accelbench run --profile creates them."
         )
-    return made
+    return tables
 
 
 def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -> OperatorTable:
-    """`profile` is the case's; `measured_s`: what a step took when it was timed."""
-    rows = tuple(_row(each, profile) for each in profile.operators)
+    """Operator table of a case. `measured_s`: time of a step when the case was timed."""
+    rows = tuple(_row(operator, profile) for operator in profile.operators)
     kinds: dict[str, float] = defaultdict(float)
     for row in rows:
         kinds[row.kind] += row.self_s
@@ -154,23 +155,25 @@ def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -
             *_disturbed(profile.step_s or (step_s,), plain_s, measured_s),
             *islice(_lost(rows, profile.steps), 1),
         ),
-        communication_s=_mean_of([each.communication_s for each in ranks]),
-        exposed_s=_mean_of([each.exposed_s for each in ranks]),
+        communication_s=_mean_of([rank.communication_s for rank in ranks]),
+        exposed_s=_mean_of([rank.exposed_s for rank in ranks]),
         ranks=ranks if profile.ranks else (),
         waiting_shown=profile.on_device or case.case.placement.strategy is not Strategy.PIPELINE,
     )
 
 
 def rank_rows(profile: Profile) -> tuple[RankRow, ...]:
-    """A row for each rank; for a profile of one process one row, or none where nothing passed."""
+    """Rows for all ranks; for a profile of one process one row, or none without communication."""
     if profile.ranks:
-        return tuple(_rank_row(rank, each, profile.steps) for rank, each in enumerate(profile.ranks))
+        return tuple(
+            _rank_row(rank, rank_profile, profile.steps) for rank, rank_profile in enumerate(profile.ranks)
+        )
     if profile.communication is None:
         return ()
-    own = RankProfile(
+    single = RankProfile(
         device="", wall_s=profile.wall_s, busy_s=profile.busy_s, communication=profile.communication
     )
-    return (_rank_row(0, own, profile.steps),)
+    return (_rank_row(0, single, profile.steps),)
 
 
 def _rank_row(rank: int, profile: RankProfile, steps: int) -> RankRow:
@@ -192,7 +195,7 @@ def _mean_of(values: Sequence[float]) -> float | None:
 def _row(operator: Operator, profile: Profile) -> OperatorRow:
     steps = profile.steps
 
-    def each(total: float | None) -> float | None:
+    def per_step(total: float | None) -> float | None:
         return None if total is None else total / steps
 
     self_s = operator.device_self_s if profile.on_device else operator.host_self_s
@@ -207,55 +210,60 @@ def _row(operator: Operator, profile: Profile) -> OperatorRow:
         host_total_s=operator.host_total_s / steps,
         device_self_s=operator.device_self_s / steps,
         device_total_s=operator.device_total_s / steps,
-        flops=each(operator.flops),
-        bytes=each(operator.bytes),
-        allocated_bytes=each(operator.allocated_bytes),
+        flops=per_step(operator.flops),
+        bytes=per_step(operator.bytes),
+        allocated_bytes=per_step(operator.allocated_bytes),
         kernels=operator.kernels,
     )
 
 
 def _disturbed(blocks: Sequence[float], plain_s: float | None, measured_s: float | None) -> Iterator[str]:
-    """`blocks`: seconds per step of each under the profiler. Medians are compared: of a few slow blocks
-    the machine is the cause.
+    """Notes on times that differ considerably. `blocks`: seconds per step of each block under the profiler.
+
+    Medians are compared, so that a few slow blocks do not count against the profiler.
     """
     traced_s = median(blocks)
-    if plain_s and (how := _off(traced_s, plain_s)):
-        yield f"the profiler made a step {how}: trust the shares, not the times"
-    if how := _off(sum(blocks) / len(blocks), traced_s):
-        yield f"the mean step is {how} than the median: something held up a few of them"
-    if measured_s and (how := _off(plain_s or traced_s, measured_s)):
-        yield f"without the profiler too, a step took {how} than when it was timed: the machine changed"
+    if plain_s and (difference := _off(traced_s, plain_s)):
+        yield f"the profiler made a step {difference}: trust the shares, not the times"
+    if difference := _off(sum(blocks) / len(blocks), traced_s):
+        yield f"the mean step is {difference} than the median: a few of them were delayed"
+    if measured_s and (difference := _off(plain_s or traced_s, measured_s)):
+        yield f"without the profiler, a step took {difference} than when it was timed: the machine changed"
 
 
 def _lost(rows: Iterable[OperatorRow], steps: int) -> Iterator[str]:
-    """Steps are alike: a part of a call is an event that is not there; at the ends two may be cut off."""
+    """Notes on lost events: an operator has a fractional number of calls per step, beyond two that may be cut
+    off.
+    """
     for row in rows:
         if row.share >= NOTABLE and round(abs(row.calls - round(row.calls)) * steps) > CUT_OFF:
             yield f"{row.name} ran {row.calls:.2f} times a step: the profiler may have lost events"
 
 
 def _off(step_s: float, expected_s: float) -> str:
-    """`26% longer`, if it is much."""
+    """Description of a considerable difference, such as `26% longer`."""
     change = step_s / expected_s - 1
     return f"{abs(change):.0%} {'longer' if change > 0 else 'shorter'}" if abs(change) > DISTURBED else ""
 
 
-def select_profiles(found: Iterable[Profiled], patterns: Sequence[str]) -> list[Profiled]:
-    """Profiles whose case id holds or matches one of `patterns`, all without any. Raises UsageError."""
-    everything = list(found)
-    wanted = [
-        each
-        for each in everything
-        if not patterns or any(p in each.case.id or fnmatchcase(each.case.id, p) for p in patterns)
+def select_profiles(profiles: Iterable[Profiled], patterns: Sequence[str]) -> list[Profiled]:
+    """Select profiles whose case id contains or matches one of `patterns`; by default all. Raises
+    UsageError.
+    """
+    all_profiles = list(profiles)
+    selected = [
+        profiled
+        for profiled in all_profiles
+        if not patterns or any(p in profiled.case.id or fnmatchcase(profiled.case.id, p) for p in patterns)
     ]
-    if everything and not wanted:
-        known = ", ".join(each.case.id for each in everything[:5])
-        raise UsageError(f"No profiled case matches {' or '.join(patterns)}.", f"There are: {known}")
-    return wanted
+    if all_profiles and not selected:
+        examples = ", ".join(profiled.case.id for profiled in all_profiles[:5])
+        raise UsageError(f"No profiled case matches {' or '.join(patterns)}.", f"Profiled cases: {examples}")
+    return selected
 
 
 class Kind(StrEnum):
-    """The groups in which operators are compared across frameworks."""
+    """Kinds of operators, for comparison across frameworks."""
 
     COMMUNICATION = "communication"
     OPTIMIZER = "optimizer"
@@ -268,8 +276,8 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-# Parts of names in lower case; `<word>` stands alone. The first kind that has one counts: XLA names a fusion
-# after all that it fuses, and the costliest is meant.
+# Parts of names in lower case; `<word>` matches a whole word. The first matching kind applies: XLA names a
+# fusion after all its operators, and kinds are ordered by cost.
 PARTS = {
     Kind.OPTIMIZER: "optimizer apply(momentum|adam|gradient|rms|ada) _fused_(sgd|ada) _foreach_",
     Kind.CONVOLUTION: "conv(?!ert) <dgrad> <wgrad>",
@@ -295,10 +303,12 @@ PATTERNS = {kind: _pattern(parts) for kind, parts in PARTS.items()}
 
 
 def kind(name: str) -> Kind:
-    """The kind that an operator of this name is of."""
+    """Kind of an operator, by its name."""
     if is_communication(name):
         return Kind.COMMUNICATION
     if is_range(name):
         return Kind.OTHER
     lowered = name.lower()
-    return next((found for found, pattern in PATTERNS.items() if pattern.search(lowered)), Kind.OTHER)
+    return next(
+        (operator_kind for operator_kind, pattern in PATTERNS.items() if pattern.search(lowered)), Kind.OTHER
+    )
