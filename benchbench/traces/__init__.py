@@ -1,1 +1,1 @@
-"""Trace formats of profilers become spans."""
+"""Convert profilers' trace formats to spans and profiles."""

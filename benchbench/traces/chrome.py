@@ -1,4 +1,4 @@
-"""torch.profiler's trace, Chrome's Trace Event Format, as spans."""
+"""Parse the trace of torch.profiler, in Chrome's Trace Event Format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from benchbench.traces.timeline import Allocation, memory, summarise
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 MARKS = re.compile(r"ProfilerStep#\d+|accelbench \w+")
-# Numbers and hashes that differ from one process to the next, or between calls of one thing; of a pipeline
-# the numbers of micro-batches.
+# Numbers and hashes that differ between processes or calls, and numbers of micro-batches in pipelines.
 CHANGING = re.compile(
     r"## Call (CompiledFxGraph) \w+ ##|(Torch-Compiled Region): \S+|^(Forward|Backward) \d+$"
 )
@@ -25,7 +24,7 @@ Event = Mapping[str, Any]
 
 
 def parse_profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping[str, float]) -> Profile:
-    """The profile in a trace; `flops`: by operator, over all steps. Raises Unsupported."""
+    """Parse the profile in a trace; `flops`: by operator, over all steps. Raises Unsupported."""
     events = [event for event in trace["traceEvents"] if "ts" in event]
     origin, wall_s = _window(events)
     spans = [span for event in events if (span := _span(event, origin))]
@@ -36,33 +35,33 @@ def parse_profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping
         if event.get("name") == "[memory]" and (event["args"].get("Device Type", 0) != 0) == on_device
     ]
     window = TraceWindow(0.0, wall_s)
-    found = summarise(spans, window, allocations)
+    summary = summarise(spans, window, allocations)
     at_s, in_use = memory(allocations, window)
     return Profile(
         profiler=recording.profiler,
         steps=recording.steps,
         step_s=recording.step_s,
         wall_s=wall_s,
-        on_device=found.on_device,
-        busy_s=found.busy_s,
-        gaps=found.gaps,
-        operators=tuple(replace(each, flops=flops.get(each.name)) for each in found.operators),
-        communication=found.communication,
+        on_device=summary.on_device,
+        busy_s=summary.busy_s,
+        gaps=summary.gaps,
+        operators=tuple(replace(operator, flops=flops.get(operator.name)) for operator in summary.operators),
+        communication=summary.communication,
         memory_at_s=at_s,
         memory_bytes=in_use,
     )
 
 
 def detailed(times: Profile, details: Profile) -> Profile:
-    """`times`, with FLOPs and memory of a second recording of as many steps, its moments scaled."""
-    known = {each.name: each for each in details.operators}
+    """Add FLOPs and memory from a second recording of as many steps, scaling its times."""
+    details_by_name = {operator.name: operator for operator in details.operators}
     return replace(
         times,
         operators=tuple(
-            replace(each, flops=found.flops, allocated_bytes=found.allocated_bytes)
-            if (found := known.get(each.name))
-            else each
-            for each in times.operators
+            replace(operator, flops=detail.flops, allocated_bytes=detail.allocated_bytes)
+            if (detail := details_by_name.get(operator.name))
+            else operator
+            for operator in times.operators
         ),
         memory_at_s=tuple(at * times.wall_s / details.wall_s for at in details.memory_at_s),
         memory_bytes=details.memory_bytes,
@@ -70,11 +69,13 @@ def detailed(times: Profile, details: Profile) -> Profile:
 
 
 def _window(events: Iterable[Event]) -> tuple[float, float]:
-    """Start of the steps in the trace's microseconds, and their length in seconds."""
-    host = [event for event in events if event.get("cat") == "user_annotation"]  # each is on the GPU too
+    """Start of the steps in microseconds of the trace, and their length in seconds."""
+    host = [
+        event for event in events if event.get("cat") == "user_annotation"
+    ]  # the GPU has a copy of each mark
     marks = {event["name"]: event for event in host if event["name"] in (BEGIN, END)}
     if len(marks) < 2:
-        raise Unsupported("the trace does not hold the steps")
+        raise Unsupported("the trace does not contain the steps")
     origin = marks[BEGIN]["ts"] + marks[BEGIN]["dur"]
     return origin, (marks[END]["ts"] - origin) / 1e6
 

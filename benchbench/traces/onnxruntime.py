@@ -1,4 +1,4 @@
-"""ONNX Runtime's trace, a list in Chrome's Trace Event Format, as spans."""
+"""Parse ONNX Runtime's trace, a list in Chrome's Trace Event Format."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from benchbench.model.profile import Profile
 from benchbench.traces.spans import Recording, Span, TraceWindow
 from benchbench.traces.timeline import summarise
 
-KERNEL = "_kernel_time"  # ends the name of what ran a node
+KERNEL = "_kernel_time"  # suffix of the events of nodes
 SIZES = ("activation_size", "parameter_size", "output_size")
 
 Event = Mapping[str, Any]
 
 
 def parse_profile(trace: Sequence[Event], recording: Recording) -> Profile:
-    """The profile of the last steps in a trace, as many as were recorded. Raises Unsupported."""
-    runs = sorted((each for each in trace if each.get("name") == "model_run"), key=lambda each: each["ts"])
+    """Parse the profile of the last steps in a trace, as many as were recorded. Raises Unsupported."""
+    runs = sorted(
+        (event for event in trace if event.get("name") == "model_run"), key=lambda event: event["ts"]
+    )
     if len(runs) < recording.steps:
-        raise Unsupported("the trace does not hold the steps")
+        raise Unsupported("the trace does not contain the steps")
     window = TraceWindow(runs[-recording.steps]["ts"] / 1e6, (runs[-1]["ts"] + runs[-1]["dur"]) / 1e6)
-    kernels = (each for each in trace if each.get("cat") == "Node" and each["name"].endswith(KERNEL))
-    found = summarise([_span(event) for event in kernels], window)
+    kernels = (event for event in trace if event.get("cat") == "Node" and event["name"].endswith(KERNEL))
+    summary = summarise([_span(event) for event in kernels], window)
     return Profile(
         profiler=recording.profiler,
         steps=recording.steps,
         step_s=recording.step_s,
         wall_s=window.end_s - window.start_s,
         on_device=False,
-        busy_s=found.busy_s,
-        gaps=found.gaps,
-        operators=found.operators,
+        busy_s=summary.busy_s,
+        gaps=summary.gaps,
+        operators=summary.operators,
     )
 
 
 def _span(event: Event) -> Span:
-    """A span named by the type of its operator: nodes are named by whoever exported them."""
-    told = event["args"]
+    """Span named after the operator type of the node; names of nodes depend on the exporter."""
+    arguments = event["args"]
     return Span(
-        name=told["op_name"],
+        name=arguments["op_name"],
         lane=f"{event['pid']}/{event['tid']}",
         start_s=event["ts"] / 1e6,
         end_s=(event["ts"] + event["dur"]) / 1e6,
-        bytes=sum(float(told[size]) for size in SIZES) if told.keys() >= set(SIZES) else None,
+        bytes=sum(float(arguments[size]) for size in SIZES) if arguments.keys() >= set(SIZES) else None,
     )

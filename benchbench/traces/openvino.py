@@ -1,4 +1,4 @@
-"""OpenVINO's counters, a mean time for each node of a model since it was compiled, as a profile."""
+"""Profiles from OpenVINO's counters, which are mean times per node since the model was compiled."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchbench.traces.timeline import MOST_KERNELS
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A node that ran: what its counter says after some steps. Nodes run one after another."""
+    """Counter of a node after some steps. Nodes run one after another."""
 
     node: str
     operator: str  # its type: `Convolution`
-    kernel: str  # what runs it: `brgconv_avx512_f32`
-    mean_s: float  # of all steps since the model was compiled
+    kernel: str  # its implementation: `brgconv_avx512_f32`
+    mean_s: float  # over all steps since the model was compiled
 
 
 @dataclass(slots=True)
 class _Row:
-    """An operator while it is summed up."""
+    """Sums for an operator."""
 
     calls: int = 0
     self_s: float = 0.0
@@ -34,9 +34,9 @@ class _Row:
 def parse_profile(
     before: Sequence[Counter], after: Sequence[Counter], steps_before: int, recording: Recording
 ) -> Profile:
-    """The profile of the recorded steps, from what was counted before and after them. Raises Unsupported.
+    """Profile of the recorded steps, from the counters before and after them. Raises Unsupported.
 
-    There is no timeline: of the time in which no node ran only the sum is known.
+    There is no timeline: of the time without a running node, only the sum is known.
     """
     if not after:
         raise Unsupported("OpenVINO counted no node")
@@ -51,7 +51,7 @@ def parse_profile(
         row.kernels[counter.kernel] += own_s
     wall_s = sum(recording.step_s) * recording.steps / len(recording.step_s)
     total_s = sum(row.self_s for row in rows.values())
-    scale = min(wall_s / total_s, 1.0) if total_s else 1.0  # counters have whole microseconds
+    scale = min(wall_s / total_s, 1.0) if total_s else 1.0  # counters are rounded to microseconds
     busy_s = total_s * scale
     return Profile(
         profiler=recording.profiler,

@@ -1,6 +1,6 @@
-"""Spans on threads and streams: which is nested in which, which was the innermost when, and when none was.
+"""Spans on threads and streams: nesting, innermost spans at each time, and gaps.
 
-Backends note in a `Recording` what a profiler was on for.
+Backends describe each use of a profiler by a `Recording`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from benchbench.model.profile import Gaps
 from benchbench.stats import median
 
-BEGIN, END = "accelbench begin", "accelbench end"  # between these two marks is what a profile is of
+BEGIN, END = "accelbench begin", "accelbench end"  # marks around the profiled steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that ran on a lane, a thread or a stream; spans of one lane nest.
+    """An event with a duration on a lane, which is a thread or a stream; spans of one lane nest.
 
-    Without a name it belongs to no operator, and hides what it is nested in. `helps`: a task that an
-    operator handed to this thread, no call of its own. `cause`: the `id` of the span on the host that
-    launched it.
+    A span without a name belongs to no operator, and hides the spans around it. `helps`: a task that an
+    operator handed to this thread, not a separate call. `cause`: `id` of the host span that launched it.
     """
 
     name: str
@@ -38,7 +37,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TraceWindow:
-    """What is looked at, on the clock of the spans."""
+    """Part of a trace to evaluate, on the clock of the spans."""
 
     start_s: float
     end_s: float
@@ -46,7 +45,7 @@ class TraceWindow:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch in which a span was the innermost of its lane."""
+    """Time in which a span was the innermost of its lane."""
 
     start_s: float
     end_s: float
@@ -54,7 +53,7 @@ class Piece:
 
 
 def nested(spans: Sequence[Span], window: TraceWindow) -> tuple[list[int | None], list[Piece]]:
-    """The span that each is nested in, and the stretches in which each named one was the innermost."""
+    """Parent of each span, and the pieces in which each named span was the innermost."""
     lanes: dict[tuple[bool, str], list[int]] = defaultdict(list)
     for index, span in enumerate(spans):
         lanes[span.on_device, span.lane].append(index)
@@ -70,7 +69,7 @@ def nested(spans: Sequence[Span], window: TraceWindow) -> tuple[list[int | None]
 
 
 def _innermost(spans: Sequence[Span], indices: Sequence[int], parents: list[int | None]) -> Iterator[Piece]:
-    """A lane's stretches in order. A span that outlasts the one it began in is cut off there."""
+    """Pieces of a lane in order. A span that outlasts its parent is cut off there."""
     open_spans: list[tuple[int, float]] = []  # (span, its end)
     cursor = 0.0
     for index in indices:
@@ -91,14 +90,16 @@ def _innermost(spans: Sequence[Span], indices: Sequence[int], parents: list[int 
         cursor = until
 
 
-def shared(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, float]]:
-    """The share of the wall time that each stretch has: stretches that run at once share it equally."""
+def wall_shares(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, float]]:
+    """Share of the wall time of each piece: simultaneous pieces share it equally."""
     changes: dict[float, int] = defaultdict(int)
     for piece in pieces:
         changes[piece.start_s] += 1
         changes[piece.end_s] -= 1
     edges = sorted(changes)
-    passed: dict[float, float] = {}  # edge → the wall time so far, over how many ran at once
+    passed: dict[
+        float, float
+    ] = {}  # edge → integral of wall time divided by the number of simultaneous pieces
     running, total = 0, 0.0
     for edge, following in zip(edges, edges[1:] + edges[-1:], strict=True):
         passed[edge] = total
@@ -109,7 +110,7 @@ def shared(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, float]]:
 
 
 def enclosing(index: int, parents: Sequence[int | None]) -> Iterator[int]:
-    """What a span is nested in, from the inside out."""
+    """Spans around a span, from the inside out."""
     above = parents[index]
     while above is not None:
         yield above
@@ -117,26 +118,26 @@ def enclosing(index: int, parents: Sequence[int | None]) -> Iterator[int]:
 
 
 def gaps_of(pieces: Sequence[Piece], spans: Sequence[Span], window: TraceWindow) -> tuple[Gaps, float]:
-    """The stretches without an operator, and the seconds of all others."""
-    found: list[tuple[float, str]] = []
+    """Gaps without an operator, and the seconds of all other time."""
+    gaps_found: list[tuple[float, str]] = []
     until, last = window.start_s, ""
-    for piece in sorted(pieces, key=lambda each: each.start_s):
+    for piece in sorted(pieces, key=lambda item: item.start_s):
         if piece.start_s > until:
-            found.append((piece.start_s - until, last))
+            gaps_found.append((piece.start_s - until, last))
         if piece.end_s > until:
             until, last = piece.end_s, spans[piece.span].name
     if window.end_s > until:
-        found.append((window.end_s - until, last))
-    lengths = [length for length, _ in found]
-    longest, after = max(found, default=(0.0, ""))
+        gaps_found.append((window.end_s - until, last))
+    lengths = [length for length, _ in gaps_found]
+    longest, after = max(gaps_found, default=(0.0, ""))
     total = sum(lengths)
     middle = median(lengths) if lengths else 0.0
-    gaps = Gaps(count=len(found), total_s=total, median_s=middle, longest_s=longest, after=after)
+    gaps = Gaps(count=len(gaps_found), total_s=total, median_s=middle, longest_s=longest, after=after)
     return gaps, max(window.end_s - window.start_s - total, 0.0)
 
 
 class Unread(Exception):
-    """A trace was recorded that nothing in this interpreter can read; `recording` tells what it is of."""
+    """Raised for a trace that no installed library can parse; `recording` describes it."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__("the trace can be read by jax or tensorflow only")
@@ -145,7 +146,7 @@ class Unread(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What a profiler was on for: `steps` steps, and the seconds per step of each block of them."""
+    """Use of a profiler: number of steps, and seconds per step of each block of them."""
 
     profiler: str
     steps: int

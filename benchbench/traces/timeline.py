@@ -1,8 +1,8 @@
-"""Spans of operators on threads and streams → what each took of the wall time, and what passed. Pure.
+"""Evaluate spans: wall time per operator, memory, and communication. Pure.
 
-Self time is wall time: each instant is shared equally by the threads (or the streams) that were in an
-operator then, each giving its share to the innermost one. So self times add up to the time in which any
-operator was running, and with the gaps to the whole (docs/profiling.md).
+Self time is wall time. Threads (or streams) that are in an operator at the same time share that time equally,
+and each gives its share to its innermost operator. So self times add up to the time with a running operator,
+and together with the gaps to the whole (docs/profiling.md).
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from benchbench.model.profile import Communication, Gaps, Operator
-from benchbench.traces.spans import Piece, Span, TraceWindow, enclosing, gaps_of, nested, shared
+from benchbench.traces.spans import Piece, Span, TraceWindow, enclosing, gaps_of, nested, wall_shares
 
-MOST_POINTS = 500  # of a memory timeline
-MOST_KERNELS = 5  # named for each operator
+MOST_POINTS = 500  # points of a memory timeline
+MOST_KERNELS = 5  # listed kernels per operator
 # Names of torch 2.13, JAX 0.10, TensorFlow 2.21.
 # torch: c10d's operators, the work of gloo and NCCL, NCCL's kernels. XLA: its instructions, named by opcode
 # or by JAX's primitive. TensorFlow: its kernels. XLA's `broadcast` repeats numbers on one device.
-PASSING = re.compile(
+COMMUNICATING = re.compile(
     r"nccl|gloo:|c10d|record_param_comms|all.?reduce|all.?gather|reduce.?scatter|all.?to.?all|collective"
     r"|psum|ppermute|cross.?replica",
     re.IGNORECASE,
 )
-# Ranges, in which a rank computes and waits: the last two of torch's pipelines, a micro-batch each.
-AROUND = re.compile(r"FSDP::|DistributedDataParallel|(Forward|Backward)$")
-Stretch = tuple[float, float]
+# Ranges in which a rank computes and waits. The last two are torch's pipelines, one per micro-batch.
+RANGES = re.compile(r"FSDP::|DistributedDataParallel|(Forward|Backward)$")
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A moment at which a thread asked for memory or gave some back."""
+    """An allocation by a thread, or a release."""
 
     lane: str
     at_s: float
-    bytes: int  # negative: given back
-    in_use: int  # afterwards, of the allocator
+    bytes: int  # negative: released
+    in_use: int  # of the allocator, afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Operators, the time any was running, the gaps, and what passed; of a device if anything ran on one."""
+    """Operators, busy time, gaps and communication; those of a device if anything ran on one."""
 
     operators: tuple[Operator, ...]
     on_device: bool
@@ -54,7 +54,7 @@ class Summary:
 
 @dataclass(slots=True)
 class _Row:
-    """An operator while it is summed up."""
+    """Sums for an operator."""
 
     calls: int = 0
     host_self_s: float = 0.0
@@ -68,29 +68,35 @@ class _Row:
 
 
 def summarise(spans: Sequence[Span], window: TraceWindow, allocations: Sequence[Allocation] = ()) -> Summary:
-    """What each operator took in `window`; spans that reach beyond it count as far as they are in it."""
+    """Summarise the spans within `window`; spans beyond its ends are cut off there."""
     inside = [span for span in spans if span.end_s > window.start_s and span.start_s < window.end_s]
     rows: dict[str, _Row] = defaultdict(_Row)
     parents, pieces = nested(inside, window)
     host = [piece for piece in pieces if not inside[piece.span].on_device]
     device = [piece for piece in pieces if inside[piece.span].on_device]
-    for piece, share in shared(host):
+    for piece, share in wall_shares(host):
         rows[inside[piece.span].name].host_self_s += share
     _count(inside, parents, window, rows)
     _charge_device(inside, parents, device, rows)
     _charge_memory(inside, host, allocations, window, rows)
     gaps, busy = gaps_of(device or host, inside, window)
-    found = [_operator(name, row) for name, row in rows.items()]
-    found.sort(key=lambda each: (-(each.device_self_s if device else each.host_self_s), each.name))
-    passed = communication_in(inside, device or host)
-    return Summary(tuple(found), bool(device), busy, gaps, passed)
+    operators = [_operator(name, row) for name, row in rows.items()]
+    operators.sort(
+        key=lambda operator: (-(operator.device_self_s if device else operator.host_self_s), operator.name)
+    )
+    communication = communication_in(inside, device or host)
+    return Summary(tuple(operators), bool(device), busy, gaps, communication)
 
 
 def memory(
     allocations: Sequence[Allocation], window: TraceWindow
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """(seconds since the window's start, bytes in use): all moments, or the peak of each of 500 stretches."""
-    inside = sorted((each.at_s, each.in_use) for each in allocations if _within(each, window))
+    """Memory timeline as (seconds since the window's start), (bytes in use): all points, or peaks of 500
+    intervals.
+    """
+    inside = sorted(
+        (allocation.at_s, allocation.in_use) for allocation in allocations if _within(allocation, window)
+    )
     width = max(1, -(-len(inside) // MOST_POINTS))
     stretches = [inside[start : start + width] for start in range(0, len(inside), width)]
     peaks = [max(stretch, key=lambda point: point[1]) for stretch in stretches]
@@ -104,7 +110,7 @@ def _within(allocation: Allocation, window: TraceWindow) -> bool:
 def _count(
     spans: Sequence[Span], parents: Sequence[int | None], window: TraceWindow, rows: dict[str, _Row]
 ) -> None:
-    """Calls that begin in the window, total times, and what the profiler counts."""
+    """Count calls that begin in the window, total times, and the profiler's FLOPs and bytes."""
     for index, span in enumerate(spans):
         if not span.name or span.on_device:
             continue
@@ -123,24 +129,26 @@ def _plus(total: float | None, more: float | None) -> float | None:
 def _charge_device(
     spans: Sequence[Span], parents: Sequence[int | None], pieces: Sequence[Piece], rows: dict[str, _Row]
 ) -> None:
-    """Device time goes to the operator that launched it, else to the device's own name for it."""
+    """Assign device time to the operator that launched it, or to the device's name for it."""
     launchers = {span.id: index for index, span in enumerate(spans) if span.id is not None}
-    counted: set[int] = set()
-    for piece, share in shared(pieces):
+    seen_spans: set[int] = set()
+    for piece, share in wall_shares(pieces):
         span = spans[piece.span]
         launcher = launchers.get(span.cause) if span.cause is not None else None
         owner = span.name if launcher is None else spans[launcher].name
         row = rows[owner]
         row.device_self_s += share
-        if launcher is None and piece.span not in counted:
+        if launcher is None and piece.span not in seen_spans:
             row.calls += 1
         if launcher is not None:
             row.kernels[span.name] = row.kernels.get(span.name, 0.0) + share
-        if piece.span not in counted:
+        if piece.span not in seen_spans:
             row.flops, row.bytes = _plus(row.flops, span.flops), _plus(row.bytes, span.bytes)
-        counted.add(piece.span)
-        above = () if launcher is None else (spans[outer].name for outer in enclosing(launcher, parents))
-        for name in {owner, *above} - {""}:
+        seen_spans.add(piece.span)
+        enclosing_names = (
+            () if launcher is None else (spans[outer].name for outer in enclosing(launcher, parents))
+        )
+        for name in {owner, *enclosing_names} - {""}:
             rows[name].device_total_s += piece.end_s - piece.start_s
 
 
@@ -151,18 +159,18 @@ def _charge_memory(
     window: TraceWindow,
     rows: dict[str, _Row],
 ) -> None:
-    """What was asked for goes to the operator in which its thread then was."""
+    """Assign allocations to the operator that the thread was in."""
     lanes: dict[str, list[Piece]] = defaultdict(list)
-    for piece in sorted(pieces, key=lambda each: each.start_s):
+    for piece in sorted(pieces, key=lambda item: item.start_s):
         lanes[spans[piece.span].lane].append(piece)
-    starts = {lane: [piece.start_s for piece in found] for lane, found in lanes.items()}
-    for each in allocations:
-        at = bisect_right(starts.get(each.lane, ()), each.at_s) - 1
-        if each.bytes > 0 and _within(each, window) and at >= 0:
-            piece = lanes[each.lane][at]
-            if each.at_s <= piece.end_s:
+    starts = {lane: [piece.start_s for piece in lane_pieces] for lane, lane_pieces in lanes.items()}
+    for allocation in allocations:
+        at = bisect_right(starts.get(allocation.lane, ()), allocation.at_s) - 1
+        if allocation.bytes > 0 and _within(allocation, window) and at >= 0:
+            piece = lanes[allocation.lane][at]
+            if allocation.at_s <= piece.end_s:
                 row = rows[spans[piece.span].name]
-                row.allocated = (row.allocated or 0) + each.bytes
+                row.allocated = (row.allocated or 0) + allocation.bytes
 
 
 def _operator(name: str, row: _Row) -> Operator:
@@ -182,33 +190,30 @@ def _operator(name: str, row: _Row) -> Operator:
 
 
 def is_range(name: str) -> bool:
-    """Whether the operator of this name is what others run in, and nothing by itself."""
-    return bool(AROUND.match(name))
+    """True for a span that only contains others, such as a range of FSDP."""
+    return bool(RANGES.match(name))
 
 
 def is_communication(name: str) -> bool:
-    """Whether the operator of this name passes something between devices."""
-    return bool(PASSING.search(name)) and not is_range(name)
+    """True for an operator that passes data between devices."""
+    return bool(COMMUNICATING.search(name)) and not is_range(name)
 
 
 def communication_in(spans: Sequence[Span], pieces: Iterable[Piece]) -> Communication | None:
-    """What a device or the host passed; `pieces` say when each span was the innermost of its lane.
-
-    None without a span that passes anything.
-    """
-    passing: list[Stretch] = []
-    others: list[Stretch] = []
+    """Communication of a device or the host, or None without any; `pieces`: innermost spans."""
+    communication: list[Interval] = []
+    computation: list[Interval] = []
     for piece in pieces:
         name = spans[piece.span].name
         if is_communication(name):
-            passing.append((piece.start_s, piece.end_s))
+            communication.append((piece.start_s, piece.end_s))
         elif not is_range(name):
-            others.append((piece.start_s, piece.end_s))
-    if not passing:
+            computation.append((piece.start_s, piece.end_s))
+    if not communication:
         return None
-    total_s = sum(end - start for start, end in _joined(passing))
-    computing = _joined(others)
-    hidden_s = _common_s(_joined(passing), computing)
+    total_s = sum(end - start for start, end in _merged(communication))
+    computing = _merged(computation)
+    hidden_s = _common_s(_merged(communication), computing)
     return Communication(
         total_s=total_s,
         exposed_s=max(total_s - hidden_s, 0.0),
@@ -216,25 +221,25 @@ def communication_in(spans: Sequence[Span], pieces: Iterable[Piece]) -> Communic
     )
 
 
-def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Intervals in order, those that overlap as one."""
-    joined: list[Stretch] = []
+def _merged(stretches: Iterable[Interval]) -> list[Interval]:
+    """Merge overlapping intervals, in order."""
+    merged: list[Interval] = []
     for start, end in sorted(stretches):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         elif end > start:
-            joined.append((start, end))
-    return joined
+            merged.append((start, end))
+    return merged
 
 
-def _common_s(ones: Sequence[Stretch], others: Sequence[Stretch]) -> float:
-    """Seconds that are in both; either is as `_joined` makes it."""
+def _common_s(first: Sequence[Interval], second: Sequence[Interval]) -> float:
+    """Seconds in both of two lists of merged intervals."""
     total, at = 0.0, 0
-    for start, end in ones:
-        while at < len(others) and others[at][1] <= start:
+    for start, end in first:
+        while at < len(second) and second[at][1] <= start:
             at += 1
-        within = at
-        while within < len(others) and others[within][0] < end:
-            total += min(end, others[within][1]) - max(start, others[within][0])
-            within += 1
+        index = at
+        while index < len(second) and second[index][0] < end:
+            total += min(end, second[index][1]) - max(start, second[index][0])
+            index += 1
     return total

@@ -1,9 +1,8 @@
-"""XPlane events as spans, and a profile of them.
+"""Parse XPlane traces of JAX, TensorFlow and torch_xla.
 
-JAX, TensorFlow and torch_xla write the same events: XLA's instructions carry `hlo_op`, TensorFlow's kernels
-are named `node:Type`. What an operator hands to a thread pool is found by its flow: the pool notes the
-hand-over on the thread that asks (`Record`) and the task where it runs (`StartRegion` to `StopRegion`), under
-one number.
+All write the same events: XLA's instructions carry `hlo_op`, TensorFlow's kernels are named `node:Type`. A
+task in a thread pool belongs to the operator that queued it: the pool records the same number on the queueing
+thread (`Record`) and around the task (`StartRegion`, `StopRegion`).
 """
 
 from __future__ import annotations
@@ -24,32 +23,36 @@ from benchbench.model.profile import Profile
 from benchbench.traces.spans import BEGIN, END, Recording, Span, TraceWindow, Unread
 from benchbench.traces.timeline import Allocation, memory, summarise
 
-# The executors themselves: what they run are operators, what they do in between is none's.
+# Executors run operators; their time between operators belongs to none.
 EXECUTORS = ("ThunkExecutor::Execute", "ExecutorState::Process")
-KERNEL = re.compile(r"(?:[^:\s]+:|EagerLocalExecute: )(?!__)(\w+)")  # `dense/MatMul:MatMul`; `__…`: functions
-STREAM, DERIVED = "Stream #", "XLA Ops"  # a GPU's streams; a TPU's only line of operators
+KERNEL = re.compile(
+    r"(?:[^:\s]+:|EagerLocalExecute: )(?!__)(\w+)"
+)  # `dense/MatMul:MatMul`; `__…` are functions
+STREAM, DERIVED = "Stream #", "XLA Ops"  # streams of a GPU; the line of operators of a TPU
 ALLOCATIONS = {"MemoryAllocation": 1, "MemoryDeallocation": -1}
 TRACE, NATIVE = "trace.json.gz", "xplane.pb"
 
-Labels = Mapping[tuple[str, str], str]  # (XLA's module, its instruction) → what it computes
-# `%name (…) -> … {` opens a computation; `%name = type opcode(…), …` is an instruction, the root comes last.
+Labels = Mapping[tuple[str, str], str]  # (XLA module, instruction) → operation
+# `%name (…) -> … {` starts a computation; `%name = type opcode(…), …` is an instruction, the root is last.
 COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{$")
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (?:\(.*?\)|\S+) ([\w-]+)\(")
 CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
 LIBRARY = re.compile(r'\bcustom_call_target="([^"]*)"')
-NUMBER = re.compile(r"(?:\.clone|\.remat\d*|[._]\d+)+$")  # `_1`: of TensorFlow's nodes, and of GPU kernels
-# Names that do not tell what is inside; other fusions are named after what is fused.
+NUMBER = re.compile(
+    r"(?:\.clone|\.remat\d*|[._]\d+)+$"
+)  # `_1` in names of TensorFlow's nodes and GPU kernels
+# Names without information about the operation; other fusions are named after their operations.
 OPAQUE = re.compile(r"(\w*(ynn|gemm|onednn)_)?fusion|call|custom-call|wrapped_call")
 PRODUCTS = ("convolution", "dot")
 HEAVIEST = (*PRODUCTS, "reduce-window", "select-and-scatter", "sort", "scatter", "gather", "reduce")
-Computation = dict[str, tuple[str, str]]  # instruction → (its operation or library call, what it calls)
-POOL = "ThreadpoolListener::"  # what thread pools note, millions of times
+Computation = dict[str, tuple[str, str]]  # instruction → (operation or library call, called computation)
+POOL = "ThreadpoolListener::"  # prefix of thread pools' events, of which there are millions
 
 
 def parse_profile(folder: Path, recording: Recording, labels: Labels) -> Profile:
-    """The profile in the one trace below `folder`, whose files are moved into it.
+    """Parse the only trace below `folder`, and move its files into the folder.
 
-    Raises Unread where nothing here can read it, Unsupported where it does not hold the steps.
+    Raises Unread if no installed library can parse it, Unsupported if it does not contain the steps.
     """
     for path in [*folder.rglob(f"*.{TRACE}"), *folder.rglob(f"*.{NATIVE}")]:
         path.rename(folder / (TRACE if path.name.endswith(TRACE) else NATIVE))
@@ -64,7 +67,7 @@ def parse_profile(folder: Path, recording: Recording, labels: Labels) -> Profile
 
 
 def count_events(folder: Path) -> int:
-    """Of all threads and streams in the one trace below `folder`. Raises ImportError."""
+    """Count the events of all threads and streams in the only trace below `folder`. Raises ImportError."""
     (path,) = folder.rglob(f"*.{NATIVE}")
     return sum(len(line.events) for line in read_lines(path))
 
@@ -72,26 +75,26 @@ def count_events(folder: Path) -> int:
 def profile_of(
     lines: Sequence[Line], recording: Recording, labels: Labels, traces: tuple[str, ...]
 ) -> Profile:
-    """The profile in a trace that has been read. Raises Unsupported."""
+    """Build the profile from the lines of a trace. Raises Unsupported."""
     marks = {event.name: event for line in lines for event in line.events if event.name in (BEGIN, END)}
     if len(marks) < 2:
-        raise Unsupported("the trace does not hold the steps")
+        raise Unsupported("the trace does not contain the steps")
     start_ns, end_ns = marks[BEGIN].end_ns, marks[END].start_ns
     window = TraceWindow(0.0, (end_ns - start_ns) / 1e9)
     spans = list(_spans(lines, labels, start_ns))
     allocations = _allocations(lines, any(span.on_device for span in spans), start_ns)
-    found = summarise(spans, window, allocations)
+    summary = summarise(spans, window, allocations)
     at_s, in_use = memory(allocations, window)
     return Profile(
         profiler=recording.profiler,
         steps=recording.steps,
         step_s=recording.step_s,
         wall_s=window.end_s,
-        on_device=found.on_device,
-        busy_s=found.busy_s,
-        gaps=found.gaps,
-        operators=found.operators,
-        communication=found.communication,
+        on_device=summary.on_device,
+        busy_s=summary.busy_s,
+        gaps=summary.gaps,
+        operators=summary.operators,
+        communication=summary.communication,
         memory_at_s=at_s,
         memory_bytes=in_use,
         traces=traces,
@@ -113,25 +116,25 @@ def _on_device(line: Line) -> bool:
 
 
 def _host_spans(lines: Sequence[Line], labels: Labels, origin_ns: float) -> Iterator[Span]:
-    """Operators, the executors between them, and the tasks that operators handed to other threads."""
+    """Yield spans of operators, of the executors between them, and of tasks on other threads."""
     events = [
         (event, line, name)
         for line in lines
         for event in line.events
         if (name := _name(event, labels)) or event.name in EXECUTORS or event.name.startswith(POOL)
     ]
-    events.sort(key=lambda found: (found[0].start_ns, -found[0].end_ns))
+    events.sort(key=lambda item: (item[0].start_ns, -item[0].end_ns))
     open_events: dict[tuple[str, str], list[tuple[Event, str]]] = defaultdict(list)
-    handed: dict[int, str] = {}  # the number of a hand-over → the operator that did it
+    owners: dict[int, str] = {}  # number of a queued task → the operator that queued it
     for event, line, name in events:
         stack = open_events[line.plane, line.name]
         while stack and stack[-1][0].end_ns <= event.start_ns:
             stack.pop()
         if event.name == f"{POOL}Record":
-            handed[event.stats["_p"]] = stack[-1][1] if stack else ""
+            owners[event.stats["_p"]] = stack[-1][1] if stack else ""
         elif event.name == f"{POOL}StartRegion":
-            begun = Event(event.name, event.start_ns, math.inf, event.stats)
-            stack.append((begun, handed.pop(event.stats["_c"], "")))
+            open_task = Event(event.name, event.start_ns, math.inf, event.stats)
+            stack.append((open_task, owners.pop(event.stats["_c"], "")))
         elif event.name == f"{POOL}StopRegion":
             yield from _task(stack, event, line, origin_ns)
         else:
@@ -140,11 +143,11 @@ def _host_spans(lines: Sequence[Line], labels: Labels, origin_ns: float) -> Iter
 
 
 def _task(stack: list[tuple[Event, str]], stop: Event, line: Line, origin_ns: float) -> Iterator[Span]:
-    """The task that ends here; one that began before the trace did is left out."""
-    begun = [at for at, (event, _) in enumerate(stack) if event.end_ns == math.inf]
-    if begun:
-        start, owner = stack[begun[-1]]
-        del stack[begun[-1] :]
+    """Yield the span of the task that ends here, unless it began before the trace."""
+    starts = [at for at, (event, _) in enumerate(stack) if event.end_ns == math.inf]
+    if starts:
+        start, owner = stack[starts[-1]]
+        del stack[starts[-1] :]
         yield _span(Event("", start.start_ns, stop.end_ns, {}), owner, line, origin_ns, helps=True)
 
 
@@ -162,7 +165,7 @@ def _span(event: Event, name: str, line: Line, origin_ns: float, *, helps: bool 
 
 
 def _name(event: Event, labels: Labels) -> str:
-    """The operator that an event is of, else ""."""
+    """Name of an event's operator, or ""."""
     if instruction := event.stats.get("hlo_op"):
         name = base_name(str(instruction))
         label = labels.get((str(event.stats.get("hlo_module")), str(instruction)), name)
@@ -177,8 +180,8 @@ def _number(event: Event, stat: str) -> float | None:
 
 
 def _allocations(lines: Sequence[Line], on_device: bool, origin_ns: float) -> list[Allocation]:
-    """Allocations of the one allocator that held most, among the device's or the host's."""
-    found: dict[str, list[Allocation]] = defaultdict(list)
+    """Allocations of the allocator with the most memory, on devices or on the host."""
+    by_allocator: dict[str, list[Allocation]] = defaultdict(list)
     for line in lines:
         for event in line.events:
             if sign := ALLOCATIONS.get(event.name):
@@ -190,54 +193,63 @@ def _allocations(lines: Sequence[Line], on_device: bool, origin_ns: float) -> li
                         bytes=sign * int(event.stats.get("allocation_bytes", 0)),
                         in_use=int(event.stats.get("bytes_allocated", 0)),
                     )
-                    found[allocator].append(allocation)
-    return max(found.values(), key=lambda each: max(one.in_use for one in each), default=[])
+                    by_allocator[allocator].append(allocation)
+    return max(
+        by_allocator.values(),
+        key=lambda allocations: max(allocation.in_use for allocation in allocations),
+        default=[],
+    )
 
 
 def base_name(name: str) -> str:
-    """`%transpose_copy_fusion.44.clone` → `transpose_copy_fusion`: numbers differ between compilations."""
+    """Strip numbers, which differ between compilations: `%transpose_copy_fusion.44.clone` →
+    `transpose_copy_fusion`.
+    """
     return NUMBER.sub("", name.partition(" = ")[0].lstrip("%"))
 
 
 def labels(text: str) -> dict[str, str]:
-    """Instruction → what it computes, where its name does not say: `ynn_fusion.3` → `convolution`."""
+    """Operations of instructions whose names hide them, from HLO text: `ynn_fusion.3` → `convolution`."""
     computations = _computations(text)
-    found: dict[str, str] = {}
+    labels_by_name: dict[str, str] = {}
     for instructions in computations.values():
         for name, (operation, called) in instructions.items():
-            inside = _operations(called, computations) or [operation]
-            heaviest = next((each for each in HEAVIEST if each in inside), inside[-1])
+            operations = _operations(called, computations) or [operation]
+            heaviest = next(
+                (operation_name for operation_name in HEAVIEST if operation_name in operations),
+                operations[-1],
+            )
             if OPAQUE.fullmatch(base_name(name)) or (heaviest in PRODUCTS and heaviest not in name):
-                found[name] = heaviest
-    return found
+                labels_by_name[name] = heaviest
+    return labels_by_name
 
 
 def _computations(text: str) -> dict[str, Computation]:
-    found: dict[str, Computation] = {}
+    computations: dict[str, Computation] = {}
     current: Computation = {}
     for line in text.splitlines():
-        if opened := COMPUTATION.match(line):
-            current = found.setdefault(opened[1], {})
+        if start := COMPUTATION.match(line):
+            current = computations.setdefault(start[1], {})
         elif instruction := INSTRUCTION.match(line):
             called, library = CALLED.search(line), LIBRARY.search(line)
             current[instruction[1]] = (
                 library[1] if library else instruction[2],
                 called[1] if called and instruction[2] in ("fusion", "call", "custom-call") else "",
             )
-    return found
+    return computations
 
 
 def _operations(name: str, computations: Mapping[str, Computation]) -> list[str]:
-    """The operations of a computation and of those it calls, its root's last."""
-    found: list[str] = []
+    """Operations of a computation and of those it calls; the root's is last."""
+    operations: list[str] = []
     for operation, called in computations.get(name, {}).values():
-        found += [*_operations(called, computations), *([] if called else [operation])]
-    return found
+        operations += [*_operations(called, computations), *([] if called else [operation])]
+    return operations
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event, in nanoseconds of the trace's own clock."""
+    """An event, in nanoseconds on the trace's clock."""
 
     name: str
     start_ns: float
@@ -247,7 +259,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A thread or a stream of a plane, the host or a device."""
+    """A thread or stream of a plane, which is the host or a device."""
 
     plane: str
     name: str
@@ -255,7 +267,7 @@ class Line:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Every line of a trace. Raises ImportError where there is neither JAX nor TensorFlow."""
+    """Read every line of a trace. Raises ImportError without JAX and TensorFlow."""
     if "tensorflow" in sys.modules:
         return _by_tensorflow(path)
     try:
@@ -274,12 +286,12 @@ def _by_tensorflow(path: Path) -> list[Line]:
 
     space = xplane_pb2.XSpace()
     space.ParseFromString(path.read_bytes())
-    found = []
+    lines = []
     for plane in space.planes:
         for line in plane.lines:
             events = [_event(plane, line.timestamp_ns, event) for event in line.events]
-            found.append(Line(plane.name, line.name, events))
-    return found
+            lines.append(Line(plane.name, line.name, events))
+    return lines
 
 
 def _event(plane: Any, origin_ns: int, event: Any) -> Event:
@@ -294,17 +306,17 @@ def _value(plane: Any, stat: Any) -> Any:
 
 
 def as_chrome(lines: Sequence[Line]) -> str:
-    """The same trace in Chrome's Trace Event Format, which ui.perfetto.dev opens."""
-    found: list[dict[str, Any]] = []
+    """Convert the trace to Chrome's Trace Event Format, which ui.perfetto.dev opens."""
+    events: list[dict[str, Any]] = []
     planes = sorted({line.plane for line in lines})
     for tid, line in enumerate(lines):
-        where = {"pid": planes.index(line.plane), "tid": tid}
-        found.append({"ph": "M", "name": "process_name", "args": {"name": line.plane}, **where})
-        found.append({"ph": "M", "name": "thread_name", "args": {"name": line.name}, **where})
+        ids = {"pid": planes.index(line.plane), "tid": tid}
+        events.append({"ph": "M", "name": "process_name", "args": {"name": line.plane}, **ids})
+        events.append({"ph": "M", "name": "thread_name", "args": {"name": line.name}, **ids})
         for event in line.events:
             if not event.name.startswith(POOL):
                 length = (event.end_ns - event.start_ns) / 1e3
-                found.append(
-                    {"ph": "X", "name": event.name, "ts": event.start_ns / 1e3, "dur": length, **where}
+                events.append(
+                    {"ph": "X", "name": event.name, "ts": event.start_ns / 1e3, "dur": length, **ids}
                 )
-    return json.dumps({"displayTimeUnit": "ms", "traceEvents": found})
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
