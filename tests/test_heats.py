@@ -56,7 +56,7 @@ def begun(worker: Worker, job: dict[str, Any]) -> LocalJob:
 
 def given_turn(job: LocalJob) -> None:
     job.send({"turn": 0.01})
-    assert job.receive(30.0) == {"turned": True}
+    assert "cpu_s" in (job.receive(30.0) or {})
 
 
 def test_two_jobs_of_one_worker_take_turns_and_are_stopped_in_between(worker: Worker) -> None:

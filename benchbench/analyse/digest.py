@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from benchbench.analyse.doubts import NONE, Doubt, Timed, doubt
+from benchbench.analyse.doubts import NONE, Cycles, Doubt, Timed, cycles_of, doubt
 from benchbench.analyse.drift import Drift, drift
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import implausible
@@ -27,6 +27,7 @@ from benchbench.model.status import Status
 from benchbench.stats import mean
 
 SCHEMA = 1  # of a digest on disk. 1: first
+LATENCY = "latency_s"
 SETTLED = tuple(metric.name for metric in METRICS if metric.source.settled)  # mean nothing while warming up
 DISTURBED = tuple(metric.name for metric in METRICS if metric.unit != "B")  # by others on the device
 ONCE = tuple(metric.name for metric in METRICS if metric.source.once)  # have one value a run
@@ -49,6 +50,7 @@ class CaseDigest:
     values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
     parts: tuple[int, ...] = ()  # of a run that was resumed: the part that each of `rounds` is of
     doubts: tuple[Doubt, ...] = ()  # of `rounds`, of a run that is interleaved with another
+    cycles: tuple[Cycles, ...] = ()  # likewise, of heats
     unsteady: int = 0  # processes still warming up when measured
     contended: str = ""  # what others took of its device meanwhile, where that shows
     stopped_by: tuple[str, ...] = ()
@@ -95,7 +97,19 @@ class CaseDigest:
     def timed(self, metric: Metric) -> dict[int, Timed]:
         """The logarithm of each process's value by its round, with what speaks against it for this metric."""
         doubts = dict(zip(self.rounds, self.doubts, strict=False)) if metric.name in DISTURBED else {}
-        return {number: Timed(log, doubts.get(number, NONE)) for number, log in self.by_round(metric)}
+        cycles = dict(zip(self.rounds, self._cycles(metric), strict=False))
+        return {
+            number: Timed(log, doubts.get(number, NONE), cycles.get(number, {}))
+            for number, log in self.by_round(metric)
+        }
+
+    def _cycles(self, metric: Metric) -> Iterable[Cycles]:
+        """The cycles of each heat, of the metric: of the latency, or of a rate that it divides."""
+        if metric.name == LATENCY:
+            return self.cycles
+        if isinstance(metric.source, Rate) and metric.source.divisor.name == LATENCY:
+            return [{at: (-log, disturbed) for at, (log, disturbed) in heat.items()} for heat in self.cycles]
+        return ()
 
     def disagreement(self, metric: Metric) -> str:
         """Why the processes have no value in common; empty where they have one, or none at all."""
@@ -208,6 +222,7 @@ def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDig
         parts=tuple(record.part for record in done) if any(record.part for record in done) else (),
         values=_values(measured),
         doubts=tuple(map(doubt, measured)) if doubted else (),
+        cycles=tuple(map(cycles_of, measured)) if doubted else (),
         unsteady=sum(not process.steady for process in measured),
         contended="; ".join(note.clause for note in contended(measured)),
         stopped_by=tuple(sorted({process.stop_reason for process in measured})),

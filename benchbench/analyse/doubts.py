@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import starmap
 
 from benchbench.machine.conditions import other_cores, step_s, stolen_cores, tolerated_cores
 from benchbench.model.measurement import Measurement
 from benchbench.stats import mean, median
 
+# Cores that other programs may use during a cycle: more biases a ratio by up to a fifth (docs/measuring.md).
+QUIET_CORES = 0.25
+ENOUGH_CALM = 10  # cycles, or half of them: fewer do not stand for a heat
 FEWEST = 2  # rounds that tell a spread: with so many better ones, the others are left out
 UNBOUNDED = 100.0  # a logarithm, and cores: more than anything is slowed
 
@@ -33,24 +37,47 @@ class Doubt:
 
 
 NONE = Doubt()
+Cycles = dict[int, tuple[float, bool]]  # cycle → logarithm of the median step, whether others disturbed it
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One process of a case: the logarithm of its step in seconds, and what speaks against it."""
+    """One process of a case: the logarithm of its step in seconds, and what speaks against it.
+
+    `cycles`: of a heat, the logarithm of the median step of each turn by cycle, and if others disturbed that.
+    """
 
     log: float
     doubt: Doubt = NONE
+    cycles: Cycles = field(default_factory=dict, hash=False)
 
 
 def timed(measured: Measurement) -> Timed:
     """What a process measured, and what speaks against it."""
-    return Timed(math.log(step_s(measured)), doubt(measured))
+    return Timed(math.log(step_s(measured)), doubt(measured), cycles_of(measured))
+
+
+def cycles_of(measured: Measurement) -> Cycles:
+    """Cycle → the logarithm of the median step of its turn, and whether others computed meanwhile."""
+    cycles, at = dict[int, tuple[float, bool]](), 0
+    for turn in measured.turns:
+        steps = measured.steps_s[at : at + turn.blocks]
+        at += turn.blocks
+        if steps and (step := median(steps)) > 0:
+            cycles[turn.cycle] = math.log(step), (turn.other_cores or 0.0) > QUIET_CORES
+    return cycles
+
+
+def calm_cycles(cycles: Cycles) -> list[int]:
+    """The cycles that nobody disturbed; none if these are too few to stand for the heat."""
+    calm = [number for number, (_, is_disturbed) in cycles.items() if not is_disturbed]
+    return calm if len(calm) >= min(ENOUGH_CALM, len(cycles) / 2) else []
 
 
 def doubt(measured: Measurement) -> Doubt:
     """What speaks against a process, by its telemetry and its own blocks."""
-    cores, tolerated = _others(measured)
+    cycles = cycles_of(measured)
+    cores, tolerated = (0.0, 0.0) if cycles and calm_cycles(cycles) else _others(measured)
     return Doubt(
         cores=cores,
         alone=_slowed_by(cores) if cores > tolerated else 0.0,
@@ -117,13 +144,28 @@ def fair_pairs(reference: Mapping[int, Timed], other: Mapping[int, Timed], fewes
     used = next((fair for fair in _fairest(both) if len(fair) >= fewest), both)
     excess = [_excess(one.doubt, two.doubt) for one, two in used.values()]
     return FairPairs(
-        changes=tuple(two.log - one.log for one, two in used.values()),
+        changes=tuple(starmap(log_ratio, used.values())),
         rounds=tuple(used),
         undisturbed=all(each.doubt.undisturbed for pair in used.values() for each in pair),
         other_excess=mean([max(each, 0.0) for each in excess]),
         reference_excess=mean([max(-each, 0.0) for each in excess]),
         left_out=len(both) - len(used),
     )
+
+
+def log_ratio(one: Timed, other: Timed) -> float:
+    """log(other / one): in a heat the median over the cycles that both had a turn in, calm ones if possible.
+
+    Turns of a cycle follow upon each other, so what slows the machine for longer than that cancels out.
+    """
+    shared = {
+        number: (other.cycles[number][0] - log, is_disturbed)
+        for number, (log, is_disturbed) in one.cycles.items()
+        if number in other.cycles
+    }
+    if not shared:
+        return other.log - one.log
+    return median([shared[number][0] for number in calm_cycles(shared) or shared])
 
 
 def _fairest(pairs: Mapping[int, tuple[Timed, Timed]]) -> Iterator[dict[int, tuple[Timed, Timed]]]:

@@ -129,13 +129,15 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
         or (explained and (_unsteadiness(ref, new, metric) or _disturbance(ref, new, metric)))
         or (None, "")
     )
-    before, after = dict(ref.by_round(metric)), dict(new.by_round(metric))
+    before = dict(ref.by_round(metric))
     return Pair(
         case=_both(ref, new),
         ref=ref,
         new=new,
         ref_logs=(ref_logs := [before[number] for number in fair.rounds]),
-        new_logs=(new_logs := [after[number] for number in fair.rounds]),
+        new_logs=(
+            new_logs := [before[at] + change for at, change in zip(fair.rounds, fair.changes, strict=True)]
+        ),
         verdict=verdict,
         reason=reason,
         planned=(ref_logs, new_logs),

@@ -21,7 +21,7 @@ from benchbench.launch.process import LocalWorker
 from benchbench.launch.project import UserCode, tell_code_runs, user_code, user_data
 from benchbench.launch.transport import NotStarted, Worker
 from benchbench.machine.environment import available_bytes, oom_kills
-from benchbench.machine.sampler import Sampler, Watch
+from benchbench.machine.sampler import Sampler, TurnSampler, Watch
 from benchbench.machine.variables import worker_environment
 from benchbench.model import own
 from benchbench.model.case import Case
@@ -35,6 +35,8 @@ WAITING_BYTES = 2**29  # of a template that has imported a framework: 0.2 to 0.5
 
 class LocalTransport:
     """The processes of a run, started on this machine, and the folder they work in."""
+
+    can_alternate = True
 
     def __init__(
         self,
@@ -74,6 +76,10 @@ class LocalTransport:
         """Samples of this machine: its clock is the workers'."""
         backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
         return self._watch.over(case, virtual=backend.virtual)
+
+    def turn_sampler(self, case: Case) -> TurnSampler:
+        """Samples of this machine before and after each of the case's turns."""
+        return TurnSampler(self._watch.sources(case))
 
     def close(self) -> None:
         """End the processes, remove the folder."""

@@ -23,11 +23,13 @@ from benchbench.launch.transport import (
     JobEnd,
     Message,
     Observer,
+    RunningJob,
     Transport,
     Worker,
 )
 from benchbench.launch.workers import REFERENCE, RunWorkers, Template, template_of
 from benchbench.machine.environment import usable_threads
+from benchbench.machine.sampler import TurnSampler
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.function import PYTHON, Call
@@ -153,6 +155,47 @@ class WorkerPool:
         answer, isolation = self._asked(case, job)
         return self._lost.recorded(case, answer), isolation
 
+    def can_alternate(self, case: Case) -> bool:
+        """Whether the case's process can be stopped while others are timed.
+
+        Virtual time does not pass meanwhile, ranks wait for each other, and a TPU admits one process.
+        """
+        backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+        return (
+            self._transport.can_alternate
+            and self._settings.isolation is Isolation.FORK
+            and not backend.virtual
+            and case.placement.devices == 1
+            and not case.device.startswith("tpu")
+        )
+
+    def begin(self, case: Case, job: Message) -> RunningJob | Answer:
+        """A process forked for the case, which takes turns; an answer if its device is lost."""
+        if lost := self._lost.refusal(case):
+            return lost
+        job, files = self._with_call(case, {**job, "turns": True})
+        return self._workers.usable(template_of(case)).begin(self._job_of(case, job), files, fork=True)
+
+    def ended(self, case: Case, answer: Answer) -> Answer:
+        """The answer of a process that `begin` started. A stuck one has lost its device."""
+        return self._lost.recorded(case, answer)
+
+    def turn_sampler(self, case: Case) -> TurnSampler:
+        """Samples before and after each turn of the case."""
+        return self._transport.turn_sampler(case)
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that a job may take."""
+        return self._settings.timeout_s
+
+    def _with_call(self, case: Case, job: Message) -> tuple[Message, Files | None]:
+        """The job, with the function that the case calls, if it is one, and the files of that."""
+        if not case.is_call:
+            return job, None
+        call = self._calls[case.workload]
+        return {**job, "call": message_of_call(call)}, call.files
+
     def look_at(self, call: Call, backend: str | None, device: str | None) -> Answer:
         """What waits for a function, told by its first call in a process without a framework of ours."""
         worker = self._workers.usable(Template(PYTHON))
@@ -160,10 +203,8 @@ class WorkerPool:
         return worker.ask(job, self._settings.timeout_s, call.files, fork=True)
 
     def _asked(self, case: Case, job: Message) -> tuple[Answer, str]:
-        wanted, files = self._settings.isolation, None
-        if case.is_call:
-            call = self._calls[case.workload]
-            job, files = {**job, "call": message_of_call(call)}, call.files
+        wanted = self._settings.isolation
+        job, files = self._with_call(case, job)
         if wanted is Isolation.SPAWN:
             return self._spawned(case, job, files), "spawn"
         worker = self._workers.usable(template_of(case))

@@ -284,7 +284,7 @@ class LocalJob(RunningJob):
             try:
                 self._answer = self._ended(timeout_s)
             except ValueError as error:
-                self._worker.close()
+                self._end(GRACE_S)
                 self._answer = self._failed(JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
             finally:
                 self.close()

@@ -26,7 +26,7 @@ from benchbench.launch.launched import Launched
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
-from benchbench.machine.sampler import Sampler
+from benchbench.machine.sampler import Sampler, TurnSampler
 from benchbench.meeting import (
     LONGEST,
     MEET_S,
@@ -54,6 +54,8 @@ LATE_S = 8.0  # for another process to say so
 
 class RankTransport:
     """This process's workers and, for frameworks with a process per device, the other processes' workers."""
+
+    can_alternate = False
 
     def __init__(self, group: Group, settings: Settings, code: UserCode | None = None) -> None:
         self._group = group
@@ -89,6 +91,10 @@ class RankTransport:
     def watch(self, case: Case) -> Sampler:
         """Samples of this machine: other hosts are not watched."""
         return self._local.watch(case)
+
+    def turn_sampler(self, case: Case) -> TurnSampler:
+        """As of `watch`."""
+        return self._local.turn_sampler(case)
 
     def close(self) -> None:
         """End this process's workers; the others' end when the connection does."""

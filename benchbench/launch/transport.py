@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+from benchbench.machine.sampler import TurnSampler
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure, Measurement
@@ -146,6 +147,10 @@ class Worker(ABC):
     def close(self) -> None:
         """End it and whatever it started; returns within seconds."""
 
+    def begin(self, job: Message, files: Files | None = None, *, fork: bool) -> RunningJob:
+        """Begin a job that may be stopped and asked meanwhile, where the transport `can_alternate`."""
+        raise NotImplementedError
+
     def ask(self, job: Message, timeout_s: float, files: Files | None = None, *, fork: bool) -> Answer:
         """Run one job."""
         self.post(job, files, fork=fork)
@@ -185,6 +190,8 @@ class Observer(Protocol):
 class Transport(Protocol):
     """Starts workers on one machine, and watches it while they measure."""
 
+    can_alternate: bool  # whether jobs of its workers can be stopped, so that others are timed in between
+
     def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
         """A worker that begins to import its framework, with a case's variables in its environment.
 
@@ -196,6 +203,9 @@ class Transport(Protocol):
 
     def watch(self, case: Case) -> AbstractContextManager[Observer]:
         """Watch the machine while the case is measured."""
+
+    def turn_sampler(self, case: Case) -> TurnSampler:
+        """Samples of the machine before and after each of the case's turns."""
 
     def close(self) -> None:
         """End every worker that was started, and remove what they left."""

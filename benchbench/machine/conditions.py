@@ -58,16 +58,13 @@ class _Seen:
 
     window: Window
     telemetry: Telemetry
+    length_s: float  # in which blocks were timed
 
     @property
     def span_s(self) -> float:
         """Seconds from the first sample to the last."""
         at_s = self.telemetry.at_s
         return at_s[-1] - at_s[0] if at_s else 0.0
-
-    @property
-    def length_s(self) -> float:
-        return self.window.ended_s - self.window.began_s
 
     @property
     def others_s(self) -> float:
@@ -77,7 +74,11 @@ class _Seen:
 
 
 def _seen(measured: Iterable[Measurement]) -> list[_Seen]:
-    return [_Seen(each.window, each.telemetry) for each in measured if each.window and each.telemetry]
+    return [
+        _Seen(process.window, process.telemetry, process.timed_s)
+        for process in measured
+        if process.window and process.telemetry
+    ]
 
 
 def throttled_samples(telemetry: Telemetry, usual: float | None = None) -> list[frozenset[str]]:

@@ -8,6 +8,7 @@ but this one and those below it.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,6 +158,113 @@ class EndSampler:
         if outcome.window is None:
             return outcome
         return replace(outcome, telemetry=telemetry(self._sources, self._samples, outcome.window))
+
+
+class TurnSampler:
+    """Takes samples before and after each turn of a case; the times in between belong to other cases."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._turns: list[tuple[Sample, Sample]] = []
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Around a turn."""
+        before = self._take()
+        try:
+            yield
+        finally:
+            after = self._take()
+            if before and after:
+                self._turns.append((before, after))
+
+    def _take(self) -> Sample | None:
+        """A sample; a driver's fault costs telemetry, not the measurement."""
+        with suppress(Exception):
+            return take(self._sources)
+        return None
+
+    def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
+        """The outcome with the samples of its turns, as if one turn had followed upon the other."""
+        if isinstance(outcome, Failure) or not self._turns:
+            return outcome
+        samples, skipped = list[Sample](), list[tuple[Sample, Sample]]()
+        for at, (before, after) in enumerate(self._turns):
+            if at:
+                skipped.append((self._turns[at - 1][1], before))
+            samples += [_without(sample, skipped, self._sources.packages) for sample in (before, after)]
+        whole = Window(began_s=samples[0].at_s, ended_s=math.inf, cpu_s=0.0)
+        return replace(outcome, telemetry=telemetry(self._sources, samples, whole))
+
+
+def _without(
+    sample: Sample, skipped: Sequence[tuple[Sample, Sample]], packages: Sequence[kernel.CpuPackage]
+) -> Sample:
+    """The sample as if the counters had not moved during the times skipped."""
+
+    def less(count: Callable[[Sample], float | None]) -> float | None:
+        """The counter without what it counted meanwhile; None if it was not read every time."""
+        pairs = [(count(begin), count(end)) for begin, end in skipped]
+        now = count(sample)
+        if now is None or any(begin is None or end is None for begin, end in pairs):
+            return None
+        return now - sum((end or 0.0) - (begin or 0.0) for begin, end in pairs)
+
+    busy, steal = (
+        less(lambda each: each.cpu.busy_s if each.cpu else None),
+        less(lambda each: each.cpu.steal_s if each.cpu else None),
+    )
+    stopped = less(lambda each: each.throttling.seconds if each.throttling else None)
+    waited = less(lambda each: each.memory.seconds if each.memory else None)
+    joules = less(lambda each: each.gpu.energy_j if each.gpu else None)
+    return replace(
+        sample,
+        at_s=less(lambda each: each.at_s) or 0.0,
+        cost_s=less(lambda each: each.cost_s) or 0.0,
+        own_s=less(lambda each: each.own_s) or 0.0,
+        cpu=None if busy is None or steal is None else kernel.CpuTimes(busy, steal),
+        throttling=replace(sample.throttling, seconds=stopped)
+        if sample.throttling and stopped is not None
+        else None,
+        memory=replace(sample.memory, seconds=waited) if sample.memory and waited is not None else None,
+        package_uj=_packages_without(sample, skipped, packages),
+        gpu=replace(sample.gpu, energy_j=joules) if sample.gpu else None,
+    )
+
+
+def _packages_without(
+    sample: Sample, skipped: Sequence[tuple[Sample, Sample]], packages: Sequence[kernel.CpuPackage]
+) -> tuple[int, ...] | None:
+    """The energy counters without what they counted meanwhile; each begins anew at its range."""
+    if sample.package_uj is None or any(None in (a.package_uj, b.package_uj) for a, b in skipped):
+        return None
+    counts = list(sample.package_uj)
+    for begin, end in skipped:
+        for at, package in enumerate(packages):
+            used = ((end.package_uj or ())[at] - (begin.package_uj or ())[at]) % package.range_uj
+            counts[at] = (counts[at] - used) % package.range_uj
+    return tuple(counts)
+
+
+class CycleWatch:
+    """How much of the CPUs other programs use, or the hypervisor withholds, from one call to the next."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._cpus = allowed_cpus()
+        self._last = self._now()
+
+    def _now(self) -> tuple[float, CpuTimes | None, float]:
+        return monotonic(), cpu_times(self._root, self._cpus), process_time()
+
+    def other_cores(self, case_cpu_s: float) -> float | None:
+        """Cores since the last call; None if not known. `case_cpu_s`: CPU seconds that the cases used."""
+        (began, before, own), (now, after, own_now) = self._last, self._now()
+        self._last = now, after, own_now
+        if before is None or after is None or now <= began:
+            return None
+        busy_s = after.busy_s - before.busy_s - case_cpu_s - (own_now - own)
+        return max(busy_s + after.steal_s - before.steal_s, 0.0) / (now - began)
 
 
 def telemetry(sources: Sources, samples: Sequence[Sample], window: Window) -> Telemetry:

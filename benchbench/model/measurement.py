@@ -71,9 +71,8 @@ class Window:
 class Turn:
     """A time in which a process timed blocks while the processes of the cases beside it were stopped.
 
-    `cycle`: in which every case of the heat has one turn. Times and `cpu_s` are as in `Window`.
-    `other_s` and `steal_s`: CPU seconds that other programs used meanwhile, and that the hypervisor withheld;
-    None where the system does not tell.
+    In a cycle every case of the heat has one turn. Times and `cpu_s` are as in `Window`. `other_cores`: mean
+    number of CPUs that other programs used, or the hypervisor withheld, during the cycle; None if not known.
     """
 
     cycle: int
@@ -81,8 +80,7 @@ class Turn:
     ended_s: float
     blocks: int
     cpu_s: float
-    other_s: float | None = None
-    steal_s: float | None = None
+    other_cores: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +169,13 @@ class Measurement:
     parts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
     layout: str = ""  # of images in memory, `NHWC` or `NCHW`; "" without images, or of before it was kept
     model: ModelFacts | None = None  # of a user's model; None: of a workload, or of before it was kept
+
+    @property
+    def timed_s(self) -> float:
+        """Seconds in which blocks were timed; 0 if that is not known."""
+        if self.turns:
+            return sum(turn.ended_s - turn.began_s for turn in self.turns)
+        return self.window.ended_s - self.window.began_s if self.window else 0.0
 
     @cached_property  # as the next: every metric and note asks for them, and they are slow over many blocks
     def steps_s(self) -> tuple[float, ...]:

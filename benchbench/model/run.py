@@ -31,6 +31,9 @@ class Policy:
     most_rounds: int | None = None  # of works whose fastest is not told; None: no more than the others
     budget_s: float | None = None  # wall time for more rounds: of such works, then of the widest cases
     settled: float = 0.005  # half width between processes at which a budget leaves a case alone
+    turn_s: float = 0.03  # of a case's turns beside others
+    cycles: int = 30  # turns of each case in a heat, and
+    min_cycles: int = 5  # of slow steps: enough where all cases together took `max_s` each
 
     @property
     def planned(self) -> int | None:

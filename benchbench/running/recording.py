@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from math import ceil
 from pathlib import Path, PurePath
+from random import Random
 from time import monotonic, perf_counter
-from typing import Any
 
 from benchbench import __version__
 from benchbench.environments.targets import backend_class
 from benchbench.errors import NothingToMeasure, UnreadableInput
+from benchbench.judging.ranking import work_key
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
-from benchbench.machine.environment import machine, machine_id, name_hashes
+from benchbench.machine.environment import available_bytes, machine, machine_id, name_hashes
 from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Probe
@@ -37,6 +39,7 @@ from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.devices import check_devices, devices_asked
 from benchbench.plan.revision import commit_tag
+from benchbench.running.heat import LiveCase, run_heat
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.running.request import Request, Terms
 from benchbench.running.schedule import due, in_blocks, soonest
@@ -49,6 +52,7 @@ from benchbench.store.runs import RunWriter
 from benchbench.timing.policy import of_rounds, profiled_steps
 
 WAYS = "accelbench devices tells why."
+MOST_USED = 0.8  # of the memory, by the processes of a heat
 
 
 def record_runs(
@@ -224,6 +228,13 @@ class _Rounds:
         self._soon = soonest(in_blocks(self._info.plan, self._info.seed, 0))  # a resumed run's, too
         self._earlier = {(record.case.id, record.round) for record in earlier}
 
+    def _works(self, order: Sequence[Case]) -> list[list[Case]]:
+        """The cases of each work, in the order in which their works begin."""
+        works: dict[tuple[object, ...], list[Case]] = {}
+        for case in order:
+            works.setdefault(work_key(case), []).append(case)
+        return list(works.values())
+
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         importing_s, fresh = 0.0, True
         for number in count():
@@ -246,15 +257,15 @@ class _Rounds:
                     pool.start([self._sides[case.id][side] for case in order])
                 importing_s = self._spent_s() - before
             fresh = False
-            for case in order:
-                yield from self._measure(case, number)
+            for work in self._works(order):
+                yield from self._measure(work, number)
 
     def _begin(self, soon: Sequence[Case], number: int) -> Iterator[tuple[int, Record]]:
         """Measure the cases that are ready `soon`; then prepare all others and later rounds' workers."""
         if soon:
             self._prepare(soon)
-        for case in soon:
-            yield from self._measure(case, number)
+        for work in self._works(soon):
+            yield from self._measure(work, number)
         for pool, info in zip(self._pools, self._infos, strict=True):
             pool.start_ahead(info.plan, info.policy.rounds - 1 - number)
         self._prepare(self._info.plan)
@@ -268,17 +279,38 @@ class _Rounds:
         for pool, cases_of in zip(self._pools, own, strict=True):
             pool.await_ahead(cases_of)
 
-    def _measure(self, case: Case, number: int) -> Iterator[tuple[int, Record]]:
-        failed = False
-        for side in sorted(range(len(self._pools)), reverse=number % 2 == 1):
-            own = self._sides[case.id][side]
-            self._announce(f"round {number + 1}: {own.id}")
-            record = self._recorders[side].record(own, number)
-            failed |= isinstance(record.outcome, Failure)
-            self._made[side].append(record)
-            yield side, record
-        if failed:
-            self._pending.remove(case)
+    def _measure(self, work: Sequence[Case], number: int) -> Iterator[tuple[int, Record]]:
+        """Measure the cases of a work in a heat; those that cannot alternate one after another."""
+        sides = sorted(range(len(self._pools)), reverse=number % 2 == 1)
+        competitors = [(side, self._sides[case.id][side], case) for case in work for side in sides]
+        beside = [each for each in competitors if self._pools[each[0]].can_alternate(each[1])]
+        live: list[tuple[LiveCase, int, Case]] = []
+        for side, case, planned in competitors:
+            if (side, case, planned) not in beside:
+                self._announce(f"round {number + 1}: {case.id}")
+                yield from self._stored(side, planned, self._recorders[side].record(case, number))
+            elif isinstance(entrant := self._recorders[side].entrant(case), LiveCase):
+                live.append((entrant, side, planned))
+            else:
+                yield from self._stored(side, planned, self._recorders[side].failed(case, number, entrant))
+        if live:
+            announce = lambda text: self._announce(f"heat {number + 1}: {text}")  # noqa: E731
+            source = Random(f"{self._info.seed}/{number}/{work[0].id}")
+            run_heat([entrant for entrant, *_ in live], self._info.policy, source, announce, has_room)
+        for entrant, side, planned in live:
+            case = self._sides[planned.id][side]
+            yield from self._stored(side, planned, self._recorders[side].measured(case, number, entrant))
+
+    def _stored(self, side: int, planned: Case, record: Record) -> Iterator[tuple[int, Record]]:
+        self._made[side].append(record)
+        if isinstance(record.outcome, Failure) and planned in self._pending:
+            self._pending.remove(planned)
+        yield side, record
+
+
+def has_room() -> bool:
+    """Whether memory holds one more process of a case."""
+    return available_bytes() > (1 - MOST_USED) * machine().memory_bytes
 
 
 class Recorder:
@@ -311,52 +343,78 @@ class Recorder:
         self._precomputed.prepare([case for case in cases if not case.is_call])
 
     def record(self, case: Case, number: int) -> Record:
-        """Measure the case, unless it is known to fail.
-
-        A record that could not be read again is a failure already here, so that no other round repeats it.
-        """
+        """Measure the case in one go, unless it is known to fail."""
         started, begin = time.time(), self._clock()
-        result, isolation, stages = self._measured(case)
-        stages["wall"] = self._clock() - begin
+        stages: dict[str, float] = {}
+        job = self._job(case)
+        if isinstance(job, Failure):
+            return self.failed(case, number, job)
+        with self._pool.watch(case) as observer:
+            answer, isolation = self._pool.ask(case, job)
+        outcome = observer.seen_in(decoded(answer, stages))
+        return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
+
+    def entrant(self, case: Case) -> LiveCase | Failure:
+        """The case, to be measured in a heat; a failure if it is known to fail."""
+        job = self._job(case)
+        if isinstance(job, Failure):
+            return job
+        sampler, timeout_s = self._pool.turn_sampler(case), self._pool.timeout_s
+        return LiveCase(case.id, partial(self._pool.begin, case, job), sampler, timeout_s, self._clock)
+
+    def measured(self, case: Case, number: int, entrant: LiveCase) -> Record:
+        """The record of a case that was in a heat."""
+        stages: dict[str, float] = {}
+        outcome = entrant.outcome(lambda answer: decoded(self._pool.ended(case, answer), stages))
+        return self._made(case, number, outcome, "fork", stages, entrant.started, entrant.wall_s)
+
+    def failed(self, case: Case, number: int, failure: Failure) -> Record:
+        """The record of a case that is known to fail."""
+        return self._made(case, number, failure, "none", {}, time.time(), 0.0)
+
+    def _made(
+        self,
+        case: Case,
+        number: int,
+        outcome: Measurement | Failure,
+        isolation: str,
+        stages: dict[str, float],
+        started: float,
+        wall_s: float,
+    ) -> Record:
+        """A record. If it could not be read again, it is a failure already here: no round repeats it."""
         self._order += 1
-        made = Record(
+        record = Record(
             case=case,
             round=number,
             order=self._order - 1,
             started=started,
-            outcome=result,
+            outcome=outcome,
             framework_version=self._versions[case.target],
             device_model=self._models.get((case.target, case.device), ""),
             isolation=isolation,
-            stages_s=stages,
+            stages_s={**stages, "wall": wall_s},
             part=self._part,
         )
-        return storable(made)[0]
+        return storable(record)[0]
 
-    def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
-        if case.is_call:
-            return self._called(case)
+    def _job(self, case: Case) -> Message | Failure:
+        """The job that measures the case; a failure if it is known to fail."""
+        job: Message = {"policy": dataclasses.asdict(self._policy), "warm": case.id in self._compiled}
+        if case.is_call:  # a function of the user's: nothing is known that it could be verified by
+            self._compiled.add(case.id)
+            return {"kind": "call", **job}
         reference = self._precomputed.reference(case)
         if isinstance(reference, Failure):
-            return reference, "none", {}
+            return reference
         error = self._precomputed.verified(case)
         for failure in (error, self._precomputed.export_failure(case)):
             if isinstance(failure, Failure):
-                return failure, "fork", {}
-        stages: dict[str, float] = {}
-        reference = self._allowed(case, reference)
-        allowed = self._precomputed.allowed(case)
-        job: dict[str, Any] = {
-            "kind": "measure",
-            "reference": reference,
-            "verified": error,
-            "allowed": allowed,
-        }
-        job |= {"warm": case.id in self._compiled, "policy": dataclasses.asdict(self._policy)}
+                return failure
         self._compiled.add(case.id)
-        with self._pool.watch(case) as observer:
-            answer, isolation = self._pool.ask(case, job)
-        return observer.seen_in(decoded(answer, stages)), isolation, stages
+        allowed = self._precomputed.allowed(case)
+        job |= {"reference": self._allowed(case, reference), "verified": error, "allowed": allowed}
+        return {"kind": "measure", **job}
 
     def _allowed(self, case: Case, reference: Message | None) -> Message | None:
         """The reference, from which an engine that loses precision may be as far as was asked for."""
@@ -365,15 +423,6 @@ class Recorder:
             return reference
         tolerance = {name: limit and max(limit, allowed) for name, limit in reference["tolerance"].items()}
         return {**reference, "tolerance": tolerance}
-
-    def _called(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
-        """A function of the user's: nothing is known of it that it could be verified by."""
-        stages: dict[str, float] = {}
-        job = {"kind": "call", "policy": dataclasses.asdict(self._policy), "warm": case.id in self._compiled}
-        self._compiled.add(case.id)
-        with self._pool.watch(case) as observer:
-            answer, isolation = self._pool.ask(case, job)
-        return observer.seen_in(decoded(answer, stages)), isolation, stages
 
 
 def keep_profiles(

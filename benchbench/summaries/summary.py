@@ -146,7 +146,7 @@ def _case(info: RunInfo, case: Case, case_digest: CaseDigest, records: Sequence[
     model = records[0].device_model if records else probed(info, case)[1]
     device, threads = device_of(info, case, model)
     facts = Facts(
-        digest=replace(case_digest, values={}, doubts=()),
+        digest=replace(case_digest, values={}, doubts=(), cycles=()),
         unranked=why_unranked(case, model, records),
         device=device or case.device,
         threads=threads or 0,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from benchbench.machine.kernel import cpu_seconds
+
 Message = dict[str, Any]
 
 
@@ -29,8 +31,12 @@ class ParentTurns:
         self._receive = receive
 
     def take(self, block_s: float) -> Iterator[float]:
-        """Report that the case is warm, then yield turns until the parent ends them with one of 0 seconds."""
+        """Report that the case is warm, then yield turns until the parent ends them with one of 0 seconds.
+
+        After each turn the parent gets the CPU seconds that it took.
+        """
         self._send({"warm": block_s})
         while seconds := float(self._receive()["turn"]):
+            used_s = cpu_seconds()
             yield seconds
-            self._send({"turned": True})
+            self._send({"cpu_s": cpu_seconds() - used_s})
