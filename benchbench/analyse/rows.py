@@ -29,7 +29,7 @@ from benchbench.analyse.roofline import (
 )
 from benchbench.machine.conditions import condition_notes, mean_notes, step_s, usual_mhz
 from benchbench.model.case import Case, LeftOut, Scalar
-from benchbench.model.measurement import Cost, Failure, Measurement
+from benchbench.model.measurement import AS_PLANNED, Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
 from benchbench.model.own import kind_of_version
 from benchbench.model.placement import ONE_DEVICE
@@ -430,7 +430,7 @@ def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
     unsteady = sum(not process.steady for process in measured)
     if unsteady:
         notes.append(note(NoteKind.STILL_WARMING_UP, count=unsteady, rounds=count))
-    stops = [process.stop_reason for process in measured if process.stop_reason != "precision"]
+    stops = [process.stop_reason for process in measured if process.stop_reason not in AS_PLANNED]
     if stops:
         stopped_by = " and ".join(sorted(set(stops)))
         notes.append(note(NoteKind.IMPRECISE, count=len(stops), rounds=count, stopped_by=stopped_by))

@@ -31,6 +31,7 @@ from benchbench.judging.comparison import ALPHA, CaseComparison, CommonFactor, C
 from benchbench.judging.significance import TestResult
 from benchbench.machine.environment import same_hardware
 from benchbench.model.case import Case, present_id, present_names
+from benchbench.model.measurement import AS_PLANNED
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
 from benchbench.plan.sides import interleaved_command
@@ -318,7 +319,7 @@ def moved_alike(found: CommonFactor | None) -> list[str]:
 
 def imprecise(stopped_by: Sequence[str], metric: str) -> str:
     """A note where sampling ended for another reason than its precision, and it matters to the metric."""
-    stops = [stop for stop in stopped_by if stop != "precision"]
+    stops = [stop for stop in stopped_by if stop not in AS_PLANNED]
     return (
         f"less precise than asked (stopped by {' and '.join(stops)})" if stops and metric in SETTLED else ""
     )

@@ -24,6 +24,7 @@ class Cost:
     counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
 
 
+AS_PLANNED = ("precision", "turns")  # reasons to stop that need no note
 CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a function of the user's
 
 
@@ -144,7 +145,7 @@ class Measurement:
     warmup_block_s: tuple[float, ...]
     block_s: tuple[float, ...]  # seconds of each block, in the order measured
     steady: bool  # False: the warm-up cap was hit before the times settled
-    stop_reason: Literal["precision", "time", "count"]
+    stop_reason: Literal["precision", "time", "count", "turns"]
     cold_s: float | None  # first call: compile, autotune, allocate; None: not timed
     compile_cache: Literal["empty", "warm"]  # warm: an earlier round of this run compiled the same
     timer: str

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
 
-SCHEMA = 2  # of run.json and records.jsonl. 2: notes are kinds with data; 1: first, notes are sentences
+# Of run.json and records.jsonl. 3: turns of heats; 2: notes are kinds with data; 1: notes are sentences.
+SCHEMA = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,7 +222,7 @@ def part_of_document(path: Path, part: type[T], complete_kind: type[Any], hint: 
         except msgspec.ValidationError:
             _document_of(text, complete_kind)  # raises the better error if a newer version wrote it
             raise
-        if getattr(fields, "schema", SCHEMA) != SCHEMA:
+        if getattr(fields, "schema", SCHEMA) > SCHEMA:
             _document_of(text, complete_kind)
         return fields
     except UnreadableInput as error:

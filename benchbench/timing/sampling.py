@@ -84,7 +84,7 @@ class Samples:
     warmup_block_s: tuple[float, ...]
     block_s: tuple[float, ...]
     steady: bool
-    stop_reason: Literal["precision", "time", "count"]
+    stop_reason: Literal["precision", "time", "count", "turns"]
     timer_cost_s: float
     window: Window
     recompiled: int = 0  # programs compiled while blocks were timed
@@ -177,7 +177,7 @@ def measure_in_turns(
         warmup_block_s=tuple(warm),
         block_s=tuple(blocks),
         steady=steady,
-        stop_reason="count",
+        stop_reason="turns",
         timer_cost_s=cost,
         window=Window(
             began_s=taken[0].began_s, ended_s=taken[-1].ended_s, cpu_s=sum(turn.cpu_s for turn in taken)
