@@ -14,8 +14,8 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchbench.analyse.digest import SETTLED, CaseDigest, work_bars, work_change, work_of
-from benchbench.analyse.doubts import doubt
+from benchbench.analyse.digest import LATENCY, SETTLED, CaseDigest, work_bars, work_change, work_of
+from benchbench.analyse.doubts import doubt, log_ratio, timed
 from benchbench.analyse.metrics import Metric
 from benchbench.environments import interpreters
 from benchbench.environments.build import BuildPlan, build_environment, build_request
@@ -49,7 +49,8 @@ from benchbench.plan.revision import checked_out
 from benchbench.plan.versions import Version
 from benchbench.running.measure import SIZES, Team, models_described, models_of_revision, ready, staffed
 from benchbench.running.observer import RunObserver
-from benchbench.running.recording import WAYS, Recorder, keep_profiles, run_head
+from benchbench.running.recorder import Recorder, measure_together
+from benchbench.running.recording import WAYS, keep_profiles, run_head
 from benchbench.running.request import Request, request, with_project
 from benchbench.store import runs, selectors
 from benchbench.store.naming import BISECT, COMMIT, VERSION, bisect_of, new_id
@@ -179,7 +180,7 @@ class _Side:
         self.pool, self.info, self.writer = pool, info, writer
         self.cases = cases  # id of a case of the good version → the same here
         self.records: list[Record] = []
-        self._recorder = recorder
+        self.recorder = recorder
         self._is_fresh = True
 
     def start(self, case: Case) -> None:
@@ -201,10 +202,11 @@ class _Side:
         if not self._is_fresh:
             self.pool.start([])
 
-    def record(self, case: Case, number: int) -> Record:
-        made = self.writer.append(self._recorder.record(self.cases[case.id], number))
-        self.records.append(made)
-        return made
+    def store(self, record: Record) -> Record:
+        """Append a record to the run."""
+        stored = self.writer.append(record)
+        self.records.append(stored)
+        return stored
 
 
 class _Row:
@@ -223,7 +225,7 @@ class _Row:
         self.asked, self.terms, self.results = asked, terms, results
         self._options, self._pythons, self._observer, self._stack = options, pythons, observer, stack
         self._code = user_code()
-        self._seed = random.SystemRandom().randrange(2**32) if terms.seed is None else terms.seed
+        self.seed = random.SystemRandom().randrange(2**32) if terms.seed is None else terms.seed
         self._sides: dict[int, _Side] = {}
         self.id = asked.resume or new_id()
         self.plan: Plan | None = None  # of the good version
@@ -278,7 +280,7 @@ class _Row:
             here = self._cases_of(version, code, cases, probes)
         tags = {**self.terms.tags, BISECT: self.id, VERSION: version.label}
         tags |= {COMMIT: version.revision} if version.revision else {}
-        own = replace(self.terms, policy=of_rounds(self.terms.policy, 1), seed=self._seed, tags=tags)
+        own = replace(self.terms, policy=of_rounds(self.terms.policy, 1), seed=self.seed, tags=tags)
         info = run_head(probes, Plan(tuple(here.values()), ()), own)
         recorder = Recorder(pool, info, self._observer.stage)
         recorder.prepare(info.plan)
@@ -485,11 +487,14 @@ class _Search:
         for side in sides.values():
             side.start(case)
         made: dict[int, Record] = {}
-        for each in sorted(both, reverse=number % 2 == 1):
-            label = self._asked.versions[each].label
-            self._observer.stage(f"pair {number + 1}: {label}, {case.id}")
-            made[each] = sides[each].record(case, number)
-            self._observer.record(made[each], each)
+        order = sorted(both, reverse=number % 2 == 1)
+        labels = " and ".join(self._asked.versions[version].label for version in order)
+        self._observer.stage(f"pair {number + 1}: {labels}, {case.id}")
+        competitors = [(sides[version].recorder, sides[version].cases[case.id]) for version in order]
+        for place, record in measure_together(competitors, number, self._row.seed, self._observer.stage):
+            version = order[place]
+            made[version] = sides[version].store(record)
+            self._observer.record(made[version], version)
         change = self._keep(wanted, case, made, skips=skips)
         versions, known = self._asked.versions, wanted.span
         told = MadePair(
@@ -620,6 +625,11 @@ def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | No
         return None, (reasons[0], reasons[1])
     if bars := work_bars(work_of(beside), work_of(version)):
         return None, (f"other work: {'; '.join(bars)}", "")
+    if metric.name == LATENCY:
+        pair = [
+            timed(record.outcome) for record in (beside, version) if isinstance(record.outcome, Measurement)
+        ]
+        return log_ratio(*pair), ("", "")
     return math.log(values[0]) - math.log(values[1]), ("", "")
 
 

@@ -13,21 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import count
 from math import ceil
 from pathlib import Path, PurePath
-from random import Random
 from time import monotonic, perf_counter
 
 from benchbench import __version__
-from benchbench.environments.targets import backend_class
 from benchbench.errors import NothingToMeasure, UnreadableInput
 from benchbench.judging.ranking import work_key
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
-from benchbench.machine.environment import available_bytes, machine, machine_id, name_hashes
+from benchbench.machine.environment import machine, machine_id, name_hashes
 from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Probe
@@ -39,20 +36,18 @@ from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.devices import check_devices, devices_asked
 from benchbench.plan.revision import commit_tag
-from benchbench.running.heat import LiveCase, run_heat
 from benchbench.running.observer import RunObserver, RunProgress
+from benchbench.running.recorder import Recorder, measure_together
 from benchbench.running.request import Request, Terms
 from benchbench.running.schedule import due, in_blocks, soonest
-from benchbench.running.verification import Announce, Precomputed, decoded
+from benchbench.running.verification import Announce
 from benchbench.store import artifacts, disk, runs
 from benchbench.store.artifacts import profile_outcome
-from benchbench.store.codec import storable
 from benchbench.store.naming import new_id
 from benchbench.store.runs import RunWriter
 from benchbench.timing.policy import of_rounds, profiled_steps
 
 WAYS = "accelbench devices tells why."
-MOST_USED = 0.8  # of the memory, by the processes of a heat
 
 
 def record_runs(
@@ -280,149 +275,18 @@ class _Rounds:
             pool.await_ahead(cases_of)
 
     def _measure(self, work: Sequence[Case], number: int) -> Iterator[tuple[int, Record]]:
-        """Measure the cases of a work in a heat; those that cannot alternate one after another."""
+        """Measure the cases of a work, on all sides."""
         sides = sorted(range(len(self._pools)), reverse=number % 2 == 1)
-        competitors = [(side, self._sides[case.id][side], case) for case in work for side in sides]
-        beside = [each for each in competitors if self._pools[each[0]].can_alternate(each[1])]
-        live: list[tuple[LiveCase, int, Case]] = []
-        for side, case, planned in competitors:
-            if (side, case, planned) not in beside:
-                self._announce(f"round {number + 1}: {case.id}")
-                yield from self._stored(side, planned, self._recorders[side].record(case, number))
-            elif isinstance(entrant := self._recorders[side].entrant(case), LiveCase):
-                live.append((entrant, side, planned))
-            else:
-                yield from self._stored(side, planned, self._recorders[side].failed(case, number, entrant))
-        if live:
-            announce = lambda text: self._announce(f"heat {number + 1}: {text}")  # noqa: E731
-            source = Random(f"{self._info.seed}/{number}/{work[0].id}")
-            run_heat([entrant for entrant, *_ in live], self._info.policy, source, announce, has_room)
-        for entrant, side, planned in live:
-            case = self._sides[planned.id][side]
-            yield from self._stored(side, planned, self._recorders[side].measured(case, number, entrant))
+        planned = [(side, case) for case in work for side in sides]
+        competitors = [(self._recorders[side], self._sides[case.id][side]) for side, case in planned]
+        for place, record in measure_together(competitors, number, self._info.seed, self._announce):
+            yield from self._stored(*planned[place], record)
 
     def _stored(self, side: int, planned: Case, record: Record) -> Iterator[tuple[int, Record]]:
         self._made[side].append(record)
         if isinstance(record.outcome, Failure) and planned in self._pending:
             self._pending.remove(planned)
         yield side, record
-
-
-def has_room() -> bool:
-    """Whether memory holds one more process of a case."""
-    return available_bytes() > (1 - MOST_USED) * machine().memory_bytes
-
-
-class Recorder:
-    """Makes the records of one run, and keeps what they share."""
-
-    def __init__(
-        self,
-        pool: WorkerPool,
-        info: RunInfo,
-        announce: Announce,
-        clock: Callable[[], float] = time.perf_counter,
-        order: int = 0,
-    ) -> None:
-        """`order`: how many records the run has already."""
-        self._pool = pool
-        self._policy = info.policy
-        self._max_error = info.settings.max_error
-        self._versions = {probe.target.name: probe.version for probe in info.probes}
-        self._models = {
-            (p.target.name, device.name): device.model for p in info.probes for device in p.devices
-        }
-        self._precomputed = Precomputed(pool, announce, info.seed)
-        self._clock = clock
-        self._order = order
-        self._part = len(info.resumed)
-        self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
-
-    def prepare(self, cases: Sequence[Case]) -> None:
-        """Do what is done once a run before these cases are timed."""
-        self._precomputed.prepare([case for case in cases if not case.is_call])
-
-    def record(self, case: Case, number: int) -> Record:
-        """Measure the case in one go, unless it is known to fail."""
-        started, begin = time.time(), self._clock()
-        stages: dict[str, float] = {}
-        job = self._job(case)
-        if isinstance(job, Failure):
-            return self.failed(case, number, job)
-        with self._pool.watch(case) as observer:
-            answer, isolation = self._pool.ask(case, job)
-        outcome = observer.seen_in(decoded(answer, stages))
-        return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
-
-    def entrant(self, case: Case) -> LiveCase | Failure:
-        """The case, to be measured in a heat; a failure if it is known to fail."""
-        job = self._job(case)
-        if isinstance(job, Failure):
-            return job
-        sampler, timeout_s = self._pool.turn_sampler(case), self._pool.timeout_s
-        return LiveCase(case.id, partial(self._pool.begin, case, job), sampler, timeout_s, self._clock)
-
-    def measured(self, case: Case, number: int, entrant: LiveCase) -> Record:
-        """The record of a case that was in a heat."""
-        stages: dict[str, float] = {}
-        outcome = entrant.outcome(lambda answer: decoded(self._pool.ended(case, answer), stages))
-        return self._made(case, number, outcome, "fork", stages, entrant.started, entrant.wall_s)
-
-    def failed(self, case: Case, number: int, failure: Failure) -> Record:
-        """The record of a case that is known to fail."""
-        return self._made(case, number, failure, "none", {}, time.time(), 0.0)
-
-    def _made(
-        self,
-        case: Case,
-        number: int,
-        outcome: Measurement | Failure,
-        isolation: str,
-        stages: dict[str, float],
-        started: float,
-        wall_s: float,
-    ) -> Record:
-        """A record. If it could not be read again, it is a failure already here: no round repeats it."""
-        self._order += 1
-        record = Record(
-            case=case,
-            round=number,
-            order=self._order - 1,
-            started=started,
-            outcome=outcome,
-            framework_version=self._versions[case.target],
-            device_model=self._models.get((case.target, case.device), ""),
-            isolation=isolation,
-            stages_s={**stages, "wall": wall_s},
-            part=self._part,
-        )
-        return storable(record)[0]
-
-    def _job(self, case: Case) -> Message | Failure:
-        """The job that measures the case; a failure if it is known to fail."""
-        job: Message = {"policy": dataclasses.asdict(self._policy), "warm": case.id in self._compiled}
-        if case.is_call:  # a function of the user's: nothing is known that it could be verified by
-            self._compiled.add(case.id)
-            return {"kind": "call", **job}
-        reference = self._precomputed.reference(case)
-        if isinstance(reference, Failure):
-            return reference
-        error = self._precomputed.verified(case)
-        for failure in (error, self._precomputed.export_failure(case)):
-            if isinstance(failure, Failure):
-                return failure
-        self._compiled.add(case.id)
-        allowed = self._precomputed.allowed(case)
-        job |= {"reference": self._allowed(case, reference), "verified": error, "allowed": allowed}
-        return {"kind": "measure", **job}
-
-    def _allowed(self, case: Case, reference: Message | None) -> Message | None:
-        """The reference, from which an engine that loses precision may be as far as was asked for."""
-        allowed = self._max_error
-        if reference is None or allowed is None or case.mode not in backend_class(case.backend).lossy_modes:
-            return reference
-        tolerance = {name: limit and max(limit, allowed) for name, limit in reference["tolerance"].items()}
-        return {**reference, "tolerance": tolerance}
 
 
 def keep_profiles(

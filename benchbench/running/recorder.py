@@ -1,0 +1,173 @@
+"""The records of one run, and the heat that the cases of one work share."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from random import Random
+
+from benchbench.environments.targets import backend_class
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.transport import Message
+from benchbench.machine.environment import available_bytes, machine
+from benchbench.model.case import Case
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.record import Record
+from benchbench.model.run import RunInfo
+from benchbench.running.heat import LiveCase, run_heat
+from benchbench.running.verification import Announce, Precomputed, decoded
+from benchbench.store.codec import storable
+
+MOST_USED = 0.8  # of the memory, by the processes of a heat
+
+
+def measure_together(
+    competitors: Sequence[tuple[Recorder, Case]], number: int, seed: int, announce: Announce
+) -> Iterator[tuple[int, Record]]:
+    """(place among `competitors`, record) of the cases of one work: of heat `number`.
+
+    Processes that can alternate are alive at once. Others, such as ranks and those of virtual time, are
+    measured before them, one after another in the order given.
+    """
+    live: list[tuple[int, LiveCase]] = []
+    for place, (recorder, case) in enumerate(competitors):
+        if not recorder.can_alternate(case):
+            announce(f"round {number + 1}: {case.id}")
+            yield place, recorder.record(case, number)
+        elif isinstance(entrant := recorder.entrant(case), LiveCase):
+            live.append((place, entrant))
+        else:
+            yield place, recorder.failed(case, number, entrant)
+    if live:
+        recorder, case = competitors[live[0][0]]
+        random = Random(f"{seed}/{number}/{case.id}")
+        entrants = [entrant for _, entrant in live]
+        run_heat(
+            entrants, recorder.policy, random, lambda text: announce(f"heat {number + 1}: {text}"), has_room
+        )
+    for place, entrant in live:
+        recorder, case = competitors[place]
+        yield place, recorder.measured(case, number, entrant)
+
+
+def has_room() -> bool:
+    """Whether memory holds one more process of a case."""
+    return available_bytes() > (1 - MOST_USED) * machine().memory_bytes
+
+
+class Recorder:
+    """Makes the records of one run, and keeps what they share."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        info: RunInfo,
+        announce: Announce,
+        clock: Callable[[], float] = time.perf_counter,
+        order: int = 0,
+    ) -> None:
+        """`order`: how many records the run has already."""
+        self._pool = pool
+        self.policy = info.policy
+        self._max_error = info.settings.max_error
+        self._versions = {probe.target.name: probe.version for probe in info.probes}
+        self._models = {
+            (p.target.name, device.name): device.model for p in info.probes for device in p.devices
+        }
+        self._precomputed = Precomputed(pool, announce, info.seed)
+        self._clock = clock
+        self._order = order
+        self._part = len(info.resumed)
+        self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
+
+    def prepare(self, cases: Sequence[Case]) -> None:
+        """Do what is done once a run before these cases are timed."""
+        self._precomputed.prepare([case for case in cases if not case.is_call])
+
+    def can_alternate(self, case: Case) -> bool:
+        """Whether the case's process can be stopped while others are timed."""
+        return self._pool.can_alternate(case)
+
+    def record(self, case: Case, number: int) -> Record:
+        """Measure the case in one go, unless it is known to fail."""
+        started, begin = time.time(), self._clock()
+        stages: dict[str, float] = {}
+        job = self._job(case)
+        if isinstance(job, Failure):
+            return self.failed(case, number, job)
+        with self._pool.watch(case) as observer:
+            answer, isolation = self._pool.ask(case, job)
+        outcome = observer.seen_in(decoded(answer, stages))
+        return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
+
+    def entrant(self, case: Case) -> LiveCase | Failure:
+        """The case, to be measured in a heat; a failure if it is known to fail."""
+        job = self._job(case)
+        if isinstance(job, Failure):
+            return job
+        sampler, timeout_s = self._pool.turn_sampler(case), self._pool.timeout_s
+        return LiveCase(case.id, partial(self._pool.begin, case, job), sampler, timeout_s, self._clock)
+
+    def measured(self, case: Case, number: int, entrant: LiveCase) -> Record:
+        """The record of a case that was in a heat."""
+        stages: dict[str, float] = {}
+        outcome = entrant.outcome(lambda answer: decoded(self._pool.ended(case, answer), stages))
+        return self._made(case, number, outcome, "fork", stages, entrant.started, entrant.wall_s)
+
+    def failed(self, case: Case, number: int, failure: Failure) -> Record:
+        """The record of a case that is known to fail."""
+        return self._made(case, number, failure, "none", {}, time.time(), 0.0)
+
+    def _made(
+        self,
+        case: Case,
+        number: int,
+        outcome: Measurement | Failure,
+        isolation: str,
+        stages: dict[str, float],
+        started: float,
+        wall_s: float,
+    ) -> Record:
+        """A record. If it could not be read again, it is a failure already here: no round repeats it."""
+        self._order += 1
+        record = Record(
+            case=case,
+            round=number,
+            order=self._order - 1,
+            started=started,
+            outcome=outcome,
+            framework_version=self._versions[case.target],
+            device_model=self._models.get((case.target, case.device), ""),
+            isolation=isolation,
+            stages_s={**stages, "wall": wall_s},
+            part=self._part,
+        )
+        return storable(record)[0]
+
+    def _job(self, case: Case) -> Message | Failure:
+        """The job that measures the case; a failure if it is known to fail."""
+        job: Message = {"policy": dataclasses.asdict(self.policy), "warm": case.id in self._compiled}
+        if case.is_call:  # a function of the user's: nothing is known that it could be verified by
+            self._compiled.add(case.id)
+            return {"kind": "call", **job}
+        reference = self._precomputed.reference(case)
+        if isinstance(reference, Failure):
+            return reference
+        error = self._precomputed.verified(case)
+        for failure in (error, self._precomputed.export_failure(case)):
+            if isinstance(failure, Failure):
+                return failure
+        self._compiled.add(case.id)
+        allowed = self._precomputed.allowed(case)
+        job |= {"reference": self._allowed(case, reference), "verified": error, "allowed": allowed}
+        return {"kind": "measure", **job}
+
+    def _allowed(self, case: Case, reference: Message | None) -> Message | None:
+        """The reference, from which an engine that loses precision may be as far as was asked for."""
+        allowed = self._max_error
+        if reference is None or allowed is None or case.mode not in backend_class(case.backend).lossy_modes:
+            return reference
+        tolerance = {name: limit and max(limit, allowed) for name, limit in reference["tolerance"].items()}
+        return {**reference, "tolerance": tolerance}
