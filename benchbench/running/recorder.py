@@ -43,10 +43,11 @@ def measure_together(
     if live:
         recorder, case = competitors[live[0][0]]
         random = Random(f"{seed}/{number}/{case.id}")
-        entrants = [entrant for _, entrant in live]
-        run_heat(
-            entrants, recorder.policy, random, lambda text: announce(f"heat {number + 1}: {text}"), has_room
-        )
+
+        def announce_in_heat(text: str) -> None:
+            announce(f"heat {number + 1}: {text}")
+
+        run_heat([entrant for _, entrant in live], recorder.policy, random, announce_in_heat, has_room)
     for place, entrant in live:
         recorder, case = competitors[place]
         yield place, recorder.measured(case, number, entrant)
