@@ -14,9 +14,11 @@ from benchbench.analyse.rows import COLUMNS, Row, flatten
 from benchbench.analyse.scaling import scalings
 from benchbench.analyse.view import RunView
 from benchbench.backends.base import Backend
+from benchbench.documents.answers import answer as work_answer
+from benchbench.documents.answers import headline
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
 from benchbench.documents.document import Cell, Document, Number, Records, Table
-from benchbench.documents.run_overview import overview, summary
+from benchbench.documents.run_overview import overview
 from benchbench.documents.run_plots import run_plots
 from benchbench.documents.run_table import (
     UNSURE,
@@ -46,7 +48,8 @@ from benchbench.timing.policy import in_words
 SCHEMA = 1  # of the JSON. 1: first
 Place = tuple[str, str, str]
 WIDEST = 100.0  # an interval's ends over each other: beyond, it says nothing
-SHOWN = 5  # works that are open, each with its reason: the others are counted
+SHOWN = 5  # works with several numbers of threads: the others are counted
+ANSWERED = 12  # works whose answers precede the tables
 FEWEST_ROUNDS = 3  # that tell two cases apart
 MOST_ROUNDS = 30  # that are worth typing
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -313,7 +316,7 @@ def lossy_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
     lines = [Cell((f"{each}, and {share(allowed)} was allowed",)) for each in told]
     exact = [row for work in shown for row in work.rows if not row.is_lossy]
     compared = [work for work in judged(works(exact), view) if work.verdict.others]
-    return [*lines, *([Cell(("of the others,", *summary(compared).parts))] if compared else [])]
+    return [*lines, *([Cell(("of the others,", *headline(compared).parts))] if compared else [])]
 
 
 def thread_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
@@ -345,30 +348,39 @@ def _threads_line(name: str, verdict: WorkVerdict) -> Cell:
 
 
 def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
-    """`torch is fastest in 3 of 6, jax in 2; 1 undecided`, and what would tell the undecided.
+    """A count of the fastest, a line for each work, and the command that would decide the open ones.
 
     Nothing where nothing is compared.
     """
     compared = [work for work in shown if work.verdict.others]
     if not compared:
         return []
+    lines = [headline(compared)] if len(compared) > 1 else []
+    for work in compared[:ANSWERED]:
+        found = work_answer(work.verdict)
+        lines.append(replace(found, parts=(f"{work.short_title}: {found}",)))
+    if (more := len(compared) - ANSWERED) > 0:
+        lines.append(Cell((f"and {count_of(more, 'work')} more, in the table below",)))
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]
-    lines = [summary(compared), *(_open(work, run) for work in undecided[:SHOWN])]
-    if more := len(undecided) - SHOWN:
-        lines += [Cell((f"and {count_of(more, 'work')} more, marked ? below",))] if more > 0 else []
-    return [*lines, *_longer(undecided, run.info), *_usage(compared, run.info.models)]
+    return [*lines, *_longer(undecided, run), *_usage(compared, run.info.models)]
 
 
-def _longer(undecided: Sequence[Work], info: RunInfo) -> list[Cell]:
-    """The command that tells what few more rounds would tell."""
-    found: dict[str, int] = {}
+def _longer(undecided: Sequence[Work], run: Run) -> list[Cell]:
+    """The command that decides what few further rounds can decide, and about how long it takes."""
+    needed: dict[str, int] = {}
+    cases: set[str] = set()
     for work in undecided:
-        needed = _rounds_needed(work, info)
-        if needed and needed <= MOST_ROUNDS:
+        rounds = _rounds_needed(work, run.info)
+        if rounds and rounds <= MOST_ROUNDS:
             name = work.verdict.undecided[0].contender.case.workload
-            found[name] = max(needed, found.get(name, 0))
-    command = longer_command(info, list(found), max(found.values())) if found else ""
-    return [Cell((f"to tell: {command}",))] if command else []
+            needed[name] = max(rounds, needed.get(name, 0))
+            cases |= {row.case.id for row in work.rows}
+    command = longer_command(run.info, list(needed), max(needed.values())) if needed else ""
+    if not command:
+        return []
+    costs = {record.case.id: record.stages_s.get("wall", 0.0) for record in run.records}
+    cost_s = max(needed.values()) * sum(cost for case, cost in costs.items() if case in cases)
+    return [Cell((f"to decide: {command} (about {duration(cost_s)})",))]
 
 
 def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
@@ -387,48 +399,6 @@ def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
     return [Cell((line,)) for line in found]
 
 
-def _open(work: Work, run: Run) -> Cell:
-    """`gemm m=64: jax leads torch by 1.07× (0.98× to 1.16×): about 2 more rounds, 40 s, would tell`."""
-    verdict, nearest = work.verdict, work.verdict.undecided[0]
-    assert verdict.fastest
-    leader, rival = (verdict.name(each) for each in (verdict.fastest, nearest.contender))
-    ends = nearest.interval
-    told = ends is not None and ends[1] < WIDEST * ends[0]
-    remedy = _remedy(work, run)
-    known = (
-        f"({Number(ends[0], '×')} to {Number(ends[1], '×')}): {remedy}" if ends and told else f"({remedy})"
-    )
-    slower = [f"; {_slower(verdict)}"] if any(each.slower for each in verdict.others) else []
-    said = f"{work.short_title}: {leader} leads {rival} by"
-    return Cell((said, Number(nearest.ratio, "×"), "".join((known, *slower))))
-
-
-def _slower(verdict: WorkVerdict) -> str:
-    """`jax, tensorflow are slower than it by 1.25× at least`: what is told of a work that is open."""
-    told = [each for each in verdict.others if each.slower]
-    names = list(dict.fromkeys(verdict.name(each.contender) for each in told))
-    least = Number(min(each.interval[0] for each in told if each.interval), "×")
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} slower by {least} at least"
-
-
-def _remedy(work: Work, run: Run) -> str:
-    undecided = work.verdict.undecided
-    if any(each.difference is None for each in undecided):
-        return "too few rounds"
-    if doubted := [work.verdict.name(each.contender) for each in undecided if each.is_doubted]:
-        return f"others or warming up may have slowed {', '.join(doubted)}"
-    if not (needed := _rounds_needed(work, run.info)):
-        return "rounds differ too much for any number of them to tell such a lead"
-    more = needed - max(each.rounds for each in undecided)
-    verdict = work.verdict
-    asked = {each.contender.case.id for each in verdict.undecided}
-    asked |= {verdict.fastest.case.id} if verdict.fastest else set()
-    costs = {each.case.id: each.stages_s.get("wall", 0.0) for each in run.records if each.case.id in asked}
-    cost_s = more * sum(costs.values())
-    cost = f", {duration(cost_s)}," if cost_s else ""
-    return f"about {count_of(more, 'more round')}{cost} would tell"
-
-
 def _rounds_needed(work: Work, info: RunInfo) -> int | None:
     """Rounds in all that would tell what is undecided; None: more rounds would not."""
     undecided = work.verdict.undecided
@@ -445,6 +415,7 @@ def work_data(work: Work) -> dict[str, Any]:
     verdict = work.verdict
     return {
         "work": work.title,
+        "answer": str(work_answer(verdict)),
         "standing": str(verdict.standing),
         "fastest": verdict.fastest.case.id if verdict.fastest else None,
         "winner": verdict.winner or None,

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchbench.analyse.rows import Row
+from benchbench.documents.answers import answer
 from benchbench.documents.document import Cell, Mark, Number, Part, Spread, Table, Tone, table
 from benchbench.documents.run_table import Work, latency_s, why_no_speed
-from benchbench.judging.ranking import ALIKE, Rival, Standing, WorkVerdict
+from benchbench.judging.ranking import Rival, Standing
 from benchbench.model.status import Status
 
 FASTEST = "Who is fastest"
@@ -24,28 +25,6 @@ def overview(works: Sequence[Work], rows: Sequence[Row]) -> tuple[Table, ...]:
     return (*fastest, _coverage(rows))
 
 
-def summary(compared: Sequence[Work]) -> Cell:
-    """`torch is fastest in 3 of 6, jax in 2, by at least 1.05× (1 undecided)`."""
-    standings = Counter(work.verdict.standing for work in compared)
-    tied, undecided = standings[Standing.TIED], standings[Standing.OPEN]
-    if undecided == len(compared):
-        where = f" in any of {undecided}" if undecided > 1 else ""
-        return Cell((f"cannot tell which is fastest{where}",))
-    won = Counter(work.verdict.winner for work in compared if work.verdict.winner)
-    named = [f"{name} in {count}" for name, count in won.most_common()]
-    parts: list[Part] = []
-    if named:
-        named[0] = named[0].replace(" in ", " is fastest in ", 1) + f" of {len(compared)}"
-        least = min(work.verdict.least_lead for work in compared if work.verdict.winner)
-        parts += [", ".join(named) + ", by at least", Number(least, "×")]
-        if beside := sum(work.verdict.disturbed for work in compared if work.verdict.winner):
-            parts.append(f"({beside} while other programs computed)")
-    alike = f"as fast as each other within {ALIKE:.0%} in {tied}{'' if named else f' of {len(compared)}'}"
-    rest = [*([alike] if tied else []), *([f"{undecided} undecided"] if undecided else [])]
-    separated = [f"({each})" for each in rest] if named else ["; ".join(rest)]
-    return Cell((*parts, *separated))
-
-
 def _fastest_row(work: Work) -> dict[str, Cell]:
     verdict = work.verdict
     labels = dict(zip((row.case.id for row in work.rows), work.names, strict=True))
@@ -57,7 +36,7 @@ def _fastest_row(work: Work) -> dict[str, Cell]:
     ratios = [part for mark in marks for part in _ratio(mark, sure=is_tied or not mark.is_open)]
     return {
         "work": Cell((work.title,)),
-        "answer": _answer(verdict),
+        "answer": answer(verdict),
         RULER: Cell((Spread(tuple(marks), "×"),)),
         "ratios": Cell(tuple(ratios[1:])),
     }
@@ -73,22 +52,6 @@ def _mark(rival: Rival, label: str) -> Mark:
     low, high = rival.interval or (None, None)
     backend = rival.contender.case.backend
     return Mark(label=label, backend=backend, value=rival.ratio, low=low, high=high, is_open=not rival.slower)
-
-
-def _answer(verdict: WorkVerdict) -> Cell:
-    """`torch, by 1.32×, at least 1.15×`; green only where the fastest is named."""
-    assert verdict.fastest
-    leader = verdict.name(verdict.fastest)
-    if verdict.standing is Standing.WON:
-        nearest = verdict.others[0]
-        beside = verdict.name(nearest.contender)
-        least = Number(verdict.least_lead, "×")
-        return Cell((leader, "by", Number(nearest.ratio, "×"), f"over {beside}, at least", least), Tone.GOOD)
-    if verdict.standing is Standing.TIED:
-        alike = [verdict.name(each.contender) for each in verdict.others if not each.slower]
-        return Cell((f"{', '.join([leader, *alike])}: as fast as each other within {ALIKE:.0%}",))
-    open_ = [verdict.name(each.contender) for each in verdict.undecided]
-    return Cell((f"cannot tell; {leader} is ahead of {', '.join(dict.fromkeys(open_))}",), Tone.WARNING)
 
 
 def _coverage(rows: Sequence[Row]) -> Table:

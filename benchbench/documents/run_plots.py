@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from benchbench.analyse.rows import Row, case_key
 from benchbench.analyse.view import RunView
+from benchbench.documents.answers import headline
 from benchbench.documents.document import (
     Bar,
     Bars,
@@ -19,7 +20,6 @@ from benchbench.documents.document import (
     Sweeps,
     paged,
 )
-from benchbench.documents.run_overview import summary
 from benchbench.documents.run_roofline import roofline_panels
 from benchbench.documents.run_sizes import NEARLY, size_panels
 from benchbench.documents.run_table import Work, is_open
@@ -76,7 +76,7 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
         """Pictures of alternatives: their title is who is fastest."""
         compared = [work for work in own if work.verdict.others]
         common = _common([work.title for work in own])
-        for plot in plots(name, str(summary(compared)) if compared else what, reading, panels):
+        for plot in plots(name, str(headline(compared)) if compared else what, reading, panels):
             shared = " · ".join((*([what] if compared else []), *common))
             made.append(replace(plot, shared=shared, panels=tuple(_without(common, plot.panels))))
 

@@ -1,0 +1,103 @@
+"""The answers of a run in words: who is fastest in each work, and by how much.
+
+Each states what is known before what is not. A bound is stated only where other programs left enough cycles
+undisturbed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from benchbench.documents.document import Cell, Number, Tone
+from benchbench.documents.run_table import Work
+from benchbench.format import count_of
+from benchbench.judging.ranking import ALIKE, Rival, Standing, WorkVerdict
+
+WIDEST_RATIO = 10.0  # of the ends of an interval that is worth stating
+BESIDE_OTHERS = "measured beside other programs, so no bound is stated"
+
+
+def headline(compared: Sequence[Work]) -> Cell:
+    """`fastest: torch in 3 works, jax in 2; in 2 works several are within 5 %; 1 work is open`."""
+    standings = Counter(work.verdict.standing for work in compared)
+    won = Counter(work.verdict.winner for work in compared if work.verdict.winner)
+    parts: list[str] = []
+    if won:
+        (first, count), *others = won.most_common()
+        named = [f"{first} in {count_of(count, 'work')}", *(f"{name} in {times}" for name, times in others)]
+        parts.append(f"fastest: {', '.join(named)}")
+    if tied := standings[Standing.TIED]:
+        parts.append(f"in {count_of(tied, 'work')} the fastest are within {ALIKE:.0%} of each other")
+    if undecided := standings[Standing.OPEN]:
+        parts.append(f"{count_of(undecided, 'work')} {'is' if undecided == 1 else 'are'} open")
+    return Cell(("; ".join(parts),))
+
+
+def answer(verdict: WorkVerdict) -> Cell:
+    """The answer of one work, good where the fastest is named; empty where nothing is compared."""
+    if verdict.fastest is None or not verdict.others:
+        return Cell()
+    slower = [rival for rival in verdict.others if rival.slower]
+    if verdict.standing is Standing.WON:
+        return Cell((_winner(verdict) + _slower(verdict, slower[1:]),), Tone.GOOD)
+    rest = _slower(verdict, slower)
+    if verdict.standing is Standing.TIED:
+        names = _names(verdict, [rival for rival in verdict.others if not rival.slower])
+        return Cell((f"{_listed([verdict.name(verdict.fastest), *names])} are within {ALIKE:.0%}{rest}",))
+    return Cell((_candidates(verdict) + rest,), Tone.WARNING)
+
+
+def _winner(verdict: WorkVerdict) -> str:
+    """`torch, 1.12× faster than jax (at least 1.04×)`."""
+    assert verdict.fastest
+    nearest = verdict.others[0]
+    bound = BESIDE_OTHERS if verdict.disturbed else f"at least {_times(verdict.least_lead)}"
+    leader, rival = verdict.name(verdict.fastest), verdict.name(nearest.contender)
+    return f"{leader}, {_times(nearest.ratio)} faster than {rival} ({bound})"
+
+
+def _candidates(verdict: WorkVerdict) -> str:
+    """`torch or openvino (torch ahead by 1.02×, at most 1.07×)`."""
+    assert verdict.fastest
+    leader, undecided = verdict.name(verdict.fastest), verdict.undecided
+    names = " or ".join(dict.fromkeys([leader, *_names(verdict, undecided)]))
+    ends = [rival.interval for rival in undecided if rival.interval]
+    if len(ends) < len(undecided):
+        return f"{names} (too few heats)"
+    ahead = f"{leader} ahead by {_times(undecided[0].ratio)}"
+    if verdict.disturbed:
+        return f"{names} ({ahead}, {BESIDE_OTHERS})"
+    if doubted := _names(verdict, [rival for rival in undecided if rival.is_doubted]):
+        return (
+            f"{names} ({ahead}; {_listed(doubted)} may have been slowed by other programs or by warming up)"
+        )
+    widest = max(high for _, high in ends)
+    is_known = widest <= WIDEST_RATIO * min(low for low, _ in ends)
+    return f"{names} ({ahead}{f', at most {_times(widest)}' if is_known else ''})"
+
+
+def _slower(verdict: WorkVerdict, rivals: Sequence[Rival]) -> str:
+    """`; jax is 1.70× slower`, or `; jax and tensorflow are 1.30× to 1.70× slower`; empty without any."""
+    ratios: dict[str, float] = {}
+    for rival in rivals:
+        ratios.setdefault(verdict.name(rival.contender), rival.ratio)
+    if not ratios:
+        return ""
+    low, high = _times(min(ratios.values())), _times(max(ratios.values()))
+    amount = low if low == high else f"{low} to {high}"
+    return f"; {_listed(ratios)} {'is' if len(ratios) == 1 else 'are'} {amount} slower"
+
+
+def _times(ratio: float) -> str:
+    return str(Number(ratio, "×"))
+
+
+def _names(verdict: WorkVerdict, rivals: Iterable[Rival]) -> list[str]:
+    return list(dict.fromkeys(verdict.name(rival.contender) for rival in rivals))
+
+
+def _listed(names: Iterable[str]) -> str:
+    """`a, b and c`."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
