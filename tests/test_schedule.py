@@ -178,6 +178,9 @@ class Scripted:
     def await_ahead(self, cases: Sequence[Case]) -> None:
         """They are there."""
 
+    def can_alternate(self, case: Case) -> bool:
+        return False
+
     def watch(self, case: Case) -> Any:
         return nullcontext(Blind())
 

@@ -72,6 +72,8 @@ class RemoteWorker(Worker):
 class Remote:
     """A machine with another clock and another file system."""
 
+    can_alternate = False
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.started: list[RemoteWorker] = []

@@ -22,6 +22,7 @@ TYPES = {
     "python": "NAME=PATH",
     "env": "NAME=a,b",
     "param": "NAME=a,b",
+    "heats": "N",
     "rounds": "N",
     "tag": "NAME=VALUE",
     "price": "PATTERN=PRICE",

@@ -73,7 +73,7 @@ def _expanded(
             continue
         for each in chosen:
             for flag in OPTIONS[each].flags:
-                yield _parameter(flag, getattr(plain, each), hidden=each in hidden)
+                yield _parameter(flag, getattr(plain, each), hidden=each in hidden or flag.hidden)
 
 
 def _parameter(flag: Flag, default: Any, *, hidden: bool) -> inspect.Parameter:

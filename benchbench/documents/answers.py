@@ -61,7 +61,7 @@ def _candidates(verdict: WorkVerdict) -> str:
     """`torch or openvino (torch ahead by 1.02×, at most 1.07×)`."""
     assert verdict.fastest
     leader, undecided = verdict.name(verdict.fastest), verdict.undecided
-    names = " or ".join(dict.fromkeys([leader, *_names(verdict, undecided)]))
+    names = _listed(dict.fromkeys([leader, *_names(verdict, undecided)]), "or")
     ends = [rival.interval for rival in undecided if rival.interval]
     if len(ends) < len(undecided):
         return f"{names} (too few heats)"
@@ -97,7 +97,7 @@ def _names(verdict: WorkVerdict, rivals: Iterable[Rival]) -> list[str]:
     return list(dict.fromkeys(verdict.name(rival.contender) for rival in rivals))
 
 
-def _listed(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str], joined_by: str = "and") -> str:
     """`a, b and c`."""
     *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {joined_by} {last}" if first else last

@@ -70,7 +70,7 @@ class Inconclusive(StrEnum):
 class Flag:
     """An option of the command line. `kind`: what Typer reads; `least`: the smallest number it takes.
 
-    `value`: of a switch, what its field becomes where it is given.
+    `value`: of a switch, what its field becomes where it is given. `hidden`: from the help, an earlier name.
     """
 
     names: tuple[str, ...]
@@ -78,6 +78,7 @@ class Flag:
     kind: Any
     least: float | None = None
     value: object = None
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,16 +301,25 @@ class MeasureOptions:
     )
     preset: str | None = _switches(
         None,
-        brief="3 rounds of about a second: what differs by a lot is told.",
-        quick="3 rounds of one to four seconds, up to 6 of what is undecided: a first look.",
-        rigorous="10 rounds, each to half a percent.",
+        brief="3 heats of 12 turns, up to 5 of undecided works.",
+        quick="3 heats of 15 turns, up to 8 of undecided works: a first look.",
+        rigorous="8 heats of 60 turns, up to 16 of undecided works.",
     )
-    rounds: int | None = _option(
-        "--rounds", text="Processes per case, noisy or not.", kind=int | None, least=1, of_baseline=False
+    rounds: int | None = field(
+        default=None,
+        metadata={
+            "option": Option(
+                flags=(
+                    Flag(("--heats",), "Heats of each work, decided or not.", int | None, least=1),
+                    Flag(("--rounds",), "As --heats.", int | None, least=1, hidden=True),
+                ),
+                of_baseline=False,
+            )
+        },
     )
     budget_s: float | None = _option(
         "--budget",
-        text="Time to spend, most on noisy cases: 90s, 10m, 1h. At least 3 rounds.",
+        text="Time to spend, most on noisy cases: 90s, 10m, 1h. At least 3 heats.",
         kind=str | None,
         read=seconds_in,
     )
