@@ -98,8 +98,9 @@ class CaseDigest:
         """The logarithm of each process's value by its round, with what speaks against it for this metric."""
         doubts = dict(zip(self.rounds, self.doubts, strict=False)) if metric.name in DISTURBED else {}
         cycles = dict(zip(self.rounds, self._cycles(metric), strict=False))
+        parts = dict(zip(self.rounds, self.parts, strict=False))
         return {
-            number: Timed(log, doubts.get(number, NONE), cycles.get(number, {}))
+            number: Timed(log, doubts.get(number, NONE), cycles.get(number, {}), parts.get(number, 0))
             for number, log in self.by_round(metric)
         }
 

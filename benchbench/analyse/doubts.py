@@ -45,16 +45,18 @@ class Timed:
     """One process of a case: the logarithm of its step in seconds, and what speaks against it.
 
     `cycles`: of a heat, the logarithm of the median step of each turn by cycle, and if others disturbed that.
+    `part`: of a resumed run, whose parts have heats of their own.
     """
 
     log: float
     doubt: Doubt = NONE
     cycles: Cycles = field(default_factory=dict, hash=False)
+    part: int = 0
 
 
-def timed(measured: Measurement) -> Timed:
-    """What a process measured, and what speaks against it."""
-    return Timed(math.log(step_s(measured)), doubt(measured), cycles_of(measured))
+def timed(measured: Measurement, part: int = 0) -> Timed:
+    """The step time of a process, and what speaks against it."""
+    return Timed(math.log(step_s(measured)), doubt(measured), cycles_of(measured), part)
 
 
 def cycles_of(measured: Measurement) -> Cycles:
@@ -161,7 +163,7 @@ def log_ratio(one: Timed, other: Timed) -> float:
     shared = {
         number: (other.cycles[number][0] - log, is_disturbed)
         for number, (log, is_disturbed) in one.cycles.items()
-        if number in other.cycles
+        if number in other.cycles and one.part == other.part
     }
     if not shared:
         return other.log - one.log

@@ -33,11 +33,11 @@ from benchbench.stats import (
     t_quantile,
     tost,
 )
+from benchbench.timing.policy import look_share
 
 ERROR = 0.05  # of the winners that are named, those that are wrong; of runs in which nothing differs, any
-ALIKE = 0.03  # cases that differ by less are as fast as each other: code alignment alone makes as much
-FIRST_LOOK = 0.75  # of the error, spent on the planned rounds
-LATER_LOOKS = 0.4  # of the error, times planned over most rounds, at each further one: together they keep it
+ALIKE = 0.05  # cases that differ by less are as fast as each other: code alignment alone makes 3 %
+FIRST_LOOK = 0.75  # of the error, spent on the first heats of a budget
 SHARED_SIDE = 0.25  # ρ² of the variances of two pairs that have the reference in common: of ρ = 1/2
 MOST_ROUNDS = 200  # that would tell two cases apart: nobody waits for more
 LARGEST = 700.0  # beyond it a logarithm has no float
@@ -213,21 +213,15 @@ class WorkVerdict:
 
 
 def share_of(policy: Policy, rounds: int) -> float:
-    """The share of the error that a decision after so many rounds may spend: all looks together keep it.
+    """Share of the error that a decision after so many heats may spend: all looks together keep the error.
 
-    Further rounds are made where those before did not decide, so each is another chance to err. Looks share
-    most of their rounds: of walks that look at 3–6, 5–10, 10–20, 3–8 and 3–30 rounds, at most 5 % ever reach
-    these levels (two million walks each, studies/ranking.py). A budget has no last round, so its looks
-    are added up: the shares (1 − FIRST_LOOK)/(k(k + 1)) sum to 1 − FIRST_LOOK over all k ≥ 1.
+    A budget has no last heat, so the shares of its looks are added up: (1 − FIRST_LOOK)/(k(k + 1)) sum to
+    1 − FIRST_LOOK over all k ≥ 1.
     """
+    if policy.budget_s is None:
+        return look_share(policy, rounds)
     further = rounds - policy.rounds
-    if policy.most_rounds is None and policy.budget_s is None:
-        return 1.0
-    if further <= 0:
-        return FIRST_LOOK
-    if policy.most_rounds is None:
-        return (1 - FIRST_LOOK) / (further * (further + 1))
-    return LATER_LOOKS * policy.rounds / max(policy.most_rounds, rounds)
+    return FIRST_LOOK if further <= 0 else (1 - FIRST_LOOK) / (further * (further + 1))
 
 
 def contender(case: Case, records: Iterable[Record]) -> Contender | None:
@@ -242,7 +236,7 @@ def contender(case: Case, records: Iterable[Record]) -> Contender | None:
             if any(note.kind in UNRANKED for note in outcome.notes):
                 return None
             if min(outcome.block_s, default=0.0) > 0:
-                processes[record.round] = timed(outcome)
+                processes[record.round] = timed(outcome, record.part)
         elif outcome.status is not Status.INTERRUPTED:
             return None
     return Contender(case, processes) if processes else None

@@ -16,7 +16,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.plan.costs import cost_of
-from benchbench.timing.policy import half_width, rounds_of
+from benchbench.timing.policy import half_width, looks, rounds_of
 
 SHARE = 0.5  # of the wide cases that one more round measures: afterwards, others may be the widest
 
@@ -45,8 +45,11 @@ def due(
         return affordable(undecided(policy, records), widths, left_s) or widest(
             widths, left_s, policy.settled
         )
-    wanted = undecided(policy, records) if number < (policy.most_rounds or 0) else []
-    asked = {case_key(case) for work in wanted for case in work}
+    if number in looks(policy)[:-1]:
+        asked = {case_key(case) for work in undecided(policy, records) for case in work}
+    else:  # works are judged at looks alone; in between, those of the round before go on
+        going_on = number < looks(policy)[-1]
+        asked = {case_key(record.case) for record in records if going_on and record.round == number - 1}
     return [
         case
         for case in pending

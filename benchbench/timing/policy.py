@@ -14,27 +14,50 @@ from benchbench.stats import headline
 
 POLICIES = {
     "brief": Policy(
-        name="brief", rounds=3, precision=0.03, min_s=0.3, max_s=0.5,
+        name="brief", rounds=3, most_rounds=5, cycles=12, precision=0.03, min_s=0.3, max_s=0.5,
         warmup_min_s=0.2, warmup_max_s=2.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
     "quick": Policy(
-        name="quick", rounds=3, most_rounds=6, precision=0.02, min_s=0.5, max_s=1.0,
+        name="quick", rounds=3, most_rounds=8, cycles=15, precision=0.02, min_s=0.5, max_s=1.0,
         warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
     "default": Policy(
-        name="default", rounds=5, most_rounds=10, continue_above=0.02, warmup_max_s=60.0, window_s=2.0,
+        name="default", rounds=5, most_rounds=8, cycles=30, max_s=5.0, warmup_min_s=0.3, warmup_max_s=60.0,
+        window_s=0.3,
     ),
     "rigorous": Policy(
-        name="rigorous", rounds=10, most_rounds=20, precision=0.005, max_s=30.0, continue_above=0.02,
-        warmup_max_s=60.0, window_s=2.0,
+        name="rigorous", rounds=8, most_rounds=16, cycles=60, precision=0.005, max_s=15.0, warmup_max_s=60.0,
+        window_s=2.0,
     ),
 }  # fmt: skip
 
+LOOK_GROWTH = 1.6  # from one number of heats after which works are judged to the next: 3, 5, 8
+SHARES = {1: (1.0,), 2: (0.4, 0.6), 3: (0.2, 0.4, 0.6)}  # of the error, at each look (studies/ranking.py)
 ACCELERATOR_S = 1.0  # of warm-up at least: a device that was idle raises its clock meanwhile
 PROFILED_S = 0.5  # of steps that a profile covers, unless they are many
 FEWEST_PROFILED, MOST_PROFILED = 5, 1000  # steps
+
+
+def looks(policy: Policy) -> list[int]:
+    """Numbers of heats after which works are judged: those that are undecided get more."""
+    numbers, most = [policy.rounds], policy.most_rounds or policy.rounds
+    while numbers[-1] < most:
+        numbers.append(min(math.ceil(LOOK_GROWTH * numbers[-1] - 0.5), most))
+    return numbers
+
+
+def look_share(policy: Policy, rounds: int) -> float:
+    """Share of the error that a decision after so many heats may spend: all looks together keep the error.
+
+    Looks have most of their heats in common, so their shares may add up to more than 1: of simulated runs
+    without a difference, at most 5 % name a winner at any look (studies/ranking.py).
+    """
+    numbers = looks(policy)
+    shares = SHARES.get(len(numbers), (1 / len(numbers),) * len(numbers))
+    reached = sum(number < rounds for number in numbers)
+    return shares[min(reached, len(shares) - 1)]
 
 
 def within(budget_s: float) -> Policy:
@@ -84,11 +107,11 @@ def profiled_steps(step_s: float) -> int:
 
 
 def in_words(policy: Policy) -> str:
-    """`5 rounds, up to 10 of what is noisy or undecided`."""
-    rounds = count_of(policy.rounds, "round")
+    """`3 heats, up to 8 of undecided works`."""
+    rounds = count_of(policy.rounds, "heat")
     if policy.budget_s is not None:
-        return f"{rounds}, then more of what is undecided or noisy until {policy.budget_s:g} s are over"
+        return f"{rounds}, then more of undecided works or noisy cases until {policy.budget_s:g} s are over"
     noisy = policy.continue_above is not None
     if policy.most_rounds is not None:
-        return f"{rounds}, up to {policy.most_rounds} of what is {'noisy or ' if noisy else ''}undecided"
+        return f"{rounds}, up to {policy.most_rounds} of {'noisy cases or ' if noisy else ''}undecided works"
     return f"{rounds}, of noisy cases {2 * policy.rounds}" if noisy else rounds
