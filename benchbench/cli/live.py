@@ -6,10 +6,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchbench.cli.live_table import LiveTable, sizes_told, work_title
 from benchbench.cli.screen import tell
-from benchbench.documents.plan import SIDES, left_out_of, run_summary, time_left, time_split
-from benchbench.format import at_words, count_of, visible
-from benchbench.model.measurement import Failure
+from benchbench.documents.plan import SIDES, left_out_of, run_summary, time_split
+from benchbench.documents.short_names import Telling
+from benchbench.format import count_of, seconds, visible
+from benchbench.machine.conditions import step_s
+from benchbench.model.case import Case
+from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
@@ -31,7 +35,8 @@ class Lines(RunObserver):
         results: Path = Path("results"),
     ) -> None:
         """`report`: the command that shows a run of `results`. `verbose`: tells where its time went, too."""
-        self._bar: ProgressLine | None = None
+        self._table: LiveTable | None = None
+        self._heat: list[tuple[int, Record]] = []  # of the current heat, if there is no terminal
         self._summary = summary
         self._report = report
         self._where = hide_secrets()(results_option(results))  # a path to type stays whole
@@ -46,15 +51,15 @@ class Lines(RunObserver):
         self._print(self._hide(text))
 
     def _print(self, text: str, style: str = "") -> None:
-        if self._bar:
-            self._bar.print(visible(text), style)
+        if self._table:
+            self._table.print(visible(text), style)
         else:
             tell(text)
 
     def stage(self, text: str) -> None:
         """Show it on a terminal only: in a log a case's result is the line."""
-        if self._bar:
-            self._bar.describe(visible(self._hide(text)))
+        if self._table:
+            self._table.describe(visible(self._hide(text)))
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""
@@ -66,22 +71,41 @@ class Lines(RunObserver):
             named = [f"{side}: {self._redact(label)}" for side, label in zip(SIDES, labels, strict=True)]
             tell(", ".join(named))
         if sys.stderr.isatty() and infos[0].plan:
-            self._bar = ProgressLine(infos)
+            self._table = LiveTable(infos)
 
     def resume(self, records: Sequence[Record]) -> None:
         """How many records exist already."""
         exist = "exists" if len(records) == 1 else "exist"
         self.note(f"{count_of(len(records), 'record')} {exist} already")
-        if self._bar:
+        if self._table:
             for record in records:
-                self._bar.add(record, 0, earlier=True)
+                self._table.add(record, 0, earlier=True)
+
+    def heat(self, cases: Sequence[tuple[int, Case]], number: int) -> None:
+        """Show the cases of the heat; without a terminal, the results of the heat before."""
+        self._print_heat()
+        if self._table:
+            self._table.heat(cases, number)
+
+    def progress(self, place: int, state: str) -> None:
+        """Show it on a terminal only."""
+        if self._table:
+            self._table.progress(place, state)
 
     def record(self, record: Record, side: int) -> None:
-        """Print the record's line, with its side where there are two."""
-        if self._bar:
-            self._bar.add(record, side)
-        failed = isinstance(record.outcome, Failure)
-        self._print(self._sides[side] + self._redact(observer.line(record)), "red" if failed else "")
+        """Print a failure at once; without a terminal, the other cases of a heat share a line."""
+        if self._table:
+            self._table.add(record, side)
+        if isinstance(record.outcome, Failure):
+            self._print(self._sides[side] + self._redact(observer.line(record)), "red")
+        elif not self._table:
+            self._heat.append((side, record))
+
+    def _print_heat(self) -> None:
+        """`heat 1  gemm m=512 … · float32 · cpu: openvino graph 1.71 ms, jax jit 2.98 ms`."""
+        heat, self._heat = self._heat, []
+        if heat:
+            tell(self._redact(heat_line(heat, self._sides, sizes_told(self._infos))))
 
     def kept(self, goes_on: str = "") -> str:
         """Message for an interrupted command: the command that goes on with the finished cases.
@@ -100,9 +124,10 @@ class Lines(RunObserver):
 
     def end(self, runs: Sequence[RunProgress]) -> None:
         """How many cases ended how, and what to type next."""
-        if self._bar:
-            self._bar.stop()
-            self._bar = None
+        if self._table:
+            self._table.stop()
+            self._table = None
+        self._print_heat()
         for side, each in zip(self._sides, runs, strict=True) if self._summary else ():
             tell(side + run_summary(each.records, each.info, each.wall_s).rstrip())
             if self._verbose:
@@ -116,49 +141,12 @@ class Lines(RunObserver):
                 tell(f"next: accelbench {self._report} {each.info.id}{self._where}")
 
 
-class ProgressLine:
-    """The bar below the lines on a terminal: the time left, and the stage that is under way."""
-
-    def __init__(self, infos: Sequence[RunInfo]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-        from rich.table import Column
-        from rich.text import Text
-
-        self._time_left = left = time_left(infos)
-
-        class LeftColumn(ProgressColumn):
-            max_refresh = 1.0  # seconds: it goes down while a case is measured
-
-            def render(self, task: Task) -> Text:
-                if left.is_further:
-                    return Text("more rounds of what is undecided", style="default")
-                return Text(f"{observer.duration(left.remaining_s)} left", style="default")
-
-        one_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-        stage = TextColumn("{task.description}", markup=False, table_column=one_line)
-        columns = (BarColumn(20), LeftColumn(Column(no_wrap=True)), stage)
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
-        total = sum(len(info.plan) * info.policy.rounds for info in infos)
-        self._task = self._progress.add_task("", total=total)
-        self._progress.start()
-
-    def describe(self, text: str) -> None:
-        """What is under way."""
-        self._progress.update(self._task, description=text)
-
-    def add(self, record: Record, side: int, *, earlier: bool = False) -> None:
-        """Count a record. `earlier`: made before the run was interrupted."""
-        self._time_left.add(record, side, earlier=earlier)
-        self._progress.update(self._task, completed=self._time_left.done)
-
-    def print(self, text: str, style: str = "") -> None:
-        """Above the bar."""
-        from rich.text import Text
-
-        lines = Text("\n".join(at_words(text, self._progress.console.width)), style=style)
-        self._progress.console.print(lines, highlight=False, soft_wrap=True)
-
-    def stop(self) -> None:
-        """Take it away."""
-        self._progress.stop()
+def heat_line(heat: Sequence[tuple[int, Record]], sides: Sequence[str], known: Telling) -> str:
+    """The results of a heat, fastest first, as a line of text."""
+    results: list[tuple[float, str]] = []
+    for side, record in heat:
+        if isinstance(outcome := record.outcome, Measurement):
+            step, name = step_s(outcome), f"{sides[side]}{record.case.target} {record.case.mode}".strip()
+            results.append((step, f"{name} {seconds(step)}{'' if outcome.steady else ' (still warming up)'}"))
+    title, number = work_title(heat[0][1].case, known), heat[0][1].round + 1
+    return f"heat {number}  {title}: {', '.join(text for _, text in sorted(results))}"

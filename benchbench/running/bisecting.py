@@ -491,7 +491,7 @@ class _Search:
         labels = " and ".join(self._asked.versions[version].label for version in order)
         self._observer.stage(f"pair {number + 1}: {labels}, {case.id}")
         competitors = [(sides[version].recorder, sides[version].cases[case.id]) for version in order]
-        for place, record in measure_together(competitors, number, self._row.seed, self._observer.stage):
+        for place, record in measure_together(competitors, number, self._row.seed, self._observer.progress):
             version = order[place]
             made[version] = sides[version].store(record)
             self._observer.record(made[version], version)

@@ -118,13 +118,14 @@ def run_heat(
     cases: Sequence[LiveCase],
     policy: Policy,
     random: Random,
-    announce: Callable[[str], None],
+    report: Callable[[LiveCase, str], None],
     has_room: Callable[[], bool] = lambda: True,
 ) -> None:
     """Measure all cases: afterwards each has an answer.
 
     If memory does not hold all of them at once, the heat has parts. The first case takes part in each, so
-    that the ratio of any two can be chained. `has_room`: whether memory holds one more process.
+    that the ratio of any two can be chained. `report`: called as a case is prepared, timed, checked.
+    `has_room`: whether memory holds one more process.
     """
     first, *others = cases
     waiting = [first, *random.sample(others, len(others))]
@@ -134,18 +135,20 @@ def run_heat(
     while waiting:
         while waiting and (len(living) < 2 or has_room()):
             case = waiting.pop(0)
-            announce(f"preparing {case.name}")
+            report(case, "preparing")
             if case.enter():
                 living.append(case)
             elif living and case.name not in retried and case.answer and _may_fit_later(case.answer):
                 retried.add(case.name)
                 waiting.append(case)
                 break
+        for case in living:
+            report(case, "timing")
         cycle = take_cycles(living, policy, random, cycle)
         staying = [case for case in living if waiting and case is first]
         for case in living:
             if case not in staying:
-                announce(f"checking {case.name}")
+                report(case, "checking")
                 case.finish()
         living = staying
 

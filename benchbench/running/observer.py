@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchbench.format import seconds, visible
 from benchbench.machine.conditions import step_s
+from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
@@ -39,6 +40,12 @@ class RunObserver:
 
     def resume(self, records: Sequence[Record]) -> None:
         """The run was begun earlier, and has these already."""
+
+    def heat(self, cases: Sequence[tuple[int, Case]], number: int) -> None:
+        """Heat `number`, from 0, of these cases begins, each with its side as in `record`."""
+
+    def progress(self, place: int, state: str) -> None:
+        """A case of the heat, by its place in `cases`, is now `preparing`, `timing` or `checking`."""
 
     def record(self, record: Record, side: int) -> None:
         """A case was measured once more and is stored; `side`: the place of its run in `begin`."""

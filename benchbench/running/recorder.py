@@ -24,31 +24,37 @@ MOST_USED = 0.8  # of the memory, by the processes of a heat
 
 
 def measure_together(
-    competitors: Sequence[tuple[Recorder, Case]], number: int, seed: int, announce: Announce
+    competitors: Sequence[tuple[Recorder, Case]],
+    number: int,
+    seed: int,
+    report: Callable[[int, str], None],
 ) -> Iterator[tuple[int, Record]]:
     """(place among `competitors`, record) of the cases of one work: of heat `number`.
 
     Processes that can alternate are alive at once. Others, such as ranks and those of virtual time, are
-    measured before them, one after another in the order given.
+    measured before them, one after another in the order given. `report`: called with a case's place and its
+    state.
     """
-    live: list[tuple[int, LiveCase]] = []
+    live: dict[LiveCase, int] = {}
     for place, (recorder, case) in enumerate(competitors):
         if not recorder.can_alternate(case):
-            announce(f"round {number + 1}: {case.id}")
+            report(place, "measuring alone")
             yield place, recorder.record(case, number)
         elif isinstance(entrant := recorder.entrant(case), LiveCase):
-            live.append((place, entrant))
+            live[entrant] = place
         else:
             yield place, recorder.failed(case, number, entrant)
     if live:
-        recorder, case = competitors[live[0][0]]
+        recorder, case = competitors[next(iter(live.values()))]
         random = Random(f"{seed}/{number}/{case.id}")
-
-        def announce_in_heat(text: str) -> None:
-            announce(f"heat {number + 1}: {text}")
-
-        run_heat([entrant for _, entrant in live], recorder.policy, random, announce_in_heat, has_room)
-    for place, entrant in live:
+        run_heat(
+            [*live],
+            recorder.policy,
+            random,
+            lambda live_case, state: report(live[live_case], state),
+            has_room,
+        )
+    for entrant, place in live.items():
         recorder, case = competitors[place]
         yield place, recorder.measured(case, number, entrant)
 

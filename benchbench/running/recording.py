@@ -40,7 +40,6 @@ from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.running.recorder import Recorder, measure_together
 from benchbench.running.request import Request, Terms
 from benchbench.running.schedule import due, in_blocks, soonest
-from benchbench.running.verification import Announce
 from benchbench.store import artifacts, disk, runs
 from benchbench.store.artifacts import profile_outcome
 from benchbench.store.naming import new_id
@@ -103,7 +102,7 @@ def _measure(
     observer: RunObserver,
 ) -> None:
     """Adds to `records`, which may hold those that an earlier part of the run made."""
-    for side, record in measure_rounds(pools, infos, observer.stage, earlier=tuple(records[0])):
+    for side, record in measure_rounds(pools, infos, observer, earlier=tuple(records[0])):
         stored = writers[side].append(record) if writers else record
         records[side].append(stored)
         observer.record(stored, side)
@@ -174,7 +173,7 @@ def _shareable(probe: Probe) -> Probe:
 def measure_rounds(
     pools: Sequence[WorkerPool],
     infos: Sequence[RunInfo],
-    announce: Announce,
+    observer: RunObserver,
     clock: Callable[[], float] = time.perf_counter,
     earlier: Sequence[Record] = (),
 ) -> Iterator[tuple[int, Record]]:
@@ -188,10 +187,10 @@ def measure_rounds(
     """
     began = clock() - sum(record.stages_s.get("wall", 0.0) for record in earlier)
     recorders = [
-        Recorder(pool, info, announce, clock, order=len(earlier))
+        Recorder(pool, info, observer.stage, clock, order=len(earlier))
         for pool, info in zip(pools, infos, strict=True)
     ]
-    yield from _Rounds(pools, infos, recorders, announce, lambda: clock() - began, earlier)
+    yield from _Rounds(pools, infos, recorders, observer, lambda: clock() - began, earlier)
 
 
 class _Rounds:
@@ -202,14 +201,14 @@ class _Rounds:
         pools: Sequence[WorkerPool],
         infos: Sequence[RunInfo],
         recorders: Sequence[Recorder],
-        announce: Announce,
+        observer: RunObserver,
         spent_s: Callable[[], float],
         earlier: Sequence[Record] = (),
     ) -> None:
         self._pools = pools
         self._infos = infos
         self._recorders = recorders
-        self._announce = announce
+        self._observer = observer
         self._spent_s = spent_s
         self._info = infos[0]
         # sides are compared pair by pair: further rounds of what is noisy on one of them are not foreseen
@@ -246,7 +245,7 @@ class _Rounds:
                 yield from self._begin(soon, number)
                 order = order[len(soon) :]
             else:
-                self._announce(f"round {number + 1}: importing frameworks")
+                self._observer.stage(f"round {number + 1}: importing frameworks")
                 before = self._spent_s()
                 for side, pool in enumerate(self._pools):
                     pool.start([self._sides[case.id][side] for case in order])
@@ -270,7 +269,7 @@ class _Rounds:
         own = [[self._sides[case.id][side] for case in cases] for side in range(len(self._pools))]
         for recorder, cases_of in zip(self._recorders, own, strict=True):
             recorder.prepare(cases_of)
-        self._announce("importing frameworks")
+        self._observer.stage("importing frameworks")
         for pool, cases_of in zip(self._pools, own, strict=True):
             pool.await_ahead(cases_of)
 
@@ -279,7 +278,8 @@ class _Rounds:
         sides = sorted(range(len(self._pools)), reverse=number % 2 == 1)
         planned = [(side, case) for case in work for side in sides]
         competitors = [(self._recorders[side], self._sides[case.id][side]) for side, case in planned]
-        for place, record in measure_together(competitors, number, self._info.seed, self._announce):
+        self._observer.heat([(side, self._sides[case.id][side]) for side, case in planned], number)
+        for place, record in measure_together(competitors, number, self._info.seed, self._observer.progress):
             yield from self._stored(*planned[place], record)
 
     def _stored(self, side: int, planned: Case, record: Record) -> Iterator[tuple[int, Record]]:

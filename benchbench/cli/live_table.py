@@ -1,0 +1,157 @@
+"""The table that a terminal shows while a run is measured: the current work, and the answers so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from benchbench.documents.answers import answer
+from benchbench.documents.plan import time_left
+from benchbench.documents.short_names import Telling, telling, telling_params
+from benchbench.format import at_words, count_of, seconds, visible
+from benchbench.judging.ranking import judge_records, work_key
+from benchbench.machine.conditions import step_s
+from benchbench.model.case import Case
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.record import Record
+from benchbench.model.run import RunInfo
+from benchbench.running import observer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+ANSWERS = 8  # works whose answers fit below the table
+SIDES = "AB"
+
+
+class LiveTable:
+    """A row for each case of the current work, the time left, and a line for each work measured so far."""
+
+    def __init__(self, infos: Sequence[RunInfo]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress_bar import ProgressBar
+
+        self._infos = infos
+        self._known = sizes_told(infos)
+        self._time_left = time_left(infos)
+        self._total = sum(len(info.plan) * info.policy.rounds for info in infos)
+        self._cases: Sequence[tuple[int, Case]] = ()
+        self._number = 0
+        self._states: dict[int, str] = {}
+        self._stage = ""
+        self._records: dict[tuple[object, ...], list[tuple[int, Record]]] = {}
+        self._answers: dict[str, str] = {}
+        self._bar = ProgressBar(total=self._total, width=20)
+        self._console = Console(stderr=True)
+        self._live = Live(
+            console=self._console, get_renderable=self._render, refresh_per_second=4, transient=True
+        )
+        self._live.start()
+
+    def describe(self, text: str) -> None:
+        """What is under way."""
+        self._stage = text
+
+    def heat(self, cases: Sequence[tuple[int, Case]], number: int) -> None:
+        """A heat begins."""
+        self._cases, self._number, self._states, self._stage = cases, number, {}, ""
+
+    def progress(self, place: int, state: str) -> None:
+        """A case of the heat has another state."""
+        self._states[place] = state
+
+    def add(self, record: Record, side: int, *, earlier: bool = False) -> None:
+        """Count a record. `earlier`: made before the run was interrupted."""
+        self._time_left.add(record, side, earlier=earlier)
+        records = self._records.setdefault(work_key(record.case), [])
+        records.append((side, record))
+        for place, case in enumerate(self._cases):
+            if case == (side, record.case):
+                self._states[place] = (
+                    "" if isinstance(record.outcome, Measurement) else str(record.outcome.status)
+                )
+        if len(self._infos) == 1:
+            verdicts = judge_records([record for _, record in records], self._infos[0].policy)
+            for verdict in verdicts.values():
+                self._answers[work_title(record.case, self._known)] = str(answer(verdict))
+
+    def print(self, text: str, style: str = "") -> None:
+        """Print lines above the table."""
+        from rich.text import Text
+
+        lines = Text("\n".join(at_words(text, self._console.width)), style=style)
+        self._console.print(lines, highlight=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        """Remove the table."""
+        self._live.stop()
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        left = self._time_left
+        rest = (
+            "more heats of open works" if left.is_further else f"{observer.duration(left.remaining_s)} left"
+        )
+        self._bar.update(left.done)
+        status = Table.grid(padding=(0, 1))
+        status.add_row(self._bar, Text(rest), Text(self._stage, overflow="ellipsis", no_wrap=True))
+        parts: list[RenderableType] = [*self._heat_parts(), status]
+        shown = [(work, line) for work, line in self._answers.items() if line][-ANSWERS:]
+        parts += [
+            Text(f"{visible(work)}: {visible(line)}", overflow="ellipsis", no_wrap=True)
+            for work, line in shown
+        ]
+        if (more := len(self._answers) - ANSWERS) > 0:
+            parts.append(Text(f"and {count_of(more, 'work')} before", style="dim"))
+        return Group(*parts)
+
+    def _heat_parts(self) -> list[RenderableType]:
+        """The title of the current heat, and a row for each of its cases."""
+        from rich.table import Table
+        from rich.text import Text
+
+        if not self._cases:
+            return []
+        planned = self._infos[0].policy.rounds
+        heat = f"heat {self._number + 1} of {max(planned, self._number + 1)}"
+        title = visible(f"{work_title(self._cases[0][1], self._known)}   {heat}")
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for column in ("", "latency", "ratio", ""):
+            table.add_column(column, justify="right" if column else "left")
+        steps = {place: self._step_s(side, case) for place, (side, case) in enumerate(self._cases)}
+        fastest = min((step for step in steps.values() if step), default=None)
+        for place, (side, case) in enumerate(self._cases):
+            step = steps[place]
+            name = f"{case.target} {case.mode}".strip() + (
+                f" ({SIDES[side]})" if len(self._infos) > 1 else ""
+            )
+            latency = seconds(step) if step else ""
+            ratio = f"{step / fastest:.2f}×" if step and fastest else ""
+            table.add_row(*map(Text, (visible(name), latency, ratio, self._states.get(place, "waiting"))))
+        return [Text(title, style="bold", overflow="ellipsis", no_wrap=True), table]
+
+    def _step_s(self, side: int, case: Case) -> float | None:
+        """The median step of the case's last process; None if it has none."""
+        for place, record in reversed(self._records.get(work_key(case), [])):
+            if (place, record.case) == (side, case):
+                return None if isinstance(record.outcome, Failure) else step_s(record.outcome)
+        return None
+
+
+def sizes_told(infos: Sequence[RunInfo]) -> Telling:
+    """The parameters by which the works of a plan differ."""
+    return telling((case.workload, case.params) for info in infos for case in info.plan)
+
+
+def work_title(case: Case, known: Telling) -> str:
+    """`gemm m=512 n=512 … · float32 · cpu`."""
+    params = telling_params(case.workload, case.params, known)
+    sizes = [f"{name}={value}" for name, value in params.items()]
+    if len(sizes) < len(case.params):
+        sizes.append("…")
+    device = case.device.partition(":")[0]
+    return " · ".join(filter(None, (" ".join([case.workload, *sizes]), str(case.dtype or ""), device)))
