@@ -124,6 +124,7 @@ class FairPairs:
 
     `other_excess`, `reference_excess`: how much smaller the mean of either could have been, beyond what both
     could. `undisturbed`: others disturbed none of them. `left_out`: less fair rounds that do not count.
+    `alternated`: whether the two took turns in each of them.
     """
 
     changes: tuple[float, ...]
@@ -132,6 +133,7 @@ class FairPairs:
     other_excess: float = 0.0
     reference_excess: float = 0.0
     left_out: int = 0
+    alternated: bool = False
 
 
 def fair_pairs(reference: Mapping[int, Timed], other: Mapping[int, Timed], fewest: int = FEWEST) -> FairPairs:
@@ -152,6 +154,7 @@ def fair_pairs(reference: Mapping[int, Timed], other: Mapping[int, Timed], fewes
         other_excess=mean([max(each, 0.0) for each in excess]),
         reference_excess=mean([max(-each, 0.0) for each in excess]),
         left_out=len(both) - len(used),
+        alternated=all(shared_cycles(*pair) for pair in used.values()),
     )
 
 
@@ -160,14 +163,20 @@ def log_ratio(one: Timed, other: Timed) -> float:
 
     Turns of a cycle follow upon each other, so what slows the machine for longer than that cancels out.
     """
-    shared = {
-        number: (other.cycles[number][0] - log, is_disturbed)
-        for number, (log, is_disturbed) in one.cycles.items()
-        if number in other.cycles and one.part == other.part
-    }
-    if not shared:
+    if not (shared := shared_cycles(one, other)):
         return other.log - one.log
     return median([shared[number][0] for number in calm_cycles(shared) or shared])
+
+
+def shared_cycles(one: Timed, other: Timed) -> Cycles:
+    """Cycle → log(other / one), of the cycles in which both had a turn, and whether others disturbed it."""
+    if one.part != other.part:
+        return {}
+    return {
+        number: (other.cycles[number][0] - log, is_disturbed)
+        for number, (log, is_disturbed) in one.cycles.items()
+        if number in other.cycles
+    }
 
 
 def _fairest(pairs: Mapping[int, tuple[Timed, Timed]]) -> Iterator[dict[int, tuple[Timed, Timed]]]:

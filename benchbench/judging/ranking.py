@@ -37,6 +37,9 @@ from benchbench.timing.policy import look_share
 
 ERROR = 0.05  # of the winners that are named, those that are wrong; of runs in which nothing differs, any
 ALIKE = 0.05  # cases that differ by less are as fast as each other: code alignment alone makes 3 %
+# Standard deviation of a logarithm of a ratio, between heats: processes that happen to agree in three do not
+# tell how much they differ otherwise.
+LEAST_SPREAD = 0.035
 FIRST_LOOK = 0.75  # of the error, spent on the first heats of a budget
 SHARED_SIDE = 0.25  # ρ² of the variances of two pairs that have the reference in common: of ρ = 1/2
 MOST_ROUNDS = 200  # that would tell two cases apart: nobody waits for more
@@ -356,7 +359,7 @@ def _shrunk(rivals: Sequence[Rival], engines: Sequence[Engines], sizes: Sequence
     telling = undisturbed if len(undisturbed) > 1 else measured
     known = [difference for index in telling if (difference := rivals[index].difference)]
     if len(known) < 2:
-        return list(rivals)
+        return [_with_variance(rival, lambda *own: own, None) for rival in rivals]
     variances, degrees = [each.variance for each in known], [each.degrees for each in known]
     alike = SHARED_SIDE * sum(size * (size - 1) for size in sizes) / (len(known) * (len(known) - 1))
     prior = calm_prior(variances, degrees, min(alike, 1.0))
@@ -378,8 +381,11 @@ def _with_variance(rival: Rival, moderated: Moderation, least: tuple[float, floa
     """The rival with its moderated variance or, if larger, that of its two engines."""
     if rival.difference is None:
         return rival
-    variance = moderated(rival.difference.variance, rival.difference.degrees)
-    return replace(rival, difference=rival.difference.with_variance(*max(variance, least or variance)))
+    variance, degrees = moderated(rival.difference.variance, rival.difference.degrees)
+    variance, degrees = max((variance, degrees), least or (variance, degrees))
+    if rival.pairs.alternated:
+        variance = max(variance, LEAST_SPREAD**2)
+    return replace(rival, difference=rival.difference.with_variance(variance, degrees))
 
 
 def _exp(log: float) -> float:
