@@ -26,6 +26,7 @@ from benchbench.model.run import Settings
 from benchbench.plan.rerun import parse_variant
 from benchbench.plan.suite import environments
 from benchbench.running import recording
+from benchbench.running.observer import RunObserver
 from benchbench.store import codec
 from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES
@@ -124,7 +125,7 @@ def test_a_case_finds_the_variables_of_its_environment(monkeypatch: pytest.Monke
     with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
         policy = replace(POLICIES["quick"], rounds=2)
         info = a_run_info(plan=tuple(cases), policy=policy, probes=tuple(pool.probe()))
-        records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
+        records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
     times = {case.id: times_of(case, records) for case in cases}
     assert list(times.values()) == [{0.001}, {0.25}, {0.5}]
     # One template of each environment; the plain one also answered the probe. Time is virtual: they stay.

@@ -22,6 +22,7 @@ from benchbench.model.placement import Placement, Strategy
 from benchbench.model.ranks import combined
 from benchbench.model.run import Settings
 from benchbench.running import recording
+from benchbench.running.observer import RunObserver
 from benchbench.store import codec, runs, selectors
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info, a_watched
@@ -121,7 +122,7 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
     with WorkerPool([FAKE], Settings(threads=1), sys.executable) as pool:
         policy = replace(POLICIES["quick"], rounds=1)
         info = a_run_info(plan=tuple(shares), policy=policy, probes=tuple(pool.probe()))
-        records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
+        records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
     measured = [
         replace(each.outcome, warmup_block_s=each.outcome.warmup_block_s[:4])  # ranks warm up together
         for each in records

@@ -24,6 +24,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Partner, Policy, Run
 from benchbench.model.status import Verdict
 from benchbench.running import recording
+from benchbench.running.observer import RunObserver
 from benchbench.running.resume import differences
 from benchbench.store import codec, naming, runs, selectors
 from benchbench.store.codec import sealed
@@ -45,7 +46,7 @@ def measured(policy: Policy, script: Script, earlier: Sequence[Record] = ()) -> 
     pool: Any = Scripted([(case, values[count[case.id] :]) for case, values in script])
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
     made = recording.measure_rounds(
-        [pool], [info], lambda text: None, clock=lambda: pool.now_s, earlier=tuple(earlier)
+        [pool], [info], RunObserver(), clock=lambda: pool.now_s, earlier=tuple(earlier)
     )
     return [record for _, record in made]
 

@@ -114,7 +114,7 @@ def test_what_a_list_shows_of_a_run_is_what_its_head_says(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"schema": 2', b'"schema": 9'),
+        (b'"schema": 3', b'"schema": 9'),
         (b'"id"', b'"no"'),
         (b'"plan": [', b'"plan": {'),
         (b'"started": "', b'"started": 1"'),

@@ -23,6 +23,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.running import recording
+from benchbench.running.observer import RunObserver
 from benchbench.running.schedule import CaseWidth, affordable, due, in_blocks, soonest, undecided, widest
 from benchbench.store import codec
 from benchbench.timing.policy import POLICIES, half_width, in_words, of_rounds, rounds_of, within
@@ -197,7 +198,7 @@ def run(policy: Policy, script: Script) -> tuple[list[Record], Scripted]:
     pool = Scripted(script)
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
     stand_in: Any = pool
-    made = recording.measure_rounds([stand_in], [info], lambda text: None, clock=lambda: pool.now_s)
+    made = recording.measure_rounds([stand_in], [info], RunObserver(), clock=lambda: pool.now_s)
     return [record for _, record in made], pool
 
 
@@ -358,7 +359,7 @@ def test_the_least_computation_is_timed_while_all_others_and_later_rounds_wait()
     pool = Scripted([train, *large, *small])
     plan = tuple(case for case, _ in (train, *large, *small))
     stand_in: Any = pool
-    made = recording.measure_rounds([stand_in], [a_run_info(plan=plan, policy=policy)], lambda text: None)
+    made = recording.measure_rounds([stand_in], [a_run_info(plan=plan, policy=policy)], RunObserver())
     first, second = next(made)[1], next(made)[1]
     assert {first.case.id, second.case.id} == {case.id for case, _ in small}
     assert pool.prepared == [f"float64 reference of {small[0][0].work}"]

@@ -592,7 +592,7 @@ def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
         (b'{"schema":1', "not valid JSON"),
         (b"[]", "not a JSON object"),
         (b'{"schema":1}', "missing required field"),
-        (b'{"schema":3}', "written by a newer accelbench"),
+        (b'{"schema":4}', "written by a newer accelbench"),
         (b"[" * 100_000, "not valid JSON"),
     ],
 )

@@ -22,6 +22,7 @@ from benchbench.model.run import Settings
 from benchbench.plan.cases import plan
 from benchbench.plan.suite import load_suite
 from benchbench.running import recording
+from benchbench.running.observer import RunObserver
 from benchbench.running.request import request
 from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES
@@ -100,7 +101,7 @@ def test_a_worker_is_told_the_number_of_its_case() -> None:
     with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
         policy = replace(POLICIES["quick"], rounds=1)
         info = a_run_info(plan=tuple(cases), policy=policy, probes=tuple(pool.probe()))
-        records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
+        records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
     assert {(record.case.threads, record.outcome.status) for record in records} == {(0, "ok"), (1, "ok")}
     assert started == {template_of(case): 1 for case in cases}
 

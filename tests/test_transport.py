@@ -29,6 +29,7 @@ from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.running import recording, verification
+from benchbench.running.observer import RunObserver
 from benchbench.timing.policy import POLICIES
 from benchbench.wire import MOST_BYTES
 from benchbench.worker import jobs
@@ -123,7 +124,7 @@ def test_a_run_needs_nothing_of_a_machine_but_the_transport(tmp_path: Path) -> N
         probes = pool.probe()
         cases = (fake_case(), fake_case(mode="compile"))
         info = a_run_info(probes=tuple(probes), plan=cases, policy=QUICK)
-        records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
+        records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
         profiles = list(recording.profile_cases(pool, records, lambda text: None))
     assert [record.outcome.status for record in records] == ["ok"] * 4
     assert {record.framework_version for record in records} == {"9.9"}
@@ -166,7 +167,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     scribbling = fake_case(workload="scribbling", params={"size": 16})
     honest = fake_case(workload="honest", params={"size": 16})
     info = a_run_info(plan=(scribbling, honest), policy=QUICK, probes=tuple(pool.probe()))
-    records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
+    records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
     ends = {record.case.workload: record.outcome.status for record in records}
     assert ends["honest"] == "ok"
     assert ends["scribbling"] == Status.FAILED  # it spoils its own answer
@@ -182,7 +183,7 @@ def test_a_job_that_removes_its_folder_costs_its_own_case_at_most(
     pool = local(isolation)
     cases = [fake_case(workload=name, params={"size": 16}) for name in ("demolishing", "honest")]
     info = a_run_info(plan=tuple(cases), policy=QUICK, probes=tuple(pool.probe()))
-    records = [record for _, record in recording.measure_rounds([pool], [info], lambda text: None)]
+    records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
     assert {record.outcome.status for record in records if record.case.workload == "honest"} == {"ok"}
     assert [record.round for record in records if record.case.workload == "honest"] == [0, 1]
 

@@ -32,7 +32,7 @@ from tests.test_architecture import ROOT
 from tests.test_store import records_
 
 GOLDEN = ROOT / "tests/data/formats"
-RUNS = ("run-1", "run-2", "run-2-without-checksums")
+RUNS = ("run-1", "run-2", "run-2-without-checksums", "run-3")
 GEMM = 2  # the line of a record that was measured
 
 
