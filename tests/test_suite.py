@@ -23,7 +23,7 @@ from benchbench.plan.suite import Selection, select
 from benchbench.running import request
 from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
-from tests.factories import a_probe, a_record, a_run
+from tests.factories import a_case, a_probe, a_record, a_run, a_run_info
 from tests.tiny import COLLECTIVES, NAMES
 
 MINIMAL: dict[str, Any] = {"description": "d", "cases": [{"workload": "gemm"}]}
@@ -269,3 +269,18 @@ def test_a_pattern_that_matches_nothing_is_refused_with_what_is_near() -> None:
     with pytest.raises(UsageError, match="No workload matches 'resnet50x\\*'") as refused:
         catalogue.matching(["resnet50x*"])
     assert "Did you mean 'resnet50_" in refused.value.hint
+
+
+def test_sizes_of_a_suite_that_nobody_named_are_stated() -> None:
+    small = a_case(suite="quick", workload="gemm", params={"m": 64, "n": 8, "k": 8})
+
+    def stated(*command: str) -> list[str]:
+        return [*suite.implied_sizes(a_run_info(plan=(small,), command=command))]
+
+    (line,) = stated("run", "-w", "gemm", "-p", "m=64")
+    assert "quick" in line
+    assert "n=8" in line
+    assert "m=64" not in line
+    assert not stated("run")
+    assert not stated("run", "quick", "-w", "gemm")
+    assert not stated("run", "--suite=quick", "-w", "gemm")

@@ -41,6 +41,7 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.rerun import why_not_resumed
 from benchbench.plan.sides import longer_command
+from benchbench.plan.suite import implied_sizes
 from benchbench.registry import find_class
 from benchbench.running.observer import duration
 from benchbench.timing.policy import in_words
@@ -362,6 +363,7 @@ def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
     if (more := len(compared) - ANSWERED) > 0:
         lines.append(Cell((f"and {count_of(more, 'work')} more, in the table below",)))
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]
+    lines += [Cell((line,)) for line in implied_sizes(run.info)]
     return [*lines, *_longer(undecided, run), *_usage(compared, run.info.models)]
 
 

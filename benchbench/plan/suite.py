@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -28,6 +29,7 @@ from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
 from benchbench.model.options import TIE, number_of_threads, tied
 from benchbench.model.placement import NAMES, Strategy
+from benchbench.model.run import RunInfo
 from benchbench.plan.revision import content_at
 from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES
@@ -388,6 +390,38 @@ def sizes_left_behind(
         if kept:
             together = TIE.join((key, *others))
             yield f"{workload_name}: {' '.join(kept)} stay while {key} changes: -p {together}=… changes all"
+
+
+def implied_sizes(info: RunInfo) -> Iterator[str]:
+    """`resnet50_infer: sizes of the suite quick: image=128 (default 224)`.
+
+    For each workload that was chosen by name, and whose sizes are those of a suite that nobody named.
+    """
+    if not any(word.startswith(("-w", "--workload")) for word in info.command):
+        return
+    typed = {part for word in info.command for part in word.rpartition("=")[2].split(",")}
+    sizes: dict[tuple[str, str], dict[str, None]] = {}
+    for case in info.plan:
+        if not case.is_call and case.suite not in (*typed, OWN_SUITE):
+            changed = sizes.setdefault((case.workload, case.suite), {})
+            for name, default in _defaults(case.workload).items():
+                if name not in typed_names(info.command) and case.params.get(name, default) != default:
+                    changed[f"{name}={case.params[name]} (default {default})"] = None
+    for (workload, suite), changed in sizes.items():
+        if changed:
+            yield f"{workload}: sizes of the suite {suite}: {', '.join(changed)}"
+
+
+def _defaults(workload: str) -> dict[str, Scalar]:
+    """The default sizes of a workload; none if it no longer exists."""
+    with suppress(UsageError):
+        return catalogue.workload_named(workload).fields()
+    return {}
+
+
+def typed_names(command: Sequence[str]) -> set[str]:
+    """The parameters that a command sets: `-p m=n=64` sets m and n."""
+    return {name for word in command for name in word.split("=")[:-1]}
 
 
 def entry_workload(entry: Entry) -> WorkloadKind:
