@@ -34,6 +34,7 @@ class Policy:
     turn_s: float = 0.03  # of a case's turns beside others
     cycles: int = 30  # turns of each case in a heat, and
     min_cycles: int = 5  # of slow steps: enough where all cases together took `max_s` each
+    reimports: bool = True  # whether the processes of each heat are forked from templates that imported anew
 
     @property
     def planned(self) -> int | None:

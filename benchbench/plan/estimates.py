@@ -46,7 +46,7 @@ Classes = Mapping[tuple[str, str], DeviceClass]  # by target and device
 class RunEstimate:
     """Seconds of a run, by what they are spent on."""
 
-    importing: float  # frameworks, once a round
+    importing: float  # frameworks, once a heat or once a run
     verifying: float  # references, and what is verified before anything is timed
     measuring: float  # all processes of all rounds
     profiling: float
@@ -71,7 +71,7 @@ def run_estimate(
     """
     measuring = sum(_rounds_s(case, policy, classes, earlier_s.get(case.id)) for case in cases)
     return RunEstimate(
-        importing=_import_s(cases, policy.rounds),
+        importing=_import_s(cases, policy.rounds if policy.reimports else 1),
         verifying=_verification_s(cases),
         measuring=max(measuring, policy.budget_s or 0.0),
         profiling=sum(_profile_s(case, _class_of(case, classes)) for case in cases) if profile else 0.0,

@@ -101,7 +101,7 @@ class Bench:
 
         `measured`: whether that run will be made.
         """
-        (probes,) = self.probe(asked.policy.rounds - 1 if measured else 0)
+        (probes,) = self.probe(asked.policy.rounds - 1 if measured and asked.policy.reimports else 0)
         info = recording.plan_run(probes, asked)
         for line in sizes_left_behind(asked.suites, asked.selection, info.plan):
             self._observer.note(line)

@@ -121,6 +121,9 @@ class Recorder:
         """The record of a case that was in a heat."""
         stages: dict[str, float] = {}
         outcome = entrant.outcome(lambda answer: decoded(self._pool.ended(case, answer), stages))
+        if "timing" in stages:  # without the turns of other cases
+            others_s = sum(seconds for name, seconds in stages.items() if name != "timing")
+            stages["timing"] = max(entrant.wall_s - others_s, 0.0)
         return self._made(case, number, outcome, "fork", stages, entrant.started, entrant.wall_s)
 
     def failed(self, case: Case, number: int, failure: Failure) -> Record:

@@ -244,7 +244,7 @@ class _Rounds:
                 soon = [case for case in order if number == 0 and case in self._soon]
                 yield from self._begin(soon, number)
                 order = order[len(soon) :]
-            else:
+            elif self._policy.reimports:
                 self._observer.stage(f"round {number + 1}: importing frameworks")
                 before = self._spent_s()
                 for side, pool in enumerate(self._pools):
@@ -261,7 +261,7 @@ class _Rounds:
         for work in self._works(soon):
             yield from self._measure(work, number)
         for pool, info in zip(self._pools, self._infos, strict=True):
-            pool.start_ahead(info.plan, info.policy.rounds - 1 - number)
+            pool.start_ahead(info.plan, info.policy.rounds - 1 - number if info.policy.reimports else 0)
         self._prepare(self._info.plan)
 
     def _prepare(self, cases: Sequence[Case]) -> None:

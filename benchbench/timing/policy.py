@@ -16,12 +16,12 @@ POLICIES = {
     "brief": Policy(
         name="brief", rounds=3, most_rounds=5, cycles=12, precision=0.03, min_s=0.3, max_s=0.5,
         warmup_min_s=0.2, warmup_max_s=2.0, warmup_min_blocks=3,
-        least_blocks=3, window_s=0.1, slow_s=0.5,
+        least_blocks=3, window_s=0.1, slow_s=0.5, reimports=False,
     ),
     "quick": Policy(
         name="quick", rounds=3, most_rounds=8, cycles=15, precision=0.02, min_s=0.5, max_s=1.0,
         warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
-        least_blocks=3, window_s=0.1, slow_s=0.5,
+        least_blocks=3, window_s=0.1, slow_s=0.5, reimports=False,
     ),
     "default": Policy(
         name="default", rounds=5, most_rounds=8, cycles=30, max_s=5.0, warmup_min_s=0.3, warmup_max_s=60.0,

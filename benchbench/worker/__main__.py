@@ -10,7 +10,9 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import mmap
 import os
+import random
 import re
 import signal
 import socket
@@ -38,6 +40,7 @@ from benchbench.worker.program import Message
 from benchbench.worker.turns import ParentTurns
 
 DESCRIPTORS = {True: 2, False: 1}  # files that come with a job, by whether it is forked: its socket, its log
+MOST_PADDING = 2**20  # bytes
 MOST_BYTES = 7 * 2**20  # of an answer; the parent reads no message of more than 8 MiB
 
 
@@ -160,6 +163,7 @@ def child(backend: Backend, job: Message, descriptors: list[int]) -> NoReturn:
         os.close(log)
         channel = JobChannel(end)
         channel.send({"pid": os.getpid()})
+        padding = random_padding()  # noqa: F841 - kept while the job runs
         channel.answer(backend, job)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -169,6 +173,15 @@ def child(backend: Backend, job: Message, descriptors: list[int]) -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def random_padding() -> tuple[bytearray, mmap.mmap]:
+    """Unused memory of random size, so that the arrays of two forks of a template lie at other addresses.
+
+    Where arrays lie relative to each other changes how they share the caches.
+    """
+    source = random.SystemRandom()
+    return bytearray(source.randrange(1, MOST_PADDING)), mmap.mmap(-1, source.randrange(1, MOST_PADDING))
 
 
 class JobChannel:
