@@ -1,52 +1,19 @@
-"""Estimates of a run's time: held against what real runs took, and what they must do whatever the figures."""
+"""Estimates of a run's time: what makes them longer."""
 
-import json
-import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
-import pytest
-
-from benchbench.model.case import Case, Dtype, Phase
+from benchbench.model.case import Case, Phase
 from benchbench.model.device import DeviceClass
-from benchbench.model.run import Policy
-from benchbench.plan.estimates import RunEstimate, process_s, run_estimate
+from benchbench.plan.estimates import process_s, run_estimate
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES
 from tests.factories import a_case
 
-TABLE: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data/run_times.json").read_text())
 CLASSES = {
     (target, "cpu"): DeviceClass.CPU
     for target in ("torch", "tensorflow", "jax", "onnxruntime", "torch_xla", "fake")
 }
 QUICK = POLICIES["quick"]
-
-
-def case_of(fields: dict[str, Any]) -> Case:
-    known = {name: fields[name] for name in ("workload", "params", "mode", "target")}
-    dtype, phase = Dtype(fields["dtype"]), Phase(fields["phase"])
-    return a_case(**known, dtype=dtype, phase=phase, backend=fields["target"])
-
-
-def estimated(run: dict[str, Any]) -> RunEstimate:
-    cases, policy = [case_of(each) for each in run["cases"]], Policy(**run["policy"])
-    return run_estimate(cases, policy, CLASSES, profile=run["profiled"])
-
-
-@pytest.mark.parametrize("run", TABLE, ids=[run["suite"] for run in TABLE])
-def test_an_estimate_is_within_a_quarter_of_what_a_real_run_took(run: dict[str, Any]) -> None:
-    found = estimated(run)
-    assert found.total == pytest.approx(run["wall_s"], rel=0.25)
-    assert found.measuring == pytest.approx(run["measuring_s"], rel=0.25)
-
-
-def test_the_page_says_how_far_the_estimates_were_off() -> None:
-    page = (Path(__file__).parent.parent / "docs/measuring.md").read_text()
-    for run in TABLE:
-        (told,) = re.findall(rf"^\| `{run['suite']}` \| .*\| (\d+) \| (\d+) \|$", page, re.MULTILINE)
-        assert [int(each) for each in told] == [round(run["wall_s"]), round(estimated(run).total)]
 
 
 def test_a_first_process_takes_longest_where_programs_are_kept() -> None:

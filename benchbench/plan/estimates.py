@@ -32,9 +32,7 @@ NETWORK = 1.5  # a network's time over that of its products alone
 CORES = 2
 FORK_S = 0.1  # of a process, and of whatever has no stage of its own
 DRAW_S = 3.5e-9  # per byte of inputs and weights: to draw it and to put it on the device
-NOISES = (0.03, 0.1, 0.3)  # standard deviation of blocks over their median: of a third of all processes each
-LOOKS = 1.2  # blocks made over blocks needed: n grows by half from look to look
-NORMAL = 2.576 * 1.2533  # half width of a median's 99 % interval in σ/√n
+WITH_LEAD_IN = 1.4  # of a turn: with the steps before it that are not timed, and stopping and waking
 REFERENCE_S, NETWORK_REFERENCE_S = 0.2, 1.0  # in float64: of an operation, of a network
 REFERENCE_BYTE_S = 6e-9  # per byte of a network's weights: to draw it and to multiply with it
 TRAINED_S = 1.5  # to verify training at a small size, without compiling it
@@ -114,15 +112,13 @@ def _prepared_s(case: Case, *, first: bool) -> float:
 
 
 def _timing_s(case: Case, step: float, policy: Policy) -> float:
-    """Seconds of warm-up and timed blocks: a mean over quiet processes, precise soon, and noisy ones."""
+    """Seconds of warm-up and of turns."""
     least = start_up(case).block_s
     block = max(step, 1.4 * least)  # a power of two of steps: between one and two times the least
     windows_s = 8 / 3 * min(max(3 * block, policy.window_s), 20 * block)  # overlapping ones, as in warm_up
     warm = min(max(policy.warmup_min_s, windows_s), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
-    needed = [LOOKS * (NORMAL * noise / policy.precision) ** 2 for noise in NOISES]
-    most = max(policy.max_s, policy.least_blocks * step)
-    timed = [min(max(min(count, policy.max_blocks) * block, policy.min_s), most) for count in needed]
-    return warm + sum(timed) / len(timed)
+    turns = policy.cycles * max(WITH_LEAD_IN * policy.turn_s, step)
+    return warm + min(turns, max(policy.max_s, policy.min_cycles * step))
 
 
 def _step_s(case: Case, device_class: DeviceClass) -> float:
