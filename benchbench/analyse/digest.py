@@ -84,8 +84,11 @@ class CaseDigest:
         return first if len(first) > 1 else self.logs(metric)
 
     def by_round(self, metric: Metric) -> list[tuple[int, float]]:
-        """The round of each process that has a value, and its logarithm; none where they disagree."""
-        if self.disagreement(metric):
+        """The round of each process that has a value, and its logarithm; none where they disagree.
+
+        Processes of heats are compared with those beside them, so they need not agree.
+        """
+        if self.disagreement(metric) and not any(self._cycles(metric)):
             return []
         values = zip(self.rounds, self.of(metric), strict=False)
         return [

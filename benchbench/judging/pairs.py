@@ -124,7 +124,7 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
         or ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _presence(ref, new)
         or _bar(work_bars(ref, new))
-        or _disagreement(ref, new, metric)
+        or (not fair.alternated and _disagreement(ref, new, metric))
         or _few_pairs(len(fair.changes), metric)
         or (explained and (_unsteadiness(ref, new, metric) or _disturbance(ref, new, metric)))
         or (None, "")
