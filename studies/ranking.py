@@ -24,7 +24,7 @@ from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.running.schedule import due
-from benchbench.timing.policy import POLICIES, of_rounds
+from benchbench.timing.policy import POLICIES, looks, of_rounds
 from tests.factories import a_case, a_measurement, a_record
 from tests.simulator import Array
 
@@ -35,7 +35,7 @@ HEADER = (
 )
 QUICK = POLICIES["quick"]
 MOST = 10  # rounds drawn for each run
-LOOKS = ((3, 6), (5, 10), (10, 20), (3, 8), (3, 30))  # planned and most rounds
+LOOKS = ((3, 5), (3, 8), (5, 8), (8, 16), (3, 30))  # planned and most rounds
 HALF_EQUAL = (("normal", 8), ("normal", 30), ("t, 3 degrees", 8), ("t, 3 degrees", 30), ("log-normal", 8))
 FIRST = "first look"  # the name of a policy whose further rounds are not made
 
@@ -273,8 +273,9 @@ def walks(policy: Policy, count: int = 200_000, seed: int = 7) -> float:
     total = math.sqrt(policy.rounds) * source.standard_normal(count)
     for rounds in range(policy.rounds, (policy.most_rounds or MOST) + 1):
         total += source.standard_normal(count) if rounds > policy.rounds else 0.0
-        level = ERROR * share_of(policy, rounds)
-        reached |= np.abs(total) / math.sqrt(rounds) > NormalDist().inv_cdf(1 - level / 2)
+        if rounds in looks(policy):
+            level = ERROR * share_of(policy, rounds)
+            reached |= np.abs(total) / math.sqrt(rounds) > NormalDist().inv_cdf(1 - level / 2)
     return float(reached.mean())
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchbench.analyse import drift, metrics, roofline, rows
 from benchbench.backends import base
 from benchbench.documents import run_sizes
-from benchbench.judging import change_points, comparison, pairs, session_cases, sessions
+from benchbench.judging import change_points, comparison, pairs, ranking, session_cases, sessions
 from benchbench.launch import pool
 from benchbench.machine import conditions, sampler
 from benchbench.profiling import tables
@@ -42,6 +42,7 @@ KNOWN = {
                 change_points,
                 comparison,
                 pairs,
+                ranking,
                 session_cases,
                 sessions,
             ),

@@ -300,7 +300,7 @@ def test_a_dry_run_tells_cases_omissions_time_and_memory_and_stores_nothing(tmp_
 CASE                                            AT LEAST
 gemm(m=512,n=512,k=512)/float32/eager@fake:cpu  3.00 MiB
 left out: 1 on fake:cpu, unsupported: TF32 is a mode of NVIDIA tensor cores; a CPU has none
-1 case, 1 left out; 3 rounds, up to 6 of what is undecided, about 1 s; largest case at least 3.00 MiB and its framework
+1 case, 1 left out; 3 heats, up to 8 of undecided works, about 1 s; largest case at least 3.00 MiB and its framework
 """)  # noqa: E501
     fields = json.loads(accelbench(*arguments, "--format", "json", cwd=tmp_path).stdout)
     assert [len(fields[key]) for key in ("cases", "left_out")] == [1, 1]

@@ -221,10 +221,10 @@ def test_a_wild_variance_does_not_tell_what_is_usual() -> None:
     assert variance_prior([*calm, 1e4], [4.0] * 9).degrees < 2 < beside.degrees
 
 
-def test_planned_rounds_spend_most_of_the_error_and_a_policy_without_more_all_of_it() -> None:
+def test_later_looks_spend_more_of_the_error_and_a_policy_without_more_all_of_it() -> None:
     assert share_of(FIXED, 3) == 1.0
-    assert share_of(QUICK, 2) == share_of(QUICK, 3) == 0.75
-    assert share_of(QUICK, 4) == share_of(QUICK, 6) == pytest.approx(0.2)
+    assert share_of(QUICK, 2) == share_of(QUICK, 3) < share_of(QUICK, 5) < share_of(QUICK, 8) < 1.0
+    assert share_of(QUICK, 4) == share_of(QUICK, 5)
     budget = dataclasses.replace(QUICK, most_rounds=None, budget_s=60.0)
     assert math.fsum(share_of(budget, rounds) for rounds in range(3, 10_000)) == pytest.approx(1.0, abs=1e-3)
 

@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from itertools import starmap
 
 from benchbench.machine.conditions import other_cores, step_s, stolen_cores, tolerated_cores
-from benchbench.model.measurement import Measurement
+from benchbench.model.measurement import Measurement, calm_ones
 from benchbench.stats import mean, median
 
-# Cores that other programs may use during a cycle: more biases a ratio by up to a fifth (docs/measuring.md).
-QUIET_CORES = 0.25
-ENOUGH_CALM = 10  # cycles, or half of them: fewer do not stand for a heat
 FEWEST = 2  # rounds that tell a spread: with so many better ones, the others are left out
 UNBOUNDED = 100.0  # a logarithm, and cores: more than anything is slowed
 
@@ -61,19 +58,16 @@ def timed(measured: Measurement, part: int = 0) -> Timed:
 
 def cycles_of(measured: Measurement) -> Cycles:
     """Cycle → the logarithm of the median step of its turn, and whether others computed meanwhile."""
-    cycles, at = dict[int, tuple[float, bool]](), 0
-    for turn in measured.turns:
-        steps = measured.steps_s[at : at + turn.blocks]
-        at += turn.blocks
-        if steps and (step := median(steps)) > 0:
-            cycles[turn.cycle] = math.log(step), (turn.other_cores or 0.0) > QUIET_CORES
-    return cycles
+    steps = zip(measured.turns, measured.turn_steps_s, strict=True)
+    return {
+        turn.cycle: (math.log(step), not turn.is_calm) for turn, own in steps if (step := median(own)) > 0
+    }
 
 
 def calm_cycles(cycles: Cycles) -> list[int]:
     """The cycles that nobody disturbed; none if these are too few to stand for the heat."""
-    calm = [number for number, (_, is_disturbed) in cycles.items() if not is_disturbed]
-    return calm if len(calm) >= min(ENOUGH_CALM, len(cycles) / 2) else []
+    numbers = list(cycles)
+    return [numbers[place] for place in calm_ones([not disturbed for _, disturbed in cycles.values()])]
 
 
 def doubt(measured: Measurement) -> Doubt:

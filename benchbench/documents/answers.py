@@ -19,7 +19,12 @@ BESIDE_OTHERS = "measured beside other programs, so no bound is stated"
 
 
 def headline(compared: Sequence[Work]) -> Cell:
-    """`fastest: torch in 3 works, jax in 2; in 2 works several are within 5 %; 1 work is open`."""
+    """`fastest: torch in 3 works, jax in 2; in 2 works several are within 5 %; 1 work is open`.
+
+    Of a single work its answer.
+    """
+    if len(compared) == 1:
+        return answer(compared[0].verdict)
     standings = Counter(work.verdict.standing for work in compared)
     won = Counter(work.verdict.winner for work in compared if work.verdict.winner)
     parts: list[str] = []
@@ -30,7 +35,8 @@ def headline(compared: Sequence[Work]) -> Cell:
     if tied := standings[Standing.TIED]:
         parts.append(f"in {count_of(tied, 'work')} the fastest are within {ALIKE:.0%} of each other")
     if undecided := standings[Standing.OPEN]:
-        parts.append(f"{count_of(undecided, 'work')} {'is' if undecided == 1 else 'are'} open")
+        open_works = f"{count_of(undecided, 'work')} {'is' if undecided == 1 else 'are'} open"
+        parts.append(open_works if parts else f"the fastest is not known yet: {open_works}")
     return Cell(("; ".join(parts),))
 
 

@@ -37,7 +37,7 @@ from benchbench.machine.kernel import (
 )
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL, if the job's own time was not shorter
-STOP_S = 0.1  # for all threads of a stopped job to stop
+STOP_S = 2.0  # for all threads of a stopped job to stop
 STOP_PAUSE_S = 0.0002
 LOOK_S = 0.1  # between looks at whether a job's process still lives
 LINUX = sys.platform == "linux"

@@ -156,11 +156,6 @@ def contended(measured: Sequence[Measurement]) -> list[Note]:
     return found
 
 
-def mean_step_s(measured: Measurement) -> float:
-    """Seconds per step over all blocks: times their steps it is the time that passed in them."""
-    return sum(measured.block_s) / (measured.iterations * len(measured.block_s))
-
-
 def step_s(measured: Measurement) -> float:
     """The time of a step in one process: the median, which a few interrupted blocks do not move.
 
@@ -168,13 +163,13 @@ def step_s(measured: Measurement) -> float:
     """
     stops = measured.telemetry.throttled_s[-1:] if measured.telemetry else ()
     if any(stops) and (stopped_by_quota([measured]) or 0.0) > MOST_STOPPED:  # asked often, and seldom stopped
-        return mean_step_s(measured)
+        return measured.mean_step_s
     return measured.median_step_s
 
 
 def mean_notes(measured: Sequence[Measurement]) -> list[Note]:
     """A note where the headline's medians hide time that passed, over all rounds together."""
-    known = [mean_step_s(each) / step for each in measured if (step := step_s(each)) > 0]
+    known = [each.mean_step_s / step for each in measured if (step := step_s(each)) > 0]
     times = mean(known) if known else 1.0
     if 1 / (1 + MEAN_APART) <= times <= 1 + MEAN_APART:
         return []

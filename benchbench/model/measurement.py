@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from benchbench.model.note import Note, NoteKind
@@ -24,6 +25,9 @@ class Cost:
     counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
 
 
+# Cores that other programs may use during a cycle: more biases a ratio by up to a fifth (docs/measuring.md).
+QUIET_CORES = 0.25
+ENOUGH_CALM = 10  # cycles, or half of them: fewer do not stand for a heat
 AS_PLANNED = ("precision", "turns")  # reasons to stop that need no note
 CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a function of the user's
 
@@ -82,6 +86,17 @@ class Turn:
     blocks: int
     cpu_s: float
     other_cores: float | None = None
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether other programs used too little of the CPUs to show."""
+        return self.other_cores is None or self.other_cores <= QUIET_CORES
+
+
+def calm_ones(are_calm: Sequence[bool]) -> list[int]:
+    """The places of calm turns or cycles; none if these are too few to stand for the heat."""
+    places = [place for place, is_calm in enumerate(are_calm) if is_calm]
+    return places if len(places) >= min(ENOUGH_CALM, len(are_calm) / 2) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,9 +199,28 @@ class Measurement:
         return tuple([block / self.iterations for block in self.block_s])
 
     @cached_property
+    def turn_steps_s(self) -> tuple[tuple[float, ...], ...]:
+        """Seconds per step of each block, by turn; () without turns."""
+        ends = [*accumulate(turn.blocks for turn in self.turns)]
+        return tuple(self.steps_s[begin:end] for begin, end in pairwise([0, *ends])) if ends else ()
+
+    @cached_property
     def median_step_s(self) -> float:
-        """Seconds per step in the median block."""
-        return median(self.steps_s)
+        """Seconds per step: the median block; with turns, the median of the medians of calm turns.
+
+        Turns last equally long, so a fast one has more blocks: the median block would favour it.
+        """
+        if not self.turns:
+            return median(self.steps_s)
+        medians = [median(steps) for steps in self.turn_steps_s]
+        calm = calm_ones([turn.is_calm for turn in self.turns])
+        return median([medians[place] for place in calm] or medians)
+
+    @property
+    def mean_step_s(self) -> float:
+        """Mean seconds per step over all blocks; with turns, the mean of the turns' means."""
+        parts = self.turn_steps_s or (self.steps_s,)
+        return sum(sum(steps) / len(steps) for steps in parts) / len(parts)
 
     @property
     def ending(self) -> Status:

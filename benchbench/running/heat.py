@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
-from benchbench.analyse.doubts import ENOUGH_CALM, QUIET_CORES
 from benchbench.launch.transport import Answer, JobEnd, Message, RunningJob
 from benchbench.machine.sampler import CycleWatch, TurnSampler
-from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.measurement import ENOUGH_CALM, QUIET_CORES, Failure, Measurement
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 
