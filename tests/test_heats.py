@@ -48,9 +48,9 @@ def a_job(workload: str = "gemm", **params: Any) -> dict[str, Any]:
 
 
 def begun(worker: Worker, job: dict[str, Any]) -> LocalJob:
-    running = worker.begin(job, fork=True)  # type: ignore[attr-defined]
-    assert "warm" in running.receive(30.0)
+    running = worker.begin(job, fork=True)
     assert isinstance(running, LocalJob)
+    assert "warm" in (running.receive(30.0) or {})
     return running
 
 

@@ -22,6 +22,7 @@ from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Files, Greeting, JobEnd, Message, Worker
+from benchbench.machine.sampler import TurnSampler
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure, Measurement
@@ -94,6 +95,9 @@ class Remote:
     def watch(self, case: Case) -> Iterator["Remote"]:
         self.watched.append(case.id)
         yield self
+
+    def turn_sampler(self, case: Case) -> TurnSampler:
+        raise NotImplementedError("its jobs cannot be stopped")
 
     def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
         return outcome

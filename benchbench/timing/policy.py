@@ -24,11 +24,10 @@ POLICIES = {
         least_blocks=3, window_s=0.1, slow_s=0.5, reimports=False,
     ),
     "default": Policy(
-        name="default", rounds=5, most_rounds=8, cycles=30, max_s=5.0, warmup_min_s=0.3, warmup_max_s=60.0,
-        window_s=0.3,
+        name="default", rounds=5, most_rounds=8, cycles=30, warmup_max_s=60.0, window_s=2.0,
     ),
     "rigorous": Policy(
-        name="rigorous", rounds=8, most_rounds=16, cycles=60, precision=0.005, max_s=15.0, warmup_max_s=60.0,
+        name="rigorous", rounds=8, most_rounds=16, cycles=60, precision=0.005, max_s=30.0, warmup_max_s=60.0,
         window_s=2.0,
     ),
 }  # fmt: skip
