@@ -38,7 +38,7 @@ from benchbench.model.run import Partner, Run, Settings
 from benchbench.model.status import Status, Verdict
 from benchbench.plan import rerun
 from benchbench.plan.config import nearest_at
-from benchbench.plan.rerun import Variant, altered, replan
+from benchbench.plan.rerun import Variant, apply_variant, replan
 from benchbench.plan.revision import checked_out, current_commit
 from benchbench.plan.suite import thresholds_of
 from benchbench.store import runs
@@ -119,11 +119,15 @@ def test_a_side_without_a_target_has_those_chosen_else_the_others_backend_here()
 def test_a_case_under_another_backend_takes_its_usual_mode_or_the_one_of_the_same_name() -> None:
     probes = [a_probe("tensorflow"), a_probe("torch")]
     to = Variant(text="tensorflow", target=probes[0].target)
-    assert altered(a_case(mode="eager"), to, probes).mode == "function"  # torch's usual is not TensorFlow's
-    assert altered(a_case(mode="eager"), to, probes).id == a_case(backend="tensorflow", mode="function").id
-    assert altered(a_case(mode="compile"), to, probes).mode == "function"
+    assert (
+        apply_variant(a_case(mode="eager"), to, probes).mode == "function"
+    )  # torch's usual is not TensorFlow's
+    assert (
+        apply_variant(a_case(mode="eager"), to, probes).id == a_case(backend="tensorflow", mode="function").id
+    )
+    assert apply_variant(a_case(mode="compile"), to, probes).mode == "function"
     back = Variant(text="torch", target=probes[1].target)
-    assert altered(a_case(backend="tensorflow", mode="eager"), back, probes).mode == "eager"
+    assert apply_variant(a_case(backend="tensorflow", mode="eager"), back, probes).mode == "eager"
 
 
 def test_cases_that_cannot_run_any_longer_are_left_out_with_the_reason() -> None:

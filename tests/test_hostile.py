@@ -14,7 +14,7 @@ from benchbench.errors import AccelbenchError, SuiteError, UnreadableInput, Usag
 from benchbench.model.options import MeasureOptions
 from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.config import load_config
-from benchbench.plan.suite import MOST_CASES, Selection, environments, load_suite, select, sizes_left_behind
+from benchbench.plan.suite import Selection, environments, load_suite, select, unchanged_sizes
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.running.request import request
 from benchbench.store import codec, naming, runs
@@ -185,7 +185,7 @@ def test_x11_too_many_cases_are_refused_before_any_is_made(tmp_path: Path) -> No
     (tmp_path / "x.toml").write_text(f"{SUITE}cpu = [{{m = [{sizes}], n = [{sizes}]}}]\n")
     chosen = Selection()
     entries = list(select([load_suite(str(tmp_path / "x.toml"))], chosen))
-    with pytest.raises(UsageError, match=f"160,000 cases are asked for; a run has at most {MOST_CASES:,}"):
+    with pytest.raises(UsageError, match="has 160,000 cases"):
         plan(entries, chosen, [a_probe()])
 
 
@@ -197,16 +197,16 @@ def test_x11_cases_are_counted_before_any_is_made_also_for_devices_that_are_abse
     entry = f"{table} = [{{m = [{many}], n = [{many}], k = [{many}]}}]\n"
     (tmp_path / "x.toml").write_text(f"{SUITE}{entry}")
     suite = load_suite(str(tmp_path / "x.toml"))
-    with pytest.raises(UsageError, match="1,000,000,000 cases are asked for"):
+    with pytest.raises(UsageError, match="has 1,000,000,000 cases"):
         plan(select([suite], Selection()), Selection(), [a_probe()])
     chosen = Selection(params={"m": [2], "n": [2], "k": [2]})
     planned = plan(select([suite], chosen), chosen, [a_probe()])
     assert len(planned.cases) == 1
-    assert not list(sizes_left_behind([suite], chosen, planned.cases))
+    assert not list(unchanged_sizes([suite], chosen, planned.cases))
 
 
 def test_x11_environments_are_counted_before_any_is_made() -> None:
-    with pytest.raises(UsageError, match=r"10,000,000,000 cases are asked for"):
+    with pytest.raises(UsageError, match="has 10,000,000,000 cases"):
         environments({f"V{number}": [str(value) for value in range(10)] for number in range(10)})
 
 

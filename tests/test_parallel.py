@@ -30,7 +30,7 @@ from benchbench.model.ranks import combined
 from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.model.world import World
-from benchbench.plan.devices import offered_strategies, undivided
+from benchbench.plan.devices import supported_strategies, undivided
 from benchbench.running.verification import computed, replicas
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import Draw, Training
@@ -69,7 +69,7 @@ def divided_cases(
     return [
         training_case(backend, dtype, name, Placement(devices=devices, strategy=strategy), **params)
         for name in names
-        for strategy in offered_strategies(EVERY[name], backend_named(backend))
+        for strategy in supported_strategies(EVERY[name], backend_named(backend))
     ]
 
 

@@ -14,7 +14,7 @@ from benchbench.plan.cases import Plan, plan
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.devices import check_devices
 from benchbench.plan.estimates import process_s
-from benchbench.plan.suite import Entry, Selection, Suite, select, sizes_left_behind
+from benchbench.plan.suite import Entry, Selection, Suite, select, unchanged_sizes
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_left_out, a_run_info
 
@@ -221,7 +221,7 @@ def test_what_stays_beside_a_size_that_was_as_large_is_told(
     suite = Suite(description="d", cases=[Entry(workload="gemm", cpu=[{"m": 512, "n": 512, "k": 512}])])
     selection = Selection(params=params)  # type: ignore[arg-type]
     found = plan(select([suite], selection), selection, [probe("torch", CPU)])
-    assert list(sizes_left_behind([suite], selection, found.cases)) == told
+    assert list(unchanged_sizes([suite], selection, found.cases)) == told
 
 
 @pytest.mark.parametrize("text", ["batch", "batch=", "=3", "m==3", "=m=3"])

@@ -18,13 +18,13 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.status import Status
 from benchbench.model.world import World
 from benchbench.plan.cases import Plan, entry_plans, plan
-from benchbench.plan.devices import check_devices, devices_asked
+from benchbench.plan.devices import check_devices, requested_devices
 from benchbench.plan.suite import (
     Entry,
     Selection,
     Suite,
     WorldSpec,
-    names_apart,
+    nonadjacent_names,
     parse_suite,
     parse_world,
     select,
@@ -128,7 +128,7 @@ def test_devices_apart_are_in_the_id_and_sizes_are_those_of_their_class() -> Non
 def test_only_devices_out_of_turn_need_their_names(numbers: list[int]) -> None:
     names = [f"cuda:{number}" for number in numbers]
     follow = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    assert names_apart(names) == (() if follow else tuple(names))
+    assert nonadjacent_names(names) == (() if follow else tuple(names))
 
 
 def test_a_world_by_name_leaves_out_what_is_not_there_with_the_reason() -> None:
@@ -175,7 +175,7 @@ def test_on_the_command_line_devices_are_named_once() -> None:
 def test_a_kind_that_nobody_knows_is_a_mistake() -> None:
     entries = [("s", Entry(workload="all_reduce", world=["cadu:0+cadu:1"]))]
     with pytest.raises(UsageError, match="No device named 'cadu:0'"):
-        check_devices(devices_asked(entries, ()), [PROBE])
+        check_devices(requested_devices(entries, ()), [PROBE])
 
 
 def test_a_suite_names_worlds_too_and_a_mistake_names_its_place() -> None:

@@ -1,1 +1,1 @@
-"""Suites become cases."""
+"""Plan cases from suites, and compare plans."""

@@ -1,4 +1,6 @@
-"""Suite × devices → cases, with a reason for every case left out. Pure: no framework, no file, no clock."""
+"""Plan cases from suites and devices, with a reason for every case left out. Pure: no framework, file or
+clock.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from benchbench.plan.devices import (
     backend_of,
     chosen_devices,
     class_of,
-    is_of,
+    has_world,
     placements,
     undivided,
     world_on,
@@ -39,14 +41,14 @@ from benchbench.plan.suite import (
     points,
 )
 
-MARGIN = 8  # times the memory: what a case may need and is still tried
+MARGIN = 8  # cases that need up to this multiple of the memory are still tried
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be measured, and what was asked for and will not be.
+    """Cases to measure, and requested cases that are left out.
 
-    `pinned`: case id → the parameters that a suite or a user chose; the others are at their defaults.
+    `pinned`: case id → parameters that a suite or a user chose; others have default values.
     """
 
     cases: tuple[Case, ...]
@@ -55,18 +57,24 @@ class Plan:
 
 
 def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Sequence[Probe]) -> Plan:
-    """Every entry on every target and device chosen; duplicates are planned once. Raises UsageError."""
+    """Plan every entry on every selected target and device, without duplicates. Raises UsageError."""
     _check_modes(selection.modes, probes)
-    told = _told(probes, selection.backends)
-    places = [(probe, *place) for probe in told for place in chosen_devices(probe, selection.devices)]
-    _check_count(entries, selection, [device for _, device, _ in places])
+    reported = _reported_probes(probes, selection.backends)
+    devices = [
+        (probe, *device_and_obstacle)
+        for probe in reported
+        for device_and_obstacle in chosen_devices(probe, selection.devices)
+    ]
+    _check_count(entries, selection, [device for _, device, _ in devices])
     cases: dict[str, Case] = {}
     left_out: dict[str, LeftOut] = {}
     pinned: dict[str, frozenset[str]] = {}
-    for probe, device, absent in places:
+    for probe, device, obstacle_of_device in devices:
         for suite, entry in entries:
-            for case, chosen, obstacle in _unfold(suite, entry, probe, (device, absent), selection):
-                pinned.setdefault(case.id, chosen)
+            for case, pinned_names, obstacle in _unfold(
+                suite, entry, probe, (device, obstacle_of_device), selection
+            ):
+                pinned.setdefault(case.id, pinned_names)
                 if obstacle:
                     left_out.setdefault(
                         case.id, LeftOut(case=case, status=obstacle.status, reason=obstacle.reason)
@@ -79,17 +87,19 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
     return Plan(tuple(ordered), tuple(left_out.values()), pinned)
 
 
-def _told(probes: Sequence[Probe], named: Sequence[str]) -> Sequence[Probe]:
-    """Those that are there or were named. Where none is there all: each tells what to install."""
-    return [each for each in probes if each.status != "unavailable" or each.target.name in named] or probes
+def _reported_probes(probes: Sequence[Probe], names: Sequence[str]) -> Sequence[Probe]:
+    """Probes of available or named targets; if none is available, all, so that each has a hint."""
+    return [
+        probe for probe in probes if probe.status != "unavailable" or probe.target.name in names
+    ] or probes
 
 
 def _check_count(
     entries: Sequence[tuple[str, Entry]], selection: Selection, devices: Sequence[Device]
 ) -> None:
-    """Before any is made: a few lists of sizes have millions of combinations. Raises UsageError.
+    """Check the number of cases before creating them: short lists of sizes can have millions of combinations.
 
-    A table is counted also where there is no device for it.
+    Tables without a device count, too. Raises UsageError.
     """
     count = len(selection.environments) * sum(
         len(entry.dtype or [1])
@@ -110,83 +120,91 @@ def _tables(entry: Entry, device: Device) -> list[Axes]:
     return entry.cpu if device.device_class is DeviceClass.CPU else entry.accelerator
 
 
-def fitting(chosen: Plan, memory_bytes: int) -> Plan:
-    """The plan without the cases that no machine with this memory can hold; 0: memory unknown.
+def fitting(full_plan: Plan, memory_bytes: int) -> Plan:
+    """Leave out the cases that are far too large for this memory; 0: memory unknown.
 
-    A network moves its activations several times in a step, so a case that is left out is far beyond the
-    memory: a slip in a size, not a large model. A case that comes nearer is tried, and ends as out of memory.
+    A network moves its activations several times in a step, so its bound exceeds the memory it needs. A case
+    beyond the margin is a mistake in a size. Others are tried, and may end as out of memory.
     """
     cases: list[Case] = []
-    left_out = list(chosen.left_out)
-    for case in chosen.cases:
+    left_out = list(full_plan.left_out)
+    for case in full_plan.cases:
         if obstacle := too_large(case, memory_bytes):
             left_out.append(LeftOut(case=case, status=obstacle.status, reason=obstacle.reason))
         else:
             cases.append(case)
-    return replace(chosen, cases=tuple(cases), left_out=tuple(left_out))
+    return replace(full_plan, cases=tuple(cases), left_out=tuple(left_out))
 
 
 def too_large(case: Case, memory_bytes: int, code: UserCode | None = None) -> Obstacle | None:
-    """Why no machine with this memory can hold the case; None if one may. 0: memory unknown.
+    """Obstacle of a case that is far too large for this memory, else None. 0: memory unknown.
 
-    `code`: where the user's workloads are, as in `catalogue.workload_named`.
+    `code`: the user's workloads, as in `catalogue.workload_named`.
     """
-    needed = footprint_bytes(case, code)
-    if needed <= (MARGIN * memory_bytes or math.inf):
+    required_bytes = footprint_bytes(case, code)
+    if required_bytes <= (MARGIN * memory_bytes or math.inf):
         return None
-    message = f"its arrays need {size(needed)}, and this machine has {size(memory_bytes)} of memory"
+    message = f"its arrays need {size(required_bytes)}, and this machine has {size(memory_bytes)} of memory"
     return Obstacle(Status.OUT_OF_MEMORY, message)
 
 
 def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
-    known = [
+    modes_of_backends = [
         mode
         for probe in probes
         for backend in [backend_of(probe)]
         for mode in (*backend.modes, *backend.only_own_modes, *backend.refused_modes)
     ]
     for mode in modes:
-        if mode not in known:
-            valid = sorted(set(known))
+        if mode not in modes_of_backends:
+            valid = sorted(set(modes_of_backends))
             raise UsageError(f"No selected backend has a mode {mode!r}.", unknown("modes", mode, valid))
 
 
 def _unfold(
-    suite: str, entry: Entry, probe: Probe, chosen: tuple[Device, Obstacle | None], selection: Selection
+    suite: str,
+    entry: Entry,
+    probe: Probe,
+    default_device: tuple[Device, Obstacle | None],
+    selection: Selection,
 ) -> Iterator[tuple[Case, frozenset[str], Obstacle | None]]:
-    """`chosen`: the device of worlds that name none."""
+    """Yield cases, pinned parameters and obstacles. `default_device`: for worlds without device names."""
     if entry.backend and probe.target.backend not in entry.backend:
         return
     backend, workload = backend_of(probe), entry_workload(entry)
     divided: dict[tuple[Device, Obstacle | None], list[Placement]] = {}
     for world in entry.world or workload.worlds:
-        if named := world_on(parse_world(world), probe, chosen, selection.devices):
-            spec, device, reason = named
-            own = placements(spec, entry, workload, backend, selection.hosts)
-            divided.setdefault((device, reason), []).extend(own)
-    for place, placed in divided.items():
-        yield from _cases_on(place, placed, suite, entry, probe, selection)
+        if world_device := world_on(parse_world(world), probe, default_device, selection.devices):
+            spec, device, reason = world_device
+            new_placements = placements(spec, entry, workload, backend, selection.hosts)
+            divided.setdefault((device, reason), []).extend(new_placements)
+    for device_and_obstacle, placements_there in divided.items():
+        yield from _cases_on(device_and_obstacle, placements_there, suite, entry, probe, selection)
 
 
 def _cases_on(
-    place: tuple[Device, Obstacle | None],
-    placed: Sequence[Placement],
+    device_and_obstacle: tuple[Device, Obstacle | None],
+    placements_there: Sequence[Placement],
     suite: str,
     entry: Entry,
     probe: Probe,
     selection: Selection,
 ) -> Iterator[tuple[Case, frozenset[str], Obstacle | None]]:
-    """The cases on one device, each with its pinned parameters and the reason why it cannot run.
-
-    `placed`: the worlds it is part of.
-    """
-    workload, (device, absent) = entry_workload(entry), place
+    """Yield the cases on one device with these placements, each with pinned parameters and an obstacle."""
+    workload, (device, obstacle_of_device) = entry_workload(entry), device_and_obstacle
     backend = backend_of(probe)
-    usual = list(backend.modes[:1])
+    default_modes = list(backend.modes[:1])
     if isinstance(workload, OwnModel):
-        usual = [*workload.modes(backend), *(backend.lossy_modes if selection.takes_lossy else ())]
-    modes = entry.mode or usual
-    axes = (entry.dtype or [], modes, entry.cache, selection.environments, entry.threads or [0], placed)
+        default_modes = [*workload.modes(backend), *(backend.lossy_modes if selection.takes_lossy else ())]
+    modes = entry.mode or default_modes
+    axes = (
+        entry.dtype or [],
+        modes,
+        entry.cache,
+        selection.environments,
+        entry.threads or [0],
+        placements_there,
+    )
     for point, (dtype, mode, cache, environment, threads, placement) in itertools.product(
         _sizes(entry, device), itertools.product(*axes)
     ):
@@ -210,12 +228,14 @@ def _cases_on(
         yield (
             case,
             frozenset(point),
-            absent or unsupported(case, workload, probe, device, launched=selection.launched) or lossless,
+            obstacle_of_device
+            or unsupported(case, workload, probe, device, launched=selection.launched)
+            or lossless,
         )
 
 
 def _lossless(backend: type[Backend] | Backend, mode: str) -> Obstacle | None:
-    """Why a mode is left out where nobody allows an error, if it loses precision."""
+    """Obstacle of a lossy mode, if errors are not allowed."""
     if mode not in backend.lossy_modes:
         return None
     reason = f"it is lossy, {backend.lossy_modes[mode]}: --max-error 1% would let it compete"
@@ -223,14 +243,14 @@ def _lossless(backend: type[Backend] | Backend, mode: str) -> Obstacle | None:
 
 
 def _sizes(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
-    """Parameters of every point of the entry's tables for this device."""
+    """Parameters of every point in the entry's tables for this device."""
     return [point for table in _tables(entry, device) for point in points(table)]
 
 
 def entry_plans(entry: Entry, case: Case) -> bool:
     """True if the entry plans this case, on any target and device."""
-    known = (entry.workload, entry_workload(entry).formerly)
-    if case.workload not in known or case.dtype not in (entry.dtype or []):
+    names = (entry.workload, entry_workload(entry).formerly)
+    if case.workload not in names or case.dtype not in (entry.dtype or []):
         return False
     if case.cache not in entry.cache or (entry.mode and case.mode not in entry.mode):
         return False
@@ -238,7 +258,7 @@ def entry_plans(entry: Entry, case: Case) -> bool:
         return False
     if entry.threads and case.threads not in entry.threads:
         return False
-    if not any(is_of(parse_world(world), case) for world in entry.world or entry_workload(entry).worlds):
+    if not any(has_world(parse_world(world), case) for world in entry.world or entry_workload(entry).worlds):
         return False
     if case.placement.devices > 1 and entry.strategy and case.placement.strategy not in entry.strategy:
         return False
@@ -253,7 +273,7 @@ def entry_plans(entry: Entry, case: Case) -> bool:
 def unsupported(
     case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
 ) -> Obstacle | None:
-    """Why a case that is well formed cannot run on a device that is there, if so."""
+    """Obstacle of a valid case on an available device, if any."""
     backend, missing_modes = backend_of(probe), dict(probe.missing_modes)
     if not (backend.virtual or backend.computes(workload.frameworks())):
         unwritten = f"{case.workload} has no build_{backend.framework}"

@@ -1,4 +1,4 @@
-"""The command that measures one case again, and nothing else. Pure."""
+"""Command that measures one case again. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from benchbench.model.run import RunInfo
 
 
 def command_of(case: Case, info: RunInfo | None = None) -> str:
-    """`accelbench run -w gemm -p m=64 … --dtype float32 -b torch --mode eager -d cpu`; empty where none can.
+    """Command such as `accelbench run -w gemm -p m=64 … --dtype float32 -b torch --mode eager -d cpu`.
 
-    `info`: the run's head, which says where a user's model is. No command measures a function of the user's
-    tests, and none can type a comma within a value.
+    `info`: the run's head, for the location of a user's model. The command is empty for a function of a
+    user's test, which only its test can measure, and for values with commas, which cannot be typed.
     """
     values = [*map(str, case.params.values()), *case.environment.values()]
     if case.dtype is None or any("," in value for value in values) or case.placement.hosts > 1:
@@ -34,7 +34,7 @@ def command_of(case: Case, info: RunInfo | None = None) -> str:
 
 
 def _model(case: Case, info: RunInfo) -> list[str]:
-    """What names a model of the user's, its inputs and weights; nothing for what comes with accelbench."""
+    """Options for a user's model, its inputs and weights; none for workloads of accelbench."""
     if case.workload not in info.models:
         return []
     settings, words = info.settings, ["--model", info.models[case.workload]]

@@ -1,4 +1,4 @@
-"""`accelbench.toml`: where a project's code is, what it measures, what it checks, what its devices cost."""
+"""Read `accelbench.toml`: a project's code, default suites and backends, checks, thresholds and prices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchbench.reading import parse_toml, read_toml
 
 
 class CheckConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """The `[check]` table: defaults of the options of the same names."""
+    """The `[check]` table: defaults of options."""
 
     baseline: str | None = None
     max_slowdown: str | float | None = None
@@ -27,21 +27,21 @@ class CheckConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The `[run]` table: defaults of the options of the same names; a suite's path begins at the file."""
+    """The `[run]` table: defaults of options. Paths of suites are relative to the file."""
 
     suite: list[str] = []
     backend: list[str] = []
 
 
 class PriceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """The `[price]` table: amounts of a currency, by a device's name or a pattern of it."""
+    """The `[price]` table: prices by device name or pattern."""
 
     currency: str
     per_hour: dict[str, float]
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """Content of the file."""
 
     code: CodeConfig = CodeConfig()
     data: DataConfig = DataConfig()
@@ -52,15 +52,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def nearest(start: Path) -> Config:
-    """What the file says, or the defaults without one. Raises UsageError."""
+    """Read the nearest file, or return the defaults without one. Raises UsageError."""
     path = find_config(start)
     return load_config(path) if path else Config()
 
 
 def nearest_at(revision: str, start: Path) -> Config:
-    """The same at a revision of the repository that `start` is in: who asks cannot have changed it."""
-    whole = paths.absolute(start)
-    for folder in [whole, *whole.parents]:
+    """Read the nearest file at a revision, so that a change under test cannot alter it. Raises UsageError."""
+    start_folder = paths.absolute(start)
+    for folder in [start_folder, *start_folder.parents]:
         text = content_at(revision, folder / NAME)
         if text is not None:
             return load_config(folder / NAME, text, f" of {revision}")
@@ -68,14 +68,16 @@ def nearest_at(revision: str, start: Path) -> Config:
 
 
 def load_config(path: Path, text: bytes | None = None, version: str = "") -> Config:
-    """Raises UsageError with file and key. `text`: what it holds, in that `version`, if not as it is now."""
+    """Read a file. `text`: its content at `version`, if not the current one. Raises UsageError with file and
+    key.
+    """
     try:
         fields = read_toml(path) if text is None else parse_toml(text)
-        found = msgspec.convert(fields, Config)
-        found = msgspec.structs.replace(found, run=_located(found.run, path.parent))
-        config_thresholds(found)
-        default_rules(found)
-        prices(found)
+        config = msgspec.convert(fields, Config)
+        config = msgspec.structs.replace(config, run=_located(config.run, path.parent))
+        config_thresholds(config)
+        default_rules(config)
+        prices(config)
     except UnreadableInput as error:
         raise UsageError(f"Cannot read {error}", KEYS) from error
     except msgspec.ValidationError as error:
@@ -84,41 +86,42 @@ def load_config(path: Path, text: bytes | None = None, version: str = "") -> Con
         raise UsageError(f"Cannot read {path}{version}: {error}", KEYS) from error
     except UsageError as error:
         raise UsageError(f"{path}{version}: {error}", error.hint) from error
-    return found
+    return config
 
 
 def _located(run: RunConfig, folder: Path) -> RunConfig:
-    """The configuration with the paths of its suites made absolute."""
+    """Make the paths of suites absolute."""
     suites = [str(folder / name) if name.endswith(".toml") else name for name in run.suite]
     return msgspec.structs.replace(run, suite=suites)
 
 
-def config_thresholds(found: Config, version: str = "") -> list[Rule]:
-    """The rules of the `[thresholds]` table; `version` of the file, as shown. Raises UsageError."""
-    return rules(found.thresholds, f"{NAME}{version}")
+def config_thresholds(config: Config, version: str = "") -> list[Rule]:
+    """Rules of the `[thresholds]` table; `version`: of the file, for messages. Raises UsageError."""
+    return rules(config.thresholds, f"{NAME}{version}")
 
 
-def default_rules(found: Config, version: str = "") -> list[Rule]:
-    """`max-slowdown`, which is for every case that no pattern names. Raises UsageError."""
-    limit = found.check.max_slowdown
+def default_rules(config: Config, version: str = "") -> list[Rule]:
+    """Rule of `max-slowdown`, for cases that no pattern names. Raises UsageError."""
+    limit = config.check.max_slowdown
     return [] if limit is None else [Rule("", fraction(str(limit)), f"{NAME}{version} max-slowdown")]
 
 
-def prices(found: Config) -> Prices | None:
-    """The prices in the `[price]` table. Raises UsageError."""
-    table = found.price
+def prices(config: Config) -> Prices | None:
+    table = config.price
     return valid_prices(Prices(currency=table.currency, per_hour=table.per_hour)) if table else None
 
 
 def known_prices(typed: Sequence[str] = ()) -> Prices | None:
-    """`["*H100*=2.5 EUR"]`, then the prices of the nearest accelbench.toml. Raises UsageError."""
+    """Prices that were typed, such as `["*H100*=2.5 EUR"]`, then those of the nearest file. Raises
+    UsageError.
+    """
     return parse_prices(typed, prices(nearest(Path())))
 
 
 def _hint(message: str) -> str:
-    """The nearest key to an unknown one."""
-    found = re.search(r"unknown field `([^`]+)`(?: - at `([^`]*)`)?", message)
-    if not found:
+    """Suggest the nearest valid key."""
+    match = re.search(r"unknown field `([^`]+)`(?: - at `([^`]*)`)?", message)
+    if not match:
         return KEYS
     tables: dict[str, type[msgspec.Struct]] = {
         "$.code": CodeConfig,
@@ -127,6 +130,6 @@ def _hint(message: str) -> str:
         "$.check": CheckConfig,
         "$.price": PriceConfig,
     }
-    kind = tables.get(found[2], Config)
+    kind = tables.get(match[2], Config)
     valid = [field.encode_name for field in msgspec.structs.fields(kind)]
-    return unknown("keys", found[1], valid)
+    return unknown("keys", match[1], valid)

@@ -1,4 +1,4 @@
-"""The counted cost of a planned case, and the memory that it needs at least. Pure."""
+"""Counted cost of a planned case, and a lower bound of its memory. Pure."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from benchbench.model.measurement import Cost
 from benchbench.model.placement import Placement
 from benchbench.workloads.base import Workload
 
-KEPT = 4096  # instances, and counts of them: a plan asks again for each target, mode and dtype
+CACHE_SIZE = 4096  # cached workloads and costs, which all targets, modes and dtypes share
 
 
 def footprint_bytes(case: Case, code: UserCode | None = None) -> int:
-    """A lower bound of the memory that the case's tensors take: everything its cost counts, once."""
+    """Lower bound of the memory for the case's tensors: everything its cost counts, once."""
     return cost_of(case, code).bytes
 
 
 def cost_of(case: Case, code: UserCode | None = None) -> Cost:
-    """The counted cost of a step on the case's devices. `code`: as in `catalogue.workload_named`."""
+    """Counted cost of a step on the case's devices. `code`: as in `catalogue.workload_named`."""
     work = instance(case, code)
     if not isinstance(work, Workload):
         return work.cost(case.computes_in)
     return _counted(work, work.placement, case.computes_in)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHE_SIZE)
 def _counted(sized: Workload, _placement: Placement, dtype: Dtype) -> Cost:
-    """The counted cost, computed once for all targets and modes, since it does not depend on them."""
+    """Compute a cost once for all targets and modes."""
     return sized.cost(dtype)
 
 
 def instance(case: Case, code: UserCode | None = None) -> SizedWorkload:
-    """The workload at the case's parameters, on its devices; without those that only other code of it has."""
+    """Workload with the case's parameters, on its devices; parameters that this code lacks are ignored."""
     kind = catalogue.kind_of(case.workload, code)
-    known = {name: value for name, value in case.params.items() if name in kind.fields()}
-    return sized(kind, case if len(known) == len(case.params) else replace(case, params=known))
+    params = {name: value for name, value in case.params.items() if name in kind.fields()}
+    return sized(kind, case if len(params) == len(case.params) else replace(case, params=params))
 
 
 def planned_work(case: Case, code: UserCode | None = None) -> CaseDigest | None:
-    """The work of a case before it is measured; None if the case has none in that code."""
+    """Work of a case before it is measured, or None if this code does not have it."""
     try:
         work = instance(case, code)
         cost, version = cost_of(case, code), catalogue.work_version(case.workload, case.params, code)
@@ -62,12 +62,12 @@ def planned_work(case: Case, code: UserCode | None = None) -> CaseDigest | None:
 
 
 def sized(kind: WorkloadKind, case: Case) -> SizedWorkload:
-    """A workload at the case's parameters, on its devices. Raises UsageError for an unknown parameter."""
+    """Workload with the case's parameters, on its devices. Raises UsageError for an unknown parameter."""
     if isinstance(kind, type):
         return _shipped(kind, tuple(case.params.items()), case.placement)
     return kind(**case.params)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHE_SIZE)
 def _shipped(kind: type[Workload], params: tuple[tuple[str, Scalar], ...], placement: Placement) -> Workload:
     return kind(**dict(params)).divided(placement)

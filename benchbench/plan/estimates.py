@@ -1,6 +1,7 @@
-"""How long a run is likely to take: its counted work, at the speeds of a reference machine. Pure.
+"""Estimate the duration of a run before its first round, from counted work at a reference machine's speed.
+Pure.
 
-Serves the forecast before the first round only. Afterwards a case is expected to take what it took.
+After the first round, the measured durations replace the estimate.
 """
 
 from __future__ import annotations
@@ -17,41 +18,41 @@ from benchbench.model.device import DeviceClass, Probe
 from benchbench.model.placement import Placement
 from benchbench.model.run import Policy
 from benchbench.model.startup import StartUp
-from benchbench.plan.costs import KEPT, cost_of, instance
+from benchbench.plan.costs import CACHE_SIZE, cost_of, instance
 from benchbench.registry import load_class
 from benchbench.timing.policy import on_accelerator, profiled_steps
 from benchbench.workloads._recurrent import Recurrent
 from benchbench.workloads.base import Training
 from benchbench.workloads.network import Network
 
-# Measured on two cores of a virtual machine, as all that follows (docs/measuring.md#how-long-a-run-takes).
-FLOPS = {DeviceClass.CPU: 1.5e11, DeviceClass.ACCELERATOR: 2e13}  # a second, in float32
-BYTES = {DeviceClass.CPU: 1e10, DeviceClass.ACCELERATOR: 1e12}  # a second
-SLOWER = {Dtype.FLOAT64: 2.0, Dtype.FLOAT16: 4.0, Dtype.BFLOAT16: 4.0}  # times float32's time, on a CPU
-NETWORK = 1.5  # a network's time over that of its products alone
+# All constants were measured on two cores of a virtual machine (docs/measuring.md#how-long-a-run-takes).
+FLOPS = {DeviceClass.CPU: 1.5e11, DeviceClass.ACCELERATOR: 2e13}  # per second, in float32
+BYTES = {DeviceClass.CPU: 1e10, DeviceClass.ACCELERATOR: 1e12}  # per second
+SLOWER = {Dtype.FLOAT64: 2.0, Dtype.FLOAT16: 4.0, Dtype.BFLOAT16: 4.0}  # multiples of float32's time on a CPU
+NETWORK = 1.5  # a network's time divided by that of its matrix products
 CORES = 2
-FORK_S = 0.1  # of a process, and of whatever has no stage of its own
-DRAW_S = 3.5e-9  # per byte of inputs and weights: to draw it and to put it on the device
-WITH_LEAD_IN = 1.4  # of a turn: with the steps before it that are not timed, and stopping and waking
-REFERENCE_S, NETWORK_REFERENCE_S = 0.2, 1.0  # in float64: of an operation, of a network
-REFERENCE_BYTE_S = 6e-9  # per byte of a network's weights: to draw it and to multiply with it
-TRAINED_S = 1.5  # to verify training at a small size, without compiling it
+FORK_S = 0.1  # to start a process, and for all stages not listed here
+DRAW_S = 3.5e-9  # per byte of inputs and weights, to generate it and copy it to the device
+WITH_LEAD_IN = 1.4  # a turn with its untimed first steps, stopping and waking, divided by its timed part
+REFERENCE_S, NETWORK_REFERENCE_S = 0.2, 1.0  # reference in float64 of an operation and of a network
+REFERENCE_BYTE_S = 6e-9  # per byte of a network's weights, to generate it and multiply with it
+TRAINED_S = 1.5  # to verify training at a small size, without compilation
 
 Classes = Mapping[tuple[str, str], DeviceClass]  # by target and device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEstimate:
-    """Seconds of a run, by what they are spent on."""
+    """Estimated seconds of a run, by stage."""
 
-    importing: float  # frameworks, once a heat or once a run
-    verifying: float  # references, and what is verified before anything is timed
+    importing: float  # importing frameworks, once per heat or run
+    verifying: float  # references, and verification before timing
     measuring: float  # all processes of all rounds
     profiling: float
 
     @property
     def total(self) -> float:
-        """The seconds from the command's start to its end."""
+        """Seconds from the command's start to its end."""
         return self.importing + self.verifying + self.measuring + self.profiling
 
 
@@ -63,9 +64,9 @@ def run_estimate(
     *,
     profile: bool = False,
 ) -> RunEstimate:
-    """The estimate for a run that measures these cases in their planned rounds, or uses up its budget.
+    """Estimate a run that measures these cases in all planned rounds, or uses up its budget.
 
-    `earlier_s`: case id → seconds of one process in an earlier run, where that is known.
+    `earlier_s`: case id → seconds of one process in an earlier run, if known.
     """
     measuring = sum(_rounds_s(case, policy, classes, earlier_s.get(case.id)) for case in cases)
     return RunEstimate(
@@ -77,21 +78,21 @@ def run_estimate(
 
 
 def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = False) -> float:
-    """Seconds that one process of the case takes; `first`: the run's first one, which compiles."""
+    """Seconds of one process of the case; `first`: the run's first one, which compiles."""
     if _backend(case).virtual:
         return FORK_S
-    if case.is_call:  # nobody knows how long a call takes: as long as most do that are measured at all
+    if case.is_call:  # the duration of a call is unknown: assume the maximum for fast ones
         return FORK_S + policy.warmup_min_s + policy.max_s
     device_class = _class_of(case, classes)
     step = _step_s(case, device_class)
     if device_class is DeviceClass.ACCELERATOR:
         policy = on_accelerator(policy)
-    again = 2 if case.phase is Phase.TRAIN else 0  # steps with other inputs
+    again = 2 if case.phase is Phase.TRAIN else 0  # steps with other inputs, for verification
     return _prepared_s(case, first=first) + _timing_s(case, step, policy) + again * step
 
 
 def device_classes(probes: Iterable[Probe]) -> dict[tuple[str, str], DeviceClass]:
-    """(target, device) → its class."""
+    """Device classes by target and device."""
     return {
         (probe.target.name, device.name): device.device_class for probe in probes for device in probe.devices
     }
@@ -105,17 +106,17 @@ def _rounds_s(case: Case, policy: Policy, classes: Classes, earlier_s: float | N
 
 
 def _prepared_s(case: Case, *, first: bool) -> float:
-    """Seconds before timing: fork, build, first call; and to draw other inputs for the check afterwards."""
-    own = start_up(case)
-    call = own.call_s + own.layer_s * _layers(case) + own.weight_s * _weight_bytes(case)
-    return FORK_S + 2 * DRAW_S * _drawn_bytes(case) + call * (1.0 if first else own.kept)
+    """Seconds of fork, build, first call, and of generating inputs, also those of the check afterwards."""
+    startup = start_up(case)
+    call = startup.call_s + startup.layer_s * _layers(case) + startup.weight_s * _weight_bytes(case)
+    return FORK_S + 2 * DRAW_S * _drawn_bytes(case) + call * (1.0 if first else startup.kept)
 
 
 def _timing_s(case: Case, step: float, policy: Policy) -> float:
-    """Seconds of warm-up and of turns."""
-    least = start_up(case).block_s
-    block = max(step, 1.4 * least)  # a power of two of steps: between one and two times the least
-    windows_s = 8 / 3 * min(max(3 * block, policy.window_s), 20 * block)  # overlapping ones, as in warm_up
+    """Seconds of warm-up and turns."""
+    min_block_s = start_up(case).block_s
+    block = max(step, 1.4 * min_block_s)  # a power of two of steps, so between one and two times the minimum
+    windows_s = 8 / 3 * min(max(3 * block, policy.window_s), 20 * block)  # windows overlap, as in warm_up
     warm = min(max(policy.warmup_min_s, windows_s), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
     turns = policy.cycles * max(WITH_LEAD_IN * policy.turn_s, step)
     return warm + min(turns, max(policy.max_s, policy.min_cycles * step))
@@ -130,16 +131,16 @@ def _step_s(case: Case, device_class: DeviceClass) -> float:
 
 
 def _import_s(cases: Iterable[Case], rounds: int) -> float:
-    """Seconds to import the frameworks in all rounds: side by side, as far as there are cores."""
+    """Seconds to import frameworks in all rounds, in parallel as far as there are cores."""
     templates = {
         (case.target, case.threads, *sorted(case.environment.items())): start_up(case) for case in cases
     }
-    alone = [each.import_s for each in templates.values()]
-    return max([rounds * sum(alone) / CORES, *alone])
+    import_times = [startup.import_s for startup in templates.values()]
+    return max([rounds * sum(import_times) / CORES, *import_times])
 
 
 def _verification_s(cases: Sequence[Case]) -> float:
-    """Seconds of verification before timing: a reference for each work, and training at a small size."""
+    """Seconds of verification before timing: a reference per work, and training at a small size."""
     computed = [case for case in cases if not _backend(case).virtual]
     works = {case.work: case for case in computed}.values()
     references = sum(map(_reference_s, works))
@@ -155,22 +156,22 @@ def _reference_s(case: Case) -> float:
 
 
 def _compile_s(case: Case) -> float:
-    own = start_up(case)
-    return own.call_s + own.layer_s * _layers(case)
+    startup = start_up(case)
+    return startup.call_s + startup.layer_s * _layers(case)
 
 
 def _profile_s(case: Case, device_class: DeviceClass) -> float:
-    own = start_up(case)
+    startup = start_up(case)
     step = max(_step_s(case, device_class), 1e-6)
     count = profiled_steps(step)
     steps = 2 * count * step
-    prepared = _prepared_s(case, first=False) + (own.profile_calls - 1) * _compile_s(case)
+    prepared = _prepared_s(case, first=False) + (startup.profile_calls - 1) * _compile_s(case)
     events = count * max(_layers(case), 1)
-    return prepared + steps + own.profile_s + own.profile_event_s * events
+    return prepared + steps + startup.profile_s + startup.profile_event_s * events
 
 
 def start_up(case: Case) -> StartUp:
-    """The times of the case's backend in the case's mode."""
+    """Start-up times of the case's backend in the case's mode."""
     backend = _backend(case)
     return backend.mode_start_ups.get(case.mode, backend.start_up)
 
@@ -180,7 +181,7 @@ def _backend(case: Case) -> type[Backend]:
 
 
 def _layers(case: Case) -> float:
-    """How many layers a step applies, each as often as its forward work is done: in training, three times."""
+    """Number of layer applications in a step; training counts three times."""
     sized = instance(case)
     if isinstance(sized, Network):
         return _passes(sized, sized.placement)
@@ -196,22 +197,22 @@ def _weight_bytes(case: Case) -> float:
     return case.computes_in.itemsize * _weights(sized, sized.placement)
 
 
-# Networks are equal on whatever devices.
-@lru_cache(maxsize=KEPT)
+# Networks with different placements compare equal, so the placement is part of the key.
+@lru_cache(maxsize=CACHE_SIZE)
 def _passes(network: Network, _placement: Placement) -> float:
     return sum(times for times, _ in network.passes())
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHE_SIZE)
 def _weights(network: Network, _placement: Placement) -> int:
-    return sum(math.prod(each.shape) for each in network.weights().values())
+    return sum(math.prod(weight.shape) for weight in network.weights().values())
 
 
 def _drawn_bytes(case: Case) -> float:
     sized = instance(case)
     if isinstance(sized, Training) and (parameters := sized.held(case.computes_in)[0]):
         return parameters
-    return _weight_bytes(case) or cost_of(case).bytes / 2  # about as much is written as read
+    return _weight_bytes(case) or cost_of(case).bytes / 2  # a step writes about as much as it reads
 
 
 def _class_of(case: Case, classes: Classes) -> DeviceClass:

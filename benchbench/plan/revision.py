@@ -1,4 +1,4 @@
-"""Git: the commit at hand; another revision of the user's own code, in a folder of its own. Only reads."""
+"""Read git: the current commit, and checkouts of the user's code at other revisions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from benchbench.reading import MOST_TOML, read_file
 from benchbench.store import naming
 
 GIT_TIMEOUT_S = 120.0
-POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
-# A bare repository among the files of a commit would otherwise be taken for the one its folder lies in.
+POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # hooks set these, possibly to another repository
+# Ignore a bare repository among the files of a commit: it could replace the repository around it.
 NO_EMBEDDED = ("-c", "safe.bareRepository=explicit")
-NO_REPOSITORY = "not a git repository (or any"  # of the folders above; else it names one that is broken
+NO_REPOSITORY = "not a git repository (or any"  # other messages concern a broken repository
 IN_A_REPOSITORY = (
     'Give --model my_model.py, or name your workloads in accelbench.toml: [code], workloads = ["folder"].'
 )
@@ -32,100 +32,102 @@ GITLINK = "160000"  # the mode of a submodule in a tree
 
 
 def current_commit(folder: str = ".") -> str:
-    """The commit of the checkout that `folder` lies in, `-dirty` added where files of it were changed.
+    """Commit of the checkout that contains `folder`, with `-dirty` if tracked files were changed.
 
-    Empty where it lies in none, or before the first commit. Raises UsageError where git does not answer.
+    Empty outside of a checkout and before the first commit. Raises UsageError if git fails.
     """
     if not (checkout := _checkout(folder)):
         return ""
     status = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    told = _answer(checkout, *status, GIT_OPTIONAL_LOCKS="0")
-    found = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", told, re.MULTILINE)
-    if not found:
+    output = _answer(checkout, *status, GIT_OPTIONAL_LOCKS="0")
+    match = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", output, re.MULTILINE)
+    if not match:
         return ""
-    changed = any(not line.startswith("#") for line in told.splitlines())
-    return naming.commit_name(found[1], dirty=changed)
+    changed = any(not line.startswith("#") for line in output.splitlines())
+    return naming.commit_name(match[1], dirty=changed)
 
 
 def commit_tag() -> dict[str, str]:
-    """`commit` of the working folder as a tag, if it lies in a checkout.
+    """Tag `commit` for the working folder, if it is in a checkout.
 
-    Where git fails there is none, and an AccelbenchWarning says why.
+    If git fails, there is no tag but an AccelbenchWarning.
     """
     try:
-        found = current_commit()
+        commit = current_commit()
     except UsageError as error:
         _warn_once(f"the tag commit is not set: {error}", error.hint)
         return {}
-    return {naming.COMMIT: found} if found else {}
+    return {naming.COMMIT: commit} if commit else {}
 
 
 @cache
 def _warn_once(text: str, hint: str) -> None:
-    """A comparison makes several runs, and what keeps all of them from a commit is the same."""
+    """Warn once, although a comparison creates several runs."""
     warnings.warn(AccelbenchWarning(text, hint), stacklevel=3)
 
 
 @contextmanager
 def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
-    """`code` as of a revision: each folder that lies in a repository is taken from a checkout of all of it.
+    """Check out the user's code at a revision: every folder in a repository is replaced by its checkout.
 
-    Of a folder in a submodule the repository is the outermost one, and the submodule is as that one has it.
-    Raises UsageError where no folder of workloads lies in a repository, that has no such revision, a
-    submodule lacks its commit, or git fails.
+    For a folder in a submodule, the outermost repository decides the submodule's commit. Raises UsageError if
+    no workload is in a repository, a repository lacks the revision, a submodule lacks its commit, or git
+    fails.
     """
     models = own.from_text(code.models)
     folders = [own.folder_of(spec) for spec in models.values()]
-    roots = {each: _root(each) for each in (*code.workloads, *code.python_path, *code.sources, *folders)}
+    roots = {
+        folder: _root(folder) for folder in (*code.workloads, *code.python_path, *code.sources, *folders)
+    }
     for spec in models.values():
         if not roots[own.folder_of(spec)]:
             raise UsageError(f"rev:{revision} needs {spec.text} in a git repository.", "Commit it to one.")
-    if not any(roots[each] for each in (*code.workloads, *folders)):
+    if not any(roots[folder] for folder in (*code.workloads, *folders)):
         raise UsageError(
             f"rev:{revision} needs code of yours in a git repository: the shipped workloads do not change.",
             IN_A_REPOSITORY,
         )
-    for spec in models.values():  # what it opens, or imports, from where it was asked for
+    for spec in models.values():  # models may open or import files from their working folder
         if _root(spec.folder) == roots[own.folder_of(spec)]:
             roots[spec.folder] = roots[own.folder_of(spec)]
-    with tempfile.TemporaryDirectory(prefix="accelbench-") as place:
+    with tempfile.TemporaryDirectory(prefix="accelbench-") as temporary:
         trees = {
-            root: _tree(root, revision, Path(place) / str(number))
+            root: _tree(root, revision, Path(temporary) / str(number))
             for number, root in enumerate(dict.fromkeys(root for root in roots.values() if root))
         }
-        moved = {
-            each: str(trees[root] / paths.resolved(each).relative_to(root)) if root else each
-            for each, root in roots.items()
+        new_paths = {
+            folder: str(trees[root] / paths.resolved(folder).relative_to(root)) if root else folder
+            for folder, root in roots.items()
         }
         yield UserCode(
-            workloads=tuple(moved[each] for each in code.workloads),
-            python_path=tuple(moved[each] for each in code.python_path),
-            sources=tuple(moved[each] for each in code.sources),
-            models=own.as_text({name: own.moved(spec, moved) for name, spec in models.items()}),
+            workloads=tuple(new_paths[folder] for folder in code.workloads),
+            python_path=tuple(new_paths[folder] for folder in code.python_path),
+            sources=tuple(new_paths[folder] for folder in code.sources),
+            models=own.as_text({name: own.moved(spec, new_paths) for name, spec in models.items()}),
             variables=code.variables,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit and the first line of its message."""
+    """Name of a commit and first line of its message."""
 
     name: str
     subject: str
 
 
 def first_parents(good: str, bad: str, code: UserCode, more: Sequence[str] = ()) -> list[Commit]:
-    """`good`, and every commit from there to `bad` along first parents: a merge is one step of its branch.
+    """Commits from `good` to `bad` along first parents: a merge counts as one step.
 
-    Of the repository that all of the user's code lies in, that of the folders `more` too. Raises UsageError,
-    also where `good` is not among the ancestors of `bad`.
+    All of the user's code, and the folders `more`, must be in one repository. Raises UsageError, also if
+    `good` is not an ancestor of `bad`.
     """
     folders = (*code.workloads, *code.python_path, *code.sources, *more)
     roots = {root for root in map(_root, folders) if root}
     if len(roots) != 1:
-        lies = f"; yours lies in {len(roots)}: {', '.join(sorted(roots))}" if roots else ""
+        locations = f"; yours is in {len(roots)}: {', '.join(sorted(roots))}" if roots else ""
         raise UsageError(
-            f"A row of revisions needs code of yours in one git repository{lies}.", IN_A_REPOSITORY
+            f"A search of revisions needs your code in one git repository{locations}.", IN_A_REPOSITORY
         )
     (root,) = roots
     ends = {name: _commit(root, name) for name in (good, bad)}
@@ -134,31 +136,31 @@ def first_parents(good: str, bad: str, code: UserCode, more: Sequence[str] = ())
     if _git(root, "merge-base", "--is-ancestor", ends[good], ends[bad]).returncode:
         swapped = not _git(root, "merge-base", "--is-ancestor", ends[bad], ends[good]).returncode
         hint = f"{bad}..{good} is in order." if swapped else f"git merge-base {good} {bad} names one that is."
-        raise UsageError(f"{good} is no ancestor of {bad}.", hint)
+        raise UsageError(f"{good} is not an ancestor of {bad}.", hint)
     row = ("log", "--first-parent", "--reverse", "--format=%H %s", f"{ends[good]}..{ends[bad]}")
     lines = [_answer(root, "log", "-1", "--format=%H %s", ends[good]), *_answer(root, *row).splitlines()]
     return [Commit(*line.partition(" ")[::2]) for line in lines]
 
 
 def content_at(revision: str, path: Path) -> bytes | None:
-    """What a small file held at a revision of its folder's repository; None where it was not there.
+    """Content of a small file at a revision, or None if it did not exist.
 
-    In no repository it is what the file holds now. Raises UsageError, UnreadableInput.
+    Outside of repositories, the current content. Raises UsageError, UnreadableInput.
     """
-    here, named = _root("."), Path(os.path.normpath(paths.absolute(path)))
+    here, unresolved = _root("."), Path(os.path.normpath(paths.absolute(path)))
     real = paths.resolved(path.parent) / path.name
-    # By its name in the working folder's repository first: a link there may be newer than the revision.
-    places = [(here, named)] if here and named.is_relative_to(here) else []
+    # The unresolved path comes first: a link in the repository may be newer than the revision.
+    candidates = [(here, unresolved)] if here and unresolved.is_relative_to(here) else []
     if root := _root(str(next(folder for folder in real.parents if os.path.isdir(folder)))):
-        places.append((root, real))
-    if not places:
+        candidates.append((root, real))
+    if not candidates:
         return read_file(real, MOST_TOML) if os.path.isfile(real) else None
-    contents = (_blob(root, revision, place) for root, place in dict.fromkeys(places))
+    contents = (_blob(root, revision, file_path) for root, file_path in dict.fromkeys(candidates))
     return next((content for content in contents if content is not None), None)
 
 
 def _blob(root: str, revision: str, path: Path) -> bytes | None:
-    """The content of a small file at a revision; None if the revision has no such file."""
+    """Content of a small file at a revision, or None if the revision does not have it."""
     name = f"{_commit(root, revision)}:{path.relative_to(root).as_posix()}"
     if _git(root, "cat-file", "-e", name).returncode:
         return None
@@ -168,17 +170,17 @@ def _blob(root: str, revision: str, path: Path) -> bytes | None:
 
 
 def _checkout(path: str) -> str:
-    """The nearest folder with a `.git`, from `path` upwards; empty if there is none.
+    """The nearest folder with a `.git`, from `path` upwards, or an empty text.
 
-    Git's own search would stop at a bare repository before, and does in versions that do not know
-    `safe.bareRepository`. No commit can contain a `.git`.
+    Git's search would stop at a bare repository on the way, as old versions do despite `safe.bareRepository`.
+    No commit can contain a `.git`.
     """
     here = paths.resolved(path)
-    return next((str(each) for each in (here, *here.parents) if os.path.lexists(each / ".git")), "")
+    return next((str(parent) for parent in (here, *here.parents) if os.path.lexists(parent / ".git")), "")
 
 
 def _root(path: str) -> str:
-    """The root of the outermost repository that a folder is in; empty where it is in none."""
+    """Root of the outermost repository around a folder, or an empty text."""
     if not os.path.isdir(path) or not (checkout := _checkout(path)):
         return ""
     root, outer = "", _answer(checkout, "rev-parse", "--show-toplevel")
@@ -188,84 +190,88 @@ def _root(path: str) -> str:
     return str(paths.resolved(root)) if root else ""
 
 
-def _tree(root: str, revision: str, place: Path) -> Path:
-    """A checkout of a revision, submodules included; files that are not tracked are not there."""
+def _tree(root: str, revision: str, folder: Path) -> Path:
+    """Check out a revision with its submodules, without untracked files."""
     git_dir = Path(_answer(root, "rev-parse", "--absolute-git-dir"))
-    _check_out(Path(root), git_dir, _commit(root, revision), place)
-    return place
+    _check_out(Path(root), git_dir, _commit(root, revision), folder)
+    return folder
 
 
 def _commit(root: str, revision: str) -> str:
-    """The commit that a revision names. Raises UsageError where there is none."""
+    """Commit that a revision names. Raises UsageError if there is none."""
     name = f"{revision}^{{commit}}"
-    found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    if found.returncode:
+    result = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    if result.returncode:
         is_shallow = _answer(root, "rev-parse", "--is-shallow-repository") == "true"
         deepen = "The clone is shallow: git fetch --deepen=100 there; in GitHub's checkout, fetch-depth: 0."
         hint = deepen if is_shallow else "git log --oneline lists them."
         raise UsageError(f"{root} has no revision {revision!r}.", hint)
-    return found.stdout.strip()
+    return result.stdout.strip()
 
 
 def _check_out(root: Path, git_dir: Path, commit: str, tree: Path) -> None:
-    """A commit and those of its submodules, into an empty folder.
+    """Check out a commit and those of its submodules into an empty folder.
 
-    Each has an index of its own: no worktree to clean up, nothing left out of an archive. `root`: where its
-    files are now. A submodule that nobody has fetched is the empty folder that it is in a clone, too.
+    Each uses a temporary index, so that no worktree needs cleaning up and no file is left out as in an
+    archive. `root`: current location of the files. A submodule that was never fetched stays an empty folder,
+    as in a clone.
     """
     tree.mkdir(parents=True, exist_ok=True)
-    own = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
+    environment = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
     with tempfile.TemporaryDirectory(prefix="accelbench-") as index:
-        own["GIT_INDEX_FILE"] = f"{index}/index"
-        _answer(str(tree), "read-tree", commit, **own)
-        _answer(str(tree), "checkout-index", "--all", **own)
-    for entry in _answer(str(tree), "ls-tree", "-r", "-z", commit, **own).split("\0"):
+        environment["GIT_INDEX_FILE"] = f"{index}/index"
+        _answer(str(tree), "read-tree", commit, **environment)
+        _answer(str(tree), "checkout-index", "--all", **environment)
+    for entry in _answer(str(tree), "ls-tree", "-r", "-z", commit, **environment).split("\0"):
         facts, _, name = entry.partition("\t")
         if not facts.startswith(GITLINK):
             continue
         inner, pinned = root / name, facts.split()[2]
-        theirs = _git_dir(inner) or git_dir / "modules" / name  # where git keeps one that is elsewhere now
-        if not os.path.isdir(theirs):
+        submodule_git_dir = (
+            _git_dir(inner) or git_dir / "modules" / name
+        )  # git's folder for a submodule that is not checked out now
+        if not os.path.isdir(submodule_git_dir):
             continue
-        if _git(str(tree), "cat-file", "-e", f"{pinned}^{{commit}}", GIT_DIR=str(theirs)).returncode:
-            fetch = f"git --git-dir={theirs} fetch origin {pinned}"
+        if _git(
+            str(tree), "cat-file", "-e", f"{pinned}^{{commit}}", GIT_DIR=str(submodule_git_dir)
+        ).returncode:
+            fetch = f"git --git-dir={submodule_git_dir} fetch origin {pinned}"
             raise UsageError(f"The submodule {inner} lacks the commit {pinned[:12]} of that revision.", fetch)
-        _check_out(inner, theirs, pinned, tree / name)
+        _check_out(inner, submodule_git_dir, pinned, tree / name)
 
 
 def _git_dir(folder: Path) -> Path | None:
-    """The git folder of the repository whose root is `folder`, if it is one."""
-    found = os.path.exists(folder / ".git")
-    return Path(_answer(str(folder), "rev-parse", "--absolute-git-dir")) if found else None
+    """Git folder of the repository whose root is `folder`, if it is one."""
+    is_repository = os.path.exists(folder / ".git")
+    return Path(_answer(str(folder), "rev-parse", "--absolute-git-dir")) if is_repository else None
 
 
-def _answer(where: str, *arguments: str, **environment: str) -> str:
-    """What git prints, without the newline at its end; nothing where `where` is in no repository.
-
-    Raises UsageError with what git says where it fails.
+def _answer(folder: str, *arguments: str, **environment: str) -> str:
+    """Output of git without the last newline, empty outside of a repository. Raises UsageError if
+    git fails.
     """
-    done = _git(where, *arguments, **environment)
-    if done.returncode == 0:
-        return done.stdout.removesuffix("\n")
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    process = _git(folder, *arguments, **environment)
+    if process.returncode == 0:
+        return process.stdout.removesuffix("\n")
+    lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
     if any(NO_REPOSITORY in line for line in lines):
         return ""
     remedy = next((line for line in lines if line.startswith("git config")), "")
-    said = lines[0].removeprefix("fatal: ") if lines else f"exit code {done.returncode}"
-    raise UsageError(f"git {arguments[0]} failed: {said[:300]}", remedy or f"Try it in {where}.")
+    message = lines[0].removeprefix("fatal: ") if lines else f"exit code {process.returncode}"
+    raise UsageError(f"git {arguments[0]} failed: {message[:300]}", remedy or f"Try it in {folder}.")
 
 
-def _git(where: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Raises UsageError where git cannot be started, or does not answer in time."""
-    own = {name: value for name, value in os.environ.items() if name not in POINTING}
+def _git(folder: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run git. Raises UsageError if it cannot be started or exceeds the time limit."""
+    variables = {name: value for name, value in os.environ.items() if name not in POINTING}
     try:
         return subprocess.run(
-            ["git", *NO_EMBEDDED, "-C", where, *arguments],
+            ["git", *NO_EMBEDDED, "-C", folder, *arguments],
             capture_output=True,
             text=True,
             errors="replace",
             timeout=GIT_TIMEOUT_S,
-            env=own | {"LC_ALL": "C"} | environment,  # what it says is looked for in English
+            env=variables | {"LC_ALL": "C"} | environment,  # messages are compared in English
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"git cannot be run in {where}: {error}", "Try git status there.") from error
+        raise UsageError(f"git cannot be run in {folder}: {error}", "Try git status there.") from error

@@ -1,4 +1,4 @@
-"""Commands that measure anew what stored runs did: two of them interleaved, or one with more rounds. Pure."""
+"""Commands that measure stored runs again: two runs interleaved, or one with more rounds. Pure."""
 
 from __future__ import annotations
 
@@ -16,75 +16,76 @@ from benchbench.workloads.base import Workload
 
 COMMIT_DIGITS = 12
 BARE = {"--resume", "--dry-run", "--allow-failed", "--allow-unverified", "--profile", "--verbose", "-v"}
-"""Options of `run` that take no value and do not say what is measured."""
-WITHOUT = ("budget_s", "tags")  # options of a run that two sides do not take
+"""Options of `run` without a value that do not affect the measurement."""
+WITHOUT = ("budget_s", "tags")  # options of a run that a comparison does not have
 
 
 def interleaved_command(ref: RunInfo, new: RunInfo) -> str:
-    """`accelbench compare --ab rev:… rev:… --suite quick`; empty where nothing that can be told differs.
+    """Command such as `accelbench compare --ab rev:… rev:… --suite quick`, or an empty text.
 
-    The sides are what differs: the interpreters or versions of a framework, else the commits of the user's
-    own workloads. The cases are those of the newer run, as they were asked for.
+    The sides are the interpreters or versions of a framework that differ, else the commits of the user's
+    workloads. The cases are selected as in the newer run.
     """
     if not {case.backend for case in new.plan} <= {*registry.entry_names("benchbench.backends")}:
-        return ""  # functions of a test session: only its tests can measure them
+        return ""  # only tests can measure the functions of a test session
     if changed := _changed_target(ref, new):
         before, after = changed
         backend = after.target.backend
-        alone = (*_selection(new, ("backends", "pythons")), "--backend", backend)
+        selection = (*_selection(new, ("backends", "pythons")), "--backend", backend)
         if before.target.python != after.target.python:
-            sides = tuple(f"{each.target.name}={each.target.python}" for each in changed)
-            return _typed("compare", "--ab", *sides, *alone)
+            sides = tuple(f"{probe.target.name}={probe.target.python}" for probe in changed)
+            return _typed("compare", "--ab", *sides, *selection)
         old = f"{backend}@{(before.version or '').partition('+')[0]}"
-        made = _typed("env", "create", old)
-        return f"{made} && {_typed('compare', '--ab', old, after.target.name, *alone)}"
+        creation = _typed("env", "create", old)
+        return f"{creation} && {_typed('compare', '--ab', old, after.target.name, *selection)}"
     if ref.commit == new.commit or not ref.commit or DIRTY in ref.commit or not _of_the_user(new):
         return ""
-    sides = tuple(f"{REVISION}{each.commit[:COMMIT_DIGITS]}" for each in (ref, new))
-    if not new.commit or DIRTY in new.commit:  # what it measured has no name
+    sides = tuple(f"{REVISION}{probe.commit[:COMMIT_DIGITS]}" for probe in (ref, new))
+    if not new.commit or DIRTY in new.commit:  # the newer code has no revision
         return _typed("check", "--ab", sides[0], *_selection(new))
     return _typed("compare", "--ab", *sides, *_selection(new))
 
 
 def longer_command(info: RunInfo, workloads: Collection[str], rounds: int) -> str:
-    """`accelbench run --suite hello -w gemm --rounds 9`: of these workloads, as the run was asked for.
+    """Command such as `accelbench run --suite hello -w gemm --rounds 9` that repeats a run for these
+    workloads.
 
-    Empty where no such command made it.
+    Empty if the run was not created by such a command.
     """
     if info.command[:1] != ("run",):
         return ""
     all_of_them = {case.workload for case in info.plan} <= {*workloads}
     without = ("rounds", "budget_s", "tags", *(() if all_of_them else ("workloads",)))
-    chosen = () if all_of_them else (OPTIONS["workloads"].flags[0].names[-1], ",".join(workloads))
+    workload_words = () if all_of_them else (OPTIONS["workloads"].flags[0].names[-1], ",".join(workloads))
     words = measuring_words(info.command[1:], without)
-    return _typed("run", *words, *chosen, OPTIONS["rounds"].flags[0].names[0], str(rounds))
+    return _typed("run", *words, *workload_words, OPTIONS["rounds"].flags[0].names[0], str(rounds))
 
 
 def _changed_target(ref: RunInfo, new: RunInfo) -> tuple[Probe, Probe] | None:
-    """The first target of another version, as each run found it."""
+    """First target whose version differs, as probed by each run."""
     before = {probe.target.name: probe for probe in ref.probes}
     pairs = ((before[after.target.name], after) for after in new.probes if after.target.name in before)
     return next((pair for pair in pairs if pair[0].version and pair[0].version != pair[1].version), None)
 
 
 def _of_the_user(info: RunInfo) -> bool:
-    """Whether some workload does not come with accelbench, so that a commit of the user's tells its code."""
+    """True if some workload is the user's, so that their commits affect it."""
     names = {case.workload for case in info.plan}
     return any(not registry.find_class(registry.WORKLOADS, name, Workload) for name in names)  # type: ignore[type-abstract]
 
 
 def _selection(info: RunInfo, without: Sequence[str] = ()) -> tuple[str, ...]:
-    """The options that say what was measured and how: as typed, else suites, backends and devices."""
+    """Options that select cases and settings: as typed, else suites, backends and devices."""
     if info.command[:1] == ("run",):
         return measuring_words(info.command[1:], (*WITHOUT, *without))
-    known: Mapping[str, list[str]] = {
+    values_by_option: Mapping[str, list[str]] = {
         "suites": [case.suite for case in info.plan],
         "backends": [case.backend for case in info.plan],
         "devices": [case.device for case in info.plan],
     }
     return tuple(
         word
-        for name, values in known.items()
+        for name, values in values_by_option.items()
         if name not in without
         for value in dict.fromkeys(filter(None, values))
         for word in (OPTIONS[name].flags[0].names[0], value)
@@ -92,9 +93,9 @@ def _selection(info: RunInfo, without: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def measuring_words(command: Sequence[str], without: Sequence[str] = ()) -> tuple[str, ...]:
-    """The words of a `run` that say what is measured and how, but the options named by `without`.
+    """Words of a `run` that select cases and settings, without the options named in `without`.
 
-    What stands without a flag is given the one it has elsewhere: `conv` is `--suite conv`.
+    Positional words get their option: `conv` becomes `--suite conv`.
     """
     takes = {
         name: flag.kind is not bool
@@ -103,19 +104,19 @@ def measuring_words(command: Sequence[str], without: Sequence[str] = ()) -> tupl
         for name in flag.names
     }
     left_out = {name for field in without for flag in OPTIONS[field].flags for name in flag.names}
-    kept, words = list[str](), iter(command)
+    selected, words = list[str](), iter(command)
     for word in words:
         name, equals, _ = word.partition("=")
         if not name.startswith("-"):
             name, equals = "--model" if looks_like_model(word) else "--suite", "="
-            own = [name, word]
+            option_words = [name, word]
         else:
             if name not in takes and word[:2] in takes:  # `-wgemm`
                 name, equals = word[:2], "="
             takes_value = takes.get(name, name not in BARE) and not equals
-            own = [word, *([next(words, "")] if takes_value else [])]
-        kept += own if name in takes and name not in left_out else []
-    return tuple(kept)
+            option_words = [word, *([next(words, "")] if takes_value else [])]
+        selected += option_words if name in takes and name not in left_out else []
+    return tuple(selected)
 
 
 def _typed(*words: str) -> str:

@@ -1,7 +1,6 @@
-"""Suites: TOML → Suite, or an error that names file, key and the valid values; what the command line narrows.
+"""Read suites from TOML, and narrow them by the options of the command line.
 
-A suite's axes are unfolded into points here; its thresholds say how much slower a case may become, and who
-said so.
+This module expands a suite's axes into points, and collects thresholds with their sources.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES
 
 Axes = Mapping[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
-MOST_CASES = 10_000  # a day, at eight seconds each
+MOST_CASES = 10_000  # a day, at eight seconds per case
 MOST_DEVICES = 1024
 WORLD_HINT = "Write --world 2, --world 1,2,4, --world cuda:0+cuda:1 or --world cpu+cpu."
 
@@ -44,31 +43,35 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One workload and its axes. Each table of `cpu` or `accelerator` is a product of its lists."""
 
     workload: str
-    dtype: list[Dtype] | None = None  # None: the suite's
-    mode: list[str] | None = None  # None: what each backend's users usually run
-    backend: list[str] | None = None  # None: every backend found
+    dtype: list[Dtype] | None = None  # None: those of the suite
+    mode: list[str] | None = None  # None: the default mode of each backend
+    backend: list[str] | None = None  # None: every available backend
     cache: list[Cache] = msgspec.field(default_factory=lambda: [Cache.HOT])
-    world: list[int | str] | None = None  # how many compute a step together, or which; None: as needed
-    strategy: list[Strategy] | None = None  # how they divide it; None: every way that there is
-    threads: list[int] | None = None  # CPU threads, a case with each; None: as many as `--threads` says
+    world: list[int | str] | None = None  # number or names of devices that share a step; None: the workload's
+    strategy: list[Strategy] | None = None  # how devices divide a step; None: every supported strategy
+    threads: list[int] | None = None  # CPU threads, a case for each; None: as in `--threads`
     cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
     accelerator: list[Axes] = msgspec.field(default_factory=lambda: [{}])
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to measure; where, is the plan's business."""
+    """Cases to measure, independent of targets and devices."""
 
     description: str
     cases: list[Entry]
     name: str = ""
     policy: str = "default"
     dtype: list[Dtype] = msgspec.field(default_factory=lambda: [Dtype.FLOAT32])
-    thresholds: dict[str, str | float] = msgspec.field(default_factory=dict)  # of `check`: pattern → fraction
+    thresholds: dict[str, str | float] = msgspec.field(
+        default_factory=dict
+    )  # for `check`: pattern → fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`pattern`: part of a case's id, or one with * and ?. `suite`: of its cases only; empty: of all."""
+    """Threshold for cases. `pattern`: part of a case's id, or one with * and ?. `suite`: empty for all
+    suites.
+    """
 
     pattern: str
     value: float  # 0.05: 5%
@@ -76,45 +79,47 @@ class Rule:
     suite: str = ""
 
     def names(self, suite: str, case: str) -> bool:
-        """Whether the rule is about this case."""
+        """True if the rule applies to this case."""
         return self.suite in ("", suite) and fnmatchcase(case, f"*{self.pattern}*")
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A fraction, and where it comes from."""
+    """A fraction and its source."""
 
     value: float
     source: str
 
 
-DEFAULT = Rule("", 0.05, "default")  # sessions of one machine differ by some per cent
+DEFAULT = Rule("", 0.05, "default")  # sessions of one machine differ by a few per cent
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the command line narrows or overrides; empty means all the suite says."""
+    """Options that narrow or override a suite; empty means no change."""
 
     workloads: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
-    backends: tuple[str, ...] = ()  # that were named: of others, those that are not installed are not told
+    backends: tuple[str, ...] = ()  # named ones are reported even if they are not installed
     devices: tuple[str, ...] = ()
     dtypes: tuple[Dtype, ...] = ()
     modes: tuple[str, ...] = ()
     caches: tuple[Cache, ...] = ()
     params: dict[str, list[Scalar]] = field(default_factory=dict)
-    environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned in every one
+    environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned for all of them
     worlds: tuple[str, ...] = ()  # numbers of devices, or names of them
     strategies: tuple[Strategy, ...] = ()
-    threads: tuple[int, ...] = ()  # several make cases; one is a setting, but of what compares several
-    takes_lossy: bool = False  # engines that lose precision compete, of a user's model
-    launched: bool = False  # by a launcher: each rank sees the devices that it was given, the first not all
-    hosts: int = 1  # on which the devices of a world of several lie
+    threads: tuple[
+        int, ...
+    ] = ()  # several numbers create cases; one is a setting, unless the suite compares several
+    takes_lossy: bool = False  # include lossy engines for a user's model
+    launched: bool = False  # started by a launcher, so the first rank may not see all devices
+    hosts: int = 1  # number of hosts of a world of several devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSpec:
-    """So many devices from any that is chosen on; with `kind`, from the first of that kind on; or `names`."""
+    """Number of devices of a world, optionally starting at the first device of `kind`, or exactly `names`."""
 
     devices: int
     kind: str = ""
@@ -122,28 +127,28 @@ class WorldSpec:
 
     @property
     def first(self) -> str:
-        """The name or kind of its first device, empty where any will do."""
+        """Name or kind of the first device; empty for any."""
         return self.names[0] if self.names else self.kind
 
 
 def folders() -> list[Path]:
-    """Where suites are looked for: here, then those that come with accelbench."""
+    """Folders with suites: in the working folder, then those of accelbench."""
     package = Path(__file__).parent.parent
-    places = [Path("suites"), package / "bundled_suites", package.parent / "suites"]
-    return [place for place in places if os.path.isdir(place)]
+    candidates = [Path("suites"), package / "bundled_suites", package.parent / "suites"]
+    return [folder for folder in candidates if os.path.isdir(folder)]
 
 
 def suite_names() -> list[str]:
-    """The names of all suites that can be run by name."""
-    return sorted({path.stem for place in folders() for path in place.glob("*.toml")})
+    """Names of all suites in these folders."""
+    return sorted({path.stem for folder in folders() for path in folder.glob("*.toml")})
 
 
-OWN_SUITE = "own"  # of the user's models
-DEFAULTS = "defaults"  # of workloads that no suite names
+OWN_SUITE = "own"  # suite of the user's models
+DEFAULTS = "defaults"  # suite of workloads that no suite contains
 
 
 def own_suite(models: Sequence[str]) -> Suite:
-    """The suite of a user's models, each at its own sizes and in its own dtype."""
+    """Create the suite of a user's models, with their default sizes and dtypes."""
     kinds = {name: catalogue.workload_named(name) for name in models}
     entries = [
         Entry(workload=name, dtype=[kind.dtype] if isinstance(kind, OwnModel) else None)
@@ -153,18 +158,18 @@ def own_suite(models: Sequence[str]) -> Suite:
 
 
 def suite_path(name: str) -> Path:
-    """The file of a suite that is named, or its path. Raises UsageError."""
+    """File of a suite given by name or path. Raises UsageError."""
     path = Path(name)
     if path.suffix == ".toml":
         return path
-    found = [place / f"{name}.toml" for place in folders() if os.path.isfile(place / f"{name}.toml")]
-    if not found or path.name != name:
+    files = [folder / f"{name}.toml" for folder in folders() if os.path.isfile(folder / f"{name}.toml")]
+    if not files or path.name != name:
         raise UsageError(f"No suite named {name!r}.", unknown("suites", name, suite_names()))
-    return found[0]
+    return files[0]
 
 
 def load_suite(name: str) -> Suite:
-    """A suite by name or by path. Raises SuiteError, UsageError."""
+    """Load a suite by name or path. Raises SuiteError, UsageError."""
     path = suite_path(name)
     try:
         return parse_suite(read_toml(path), path)
@@ -194,7 +199,7 @@ def parse_suite(fields: dict[str, Any], path: Path) -> Suite:
     return suite
 
 
-def _check(entry: Entry, where: str) -> None:
+def _check(entry: Entry, location: str) -> None:
     try:
         workload = catalogue.workload_named(entry.workload)
         for backend in entry.backend or []:
@@ -210,11 +215,11 @@ def _check(entry: Entry, where: str) -> None:
     except UsageError as error:
         present = catalogue.former_names().get(entry.workload)
         hint = f"It was renamed: {present}" if present else error.hint
-        raise SuiteError(f"{where}: {error}", hint) from error
+        raise SuiteError(f"{location}: {error}", hint) from error
 
 
 def check_params(workload: WorkloadKind, axes: Axes) -> None:
-    """Raise UsageError for a parameter the workload does not have, or of another type."""
+    """Raise UsageError for an unknown parameter or a value of the wrong type."""
     fields = workload.fields()
     for name, values in ((name, values) for key, values in axes.items() for name in tied(key)):
         if name not in fields:
@@ -222,9 +227,9 @@ def check_params(workload: WorkloadKind, axes: Axes) -> None:
             raise UsageError(f"{workload.__name__} has no parameter {name!r}.", hint)
         for value in values if isinstance(values, list) else [values]:
             if type(value) is not type(fields[name]):
-                wanted = type(fields[name]).__name__
+                expected = type(fields[name]).__name__
                 raise UsageError(
-                    f"{name} = {value!r} should be of type {wanted}.", f"Default: {fields[name]}."
+                    f"{name} = {value!r} should be of type {expected}.", f"Default: {fields[name]}."
                 )
             if isinstance(value, int | float) and not abs(value) <= LARGEST_IN_TOML:
                 raise UsageError(
@@ -233,11 +238,11 @@ def check_params(workload: WorkloadKind, axes: Axes) -> None:
 
 
 def _hint(message: str) -> str:
-    """The nearest key to an unknown one."""
-    found = re.search(r"unknown field `([^`]+)`(?: - at `([^`]*)`)?", message)
-    if found:
-        kind = Entry if found[2] and "cases" in found[2] else Suite
-        return unknown("keys", found[1], list(kind.__struct_fields__))
+    """Suggest the nearest valid key or values."""
+    match = re.search(r"unknown field `([^`]+)`(?: - at `([^`]*)`)?", message)
+    if match:
+        kind = Entry if match[2] and "cases" in match[2] else Suite
+        return unknown("keys", match[1], list(kind.__struct_fields__))
     if "strategy" in message:
         return f"Known strategies: {', '.join(Strategy)}."
     if "cache" in message:
@@ -248,15 +253,14 @@ def _hint(message: str) -> str:
 
 
 def suite_thresholds(suite: Suite) -> list[Rule]:
-    """The rules of its `[thresholds]` table, about this suite's cases only. Raises UsageError."""
+    """Rules of the suite's `[thresholds]` table, for its cases only. Raises UsageError."""
     return rules(suite.thresholds, f"suite {suite.name}", suite.name)
 
 
 def thresholds_of(name: str, revision: str = "") -> tuple[str, list[Rule]]:
-    """The name of a suite, which may be given as a file, and its thresholds. Raises UsageError.
+    """Name and thresholds of a suite, given by name or file. Raises UsageError.
 
-    `revision`: take what the file said at that revision of its repository, unless the suite comes with
-    accelbench.
+    `revision`: read the file at that revision of its repository, unless the suite belongs to accelbench.
     """
     path = suite_path(name)
     is_shipped = path.suffix != Path(name).suffix and path.is_absolute()
@@ -266,27 +270,29 @@ def thresholds_of(name: str, revision: str = "") -> tuple[str, list[Rule]]:
     try:
         text = content_at(revision, path)
         fields = parse_toml(text) if text is not None else {}
-        found = msgspec.convert({"name": path.stem, **fields}, _Thresholds)
+        suite_fields = msgspec.convert({"name": path.stem, **fields}, _Thresholds)
     except (ValueError, UnreadableInput) as error:
         raise SuiteError(f"{path} of {revision}: {error}", f"See {page('suites')} for an example.") from error
-    return found.name, rules(found.thresholds, f"suite {found.name} of {revision}", found.name)
+    return suite_fields.name, rules(
+        suite_fields.thresholds, f"suite {suite_fields.name} of {revision}", suite_fields.name
+    )
 
 
 class _Thresholds(msgspec.Struct, frozen=True):
-    """What a suite says about thresholds, whatever else it says."""
+    """The fields of a suite that thresholds need."""
 
     name: str
     thresholds: dict[str, str | float] = {}
 
 
 def threshold(suite: str, case: str, rules: Iterable[Rule]) -> Threshold:
-    """The threshold of a case: the first of `rules` that names it, else the default."""
-    found = next((rule for rule in rules if rule.names(suite, case)), DEFAULT)
-    return Threshold(found.value, found.source)
+    """Threshold of a case: the first matching rule, else the default."""
+    rule = next((rule for rule in rules if rule.names(suite, case)), DEFAULT)
+    return Threshold(rule.value, rule.source)
 
 
 def rules(table: Mapping[str, str | float], source: str, suite: str = "") -> list[Rule]:
-    """The rules of a `[thresholds]` table. Raises UsageError for a value that is no fraction."""
+    """Rules of a `[thresholds]` table. Raises UsageError for an invalid fraction."""
     return [
         Rule(pattern, fraction(str(value)), f"{source} {pattern!r}", suite)
         for pattern, value in table.items()
@@ -294,22 +300,22 @@ def rules(table: Mapping[str, str | float], source: str, suite: str = "") -> lis
 
 
 def fraction(text: str) -> float:
-    """`5%` and `0.05` → 0.05. Raises UsageError."""
+    """Parse `5%` or `0.05`. Raises UsageError."""
     number = text.strip()
     try:
-        found = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
     except ValueError:
-        found = 0.0
-    if not 0 < found < 1:
+        value = 0.0
+    if not 0 < value < 1:
         raise UsageError(f"{text!r} is not between 0% and 100%.", "Write three per cent as 3% or 0.03.")
-    return found
+    return value
 
 
 def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Entry]]:
-    """(suite's name, entry) for what the command line leaves of the suites. Raises UsageError.
+    """Select (suite's name, entry) by the options of the command line. Raises UsageError.
 
-    A workload named on the command line that no suite holds, or none on CPUs or on accelerators, is added
-    there at its default size.
+    A named workload that the suites do not have for CPUs or for accelerators is added there at its default
+    size.
     """
     entries = [
         (suite.name, entry if entry.dtype else _changed(entry, dtype=suite.dtype))
@@ -319,42 +325,46 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Ent
     ]
     for name in selection.workloads:
         catalogue.workload_named(name)
-        held = [entry for _, entry in entries if entry.workload == name]
-        cpu: list[Axes] = [] if any(entry.cpu for entry in held) else [{}]
-        accelerator: list[Axes] = [] if any(entry.accelerator for entry in held) else [{}]
+        matching = [entry for _, entry in entries if entry.workload == name]
+        cpu: list[Axes] = [] if any(entry.cpu for entry in matching) else [{}]
+        accelerator: list[Axes] = [] if any(entry.accelerator for entry in matching) else [{}]
         if cpu or accelerator:
-            usual = Entry(workload=name, dtype=[Dtype.FLOAT32], cpu=cpu, accelerator=accelerator)
-            entries.append((DEFAULTS, usual))
+            default_entry = Entry(workload=name, dtype=[Dtype.FLOAT32], cpu=cpu, accelerator=accelerator)
+            entries.append((DEFAULTS, default_entry))
     return _overridden(_of_phases(entries, selection.phases), selection)
 
 
 def _of_phases(entries: list[tuple[str, Entry]], phases: Sequence[Phase]) -> list[tuple[str, Entry]]:
-    """The entries whose step is of such a phase. Raises UsageError where none is."""
+    """Entries with one of the phases. Raises UsageError if there are none."""
     kinds = {entry.workload: entry_workload(entry) for _, entry in entries}
-    found = [each for each in entries if not phases or kinds[each[1].workload].phase in phases]
-    if not found and entries:
+    matching = [
+        suite_and_entry
+        for suite_and_entry in entries
+        if not phases or kinds[suite_and_entry[1].workload].phase in phases
+    ]
+    if not matching and entries:
         models = [kind for kind in kinds.values() if isinstance(kind, OwnModel)]
-        there = ", ".join(dict.fromkeys(kind.phase for kind in kinds.values()))
+        phases_present = ", ".join(dict.fromkeys(kind.phase for kind in kinds.values()))
         raise UsageError(
-            f"Nothing that was chosen has a step of the phase {' or '.join(phases)}.",
-            models[0].how_to_train if models and Phase.TRAIN in phases else f"What was chosen has {there}.",
+            f"None of the selected workloads has the phase {' or '.join(phases)}.",
+            models[0].how_to_train if models and Phase.TRAIN in phases else f"They have {phases_present}.",
         )
-    return found
+    return matching
 
 
 def _overridden(entries: list[tuple[str, Entry]], selection: Selection) -> list[tuple[str, Entry]]:
-    known = {name for _, entry in entries for name in entry_workload(entry).fields()}
+    parameter_names = {name for _, entry in entries for name in entry_workload(entry).fields()}
     for name in (name for key in selection.params for name in tied(key)):
-        if name not in known:
-            hint = unknown("parameters", name, sorted(known))
+        if name not in parameter_names:
+            hint = unknown("parameters", name, sorted(parameter_names))
             raise UsageError(f"No selected workload has a parameter {name!r}.", hint)
     return [(suite, _override(entry, selection)) for suite, entry in entries]
 
 
 def _override(entry: Entry, selection: Selection) -> Entry:
     workload = entry_workload(entry)
-    own = of_fields(selection.params, workload.fields())
-    check_params(workload, own)
+    params = of_fields(selection.params, workload.fields())
+    check_params(workload, params)
     return _changed(
         entry,
         dtype=list(selection.dtypes) or entry.dtype,
@@ -363,33 +373,36 @@ def _override(entry: Entry, selection: Selection) -> Entry:
         world=list(selection.worlds) or entry.world,
         strategy=list(selection.strategies) or entry.strategy,
         threads=chosen_threads(entry.threads, selection.threads),
-        cpu=[overridden(axes, own) for axes in entry.cpu],
-        accelerator=[overridden(axes, own) for axes in entry.accelerator],
+        cpu=[overridden(axes, params) for axes in entry.cpu],
+        accelerator=[overridden(axes, params) for axes in entry.accelerator],
     )
 
 
-def chosen_threads(own: list[int] | None, asked: tuple[int, ...]) -> list[int] | None:
-    """The numbers of threads that make cases of their own; a single one is the setting of the whole run."""
-    return list(asked) if len(asked) > 1 or (asked and own) else own
+def chosen_threads(suite_threads: list[int] | None, requested: tuple[int, ...]) -> list[int] | None:
+    """Numbers of threads that create cases; a single one is a setting of the run."""
+    return list(requested) if len(requested) > 1 or (requested and suite_threads) else suite_threads
 
 
-def sizes_left_behind(
-    suites: Sequence[Suite], selection: Selection, planned: Sequence[Case]
-) -> Iterator[str]:
-    """`gemm: n=512 k=512 stay while m changes: …`: what is as it was beside a size that was as large."""
-    found: dict[tuple[str, ...], None] = {}
+def unchanged_sizes(suites: Sequence[Suite], selection: Selection, planned: Sequence[Case]) -> Iterator[str]:
+    """Warn about sizes that stay although an equal one was changed: `gemm: n=512 k=512 stay while m changes:
+    …`.
+    """
+    warnings: dict[tuple[str, ...], None] = {}
     for entry in (entry for suite in suites for entry in suite.cases):
         workload = entry_workload(entry)
-        own = of_fields(selection.params, workload.fields())
+        overrides = of_fields(selection.params, workload.fields())
         for axes in [*entry.cpu, *entry.accelerator]:
-            names = left_behind(axes, own, workload.fields())
-            found |= {(entry.workload, *each): None for each in names}
-    for workload_name, key, *others in found:
+            names = unchanged_names(axes, overrides, workload.fields())
+            warnings |= {(entry.workload, *size_names): None for size_names in names}
+    for workload_name, key, *equal_names in warnings:
         cases = [case for case in planned if case.workload == workload_name]
-        kept = dict.fromkeys(f"{other}={case.params[other]}" for case in cases for other in others)
-        if kept:
-            together = TIE.join((key, *others))
-            yield f"{workload_name}: {' '.join(kept)} stay while {key} changes: -p {together}=… changes all"
+        unchanged = dict.fromkeys(
+            f"{equal_name}={case.params[equal_name]}" for case in cases for equal_name in equal_names
+        )
+        if unchanged:
+            together = TIE.join((key, *equal_names))
+            stay = f"{workload_name}: {' '.join(unchanged)} stay while {key} changes"
+            yield f"{stay}: -p {together}=… changes all"
 
 
 def implied_sizes(info: RunInfo) -> Iterator[str]:
@@ -433,69 +446,72 @@ def _changed(entry: Entry, **changes: object) -> Entry:
     return Entry(**{**fields, **changes})
 
 
-def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], ...]:
-    """Every combination of the values; a variable with the value "" is left as it is. Raises UsageError."""
-    for name in chosen:
+def environments(values_by_name: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], ...]:
+    """Combinations of the values of variables; the value "" leaves a variable unset. Raises UsageError."""
+    for name in values_by_name:
         check_variable(name)
-    check_count(math.prod(map(len, chosen.values())))
-    combinations = itertools.product(*chosen.values())
+    check_count(math.prod(map(len, values_by_name.values())))
+    combinations = itertools.product(*values_by_name.values())
     return tuple(
-        {name: value for name, value in zip(chosen, values, strict=True) if value} for values in combinations
+        {name: value for name, value in zip(values_by_name, values, strict=True) if value}
+        for values in combinations
     )
 
 
 def points(axes: Axes) -> Iterator[dict[str, Scalar]]:
-    """The product of the lists; names that are tied have the same value at every point."""
+    """Yield the product of the lists; tied names have the same value at every point."""
     lists = [values if isinstance(values, list) else [values] for values in axes.values()]
     for point in itertools.product(*lists):
         yield {name: value for key, value in zip(axes, point, strict=True) for name in tied(key)}
 
 
 def point_count(axes: Axes) -> int:
-    """How many points there are, none of them made."""
+    """Number of points, without creating them."""
     return math.prod(len(values) if isinstance(values, list) else 1 for values in axes.values())
 
 
 def check_count(count: int) -> None:
-    """Raise UsageError for more cases than a run can have."""
+    """Raise UsageError for too many cases."""
     if count > MOST_CASES:
         hint = "Narrow it with -w, -b, -d, --dtype or -p, or divide the suite."
-        raise UsageError(f"{count:,} cases are asked for; a run has at most {MOST_CASES:,}.", hint)
+        raise UsageError(f"The selection has {count:,} cases; a run can have {MOST_CASES:,}.", hint)
 
 
-def overridden(axes: Axes, own: Axes) -> dict[str, list[Scalar] | Scalar]:
-    """`axes` with `own` in place of what these name."""
-    named = {name for key in own for name in tied(key)}
-    left = {TIE.join(name for name in tied(key) if name not in named): axes[key] for key in axes}
-    return {**{key: values for key, values in left.items() if key}, **own}
+def overridden(axes: Axes, overrides: Axes) -> dict[str, list[Scalar] | Scalar]:
+    """Replace the values of `axes` by `overrides`."""
+    changed_names = {name for key in overrides for name in tied(key)}
+    remaining = {TIE.join(name for name in tied(key) if name not in changed_names): axes[key] for key in axes}
+    return {**{key: values for key, values in remaining.items() if key}, **overrides}
 
 
 def of_fields(params: Mapping[str, list[Scalar]], fields: Collection[str]) -> dict[str, list[Scalar]]:
-    """The parameters that a workload with these fields has."""
-    own = {TIE.join(name for name in tied(key) if name in fields): values for key, values in params.items()}
-    return {key: values for key, values in own.items() if key}
+    """Select the parameters that a workload with these fields has."""
+    params_of_workload = {
+        TIE.join(name for name in tied(key) if name in fields): values for key, values in params.items()
+    }
+    return {key: values for key, values in params_of_workload.items() if key}
 
 
-def left_behind(axes: Axes, own: Axes, fields: Mapping[str, Scalar]) -> list[tuple[str, ...]]:
-    """A key of `own`, then the sizes that were as large and stay; `fields`: with their defaults."""
-    changed = {name for key in own for name in tied(key)}
-    found = []
+def unchanged_names(axes: Axes, overrides: Axes, fields: Mapping[str, Scalar]) -> list[tuple[str, ...]]:
+    """For each changed key, the unchanged sizes that were equal to it; `fields`: default values."""
+    changed = {name for key in overrides for name in tied(key)}
+    names = []
     for point in itertools.islice(points(axes), MOST_CASES):
         sizes = {**fields, **point}
-        for key in own:
+        for key in overrides:
             size = sizes[tied(key)[0]]
-            same = [name for name in sizes if name not in changed and _equal(sizes[name], size)]
-            found += [(key, *same)] if same else []
-    return found
+            equal_names = [name for name in sizes if name not in changed and _equal(sizes[name], size)]
+            names += [(key, *equal_names)] if equal_names else []
+    return names
 
 
-def _equal(one: Scalar, other: Scalar) -> bool:
-    """Whether two sizes are equal; that both are 1 says nothing."""
-    return type(one) is int and type(other) is int and one == other != 1
+def _equal(first: Scalar, second: Scalar) -> bool:
+    """True if two sizes are equal and not both 1."""
+    return type(first) is int and type(second) is int and first == second != 1
 
 
 def parse_world(text: int | str) -> WorldSpec:
-    """`2`, `cuda:0+cuda:1`, or a kind so often as there are devices: `cpu+cpu`. Raises UsageError."""
+    """Parse `2`, `cuda:0+cuda:1`, or a kind repeated per device: `cpu+cpu`. Raises UsageError."""
     words = str(text).split(NAMES)
     if len(words) == 1 and words[0].isascii() and words[0].removeprefix("-").isdigit():
         return WorldSpec(devices=_checked(int(words[0])))
@@ -510,7 +526,6 @@ def parse_world(text: int | str) -> WorldSpec:
 
 
 def _checked(devices: int) -> int:
-    """Raises UsageError."""
     if not 1 <= devices <= MOST_DEVICES:
         raise UsageError(
             f"A world of {devices} devices cannot be measured.",
@@ -519,7 +534,7 @@ def _checked(devices: int) -> int:
     return devices
 
 
-def names_apart(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, empty where each device follows the one before: then the first and their number say it."""
+def nonadjacent_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, or none if the devices are consecutive: then the first one and their number suffice."""
     numbers = [int(name.partition(":")[2]) for name in names]
     return tuple(names) if any(after != before + 1 for before, after in pairwise(numbers)) else ()

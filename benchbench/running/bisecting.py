@@ -43,8 +43,8 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.plan.cases import Plan, fitting, plan, too_large
 from benchbench.plan.costs import planned_work
-from benchbench.plan.devices import check_devices, devices_asked
-from benchbench.plan.rerun import Variant, altered, why_not
+from benchbench.plan.devices import check_devices, requested_devices
+from benchbench.plan.rerun import Variant, apply_variant, obstacle_of
 from benchbench.plan.revision import checked_out
 from benchbench.plan.versions import Version
 from benchbench.running.measure import SIZES, Team, models_described, models_of_revision, ready, staffed
@@ -316,10 +316,12 @@ class _Row:
 
     def _planned(self, good: Version, code: UserCode, probes: Sequence[Probe]) -> Sequence[Case]:
         """The cases of the good version, at its own defaults."""
-        check_devices(devices_asked(self.terms.entries, self.terms.selection.devices), probes)
+        check_devices(requested_devices(self.terms.entries, self.terms.selection.devices), probes)
         chosen = plan(self.terms.entries, self.terms.selection, probes)
         variant = _variant(good, code, probes)
-        pairs = [(case, altered(case, variant, probes, chosen.pinned[case.id])) for case in chosen.cases]
+        pairs = [
+            (case, apply_variant(case, variant, probes, chosen.pinned[case.id])) for case in chosen.cases
+        ]
         own = replace(
             chosen,
             cases=tuple(case for _, case in pairs),
@@ -338,9 +340,9 @@ class _Row:
         reasons: list[str] = []
         others: list[str] = []
         for case in cases:
-            own = altered(case, variant, probes, pinned.get(case.id))
+            own = apply_variant(case, variant, probes, pinned.get(case.id))
             probe = next(each for each in probes if each.target.name == own.target)
-            obstacle = why_not(own, probe, code) or too_large(own, machine().memory_bytes, code)
+            obstacle = obstacle_of(own, probe, code) or too_large(own, machine().memory_bytes, code)
             if obstacle:
                 reasons.append(obstacle.reason)
                 continue

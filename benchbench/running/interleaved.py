@@ -22,8 +22,8 @@ from benchbench.model.run import Partner, Run, RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan, too_large
 from benchbench.plan.costs import planned_work
-from benchbench.plan.devices import Obstacle, check_devices, devices_asked
-from benchbench.plan.rerun import Variant, altered, targets_of_variants, why_not
+from benchbench.plan.devices import Obstacle, check_devices, requested_devices
+from benchbench.plan.rerun import Variant, apply_variant, obstacle_of, targets_of_variants
 from benchbench.plan.revision import checked_out
 from benchbench.running.measure import (
     SIZES,
@@ -145,7 +145,7 @@ def plan_sides(probes: Sequence[Sequence[Probe]], asked: Request, variants: Sequ
 
     Raises UsageError for a device or mode that does not exist.
     """
-    check_devices(devices_asked(asked.entries, asked.selection.devices), probes[0])
+    check_devices(requested_devices(asked.entries, asked.selection.devices), probes[0])
     chosen = plan(asked.entries, asked.selection, probes[0])
     cases = [*chosen.cases, *(each.case for each in chosen.left_out)]
     return heads(cases, probes, asked, variants, chosen.pinned)
@@ -219,7 +219,7 @@ def _pairs(
     taken: set[str] = set()
     for case in cases:
         a, b = (
-            altered(case, variant, probed, pinned.get(case.id))
+            apply_variant(case, variant, probed, pinned.get(case.id))
             for variant, probed in zip(variants, probes, strict=True)
         )
         if a.id not in pairs and b.id not in taken:
@@ -254,7 +254,7 @@ def _why_not(case: Case, probes: Sequence[Probe], variant: Variant) -> Obstacle 
     ):
         return None
     probe = next(probe for probe in probes if probe.target.name == case.target)
-    return why_not(case, probe, variant.code) or too_large(case, machine().memory_bytes, variant.code)
+    return obstacle_of(case, probe, variant.code) or too_large(case, machine().memory_bytes, variant.code)
 
 
 def _left_out(pair: Pair, obstacles: Sequence[Obstacle | None], side: int) -> LeftOut:

@@ -45,7 +45,7 @@ from benchbench.model.own import ONNX, ModelSpec, parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.rerun import replan
-from benchbench.plan.suite import check_params, implied_sizes, of_fields, sizes_left_behind
+from benchbench.plan.suite import check_params, implied_sizes, of_fields, unchanged_sizes
 from benchbench.running import recording, request
 from benchbench.running.observer import RunObserver, duration
 from benchbench.running.request import Request, Terms
@@ -103,7 +103,7 @@ class Bench:
         """
         (probes,) = self.probe(asked.policy.rounds - 1 if measured and asked.policy.reimports else 0)
         info = recording.plan_run(probes, asked)
-        for line in sizes_left_behind(asked.suites, asked.selection, info.plan):
+        for line in unchanged_sizes(asked.suites, asked.selection, info.plan):
             self._observer.note(line)
         for line in implied_sizes(info):
             self._observer.note(line)

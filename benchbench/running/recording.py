@@ -34,7 +34,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, fitting, plan
-from benchbench.plan.devices import check_devices, devices_asked
+from benchbench.plan.devices import check_devices, requested_devices
 from benchbench.plan.revision import commit_tag
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.running.recorder import Recorder, measure_together
@@ -136,7 +136,7 @@ def _profile(pool: WorkerPool, records: Sequence[Record], folder: Path, observer
 
 def plan_run(probes: Sequence[Probe], asked: Request) -> RunInfo:
     """The head of the run that is asked for. Raises UsageError for a device or mode that does not exist."""
-    check_devices(devices_asked(asked.entries, asked.selection.devices), probes)
+    check_devices(requested_devices(asked.entries, asked.selection.devices), probes)
     chosen = plan(asked.entries, asked.selection, probes)
     return run_head(probes, fitting(chosen, machine().memory_bytes), asked)
 
