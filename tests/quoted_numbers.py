@@ -18,6 +18,7 @@ from benchbench.documents import run_sizes
 from benchbench.judging import change_points, comparison, pairs, ranking, session_cases, sessions
 from benchbench.launch import pool
 from benchbench.machine import conditions, sampler
+from benchbench.model import measurement
 from benchbench.profiling import tables
 from benchbench.running import measure, schedule, time_left
 from benchbench.timing import policy, sampling
@@ -28,6 +29,7 @@ from benchbench.workloads.operations import conv2d, dropout, lstm
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 KNOWN = {
+    "brief": policy.POLICIES["brief"],
     "default": policy.POLICIES["default"],
     "quick": policy.POLICIES["quick"],
     **{
@@ -45,6 +47,7 @@ KNOWN = {
                 ranking,
                 session_cases,
                 sessions,
+                measurement,
             ),
             *(
                 pool,

@@ -86,7 +86,6 @@ def test_the_table_of_presets_is_that_of_the_policies() -> None:
     [
         ("devices.md", "collective_bandwidth.md"),
         ("fleet.md", "fleet_daemons.txt"),
-        ("measuring.md", "user_time.md"),
     ],
 )
 def test_a_page_quotes_the_ratios_that_a_study_printed(page: str, study: str) -> None:

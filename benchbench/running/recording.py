@@ -1,6 +1,6 @@
-"""How every verb measures: rounds of every case in shuffled order, a process each; then the profiling pass.
+"""The one way to measure: rounds of heats of every work in shuffled order; then the profiling pass.
 
-Each record is stored before the next case starts, and told to an observer.
+The records of a heat are stored before the next heat starts, and reported to an observer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which cases a round measures, and in which order. Pure.
+"""The cases of a round, and their order. Pure.
 
-All of them at first; then those of works whose fastest is not told, and those whose processes differ most.
+All of them at first; then those of undecided works, and with a budget those whose processes differ most.
 """
 
 from __future__ import annotations

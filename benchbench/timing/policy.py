@@ -1,4 +1,4 @@
-"""How long to measure: the presets, and how many rounds a case gets."""
+"""The presets: how long to measure, in how many heats, and when works are judged."""
 
 from __future__ import annotations
 
