@@ -1,1 +1,1 @@
-"""One file per output format; the folder is the registry."""
+"""Output formats, one per file. The folder is the registry."""

@@ -1,4 +1,4 @@
-"""Panels as SVG for a page: rates over sizes, rooflines, histories, prices. Tables draw bars and samples."""
+"""Charts of a page as SVG: rates over sizes, rooflines, histories, prices. Tables show bars and samples."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from benchbench.documents.document import Panel, PricePanel, Roofline, Sweep, Sw
 from benchbench.exporters._drawing import mark_path, shade_of, symbol
 from benchbench.exporters._panels import label_of, roof_ends
 from benchbench.exporters._text import html_text
-from benchbench.exporters._ticks import apart, even_ticks, log_ticks, tick_text
+from benchbench.exporters._ticks import even_ticks, log_ticks, tick_text, without_overlap
 from benchbench.judging.change_points import Change
 
 Box = tuple[float, float, float, float]  # left, right, top, bottom
 WIDTH, HEIGHT = 640.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 12.0, 22.0, 34.0
-LETTER = 7.0  # pixels of one beside an axis, about
-MOST_LEFT = 240.0
-WIDE = 10  # an axis is logarithmic when its ends are this many times apart
-ROOM = 0.08  # of the values, beside the outermost
-NAMED = 8  # points of a history that are named
-MOST_NAME = 14  # characters of such a name
-ROOFS = ("", ' stroke-dasharray="6,3"')  # of what was measured, and what the maker says
-MARK = 5.0  # pixels around the middle of one
-RING = 8.0  # around a mark: the knee of its line
-DASHES = ("", "6,3", "2,2", "8,3,2,3")  # of lines of one backend
+LETTER = 7.0  # approximate width of a letter beside an axis, in pixels
+MAX_LEFT = 240.0
+WIDE = 10  # ratio of an axis's ends above which it is logarithmic
+ROOM = 0.08  # free share of the axis beyond the outermost values
+MAX_NAMES = 8  # labelled points of a history
+MAX_NAME_LENGTH = 14  # characters
+ROOFS = ("", ' stroke-dasharray="6,3"')  # measured ceilings, and those of the datasheet
+MARK = 5.0  # radius of a mark, in pixels
+RING = 8.0  # radius of the ring at the knee of a line, in pixels
+DASHES = ("", "6,3", "2,2", "8,3,2,3")  # patterns for several lines of one backend
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values between `low` and `high` to pixels between `start` and `stop`."""
+    """Maps values between `low` and `high` to pixels between `start` and `stop`."""
 
     low: float
     high: float
@@ -52,7 +52,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in a chart, and the ends of its interval; `is_open`: it decides nothing."""
+    """A point of a chart with its interval; `is_open`: undecided."""
 
     x: float
     y: float
@@ -62,7 +62,7 @@ class Point:
 
 
 def chart(panel: Panel) -> str:
-    """The panel as SVG; empty of bars and samples, which tables on the page show, and of no points."""
+    """Draw the panel as SVG; empty for bars and samples, which the page's tables show, and without points."""
     if isinstance(panel, Sweeps):
         return _sweeps(panel)
     if isinstance(panel, Roofline):
@@ -75,7 +75,7 @@ def chart(panel: Panel) -> str:
 
 
 def legend(panel: Panel) -> list[tuple[str, str]]:
-    """The label of each line of the panel, and the line with its mark."""
+    """Labels of the panel's lines, with a sample of each line."""
     if isinstance(panel, Sweeps):
         return [(sweep.label, _key(sweep.backend, dashes)) for sweep, dashes in _dashed(panel.sweeps)]
     if isinstance(panel, Roofline):
@@ -86,7 +86,7 @@ def legend(panel: Panel) -> list[tuple[str, str]]:
 
 
 def _key(backend: str, dashes: str) -> str:
-    """A line with the mark of its backend, if it has one."""
+    """Sample of a line, with its backend's mark."""
     mark = mark_path(backend, "16,6", is_open=False) if backend else ""
     line = f'<path fill="none" stroke-width="1.5"{dashes} d="M0,6H32"/>'
     paint = f'<g stroke="{shade_of(backend) if backend else "currentColor"}">{line}{mark}</g>'
@@ -94,7 +94,7 @@ def _key(backend: str, dashes: str) -> str:
 
 
 def _dashed(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, str]]:
-    """Each with how its line is dashed: alternatives of a backend have its colour and its mark."""
+    """Yield each line with its dash pattern: lines of one backend share colour and mark."""
     used: dict[str, int] = {}
     for sweep in sweeps:
         number = used[sweep.backend] = used.get(sweep.backend, -1) + 1
@@ -107,27 +107,30 @@ def _sweeps(panel: Sweeps) -> str:
     if not points:
         return ""
     y = _scale([point.value for point in points], HEIGHT - BOTTOM, TOP, logarithmic=True)
-    left = _left(y, panel.unit)
-    x = _scale([point.size for point in points], left, WIDTH - RIGHT, logarithmic=True)
+    axis_x = _axis_x(y, panel.unit)
+    x = _scale([point.size for point in points], axis_x, WIDTH - RIGHT, logarithmic=True)
     names = [(x(size), f"{size:,.0f}") for size in sorted({point.size for point in points})]
-    parts = [_axes(y, panel.unit, left), _names(apart(names, LETTER), panel.axis)]
+    parts = [_axes(y, panel.unit, axis_x), _names(without_overlap(names, LETTER), panel.axis)]
     for sweep, dashes in _dashed(panel.sweeps):
-        own = [Point(each.size, each.value, each.low, each.high, each.is_open) for each in sweep.points]
-        parts.append(_line(own, sweep.backend, dashes, x, y))
+        line_points = [
+            Point(sweep_point.size, sweep_point.value, sweep_point.low, sweep_point.high, sweep_point.is_open)
+            for sweep_point in sweep.points
+        ]
+        parts.append(_line(line_points, sweep.backend, dashes, x, y))
         if sweep.knee:
             dotted = ' stroke-dasharray="3,2"' if sweep.knee.is_open else ""
-            place = f'cx="{x(sweep.knee.size):.1f}" cy="{y(sweep.knee.value):.1f}"'
-            parts.append(f'<circle fill="none" stroke="currentColor"{dotted} r="{RING:g}" {place}/>')
+            position = f'cx="{x(sweep.knee.size):.1f}" cy="{y(sweep.knee.value):.1f}"'
+            parts.append(f'<circle fill="none" stroke="currentColor"{dotted} r="{RING:g}" {position}/>')
     return _svg(parts, panel.title)
 
 
 def _roofline(panel: Roofline) -> str:
     rates = [point.value for point in panel.points]
     y = _scale([*rates, *(roof.flops_per_s for roof in panel.roofs)], HEIGHT - BOTTOM, TOP, logarithmic=True)
-    left = _left(y, "FLOP/s")
-    x = Scale(*roof_ends(panel), left, WIDTH - RIGHT, logarithmic=True)
+    axis_x = _axis_x(y, "FLOP/s")
+    x = Scale(*roof_ends(panel), axis_x, WIDTH - RIGHT, logarithmic=True)
     names = [(x(tick), f"{tick:g}") for tick in x.ticks]
-    parts = [_axes(y, "FLOP/s", left), _names(apart(names, LETTER), "FLOPs for each byte")]
+    parts = [_axes(y, "FLOP/s", axis_x), _names(without_overlap(names, LETTER), "FLOPs for each byte")]
     for roof, dashes in zip(panel.roofs, ROOFS, strict=False):
         bend, start = roof.flops_per_s / roof.bytes_per_s, max(x.low, y.low / roof.bytes_per_s)
         bent = (
@@ -135,33 +138,37 @@ def _roofline(panel: Roofline) -> str:
         )
         parts.append(f'<path fill="none" stroke="currentColor" stroke-width="1.5"{dashes} d="{bent}"/>')
     for point in panel.points:
-        place = Point(point.flops_per_byte, point.value, point.low, point.high, point.is_open)
-        told = html_text(f"{point.work}, {point.label}: {fmt.quantity(point.value, 'FLOP/s')}")
-        mark = _mark(place, point.backend, x, y)
-        parts.append(f'<g data-b="{html_text(point.backend)}"><title>{told}</title>{mark}</g>')
+        position = Point(point.flops_per_byte, point.value, point.low, point.high, point.is_open)
+        title = html_text(f"{point.work}, {point.label}: {fmt.quantity(point.value, 'FLOP/s')}")
+        mark = _mark(position, point.backend, x, y)
+        parts.append(f'<g data-b="{html_text(point.backend)}"><title>{title}</title>{mark}</g>')
     return _svg([*parts, *_work_names(panel, x, y)], panel.title)
 
 
 def _work_names(panel: Roofline, x: Scale, y: Scale) -> Iterator[str]:
-    """Beside the fastest of each work its name, where it lies on no mark and no other; the fastest first."""
+    """Yield the name of each work next to its fastest point, if there is room; fast works first."""
     marks = [(x(point.flops_per_byte), y(point.value)) for point in panel.points]
-    taken = [(at - MARK, at + MARK, height - MARK, height + MARK) for at, height in marks]
-    best = {point.work: point for point in sorted(panel.points, key=lambda each: each.value)}
-    for work, point in reversed(best.items()):
+    occupied = [(at - MARK, at + MARK, height - MARK, height + MARK) for at, height in marks]
+    fastest = {point.work: point for point in sorted(panel.points, key=lambda point: point.value)}
+    for work, point in reversed(fastest.items()):
         at, height, wide = x(point.flops_per_byte), y(point.value), LETTER * len(label_of(work))
         for left, base in (
             *((at - wide / 2, height - 8), (at + 8, height + 4), (at - 8 - wide, height + 4)),
             (at - wide / 2, height + 16),
         ):
-            own = left, left + wide, base - 9, base + 2
-            if left >= x.start and own[1] <= x.stop and not any(_meet(own, each) for each in taken):
-                taken.append(own)
+            box = left, left + wide, base - 9, base + 2
+            if (
+                left >= x.start
+                and box[1] <= x.stop
+                and not any(_overlap(box, taken_box) for taken_box in occupied)
+            ):
+                occupied.append(box)
                 yield _text(left + wide / 2, base, work, "middle")
                 break
 
 
-def _meet(one: Box, other: Box) -> bool:
-    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
 def _trend(panel: TrendLine) -> str:
@@ -169,18 +176,18 @@ def _trend(panel: TrendLine) -> str:
     spans = max(values) > WIDE * min(values) > 0
     last = max(len(panel.points) - 1, 1)
     y = _scale(values, HEIGHT - BOTTOM, TOP, logarithmic=spans)
-    left = _left(y, panel.unit)
-    x = Scale(-0.5, last + 0.5, left, WIDTH - RIGHT, logarithmic=False)
-    every = -(-len(panel.points) // NAMED)
+    axis_x = _axis_x(y, panel.unit)
+    x = Scale(-0.5, last + 0.5, axis_x, WIDTH - RIGHT, logarithmic=False)
+    every = -(-len(panel.points) // MAX_NAMES)
     names = [
-        (x(number), fmt.visible(point.started[:10] if panel.by_time else point.name)[:MOST_NAME])
+        (x(number), fmt.visible(point.started[:10] if panel.by_time else point.name)[:MAX_NAME_LENGTH])
         for number, point in enumerate(panel.points)
         if number % every == 0
     ]
-    parts = [_axes(y, panel.unit, left), _names(names, "")]
+    parts = [_axes(y, panel.unit, axis_x), _names(names, "")]
     shade = shade_of(panel.backend)
     for number, point in enumerate(panel.points):
-        dots = "".join(f"M{x(number):.1f},{y(each):.1f}h.01" for each in point.processes)
+        dots = "".join(f"M{x(number):.1f},{y(value):.1f}h.01" for value in point.processes)
         dotted = 'stroke-width="3" stroke-linecap="round" stroke-opacity=".35"'
         parts.append(f'<path stroke="{shade}" {dotted} d="{dots}"/>')
         parts.append(_mark(Point(number, point.value), panel.backend, x, y))
@@ -190,7 +197,7 @@ def _trend(panel: TrendLine) -> str:
     for segment in panel.history.segments:
         level = f"M{x(segment.start):.1f},{y(segment.level):.1f}H{x(segment.stop - 1):.1f}"
         parts.append(f'<path stroke="currentColor" stroke-width="1.5" d="{level}"/>')
-    parts += [_change(each, x) for each in panel.history.changes]
+    parts += [_change(change, x) for change in panel.history.changes]
     parts += [_vertical(x(index - 0.5), "2,3") for index in panel.boundaries]
     return _svg(parts, panel.title)
 
@@ -200,22 +207,22 @@ def _change(change: Change, x: Scale) -> str:
     sign = "▲" if change.direction == "slower" else "▼"
     words = f"{sign} {fmt.ratio(change.ratio)}"
     anchor = "end" if at > 0.8 * WIDTH else "start"
-    beside = -4 if anchor == "end" else 4
-    return _vertical(at, "5,4") + _text(at + beside, TOP - 6, words, anchor)
+    offset = -4 if anchor == "end" else 4
+    return _vertical(at, "5,4") + _text(at + offset, TOP - 6, words, anchor)
 
 
 def _prices(panel: PricePanel) -> str:
     if not panel.points:
         return ""
-    prices, values = [each.price for each in panel.points], [each.value for each in panel.points]
+    prices, values = [point.price for point in panel.points], [point.value for point in panel.points]
     y = _scale(values, HEIGHT - BOTTOM, TOP, logarithmic=max(values) > WIDE * min(values))
-    left = _left(y, panel.unit)
-    x = _scale(prices, left, WIDTH - RIGHT, logarithmic=max(prices) > WIDE * min(prices))
+    axis_x = _axis_x(y, panel.unit)
+    x = _scale(prices, axis_x, WIDTH - RIGHT, logarithmic=max(prices) > WIDE * min(prices))
     names = [(x(tick), f"{tick:g}") for tick in x.ticks]
-    parts = [_axes(y, panel.unit, left), _names(names, panel.price_unit), _front(panel, x, y)]
+    parts = [_axes(y, panel.unit, axis_x), _names(names, panel.price_unit), _front(panel, x, y)]
     for point in panel.points:
-        place = Point(point.price, point.value, point.low, point.high)
-        parts.append(_mark(place, "" if point.dominated else point.label, x, y))
+        position = Point(point.price, point.value, point.low, point.high)
+        parts.append(_mark(position, "" if point.dominated else point.label, x, y))
         end = x(point.price) > 0.7 * WIDTH
         parts.append(
             _text(
@@ -229,7 +236,7 @@ def _prices(panel: PricePanel) -> str:
 
 
 def _front(panel: PricePanel, x: Scale, y: Scale) -> str:
-    """A line in steps through what nothing else beats."""
+    """Line in steps through the hardware that no other beats."""
     front = [point for point in panel.points if not point.dominated]
     steps = "".join(f"H{x(point.price):.1f}V{y(point.value):.1f}" for point in front[1:])
     if not steps:
@@ -238,19 +245,19 @@ def _front(panel: PricePanel, x: Scale, y: Scale) -> str:
     return f'<path fill="none" stroke="currentColor" stroke-width=".8" d="{start}{steps}"/>'
 
 
-def _left(y: Scale, unit: str) -> float:
-    """Where the axis begins, so that its longest label has room beside it."""
+def _axis_x(y: Scale, unit: str) -> float:
+    """Left end of the axes, with room for the longest label."""
     longest = max((len(tick_text(tick, unit)) for tick in y.ticks), default=0)
-    return min(max(LEFT, LETTER * longest + 12), MOST_LEFT)
+    return min(max(LEFT, LETTER * longest + 12), MAX_LEFT)
 
 
 def _scale(values: Sequence[float], start: float, stop: float, *, logarithmic: bool) -> Scale:
     low, high = min(values), max(values)
     if logarithmic and low > 0:
-        beside = (high / low) ** ROOM if high > low else 2.0
-        return Scale(low / beside, high * beside, start, stop, logarithmic=True)
-    around = ROOM * (high - low) or 0.1 * abs(high) or 1.0
-    return Scale(low - around, high + around, start, stop, logarithmic=False)
+        factor = (high / low) ** ROOM if high > low else 2.0
+        return Scale(low / factor, high * factor, start, stop, logarithmic=True)
+    margin = ROOM * (high - low) or 0.1 * abs(high) or 1.0
+    return Scale(low - margin, high + margin, start, stop, logarithmic=False)
 
 
 def _axes(y: Scale, unit: str, left: float) -> str:
@@ -259,13 +266,13 @@ def _axes(y: Scale, unit: str, left: float) -> str:
     return f'<path stroke="#8886" d="{lines}"/>{texts}'
 
 
-def _names(places: Sequence[tuple[float, str]], axis: str) -> str:
-    texts = "".join(_text(x, HEIGHT - BOTTOM + 14, name, "middle") for x, name in places)
+def _names(positions: Sequence[tuple[float, str]], axis: str) -> str:
+    texts = "".join(_text(x, HEIGHT - BOTTOM + 14, name, "middle") for x, name in positions)
     return texts + (_text((LEFT + WIDTH) / 2, HEIGHT - 4, axis, "middle") if axis else "")
 
 
 def _line(points: Sequence[Point], backend: str, dashes: str, x: Scale, y: Scale) -> str:
-    path = "L".join(f"{x(each.x):.1f},{y(each.y):.1f}" for each in points)
+    path = "L".join(f"{x(point.x):.1f},{y(point.y):.1f}" for point in points)
     line = f'<path fill="none" stroke-width="1.5"{dashes} d="M{path}"/>'
     paint = f'data-b="{html_text(backend)}" stroke="{shade_of(backend)}"'
     return f"<g {paint}>{line}{_marks(points, backend, x, y)}</g>"
@@ -276,15 +283,17 @@ def _mark(point: Point, backend: str, x: Scale, y: Scale) -> str:
 
 
 def _marks(points: Sequence[Point], backend: str, x: Scale, y: Scale) -> str:
-    """Their intervals as one path, then the marks; their colour is that of what they stand in."""
+    """Intervals as one path, then the marks, in the colour of the surrounding element."""
     intervals = "".join(
-        f"M{x(each.x):.1f},{y(each.low):.1f}V{y(each.high):.1f}"
-        for each in points
-        if each.low is not None and each.high is not None and each.low > 0
+        f"M{x(point.x):.1f},{y(point.low):.1f}V{y(point.high):.1f}"
+        for point in points
+        if point.low is not None and point.high is not None and point.low > 0
     )
-    drawn = f'<path stroke-width="2" stroke-opacity=".6" d="{intervals}"/>' if intervals else ""
-    marks = (mark_path(backend, f"{x(each.x):.1f},{y(each.y):.1f}", is_open=each.is_open) for each in points)
-    return drawn + "".join(marks)
+    interval_path = f'<path stroke-width="2" stroke-opacity=".6" d="{intervals}"/>' if intervals else ""
+    marks = (
+        mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=point.is_open) for point in points
+    )
+    return interval_path + "".join(marks)
 
 
 def _vertical(x: float, dashes: str) -> str:
@@ -301,6 +310,6 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 
 
 def _svg(parts: Sequence[str], title: str) -> str:
-    told = html_text(title)
+    label = html_text(title)
     size = f'width="{WIDTH:g}" height="{HEIGHT:g}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}"'
-    return f'<svg class="chart" role="img" aria-label="{told}" {size}>{"".join(parts)}</svg>'
+    return f'<svg class="chart" role="img" aria-label="{label}" {size}>{"".join(parts)}</svg>'

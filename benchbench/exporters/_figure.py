@@ -1,6 +1,6 @@
-"""A plot as the bytes of a picture: where its panels and texts are. The same plot gives the same bytes.
+"""Pictures of plots: positions of panels and texts. Equal plots give equal bytes.
 
-Text from data is never parsed as maths.
+Text from data is never parsed as mathematics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLE = {
-    "svg.hashsalt": "accelbench",  # else ids differ from one export to the next
+    "svg.hashsalt": "accelbench",  # makes ids reproducible
     "text.parse_math": False,
     "text.usetex": False,
     "font.family": "DejaVu Sans",
@@ -29,12 +29,12 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-DPI, PIXELS = 150, 60_000  # Agg draws no more than 2¹⁶ pixels either way
-ONE_COLUMN = (0, 1, 2, 3, 5)  # panels that two columns would leave a hole beside
+DPI, PIXELS = 150, 60_000  # Agg draws at most 2¹⁶ pixels in each direction
+ONE_COLUMN = (0, 1, 2, 3, 5)  # numbers of panels that are in one column
 
 
 class Role(Enum):
-    """What a text of a figure is."""
+    """Role of a text in a figure."""
 
     TITLE = "title"
     SHARED = "shared"
@@ -48,33 +48,35 @@ STYLES: dict[Role, dict[str, Any]] = {
     Role.SMALL: {"fontsize": 8, "color": "0.3"},
     Role.PANEL: {"weight": "bold", "fontsize": 8, "color": "black"},
 }
-# Inches. Every text has its room by its length: to measure texts takes minutes for many panels.
-CHARACTER, LINE, TITLE_LINE = 0.061, 0.155, 0.19  # about, of the font at its size
+# Inches. A text's size is estimated from its length: measuring the texts of many panels takes minutes.
+CHARACTER, LINE, TITLE_LINE = 0.061, 0.155, 0.19  # approximate sizes of the font
 CHARACTERS = {Role.TITLE: 0.088, Role.SHARED: 0.068, Role.SMALL: CHARACTER, Role.PANEL: 0.068}
-MARGIN, BETWEEN = 0.15, 0.14  # of a figure; below a panel's axis
-NUMBERS, AXIS = 0.22, 0.4  # the numbers of an axis, alone and with its unit
-NARROWEST = 5.0  # a figure, for its title
-WIDER = 1.2  # axes that have the figure's width to themselves
-VALUES, UNIT = 8, 0.2  # left of a panel: characters of a value, and the unit
-BESIDE = 16  # characters right of a panel: `1.24k image/s`
-ROW = {Bars: 0.22, Strips: 0.42}  # of each alternative
-# Of a panel within its axes.
+MARGIN, BETWEEN = 0.15, 0.14  # margin of a figure; space below a panel's axis
+NUMBERS, AXIS = 0.22, 0.4  # height of an axis's numbers, without and with its unit
+MIN_WIDTH = 5.0  # of a figure, for its title
+WIDER = 1.2  # additional width of axes in one column
+VALUES, UNIT = 8, 0.2  # left of a panel: characters of a value, and width of the unit
+BESIDE = 16  # characters right of a panel, such as `1.24k image/s`
+ROW = {Bars: 0.22, Strips: 0.42}  # height of each alternative
+# Width and height of a panel's axes.
 WIDTH = {Bars: 2.6, Strips: 3.0, Sweeps: 3.2, Roofline: 3.2, PricePanel: 3.2}
 HEIGHT = {Sweeps: 2.2, Roofline: 2.2, PricePanel: 2.2}
 TREND_WIDTH, TREND_HEIGHT = 4.6, 1.7
 
 
 def pictures(document: Document, extension: str) -> dict[str, bytes]:
-    """A file per plot, as matplotlib writes that extension; one of nothing only where all are."""
-    drawn = [plot for plot in document.plots if plot.panels] or document.plots
-    return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in drawn}
+    """Draw a file per plot in a format of matplotlib. Empty plots are drawn only if all are empty."""
+    plots = [plot for plot in document.plots if plot.panels] or document.plots
+    return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in plots}
 
 
 def _picture(plot: Plot, extension: str) -> bytes:
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script the font lacks shows boxes
+        warnings.filterwarnings(
+            "ignore", message="Glyph"
+        )  # characters that the font lacks are shown as boxes
         layout = layout_of(plot)
         content = BytesIO()
         metadata = {"Date": None} if extension == "svg" else None
@@ -84,7 +86,7 @@ def _picture(plot: Plot, extension: str) -> bytes:
 
 
 def _figure(plot: Plot, layout: FigureLayout) -> Figure:
-    """The title, on what it was measured, the panels, and how to read them."""
+    """Draw the title, the facts, the panels and the explanation."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(layout.width, layout.height))
@@ -92,14 +94,14 @@ def _figure(plot: Plot, layout: FigureLayout) -> Figure:
         x, y = line.left / layout.width, 1 - line.top / layout.height
         figure.text(x, y, line.text, va="top", linespacing=1.3, **STYLES[line.role])
     wide = any(map(is_wide, plot.panels))
-    for panel, place in zip(plot.panels, layout.panels, strict=True):
-        bottom = layout.height - place.top - place.height
+    for panel, spot in zip(plot.panels, layout.panels, strict=True):
+        bottom = layout.height - spot.top - spot.height
         axes = figure.add_axes(
             (
-                place.left / layout.width,
+                spot.left / layout.width,
                 bottom / layout.height,
-                place.width / layout.width,
-                place.height / layout.height,
+                spot.width / layout.width,
+                spot.height / layout.height,
             )
         )
         draw_panel(axes, panel, wide=wide)
@@ -108,7 +110,7 @@ def _figure(plot: Plot, layout: FigureLayout) -> Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """The place of a panel's axes."""
+    """Position of a panel's axes."""
 
     left: float
     top: float
@@ -118,7 +120,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedText:
-    """A text of the figure, on one line or wrapped."""
+    """Text of the figure, on one line or wrapped."""
 
     text: str
     left: float
@@ -128,7 +130,7 @@ class PlacedText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureLayout:
-    """The layout of a figure; `panels` in the order of the plot's."""
+    """Layout of a figure; `panels` in the order of the plot."""
 
     width: float
     height: float
@@ -138,7 +140,7 @@ class FigureLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """A column of panels: the widths left of the axes, of the axes, and right of them."""
+    """Widths of a column of panels: left of the axes, of the axes, and right of them."""
 
     left: float
     axes: float
@@ -150,14 +152,14 @@ class _Column:
 
 
 def layout_of(plot: Plot) -> FigureLayout:
-    """Title and facts above, panels in two columns, and how to read them below."""
+    """Lay out title and facts at the top, panels in columns, and the explanation at the bottom."""
     across = 1 if len(plot.panels) in ONE_COLUMN else 2
     column = _column(plot.panels, WIDER if across == 1 else 0.0)
-    width = max(2 * MARGIN + across * column.width, NARROWEST)
+    width = max(2 * MARGIN + across * column.width, MIN_WIDTH)
     head = _lines([plot.title], Role.TITLE, MARGIN, width)
     head += _lines([plot.shared] if plot.shared else [], Role.SHARED, _below(head), width)
     head += _lines(plot.facts, Role.SMALL, _below(head), width)
-    panels, titles, bottom = _places(plot.panels, column, across, _below(head) + LINE / 2)
+    panels, titles, bottom = _place_panels(plot.panels, column, across, _below(head) + LINE / 2)
     foot = _lines([_reading(plot)], Role.SMALL, bottom, width)
     return FigureLayout(
         width=width,
@@ -175,15 +177,17 @@ def _reading(plot: Plot) -> str:
 
 
 def _column(panels: Sequence[Panel], wider: float) -> _Column:
-    """The column that all panels of a figure have, so that their axes line up; `wider`: its axes."""
+    """Column for all panels of a figure, so that their axes are aligned; `wider`: additional
+    width of axes.
+    """
     kind = type(panels[0]) if panels else Bars
     labels = max((len(label_of(label)) for panel in panels for label in _labels(panel)), default=0)
     values = VALUES * CHARACTER + UNIT
-    named = labels * CHARACTER + 0.1
+    label_width = labels * CHARACTER + 0.1
     if kind in ROW:
-        return _Column(left=named, axes=WIDTH[kind] + wider, right=BESIDE * CHARACTER)
+        return _Column(left=label_width, axes=WIDTH[kind] + wider, right=BESIDE * CHARACTER)
     if kind in HEIGHT:
-        return _Column(left=values, axes=WIDTH[kind] + wider, right=named + 0.4)
+        return _Column(left=values, axes=WIDTH[kind] + wider, right=label_width + 0.4)
     return _Column(left=values, axes=TREND_WIDTH + wider, right=0.1)
 
 
@@ -201,7 +205,7 @@ def _labels(panel: Panel) -> Iterator[str]:
 
 
 def _height(panel: Panel) -> float:
-    """The height of a panel's axes."""
+    """Height of a panel's axes."""
     if isinstance(panel, Bars):
         return ROW[Bars] * len(panel.bars)
     if isinstance(panel, Strips):
@@ -215,11 +219,11 @@ def _height(panel: Panel) -> float:
     return TREND_HEIGHT
 
 
-def _places(
+def _place_panels(
     panels: Sequence[Panel], column: _Column, across: int, top: float
 ) -> tuple[list[Spot], list[PlacedText], float]:
-    """The places of the panels, their titles, and where the last ends."""
-    places: list[Spot] = []
+    """Positions of the panels, their titles, and the lower end of the last panel."""
+    spots: list[Spot] = []
     titles: list[PlacedText] = []
     characters = int(column.width / CHARACTERS[Role.PANEL])
     for start in range(0, len(panels), across):
@@ -231,18 +235,18 @@ def _places(
             spot = Spot(
                 left=left + column.left, top=top + LINE + 0.05, width=column.axes, height=_height(panel)
             )
-            places.append(spot)
+            spots.append(spot)
         top += LINE + 0.05 + max(map(_height, line)) + _axis(line[0]) + BETWEEN
-    return places, titles, top
+    return spots, titles, top
 
 
 def _axis(panel: Panel) -> float:
-    """The height of what is written below a panel's axes: numbers, and where these have none their unit."""
+    """Height of the labels below a panel's axes: numbers, and the unit if the numbers do not include it."""
     return NUMBERS if isinstance(panel, Strips) else AXIS
 
 
 def _lines(texts: Sequence[str], role: Role, top: float, width: float) -> list[PlacedText]:
-    """The texts one below the other, wrapped."""
+    """Texts below each other, wrapped."""
     lines: list[PlacedText] = []
     characters = int((width - 2 * MARGIN) / CHARACTERS[role])
     for text in texts:

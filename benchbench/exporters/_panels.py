@@ -1,4 +1,4 @@
-"""How each kind of panel is drawn: bars, samples, alternatives over sizes, histories, prices."""
+"""Draw panels: bars, samples, alternatives over sizes, histories, prices."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-# Okabe & Ito 2008: told apart with any colour vision. Black is for what is computed, yellow fades on white; a
-# seventh backend has the dark red of Tol 2021, "dark".
+# Okabe & Ito 2008: distinguishable with any colour vision. Black marks computed lines, and yellow is too
+# bright on white. The seventh backend has the dark red of Tol 2021, "dark".
 COLOURS = {
     "torch": "#D55E00",
     "tensorflow": "#E69F00",
@@ -42,28 +42,28 @@ COLOURS = {
     "fake": "#56B4E9",
 }
 OTHERS = ("#332288", "#882255", "#999933", "#44AA99", "#AA4499", "#DDCC77")  # Tol 2021, "muted"
-WIDE = 10  # an axis is logarithmic when its ends are this many times apart
-CUT = 2  # two processes that differ can give an interval of any length; an axis stays readable
-MOST_LABEL = 34  # characters of an alternative's label
+WIDE = 10  # ratio of an axis's ends above which it is logarithmic
+CUT = 2  # intervals are cut off at this multiple of the values: two processes can give any length
+MAX_LABEL_LENGTH = 34  # characters
 BAR_STYLE: dict[str, Any] = {"ecolor": "black", "capsize": 2.5, "error_kw": {"elinewidth": 1}}
 RING: dict[str, Any] = {"s": 60, "facecolors": "none", "edgecolors": "black", "linewidths": 0.8, "zorder": 4}
-HEADLINE = 0.33  # the lanes, of the height of an alternative: its headline
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # of alternatives, in their order
-TICKS = 8  # sizes, or points, named below a panel
-ROWS = 3  # of what changes came to
-ROW = 0.09  # how high one of these is, of the panel
-LEAST_DAYS = 0.01  # beside the points of a time axis
-MOST_NAME = 18  # characters of a point's name below a panel
-CROWDED = 0.01  # of the axis: about as wide as a point
-BESIDE = 2.0  # times, beside the outermost mark of a roofline
+HEADLINE = 0.33  # distance of the headline above the lanes, as a share of an alternative's height
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # for alternatives of one backend
+TICKS = 8  # labelled sizes or points below a panel
+ROWS = 3  # rows for the labels of changes
+ROW = 0.09  # height of such a row, as a share of the panel
+MIN_DAYS = 0.01  # margin of a time axis
+MAX_NAME_LENGTH = 18  # characters of a point's name below a panel
+CROWDED = 0.01  # width of a point, as a share of the axis
+BESIDE = 2.0  # factor between the outermost marks of a roofline and its ends
 CHANGE = "0.15"
-GREY = "0.65"  # of what is dominated
-ROOM = 1.02  # beside the outermost sample, at least
-HEADROOM = 1.15  # of the largest value: where an axis from zero ends
+GREY = "0.65"  # colour of dominated hardware
+ROOM = 1.02  # smallest factor between the outermost samples and the axis's ends
+HEADROOM = 1.15  # end of an axis from zero, as a multiple of the largest value
 
 
 def is_wide(panel: Panel) -> bool:
-    """Whether its values lie so far apart that a linear scale would hide the small ones."""
+    """True if a linear scale would hide the small values of a panel."""
     if isinstance(panel, Strips):
         values = [step for strip in panel.strips for process in strip.processes for step in process]
     elif isinstance(panel, TrendLine):
@@ -71,12 +71,12 @@ def is_wide(panel: Panel) -> bool:
     elif isinstance(panel, PricePanel):
         values = [point.value for point in panel.points]
     else:
-        return False  # bars begin at zero, lines over sizes are logarithmic
+        return False  # bars start at zero, lines over sizes are logarithmic
     return max(values, default=0.0) > WIDE * min(values, default=0.0) > 0
 
 
 def draw_panel(axes: Axes, panel: Panel, *, wide: bool) -> None:
-    """A panel of whatever kind; `wide`: whether one of its picture is, since all have one kind of scale."""
+    """Draw a panel; `wide`: a panel of the picture has a wide range, and all share the kind of scale."""
     if isinstance(panel, Bars):
         _rows(axes, panel.bars)
         if any(bar.value is not None for bar in panel.bars):
@@ -96,41 +96,41 @@ def draw_panel(axes: Axes, panel: Panel, *, wide: bool) -> None:
 
 
 def _rows(axes: Axes, bars: tuple[Bar, ...]) -> None:
-    """A row for each alternative, with its status where it has no value."""
+    """Label a row for each alternative, with its status if it has no value."""
     axes.set_yticks(range(len(bars)), [label_of(bar.label) for bar in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
-    place = axes.get_yaxis_transform()
+    transform = axes.get_yaxis_transform()
     for y, bar in enumerate(bars):
         if bar.value is None:
             above = HEADLINE if isinstance(bar, Strip) and bar.processes else 0
-            axes.text(0.02, y - above, bar.status, transform=place, va="center", style="italic")
+            axes.text(0.02, y - above, bar.status, transform=transform, va="center", style="italic")
     if all(bar.value is None for bar in bars):
         axes.set_xticks([])
 
 
 def draw_bars(axes: Axes, panel: Bars) -> None:
-    """The bars that have a value, on an axis that begins at zero."""
+    """Draw the bars that have a value, on an axis from zero."""
     from matplotlib.ticker import MaxNLocator
 
-    shown = [(y, bar, bar.value) for y, bar in enumerate(panel.bars) if bar.value is not None]
-    longest = max(value for *_, value in shown)
+    bars = [(y, bar, bar.value) for y, bar in enumerate(panel.bars) if bar.value is not None]
+    longest = max(value for *_, value in bars)
     power = fmt.si_power(longest)
     scale = 10.0**-power
-    errors = [_interval_error(bar, value, scale) for _, bar, value in shown]
+    errors = [_interval_error(bar, value, scale) for _, bar, value in bars]
     axes.barh(
-        [y for y, *_ in shown],
-        [value * scale for *_, value in shown],
+        [y for y, *_ in bars],
+        [value * scale for *_, value in bars],
         height=0.7,
-        color=["white" if bar.is_open else colour(bar.backend) for _, bar, _ in shown],
-        edgecolor=[colour(bar.backend) for _, bar, _ in shown],
+        color=["white" if bar.is_open else colour(bar.backend) for _, bar, _ in bars],
+        edgecolor=[colour(bar.backend) for _, bar, _ in bars],
         linewidth=1.2,
         xerr=list(zip(*errors, strict=True)),
         **BAR_STYLE,
     )
-    for y, _, value in shown:
+    for y, _, value in bars:
         write_beside(axes, y, fmt.visible(fmt.quantity(value, panel.unit)))
     axes.set_xlim(0, min(axes.get_xlim()[1], CUT * longest * scale))
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
@@ -138,14 +138,14 @@ def draw_bars(axes: Axes, panel: Bars) -> None:
 
 
 def _interval_error(bar: Bar, value: float, scale: float) -> tuple[float, float]:
-    """The errors below and above; NaN draws none. An interval may have no width, and never a negative one."""
+    """Errors below and above; NaN draws none. An interval's ends may equal its value."""
     if bar.low is None or bar.high is None:
         return math.nan, math.nan
     return max(value - bar.low, 0.0) * scale, max(bar.high - value, 0.0) * scale
 
 
 def draw_strips(axes: Axes, panel: Strips, *, logarithmic: bool) -> None:
-    """Samples and headlines on one axis of times; each kind of mark is one artist, since each costs time."""
+    """Draw samples and headlines on one time axis; one artist per kind of mark, since each is slow."""
     steps = [step for strip in panel.strips for process in strip.processes for step in process]
     _samples(axes, panel)
     headlines = [(y, strip, strip.value) for y, strip in enumerate(panel.strips) if strip.value is not None]
@@ -170,7 +170,7 @@ def draw_strips(axes: Axes, panel: Strips, *, logarithmic: bool) -> None:
 
 
 def _samples(axes: Axes, panel: Strips) -> None:
-    """A lane per process, with a tick at its median."""
+    """Draw a lane per process, with a tick at its median."""
     lanes = [
         (lane, process, colour(strip.backend))
         for y, strip in enumerate(panel.strips)
@@ -178,7 +178,7 @@ def _samples(axes: Axes, panel: Strips) -> None:
     ]
     dots = [(step, lane, shade) for lane, process, shade in lanes for step in process]
     xs, ys, shades = _transposed(dots, 3)
-    # A raster: a vector image of every sample would be megabytes.
+    # Rasterized, since a vector image of every sample would have megabytes.
     axes.scatter(xs, ys, s=7, color=shades, alpha=0.4, linewidths=0, rasterized=True)
     medians = [(median(process), lane) for lane, process, _ in lanes]
     xs, ys = _transposed(medians, 2)
@@ -208,7 +208,7 @@ def _seconds_axis(axes: Axes, low: float, high: float, *, logarithmic: bool) -> 
 
 
 def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
-    """A line for each alternative, named beside the panel."""
+    """Draw a line for each alternative, with a legend beside the panel."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     used: dict[str, int] = {}
@@ -218,7 +218,7 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
         sizes, shade = [point.size for point in sweep.points], colour(sweep.backend)
         values = [point.value for point in sweep.points]
         axes.plot(sizes, values, linewidth=1.2, color=shade)
-        _draw_marks(axes, [(each.size, each.value, each.is_open) for each in sweep.points], marker, shade)
+        _draw_marks(axes, [(point.size, point.value, point.is_open) for point in sweep.points], marker, shade)
         axes.plot(
             [], [], marker=marker, markersize=4, linewidth=1.2, color=shade, label=label_of(sweep.label)
         )
@@ -237,13 +237,13 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
 
 
-def _draw_marks(axes: Axes, places: Sequence[tuple[float, float, bool]], marker: str, shade: str) -> None:
-    """A mark at each place, whose third part says whether it decides nothing: it is hollow then."""
+def _draw_marks(axes: Axes, marks: Sequence[tuple[float, float, bool]], marker: str, shade: str) -> None:
+    """Draw marks at (x, y, is_open); open ones are hollow."""
     for hollow in (True, False):
-        own = [(x, y) for x, y, is_open in places if is_open == hollow]
+        points = [(x, y) for x, y, is_open in marks if is_open == hollow]
         axes.plot(
-            [x for x, _ in own],
-            [y for _, y in own],
+            [x for x, _ in points],
+            [y for _, y in points],
             linestyle="",
             marker=marker,
             markersize=4,
@@ -253,7 +253,7 @@ def _draw_marks(axes: Axes, places: Sequence[tuple[float, float, bool]], marker:
 
 
 def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
-    """Sizes that were measured, named where there is room."""
+    """Label the measured sizes, as far as there is room."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.xaxis.set_major_locator(FixedLocator(sizes[:: -(-len(sizes) // TICKS) or 1]))
@@ -262,32 +262,36 @@ def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
 
 
 def alternatives(panel: Roofline) -> dict[str, str]:
-    """The labels of a roofline's marks and roofs, each with its backend; roofs have none."""
+    """Labels of a roofline's marks and roofs, with their backends; roofs have none."""
     return {point.label: point.backend for point in panel.points} | {roof.label: "" for roof in panel.roofs}
 
 
 def roof_ends(panel: Roofline) -> tuple[float, float]:
-    """The FLOPs for each byte between which a roofline is drawn: all its marks, and where its roofs bend."""
-    places = [point.flops_per_byte for point in panel.points]
-    places += [roof.flops_per_s / roof.bytes_per_s for roof in panel.roofs]
-    return min(places) / BESIDE, max(places) * BESIDE
+    """Ends of a roofline in FLOPs per byte, around all marks and the bends of the roofs."""
+    intensities = [point.flops_per_byte for point in panel.points]
+    intensities += [roof.flops_per_s / roof.bytes_per_s for roof in panel.roofs]
+    return min(intensities) / BESIDE, max(intensities) * BESIDE
 
 
 def draw_roofline(axes: Axes, panel: Roofline) -> None:
-    """The roofs, and a mark for each case."""
+    """Draw the roofs, and a mark for each case."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     left, right = roof_ends(panel)
     for roof, style in zip(panel.roofs, ("-", "--"), strict=False):
-        places = [left, roof.flops_per_s / roof.bytes_per_s, right]
-        rates = [roof.at(each) for each in places]
-        axes.plot(places, rates, style, color="black", linewidth=1, label=label_of(roof.label))
+        intensities = [left, roof.flops_per_s / roof.bytes_per_s, right]
+        rates = [roof.at(intensity) for intensity in intensities]
+        axes.plot(intensities, rates, style, color="black", linewidth=1, label=label_of(roof.label))
     used: dict[str, int] = {}
     for name, backend in alternatives(panel).items():
         number = used[backend] = used.get(backend, -1) + 1
         marker, shade = MARKERS[number % len(MARKERS)], colour(backend)
-        own = [(each.flops_per_byte, each.value, each.is_open) for each in panel.points if each.label == name]
-        _draw_marks(axes, own, marker, shade)
+        marks = [
+            (intensity.flops_per_byte, intensity.value, intensity.is_open)
+            for intensity in panel.points
+            if intensity.label == name
+        ]
+        _draw_marks(axes, marks, marker, shade)
         if backend:
             axes.plot([], [], linestyle="", marker=marker, markersize=4, color=shade, label=label_of(name))
     axes.set_xlim(left, right)
@@ -308,32 +312,32 @@ def _log_axis(axis: Axis, ends: tuple[float, float], unit: str) -> None:
 
 
 def draw_trends(axes: Axes, trend: TrendLine, *, logarithmic: bool) -> None:
-    """The points where they belong, then what was made of them."""
-    places = _places(axes, trend)
+    """Draw points, then levels and changes."""
+    positions = _point_positions(axes, trend)
     factor, unit = _trend_unit(trend)
     axes.set_ylabel(unit)
     axes.grid(axis="y", color="0.9")
     axes.set_axisbelow(True)
-    _points(axes, trend, places, factor)
-    _levels(axes, trend, places, factor)
+    _points(axes, trend, positions, factor)
+    _levels(axes, trend, positions, factor)
     rows = min(ROWS, len(trend.history.changes))
     values = [value * factor for point in trend.points for value in point.processes]
     _trend_values(axes, values, 0.05 + ROW * rows, logarithmic=logarithmic)
-    _changes(axes, trend, places)
+    _changes(axes, trend, positions)
 
 
-def _points(axes: Axes, trend: TrendLine, places: Sequence[float], factor: float) -> None:
+def _points(axes: Axes, trend: TrendLine, positions: Sequence[float], factor: float) -> None:
     processes = [
         (x, value * factor)
-        for x, point in zip(places, trend.points, strict=True)
+        for x, point in zip(positions, trend.points, strict=True)
         for value in point.processes
         if len(point.processes) > 1
     ]
-    # A raster: a vector image of every process of a year would be megabytes.
+    # Rasterized, since a vector image of a year's processes would have megabytes.
     axes.scatter(
         *_columns(processes), s=6, color=colour(trend.backend), alpha=0.3, linewidths=0, rasterized=True
     )
-    values = [(x, point.value * factor) for x, point in zip(places, trend.points, strict=True)]
+    values = [(x, point.value * factor) for x, point in zip(positions, trend.points, strict=True)]
     spikes = [values[index] for index in trend.history.outliers]
     axes.scatter(*_columns(values), s=14, color=colour(trend.backend), linewidths=0, zorder=3)
     axes.scatter(*_columns(spikes), s=40, marker="x", color="black", linewidths=1, zorder=4)
@@ -343,32 +347,34 @@ def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
     return [x for x, _ in pairs], [y for _, y in pairs]
 
 
-def _levels(axes: Axes, trend: TrendLine, places: Sequence[float], factor: float) -> None:
+def _levels(axes: Axes, trend: TrendLine, positions: Sequence[float], factor: float) -> None:
     for segment in trend.history.segments:
-        ends = [places[segment.start], places[segment.stop - 1]]
+        ends = [positions[segment.start], positions[segment.stop - 1]]
         axes.plot(ends, [segment.level * factor] * 2, color="black", linewidth=1.2, zorder=3.5)
 
 
-def _changes(axes: Axes, trend: TrendLine, places: Sequence[float]) -> None:
-    """Changes between their points; what they came to in rows at the top, where no point is."""
+def _changes(axes: Axes, trend: TrendLine, positions: Sequence[float]) -> None:
+    """Draw changes between their points, with labels in rows at the top, above all points."""
     for number, change in enumerate(trend.history.changes):
-        x = _between(places, change.index)
+        x = _between(positions, change.index)
         axes.axvline(x, color=CHANGE, linestyle="--", linewidth=1)
-        late = x - places[0] > 0.85 * (places[-1] - places[0])
-        _tell(axes, change, (x, 0.95 - ROW * (number % ROWS)), late=late)
+        late = x - positions[0] > 0.85 * (positions[-1] - positions[0])
+        _label_change(axes, change, (x, 0.95 - ROW * (number % ROWS)), late=late)
     for index in trend.boundaries:
-        axes.axvline(_between(places, index), color="0.3", linestyle=":", linewidth=1.5)
+        axes.axvline(_between(positions, index), color="0.3", linestyle=":", linewidth=1.5)
 
 
-def _tell(axes: Axes, change: Change, place: tuple[float, float], *, late: bool) -> None:
-    """A change in words; `late`: too near the right edge to be written right of its line."""
-    above = axes.get_xaxis_transform()
+def _label_change(axes: Axes, change: Change, position: tuple[float, float], *, late: bool) -> None:
+    """Label a change; `late`: too close to the right edge for a label on the right."""
+    transform = axes.get_xaxis_transform()
     marker = "^" if change.direction == "slower" else "v"
-    axes.plot(*([each] for each in place), marker=marker, color=CHANGE, transform=above, zorder=6)
+    axes.plot(
+        *([coordinate] for coordinate in position), marker=marker, color=CHANGE, transform=transform, zorder=6
+    )
     axes.annotate(
         fmt.ratio(change.ratio),
-        xy=place,
-        xycoords=above,
+        xy=position,
+        xycoords=transform,
         xytext=(-5 if late else 5, 0),
         textcoords="offset points",
         ha="right" if late else "left",
@@ -377,12 +383,12 @@ def _tell(axes: Axes, change: Change, place: tuple[float, float], *, late: bool)
     )
 
 
-def _between(places: Sequence[float], index: int) -> float:
-    return (places[index - 1] + places[index]) / 2
+def _between(positions: Sequence[float], index: int) -> float:
+    return (positions[index - 1] + positions[index]) / 2
 
 
-def _places(axes: Axes, trend: TrendLine) -> Sequence[float]:
-    """Where each point is on the x axis: its time in days or, by a tag or crowded, its number."""
+def _point_positions(axes: Axes, trend: TrendLine) -> Sequence[float]:
+    """Position of each point on the x axis: its time in days, or its number for tags and crowded times."""
     times = _times(trend.points) if trend.by_time else None
     if times and not _crowded(times):
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -390,23 +396,23 @@ def _places(axes: Axes, trend: TrendLine) -> Sequence[float]:
         locator = AutoDateLocator(maxticks=TICKS)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        beside = max(0.04 * (times[-1] - times[0]), LEAST_DAYS)
-        axes.set_xlim(times[0] - beside, times[-1] + beside)
+        margin = max(0.04 * (times[-1] - times[0]), MIN_DAYS)
+        axes.set_xlim(times[0] - margin, times[-1] + margin)
         return times
     names = [point.started[: len("2026-01-01")] if times else point.name for point in trend.points]
-    _number_axis(axes, [cut(fmt.visible(name), MOST_NAME) for name in names])
+    _number_axis(axes, [cut(fmt.visible(name), MAX_NAME_LENGTH) for name in names])
     return range(len(trend.points))
 
 
 def _crowded(times: Sequence[float]) -> bool:
-    """Whether most points would lie on their neighbours."""
+    """True if most points would overlap with their neighbours."""
     near = CROWDED * (times[-1] - times[0])
     gaps = [later - earlier for earlier, later in pairwise(times)]
     return sum(gap < near for gap in gaps) > len(gaps) / 2
 
 
 def _number_axis(axes: Axes, names: Sequence[str]) -> None:
-    """Points one after the other; some are named."""
+    """Number the points, and label some of them."""
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
     count = len(names)
@@ -416,19 +422,19 @@ def _number_axis(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _times(points: Sequence[TrendPoint]) -> list[float] | None:
-    """The beginnings of runs in matplotlib's days; None if one is unknown, or they are not in order."""
+    """Start times of runs in matplotlib's days; None if one is unknown or they are not sorted."""
     from matplotlib.dates import date2num
 
     try:
-        found = [datetime.fromisoformat(point.started) for point in points]
+        starts = [datetime.fromisoformat(point.started) for point in points]
     except ValueError:
         return None
-    times = [float(date2num(each if each.tzinfo else each.replace(tzinfo=UTC))) for each in found]
+    times = [float(date2num(start if start.tzinfo else start.replace(tzinfo=UTC))) for start in starts]
     return times if times == sorted(times) else None
 
 
 def _trend_unit(trend: TrendLine) -> tuple[float, str]:
-    """What to multiply values by so that they have few digits, and the unit they are in then."""
+    """Factor that gives values few digits, and the resulting unit."""
     unit, largest = trend.unit, max(point.value for point in trend.points)
     if unit == "B":
         step = min(int(math.log(max(largest, 1), 1024)), len(fmt.BINARY) - 1)
@@ -438,7 +444,7 @@ def _trend_unit(trend: TrendLine) -> tuple[float, str]:
 
 
 def _trend_values(axes: Axes, values: Sequence[float], above: float, *, logarithmic: bool) -> None:
-    """The axis of values; `above`: how much of the panel the points leave free at its top."""
+    """Set up the value axis; `above`: share of the panel that stays free at the top."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = min(values), max(values)
@@ -454,7 +460,7 @@ def _trend_values(axes: Axes, values: Sequence[float], above: float, *, logarith
 
 
 def draw_prices(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
-    """A mark for each hardware, named beside the panel, with the interval of its rate."""
+    """Draw a mark with an interval for each hardware, with a legend beside the panel."""
     front = [point for point in panel.points if not point.dominated]
     axes.plot(
         [point.price for point in front],
@@ -486,7 +492,7 @@ def draw_prices(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
 
 
 def _price_axes(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
-    """Axes from zero; logarithmic where the values lie far apart."""
+    """Set up axes from zero, or logarithmic ones for a wide range."""
     from matplotlib.ticker import FuncFormatter
 
     prices = [point.price for point in panel.points]
@@ -510,26 +516,26 @@ def _far_apart(values: Sequence[float]) -> bool:
 
 
 def _short_tick(value: float) -> str:
-    """A tick without a unit: `2k`, `0.5`."""
+    """Tick without a unit: `2k`, `0.5`."""
     power = max(0, fmt.si_power(value))
     return f"{value / 10.0**power:g}{fmt.PREFIXES[power]}"
 
 
 def colour(backend: str) -> str:
-    """The colour of a backend, the same in every plot; that of one not of ours follows from its name."""
+    """Colour of a backend, the same in every plot; for other backends it depends on the name."""
     return COLOURS.get(backend) or OTHERS[crc32(backend.encode()) % len(OTHERS)]
 
 
 def label_of(text: str) -> str:
-    """An alternative's label, on one line."""
-    return cut(fmt.visible(text), MOST_LABEL)
+    """Label of an alternative, on one line."""
+    return cut(fmt.visible(text), MAX_LABEL_LENGTH)
 
 
-def cut(text: str, most: int) -> str:
-    """The text, of at most so many characters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def cut(text: str, limit: int) -> str:
+    """Shorten a text to a number of characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def write_beside(axes: Axes, y: float, text: str) -> None:
-    """A text right of the axes, where no bar or dot can be."""
+    """Write a text right of the axes, where there are no bars or points."""
     axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center")

@@ -1,6 +1,6 @@
-"""Pages of all runs of a results folder: an index, a page per run and per case, and a feed of what changed.
+"""Pages for all runs of a results folder: an index, a page per run and per case, and a feed of changes.
 
-The pages share a style and a script, which are files. The same runs give the same bytes.
+The pages share a style file and a script file. Equal runs give equal bytes.
 """
 
 from __future__ import annotations
@@ -23,57 +23,64 @@ from benchbench.judging.series import Trend
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
 
-File = tuple[str, bytes]  # its path below the site's folder, and its content
-Linked = dict[str, str]  # the text of a cell → the page it leads to
+File = tuple[str, bytes]  # path below the site's folder, and content
+Linked = dict[str, str]  # text of a cell → address of its link
 HOME: Linked = {"all runs": "../index.html"}
-NEVER = "1970-01-01T00:00:00Z"  # of a feed without a run
+NEVER = "1970-01-01T00:00:00Z"  # date of a feed without runs
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A run's line of the index."""
+    """Row of a run in the index."""
 
     info: RunInfo
     finding: str
-    against: str  # the run before, in a line; empty of the first
+    against: str  # comparison with the previous run; empty for the first run
     worse: bool
 
 
 def site_files(runs: Iterable[Run], trends: Sequence[Trend]) -> Iterator[File]:
-    """The files of the site one after the other; `runs` in the order of their starts, each read once.
+    """Yield the files of the site; `runs` are in the order of their starts, and read once.
 
-    A run stands beside the one before: the newest that measured one of the same cases. What pages share comes
-    first and the index last, so that a site which is cut off has no page without styles and no dead link.
+    A run is compared with the previous one: the newest that measured one of the same cases. Shared files come
+    first and the index last, so that an interrupted site has no page without styles and no dead link.
     """
     for name in PARTS:
         yield name, (files("benchbench.exporters") / name).read_bytes()
     entries: list[_Entry] = []
-    newest: dict[str, Run] = {}  # a case's id → the last run that measured it
+    newest: dict[str, Run] = {}  # case id → the last run that measured it
     for run in runs:
         ids = {record.case.id for record in run.records}
-        before = {known.info.id: known for each in ids if (known := newest.get(each))}.values()
-        entry, pages = _run_pages(run, max(before, key=lambda each: each.info.started, default=None))
+        previous_runs = {
+            previous.info.id: previous for case_id in ids if (previous := newest.get(case_id))
+        }.values()
+        entry, pages = _run_pages(run, max(previous_runs, key=lambda run: run.info.started, default=None))
         entries.append(entry)
         yield from pages
         newest |= dict.fromkeys(ids, run)
     for trend in trends:
         yield f"cases/{slug(trend.case)}.html", _page(history_document([trend]), HOME)
-    yield "feed.xml", feed(trends, max((each.info.started for each in entries), default=NEVER))
+    yield "feed.xml", feed(trends, max((entry.info.started for entry in entries), default=NEVER))
     yield "index.html", _index(entries, trends)
 
 
 def _run_pages(run: Run, earlier: Run | None) -> tuple[_Entry, list[File]]:
-    """The run's line of the index, its page, and one beside the run before, if there is one."""
-    report, place = report_document(run), f"runs/{run.info.id}"
+    """Row in the index, page of the run, and page of its comparison with the previous run, if
+    there is one.
+    """
+    report, path = report_document(run), f"runs/{run.info.id}"
     if earlier is None:
-        return _Entry(run.info, report.finding, "", worse=False), [(f"{place}.html", _page(report, HOME))]
-    found = compare_runs(earlier, run)
-    against = headline(found)
-    shown = comparison_document(found, select_verdicts(found, (), "ratio"))
-    beside = {f"beside run {earlier.info.id}: {against}": f"{quote(run.info.id)}-before.html"}
-    worse = any(each.verdict is Verdict.SLOWER for each in found.verdicts)
-    pages = [(f"{place}-before.html", _page(shown, HOME)), (f"{place}.html", _page(report, HOME | beside))]
-    return _Entry(run.info, report.finding, against, worse), pages
+        return _Entry(run.info, report.finding, "", worse=False), [(f"{path}.html", _page(report, HOME))]
+    comparison = compare_runs(earlier, run)
+    headline_text = headline(comparison)
+    comparison_page = comparison_document(comparison, select_verdicts(comparison, (), "ratio"))
+    links = {f"beside run {earlier.info.id}: {headline_text}": f"{quote(run.info.id)}-before.html"}
+    worse = any(verdict.verdict is Verdict.SLOWER for verdict in comparison.verdicts)
+    pages = [
+        (f"{path}-before.html", _page(comparison_page, HOME)),
+        (f"{path}.html", _page(report, HOME | links)),
+    ]
+    return _Entry(run.info, report.finding, headline_text, worse), pages
 
 
 def _page(document: Document, links: Linked) -> bytes:
@@ -82,7 +89,7 @@ def _page(document: Document, links: Linked) -> bytes:
 
 
 def _index(entries: Sequence[_Entry], trends: Sequence[Trend]) -> bytes:
-    """The runs, newest first, then the cases, those that changed last first."""
+    """Runs, newest first, then cases, those with the latest changes first."""
     worse = [entry for entry in entries if entry.worse]
     newest = entries[-1] if entries else None
     links = {entry.info.id: f"runs/{quote(entry.info.id)}.html" for entry in entries}
@@ -116,12 +123,12 @@ def _run_row(entry: _Entry) -> dict[str, Content]:
 
 def _case_row(trend: Trend) -> dict[str, Content]:
     changes = trend.history.changes
-    told = f"{changes[-1].direction} {ratio(changes[-1].ratio)}" if changes else "no change"
+    change_text = f"{changes[-1].direction} {ratio(changes[-1].ratio)}" if changes else "no change"
     tone = Tone.BAD if changes and changes[-1].direction == "slower" else Tone.PLAIN
     return {
         "case": trend.case,
         "runs": len(trend.points) + len(trend.missing),
-        "last change": Cell((told,), tone),
+        "last change": Cell((change_text,), tone),
         "in run": _first_after(trend, changes[-1]) if changes else None,
     }
 
@@ -136,7 +143,9 @@ def _first_after(trend: Trend, change: Change) -> str:
 
 
 def feed(trends: Sequence[Trend], updated: str) -> bytes:
-    """An Atom feed (RFC 4287): an entry per change, dated by the first run after it, so that dates stay."""
+    """Atom feed (RFC 4287) with an entry per change, dated by the first run after it, so that dates are
+    stable.
+    """
     entries = sorted(
         ((trend.sides(change)[1], trend, change) for trend in trends for change in trend.history.changes),
         key=lambda item: (item[0].started, item[1].case),

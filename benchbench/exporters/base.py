@@ -1,4 +1,6 @@
-"""What an exporter is: a document in, the content of files out. It writes no file and reads none."""
+"""Interface of exporters: they convert a document to the content of files, without reading or
+writing files.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,26 @@ if TYPE_CHECKING:
 
 
 class Format(ABC):
-    """An output format. Its exporter gives file name → content, text in UTF-8."""
+    """Output format. Its exporter returns file name → content, texts in UTF-8."""
 
-    extension: ClassVar[str]  # of its files, without the dot
+    extension: ClassVar[str]  # file extension, without the dot
 
 
 class Exporter(Format):
-    """A format that any document can be rendered in."""
+    """Format for any document."""
 
-    pictures: ClassVar[bool] = False  # a file per plot, not one text
+    pictures: ClassVar[bool] = False  # True: a file per plot; False: one text
 
     @abstractmethod
     def export(self, document: Document) -> dict[str, bytes]:
-        """The content of each file by its name: one file, or one for each plot where it makes pictures."""
+        """Return the content of each file by name: one file, or one per plot for pictures."""
 
 
 class RunExporter(Format):
-    """A format of a run and its verdicts, for a program of others."""
+    """Format for a run and its verdicts, read by another program."""
 
-    ci: ClassVar[bool] = True  # read by a CI service: `--out` writes it
+    ci: ClassVar[bool] = True  # True: for CI services, written by `--out`
 
     @abstractmethod
     def export(self, report: RunReport) -> dict[str, bytes]:
-        """The content of each file by its name."""
+        """Return the content of each file by name."""

@@ -1,4 +1,4 @@
-"""CSV for spreadsheets: a line per record; a text that a spreadsheet would run gets a quote before it."""
+"""CSV for spreadsheets. A text that a spreadsheet would execute gets a quote in front."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from benchbench.documents.document import Cell, Column, Document, Number, Record
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
-FORMULA = ("=", "+", "-", "@")  # OWASP, CSV injection; tab and CR, its other two, are made visible
+FORMULA = ("=", "+", "-", "@")  # OWASP, CSV injection; tab and CR are made visible
 
-HEADINGS = {"%": "fraction", "±": "fraction", "p": ""}  # numbers are as stored, not as people read them
+HEADINGS = {"%": "fraction", "±": "fraction", "p": ""}  # numbers are stored values, not formatted ones
 
 
 class Csv(Exporter):
-    """The document's records or, where it has none, its tables one below the other."""
+    """The document's records, or its tables below each other."""
 
     extension: ClassVar[str] = "csv"
 
     def export(self, document: Document) -> dict[str, bytes]:
-        """The tables as one text, with a header for each; absent values are empty."""
+        """Write the tables as one text, with a header for each; absent values are empty."""
         out = StringIO()
         writer = csv.writer(out, lineterminator="\n")
         if document.records is None:
@@ -40,7 +40,7 @@ def _records(records: Records) -> Iterator[list[Any]]:
 
 
 def _lines(table: Table) -> Iterator[list[Any]]:
-    """A title stands in a line of its own; a column of numbers has their unit in its name."""
+    """Lines of a table, after a line with its title. Names of numeric columns include the unit."""
     if table.title:
         yield [field(table.title)]
     columns = list(zip(table.columns, zip(*table.rows, strict=True), strict=False))
@@ -51,20 +51,20 @@ def _lines(table: Table) -> Iterator[list[Any]]:
 
 
 def _unit(cells: Sequence[Cell | None]) -> str | None:
-    """The unit that all numbers of a column share, None if they do not, or a cell is more than a number."""
+    """Common unit of a column's numbers; None if they differ, or a cell has more than a number."""
     filled = [cell for cell in cells if cell and cell.parts]
     units = {part.unit for cell in filled for part in cell.parts if isinstance(part, Number)}
-    alone = all(len(cell.parts) == 1 and isinstance(cell.parts[0], Number) for cell in filled)
-    return units.pop() if filled and alone and len(units) == 1 else None
+    are_numbers = all(len(cell.parts) == 1 and isinstance(cell.parts[0], Number) for cell in filled)
+    return units.pop() if filled and are_numbers and len(units) == 1 else None
 
 
 def _name(column: Column, unit: str | None) -> str:
-    shown = HEADINGS.get(unit, unit) if unit else ""
-    return str(field(f"{column.name} [{shown}]" if shown else column.name))
+    unit_name = HEADINGS.get(unit, unit) if unit else ""
+    return str(field(f"{column.name} [{unit_name}]" if unit_name else column.name))
 
 
 def _value(cell: Cell | None, unit: str | None) -> Any:
-    """The number itself where the column says its unit, else the text that people read."""
+    """The number if the column has a unit, else the formatted text."""
     if cell is None or not cell.parts:
         return ""
     number = cell.parts[0]
@@ -74,18 +74,18 @@ def _value(cell: Cell | None, unit: str | None) -> Any:
 
 
 def joined(value: Any) -> Any:
-    """Parameters, and several texts, as one text."""
+    """Join parameters, or several texts, to one text."""
     if isinstance(value, Mapping):
-        return " ".join(f"{name}={str(each).lower()}" for name, each in value.items())
+        return " ".join(f"{name}={str(setting).lower()}" for name, setting in value.items())
     if isinstance(value, tuple | list):
         return "; ".join(map(str, value))
     return value
 
 
 def field(value: Any) -> Any:
-    """A field on one line that no spreadsheet would run; numbers untouched: a negative one is no formula."""
+    """Field on one line that a spreadsheet does not execute. Numbers, also negative ones, stay unchanged."""
     value = joined(value)
     if not isinstance(value, str):
         return value
-    text = visible(value)  # a line per row, whatever the text
+    text = visible(value)  # keeps each row on one line
     return f"'{text}" if text.startswith(FORMULA) else text

@@ -1,6 +1,6 @@
-"""One page of HTML to pass around: the finding, drawings beside their numbers, and how to repeat them.
+"""Report as one HTML page: the finding, numbers with drawings, and the commands to repeat them.
 
-The page is whole without its script and without its styles, which some viewers forbid, and loads nothing.
+The page is complete without its script and styles, which some viewers forbid, and loads nothing.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ from benchbench.exporters._drawing import Ruler, axis, drawing, ruler_of, symbol
 from benchbench.exporters._text import EMPTY, html_text
 from benchbench.exporters.base import Exporter
 
-PARTS = ("page.css", "page.js")  # beside this file
+PARTS = ("page.css", "page.js")  # in this folder
 Links = Mapping[str, str]
 NO_LINKS: Links = {}
-LOWER_LINE = 2  # of a paragraph: its columns stand below the row
-MOST_SLUG = 40  # characters
-SIGN = "±"  # a value that has it is not labelled with it once more
-LONG = 24  # characters of a text that may be broken anywhere
+LOWER_LINE = 2  # columns of a paragraph from this line on are below the row
+MAX_SLUG_LENGTH = 40  # characters
+SIGN = "±"  # a value with this sign needs no label with it
+LONG = 24  # longer texts may be broken anywhere
 READING = (
-    "In a drawing a symbol is a value with its 95 % interval, on a logarithmic ruler; a hollow one decides "
-    "nothing. Below it each process has a lane: 5 to 95 % of its samples, its quartiles, its median."
+    "A symbol is a value with its 95 % interval, on a logarithmic ruler; a hollow symbol is undecided. Below "
+    "it, each process has a lane: 5 to 95 % of its samples, its quartiles, its median."
 )
 
 
 class Html(Exporter):
-    """A page of its own, or of a site; the same document gives the same bytes."""
+    """A separate page, or one of a site. Equal documents give equal bytes."""
 
     extension: ClassVar[str] = "html"
 
     def __init__(self, assets: str | None = None, links: Links = NO_LINKS, feed: str = "") -> None:
-        """`assets`: where the style and the script lie, else they are in the page; `feed`: where one is.
+        """Configure the page. `assets`: address of style and script; None includes them in the page.
 
-        `links`: the text of a cell → the page it leads to; those that no cell has stand at the top.
+        `links`: text of a cell → address of its link; links without a cell are at the top. `feed`: address of
+        a feed.
         """
         self._assets = assets
         self._links = links
@@ -72,13 +73,13 @@ class Html(Exporter):
 
 
 def _page(document: Document, links: Links, head: str, end: str) -> str:
-    """The finding, what is in doubt, the overview, the tables, the charts, then how it was measured."""
+    """Finding, cautions, overview, tables, charts, and how it was measured."""
     finding = html_text(document.finding)
     notes = _Links(document, links)
-    answers = [_cell(each, notes) for each in document.answer if str(each) != document.finding]
-    facts = [each for each in document.facts if each not in document.cautions]
-    below = "h3" if document.overview else "h2"
-    tables = [_section(table, f"t{number}", below, notes) for number, table in enumerate(document.tables)]
+    answers = [_cell(item, notes) for item in document.answer if str(item) != document.finding]
+    facts = [item for item in document.facts if item not in document.cautions]
+    level = "h3" if document.overview else "h2"
+    tables = [_section(table, f"t{number}", level, notes) for number, table in enumerate(document.tables)]
     body = [
         notes.above(),
         f'<header><p class="soft">{html_text(document.title)}</p><h1>{finding}</h1>{_list(answers)}</header>',
@@ -87,8 +88,8 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
         *(_section(table, f"o{number}", "h2", notes) for number, table in enumerate(document.overview)),
         *tables,
         *_charts(document),
-        _below("How to read it", [*notes.texts(), *map(html_text, _reading(document))]),
-        _below("How it was measured", map(html_text, facts)),
+        _titled_list("How to read it", [*notes.texts(), *map(html_text, _reading(document))]),
+        _titled_list("How it was measured", map(html_text, facts)),
     ]
     first = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -107,13 +108,13 @@ def _reading(document: Document) -> list[str]:
 
 
 def _drawings(document: Document) -> Iterator[Spread]:
-    """All that the tables draw, in the order in which it comes."""
+    """Yield all drawings of the tables in order."""
     cells = (cell for table in (*document.overview, *document.tables) for cell in table.cells)
-    return (part for cell in cells for part in _drawn(cell))
+    return (part for cell in cells for part in _spreads_in(cell))
 
 
 class _Links:
-    """The footnotes of a document, numbered as they come, and the pages that its cells lead to."""
+    """Footnotes of a document, numbered, and links of its cells."""
 
     def __init__(self, document: Document, links: Links) -> None:
         self._numbers = {text: number for number, text in enumerate(document.footnotes, start=1)}
@@ -122,23 +123,23 @@ class _Links:
         self._above = [text for text in links if text not in texts]
 
     def above(self) -> str:
-        """Links to other pages that no cell has."""
+        """Links without a cell."""
         links = " · ".join(map(self.linked, self._above))
         return f"<nav>{links}</nav>" if links else ""
 
     def linked(self, text: str) -> str:
-        """The text, as a link where it leads to a page."""
-        place = self._links.get(text)
-        return f'<a href="{escape(place)}">{html_text(text)}</a>' if place else html_text(text)
+        """The text, with its link if it has one."""
+        address = self._links.get(text)
+        return f'<a href="{escape(address)}">{html_text(text)}</a>' if address else html_text(text)
 
     def marks(self, cell: Cell) -> str:
-        """Links to what is said of the cell below."""
+        """Links to the cell's footnotes."""
         numbers = sorted(self._numbers[text] for text in cell.footnotes if text in self._numbers)
         links = " ".join(f'<a href="#note{number}">{number}</a>' for number in numbers)
         return f"<sup>{links}</sup>" if links else ""
 
     def texts(self) -> Iterator[str]:
-        """What is linked to."""
+        """Footnotes."""
         for text, number in self._numbers.items():
             yield f'<span id="note{number}"><b>{number}</b> {html_text(text)}</span>'
 
@@ -150,13 +151,13 @@ def _cautions(lines: Sequence[str]) -> str:
 
 
 def _backends(document: Document) -> list[str]:
-    """Those that have marks, in the order in which they come."""
+    """Backends with marks, in order of appearance."""
     marks = (mark for spread in _drawings(document) for mark in spread.marks)
     return list(dict.fromkeys(mark.backend for mark in marks if mark.backend))
 
 
 def _tools(backends: Sequence[str]) -> str:
-    """What the script can do; shown by the script."""
+    """Controls of the script, which makes them visible."""
     picks = "".join(
         f'<button class="symbol" data-pick="{html_text(name)}" aria-pressed="false">'
         f"{symbol(name)} {html_text(name)}</button>"
@@ -169,44 +170,45 @@ def _tools(backends: Sequence[str]) -> str:
 
 
 def _section(table: Table, key: str, level: str, notes: _Links) -> str:
-    """A table below its title, with a name that a link can be made to."""
+    """Table with its title, and an anchor for links."""
     title = html_text(table.title)
     name = slug(table.title) if table.title else f"table-{key}"
     heading = f'<{level}><a href="#{name}">{title}</a></{level}>' if title else ""
-    facts, below = _list(map(html_text, table.facts)), _list(map(html_text, table.notes))
+    facts, notes_below = _list(map(html_text, table.facts)), _list(map(html_text, table.notes))
     grid = _grid(table, key, notes) if table.rows else ""
-    if not grid and not facts and not below:
+    if not grid and not facts and not notes_below:
         grid = f"<p>{EMPTY}</p>"
-    return (
-        f'<section id="{name}" data-title="{title}">{heading}{facts}{grid}{below}{_commands(table)}</section>'
-    )
+    body = f"{heading}{facts}{grid}{notes_below}{_commands(table)}"
+    return f'<section id="{name}" data-title="{title}">{body}</section>'
 
 
 def slug(title: str) -> str:
-    """Letters and digits of the title, and a checksum of all of it: stable, and unlike any other."""
-    words = "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:MOST_SLUG].strip("-")
+    """Letters and digits of a title, and its checksum: stable and unique."""
+    words = "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:MAX_SLUG_LENGTH].strip("-")
     return f"{words or 'table'}-{crc32(title.encode()):08x}"
 
 
 def _grid(table: Table, key: str, notes: _Links) -> str:
-    """The rows with their drawings; columns of a paragraph's lower lines stand below each row."""
+    """Rows with their drawings; lower lines of paragraphs are below each row."""
     paragraphs = table.layout is Layout.PARAGRAPHS
-    beside = [n for n, column in enumerate(table.columns) if not paragraphs or column.line < LOWER_LINE]
-    lower = [n for n in range(len(table.columns)) if n not in beside]
+    columns = [n for n, column in enumerate(table.columns) if not paragraphs or column.line < LOWER_LINE]
+    lower_columns = [n for n in range(len(table.columns)) if n not in columns]
     table = replace(table, rows=tuple(tuple(map(_with_drawing, row)) for row in table.rows))
-    beside = [index for index in beside if not _is_bars(table, index)]
-    rulers = {index: ruler for index in beside if (ruler := ruler_of(_spreads(table, index)))}
+    columns = [index for index in columns if not _is_bars(table, index)]
+    rulers = {index: ruler for index in columns if (ruler := ruler_of(_spreads(table, index)))}
     heights = {index: _heights(table, index) for index in rulers}
-    lines = [_axis_row(beside, rulers)] if rulers else []
+    lines = [_axis_row(columns, rulers)] if rulers else []
     for row in table.rows:
-        lines.append(_row(table, row, beside, rulers, heights, notes))
-        told = [_cell(cell, notes) for index in lower if (cell := row[index]) and str(cell)]
-        if told:
+        lines.append(_row(table, row, columns, rulers, heights, notes))
+        details = [_cell(cell, notes) for index in lower_columns if (cell := row[index]) and str(cell)]
+        if details:
             lines.append(
-                f'<tr class="more"><td colspan="{len(beside) + len(rulers)}">{"; ".join(told)}</td></tr>'
+                f'<tr class="more"><td colspan="{len(columns) + len(rulers)}">{"; ".join(details)}</td></tr>'
             )
-    places = _positions(beside, rulers)
-    head = "".join(_head(table.columns[index].name, at, key, index in rulers) for at, index in places)
+    positions = _positions(columns, rulers)
+    head = "".join(
+        _head(table.columns[index].name, position, key, index in rulers) for position, index in positions
+    )
     label = html_text(table.title) or "table"
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>'
@@ -215,29 +217,29 @@ def _grid(table: Table, key: str, notes: _Links) -> str:
 
 
 def _is_bars(table: Table, index: int) -> bool:
-    """Whether a column holds nothing but bars, which say less than the drawings do."""
+    """True if a column contains only bars, which drawings replace."""
     parts = [part for row in table.rows if (cell := row[index]) for part in cell.parts]
     return bool(parts) and all(isinstance(part, Gauge) for part in parts)
 
 
-def _positions(beside: Sequence[int], rulers: dict[int, Ruler]) -> Iterator[tuple[int, int]]:
-    """The cell of each column, counted with the drawings before it."""
+def _positions(columns: Sequence[int], rulers: dict[int, Ruler]) -> Iterator[tuple[int, int]]:
+    """Yield the position of each column, counting drawings."""
     position = 0
-    for index in beside:
+    for index in columns:
         yield position, index
         position += 2 if index in rulers else 1
 
 
-def _head(name: str, position: int, key: str, drawn: bool) -> str:
+def _head(name: str, position: int, key: str, has_drawing: bool) -> str:
     label = html_text(name) or "alternative"
     button = f'<button data-sort="{key}.{position}">{label}</button>'
-    span = ' colspan="2"' if drawn else ""
+    span = ' colspan="2"' if has_drawing else ""
     return f'<th scope="col"{span}>{button}</th>'
 
 
 def _with_drawing(cell: Cell | None) -> Cell | None:
-    """The cell, with a mark for a ratio that has an interval."""
-    if cell is None or _drawn(cell):
+    """Add a drawing to a ratio with an interval."""
+    if cell is None or _spreads_in(cell):
         return cell
     marks = [
         Mark(label="", backend="", value=part.value, low=part.low, high=part.high, is_open=is_open)
@@ -249,22 +251,22 @@ def _with_drawing(cell: Cell | None) -> Cell | None:
 
 
 def _spreads(table: Table, index: int) -> list[Spread]:
-    return [spread for row in table.rows for spread in _drawn(row[index])]
+    return [spread for row in table.rows for spread in _spreads_in(row[index])]
 
 
 def _heights(table: Table, index: int) -> list[str]:
-    """The labels of a column's marks where a row has several: each has one height in all rows."""
+    """Labels of a column's marks if a row has several: each has the same height in all rows."""
     spreads = _spreads(table, index)
     if all(len(spread.marks) == 1 for spread in spreads):
         return []
     return sorted({mark.label for spread in spreads for mark in spread.marks})
 
 
-def _axis_row(beside: Sequence[int], rulers: dict[int, Ruler]) -> str:
-    """The rulers' ticks, in cells as those below, so that they align where styles are forbidden."""
+def _axis_row(columns: Sequence[int], rulers: dict[int, Ruler]) -> str:
+    """Ticks of the rulers, in cells like those below, so that they are aligned without styles."""
     cells = [
         f'<td></td><td class="draw">{axis(rulers[index])}</td>' if index in rulers else "<td></td>"
-        for index in beside
+        for index in columns
     ]
     return f'<tr class="axis" aria-hidden="true">{"".join(cells)}</tr>'
 
@@ -272,34 +274,36 @@ def _axis_row(beside: Sequence[int], rulers: dict[int, Ruler]) -> str:
 def _row(
     table: Table,
     row: Sequence[Cell | None],
-    beside: Sequence[int],
+    columns: Sequence[int],
     rulers: dict[int, Ruler],
     heights: dict[int, list[str]],
     notes: _Links,
 ) -> str:
-    """A row; a reason instead of numbers takes all the cells that it leaves empty."""
-    drawn = {index: _drawn(row[index]) for index in rulers}
-    marks = [mark for spreads in drawn.values() for spread in spreads for mark in spread.marks]
-    alone = marks[0].backend if len(marks) == 1 else ""
-    backend = f' data-b="{html_text(alone)}"' if alone else ""
-    shown = beside
+    """Row of a table; a reason without numbers spans all empty cells."""
+    spreads_by_column = {index: _spreads_in(row[index]) for index in rulers}
+    marks = [mark for spreads in spreads_by_column.values() for spread in spreads for mark in spread.marks]
+    single_backend = marks[0].backend if len(marks) == 1 else ""
+    backend = f' data-b="{html_text(single_backend)}"' if single_backend else ""
+    filled = columns
     if table.layout is Layout.ALTERNATIVES:
-        last = max((index for index in beside if row[index] is not None), default=0)
-        shown = [index for index in beside if index <= last]
+        last = max((index for index in columns if row[index] is not None), default=0)
+        filled = [index for index in columns if index <= last]
     cells = []
-    for index in shown:
-        spreads = drawn.get(index, [])
-        ends_early = len(shown) < len(beside) and index == shown[-1] and not spreads
-        rest = len(beside) - len(shown) + 1 + sum(each >= index for each in rulers) if ends_early else 0
-        span = f' colspan="{rest}"' if ends_early else ""
+    for index in filled:
+        spreads = spreads_by_column.get(index, [])
+        ends_early = len(filled) < len(columns) and index == filled[-1] and not spreads
+        span_columns = (
+            len(columns) - len(filled) + 1 + sum(item >= index for item in rulers) if ends_early else 0
+        )
+        span = f' colspan="{span_columns}"' if ends_early else ""
         cells.append(_data_cell(row[index], table.columns[index].name, span, notes))
         if index in rulers and not ends_early:
-            drawings = "".join(drawing(each, rulers[index], heights[index]) for each in spreads)
+            drawings = "".join(drawing(item, rulers[index], heights[index]) for item in spreads)
             cells.append(f'<td class="draw">{drawings}</td>')
     return f"<tr{backend}>{''.join(cells)}</tr>"
 
 
-def _drawn(cell: Cell | None) -> list[Spread]:
+def _spreads_in(cell: Cell | None) -> list[Spread]:
     return [part for part in cell.parts if isinstance(part, Spread)] if cell else []
 
 
@@ -327,7 +331,7 @@ def _toned(cell: Cell, text: str, notes: _Links) -> str:
 
 
 def _commands(table: Table) -> str:
-    """The command that measures each row again, folded."""
+    """Commands that measure each row again, folded."""
     lines = [f"<li><code>{html_text(command)}</code></li>" for command in table.commands if command]
     if not lines:
         return ""
@@ -335,10 +339,10 @@ def _commands(table: Table) -> str:
 
 
 def _charts(document: Document) -> Iterator[str]:
-    """The first page of each plot: nobody looks at hundreds, and every number is in a table."""
+    """Charts on the first page of each plot; tables have all numbers."""
     for plot in document.plots:
         panels = plot.panels if plot.page == 1 else ()
-        figures = [_figure(panel, made) for panel in panels if (made := chart(panel))]
+        figures = [_figure(panel, svg) for panel in panels if (svg := chart(panel))]
         if figures:
             more = f"{plot.more} more: --format png -o FOLDER draws all. " if plot.more else ""
             yield f"<h2>{html_text(plot.shared or plot.title)}</h2>"
@@ -346,21 +350,21 @@ def _charts(document: Document) -> Iterator[str]:
             yield f'<p class="soft">{more}{html_text(plot.reading)}</p>'
 
 
-def _figure(panel: Panel, made: str) -> str:
-    """The chart below its finding, where it has one; keys move one that is too wide."""
+def _figure(panel: Panel, svg: str) -> str:
+    """Chart with its caption and, if it is too wide, scrolling by keys."""
     finding = panel.finding if isinstance(panel, Sweeps | Roofline) else ""
     details = panel.details if isinstance(panel, Sweeps) else ""
     head = f"<h3>{html_text(finding)}</h3>" if finding else ""
-    below = f"<p>{html_text(details)}</p>" if details else ""
+    details_below = f"<p>{html_text(details)}</p>" if details else ""
     keys = "".join(f"<span>{line} {html_text(label)}</span>" for label, line in legend(panel))
     key = f'<p class="symbol">{keys}</p>' if keys else ""
-    caption = f"<figcaption>{head}{html_text(panel.title)}{below}</figcaption>"
-    return f'<figure tabindex="0">{caption}{key}{made}</figure>'
+    caption = f"<figcaption>{head}{html_text(panel.title)}{details_below}</figcaption>"
+    return f'<figure tabindex="0">{caption}{key}{svg}</figure>'
 
 
-def _below(title: str, lines: Iterable[str]) -> str:
-    told = _list(lines)
-    return f"<h2>{title}</h2>{told}" if told else ""
+def _titled_list(title: str, lines: Iterable[str]) -> str:
+    items = _list(lines)
+    return f"<h2>{title}</h2>{items}" if items else ""
 
 
 def _list(lines: Iterable[str]) -> str:

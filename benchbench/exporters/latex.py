@@ -1,7 +1,7 @@
-r"""LaTeX for a paper: each table with booktabs, and each cell as a macro, so that a text can quote numbers.
+r"""LaTeX for a paper: tables with booktabs, and a macro for each cell, so that a text can quote numbers.
 
-`\usepackage{booktabs}`, then `\input{report.tex}` prints the tables where `\accelbenchtables` stands, and
-`\accelbench{gemm-m-64}{torch-eager}{latency}` the cell of a table, a row and a column.
+After `\usepackage{booktabs}` and `\input{report.tex}`, `\accelbenchtables` prints the tables, and
+`\accelbench{gemm-m-64}{torch-eager}{latency}` a cell, by table, row and column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPECIAL = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
-    **{each: f"\\{each}" for each in "{}$&#_%"},
+    **{char: f"\\{char}" for char in "{}$&#_%"},
     "×": r"$\times$",
     "±": r"$\pm$",
     "·": r"$\cdot$",
@@ -39,14 +39,14 @@ LOOK_UP = (
 
 
 class Latex(Exporter):
-    """One file to input: a macro for each cell, and one that prints all tables."""
+    r"""File for `\input`: a macro for each cell, and one that prints all tables."""
 
     extension: ClassVar[str] = "tex"
 
     def export(self, document: Document) -> dict[str, bytes]:
         tables = [_drawable(table) for table in document.tables if table.rows]
         lines = [
-            f"% {' '.join(visible(document.title).split())}; made by accelbench",
+            f"% {' '.join(visible(document.title).split())}; created by accelbench",
             r"% needs \usepackage{booktabs}",
             LOOK_UP,
             *(line for table in tables for line in _macros(table)),
@@ -58,15 +58,15 @@ class Latex(Exporter):
 
 
 def _drawable(table: Table) -> Table:
-    """The table without the columns that only drawings or nothing stand in."""
-    kept = [
+    """Table without columns that contain only drawings or nothing."""
+    columns = [
         n
         for n in range(len(table.columns))
         if any(str(row[n] or "").strip("█▉▊▋▌▍▎▏ ") for row in table.rows)
     ]
-    rows = tuple(tuple(row[n] for n in kept) for row in table.rows)
+    rows = tuple(tuple(row[n] for n in columns) for row in table.rows)
     return Table(
-        columns=tuple(table.columns[n] for n in kept), rows=rows, title=table.title, notes=table.notes
+        columns=tuple(table.columns[n] for n in columns), rows=rows, title=table.title, notes=table.notes
     )
 
 
@@ -74,7 +74,7 @@ def _macros(table: Table) -> Iterator[str]:
     for row in table.rows:
         for column, cell in zip(table.columns[1:], row[1:], strict=True):
             if cell and cell.parts:
-                names = "@".join(_key(each) for each in (table.title, str(row[0] or ""), column.name))
+                names = "@".join(_key(name) for name in (table.title, str(row[0] or ""), column.name))
                 yield rf"\expandafter\def\csname accelbench@{names}\endcsname{{{_cell(cell)}}}"
 
 
@@ -84,7 +84,7 @@ def _key(text: str) -> str:
 
 
 def _tabular(table: Table) -> Iterator[str]:
-    """A table that floats, its title as caption; numbers stand at the right."""
+    """Floating table with its title as caption; numbers are right-aligned."""
     aligned = "l" + "".join("r" if _is_numeric(table, n) else "l" for n in range(1, len(table.columns)))
     yield r"\begin{table}\centering\small"
     if table.title:
@@ -103,8 +103,10 @@ def _is_numeric(table: Table, column: int) -> bool:
 
 
 def _row(cells: Sequence[str]) -> str:
-    """A line of a tabular; what begins with a bracket would be an argument of the line before."""
-    return " & ".join(f"{{}}{each}" if each.startswith(("[", "*")) else each for each in cells) + r" \\"
+    """Line of a tabular. Protect cells with a bracket, which LaTeX would read as an argument of the line
+    before.
+    """
+    return " & ".join(f"{{}}{cell}" if cell.startswith(("[", "*")) else cell for cell in cells) + r" \\"
 
 
 def _cell(cell: Cell | None) -> str:
@@ -112,5 +114,5 @@ def _cell(cell: Cell | None) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text, letter by letter, wherever LaTeX reads it."""
+    """Escape a text for LaTeX."""
     return visible(text).translate(ESCAPES)

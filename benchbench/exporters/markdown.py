@@ -1,4 +1,4 @@
-"""GitHub Markdown to paste. No name, parameter or message can become markup, a link or a mention."""
+"""GitHub Markdown. No name, parameter or message can become markup, a link or a mention."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from benchbench.exporters._text import EMPTY, Marks, cell_text, foot, marks
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
-# GitHub links mentions, issues and addresses in the rendered text, where a backslash is gone: a
-# zero-width space between is what stops it.
+# GitHub links mentions, issues and addresses in the rendered text, where a backslash no longer helps. A
+# zero-width space prevents that.
 LINKED = re.compile(r"(?<=[@#])(?=\w)|(?<=://)|(?<=\bwww\.)|(?<=\bGH-)(?=\d)", re.IGNORECASE)
-# Underscores within a word and brackets that no link follows are no markup, and stay readable.
+# Underscores within a word, and brackets that cannot start a link, are no markup and stay readable.
 MARKUP = re.compile(r"[\\`*~|$!]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|](?=[(\[:])", re.ASCII)
 HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 class Markdown(Exporter):
-    """What it comes to, since a comment is read from its top; facts, tables, footnotes."""
+    """The answer first, since a comment is read from its top; then facts, tables, footnotes."""
 
     extension: ClassVar[str] = "md"
 
     def export(self, document: Document) -> dict[str, bytes]:
-        known = marks(document)
+        footnote_marks = marks(document)
         blocks = [
             f"## {escaped(visible(document.title))}\n",
-            _bullets(cell_text(each, known) for each in document.answer),
+            _bullets(cell_text(answer, footnote_marks) for answer in document.answer),
             _bullets(document.facts),
-            *(block for tables in _joined(document.tables) for block in _tables(tables, known)),
+            *(block for tables in _grouped(document.tables) for block in _tables(tables, footnote_marks)),
             _bullets(foot(document)),
         ]
         return {f"{document.name}.md": "\n".join(filter(None, blocks)).encode()}
 
 
-def _joined(tables: Sequence[Table]) -> Iterator[list[Table]]:
-    """Tables of the same alternatives as one, so that its columns are named once."""
-    alike = groupby(enumerate(tables), key=lambda item: item[1].columns if _joins(item[1]) else item[0])
-    for _, group in alike:
+def _grouped(tables: Sequence[Table]) -> Iterator[list[Table]]:
+    """Group consecutive tables with the same columns, so that these are named once."""
+    groups = groupby(enumerate(tables), key=lambda item: item[1].columns if _can_join(item[1]) else item[0])
+    for _, group in groups:
         yield [table for _, table in group]
 
 
-def _joins(table: Table) -> bool:
+def _can_join(table: Table) -> bool:
     return table.layout is Layout.ALTERNATIVES and not table.facts and not table.notes
 
 
-def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
-    """The tables; of several, each title is a row of its own."""
+def _tables(tables: Sequence[Table], footnote_marks: Marks) -> Iterator[str]:
+    """Render tables; in a group, each title is a row."""
     first = tables[0]
-    together = _joins(first)
-    if first.title and not together:
+    is_group = _can_join(first)
+    if first.title and not is_group:
         yield f"### {escaped(visible(first.title))}\n"
     yield _bullets(first.facts)
     if not first.columns:
@@ -62,9 +62,9 @@ def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
     names = [escaped(visible(column.name)) for column in first.columns]
     lines = [_row(names), _row(["---"] * len(names))]
     for table in tables:
-        if together and table.title:
+        if is_group and table.title:
             lines.append(_row([f"**{escaped(visible(table.title))}**", *[""] * (len(names) - 1)]))
-        lines += [_row(escaped(cell_text(cell, known)) for cell in row) for row in table.rows]
+        lines += [_row(escaped(cell_text(cell, footnote_marks)) for cell in row) for row in table.rows]
     yield "".join(lines)
     yield _bullets(first.notes)
 
@@ -78,8 +78,8 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text`, already made visible, as GitHub-flavoured Markdown that shows it letter by letter.
+    """Escape a visible text for a line of GitHub-flavoured Markdown.
 
-    For use within a line: what is markup only at the start of one is left alone.
+    Markup that is only recognised at the start of a line is not escaped.
     """
     return LINKED.sub("\u200b", MARKUP.sub(r"\\\g<0>", text)).translate(HTML)

@@ -1,4 +1,4 @@
-"""The plots as PNG."""
+"""Plots as PNG."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchbench.exporters.base import Exporter
 
 
 class Png(Exporter):
-    """A picture per plot; the same plot gives the same bytes."""
+    """A picture per plot; equal plots give equal bytes."""
 
     extension: ClassVar[str] = "png"
     pictures: ClassVar[bool] = True

@@ -1,1 +1,1 @@
-"""What CI services and other benchmark tools read of a run: a file per format."""
+"""Formats for CI services and other benchmark tools, one per file."""

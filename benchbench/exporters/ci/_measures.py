@@ -1,4 +1,4 @@
-"""The numbers of a report one by one, for tools that keep a series of each."""
+"""Single numbers of a report, for tools that record a series of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchbench.format import visible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One metric of one case, with its 95 % interval where it has one; its texts are safe to show.
+    """A metric of a case, with its 95 % interval if it has one; texts are safe to show.
 
     `case` is unique within the report.
     """
@@ -29,19 +29,19 @@ class Measure:
 
 
 def measures(report: RunReport) -> list[Measure]:
-    """The numbers case by case, of all cases that have one."""
+    """Numbers of all cases that have one."""
     counts = Counter(row.case.id for row in report.rows)
     return [
-        _measure(row, metric, value, alone=counts[row.case.id] == 1)
+        _measure(row, metric, value, is_unique=counts[row.case.id] == 1)
         for row in report.rows
         for metric in METRICS
         if metric.exported and (value := row.value(metric.name)) is not None
     ]
 
 
-def _measure(row: Row, metric: Metric, value: float, *, alone: bool) -> Measure:
+def _measure(row: Row, metric: Metric, value: float, *, is_unique: bool) -> Measure:
     interval = row.metric(metric.name)
-    case = row.case.id if alone else f"{row.case.suite}: {row.case.id}"
+    case = row.case.id if is_unique else f"{row.case.suite}: {row.case.id}"
     return Measure(
         case=visible(case),
         label=metric.label,

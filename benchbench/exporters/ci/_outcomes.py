@@ -1,4 +1,4 @@
-"""Each case of a report as a test that passed, failed, or could not be judged."""
+"""Cases of a report as tests that passed, failed, or are undecided."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchbench.model.status import Status, Verdict
 
 
 class Severity(IntEnum):
-    """Worst first."""
+    """Severity, worst first."""
 
-    FAILURE = 0  # a regression, or a result that is wrong
+    FAILURE = 0  # a regression or a wrong result
     ERROR = 1  # no result
-    UNDECIDED = 2  # not shown to be worse, nor not to be
+    UNDECIDED = 2  # neither a regression nor the absence of one was shown
     SKIPPED = 3
     PASSED = 4
 
@@ -31,66 +31,72 @@ LEVELS = {
     Verdict.INSUFFICIENT: Severity.UNDECIDED,
     Verdict.INCOMPARABLE: Severity.UNDECIDED,
     Verdict.GONE: Severity.UNDECIDED,
-}  # every other: passed
+}  # other verdicts pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A case; `row` is None where the run did not plan it. All text but the row's is safe to show."""
+    """Outcome of a case; `row` is None if the run did not plan it. All texts except the row's are safe to
+    show.
+    """
 
     case: str
     suite: str
     level: Severity
-    word: str  # `slower`, `out_of_memory`, `ok`: the worst said of it
+    word: str  # the worst status or verdict: `slower`, `out_of_memory`, `ok`
     texts: tuple[str, ...]
     row: Row | None
     judged: tuple[CaseVerdict, ...]
 
 
 def outcomes(report: RunReport) -> list[Outcome]:
-    """Every case of the run, and those that were only judged; worst first."""
+    """Outcomes of all cases of the run, and of cases with only a verdict; worst first."""
     judged: dict[str, list[CaseVerdict]] = {}
-    for each in report.verdicts:
-        judged.setdefault(each.case, []).append(each)
-    found = [_outcome(row.case.id, row, judged.get(row.case.id, [])) for row in report.rows]
-    known = {row.case.id for row in report.rows}
-    found += [_outcome(case, None, said) for case, said in judged.items() if case not in known]
-    return sorted(found, key=_rank)
+    for verdict in report.verdicts:
+        judged.setdefault(verdict.case, []).append(verdict)
+    results = [_outcome(row.case.id, row, judged.get(row.case.id, [])) for row in report.rows]
+    case_ids = {row.case.id for row in report.rows}
+    results += [_outcome(case, None, verdicts) for case, verdicts in judged.items() if case not in case_ids]
+    return sorted(results, key=_rank)
 
 
 def _rank(outcome: Outcome) -> tuple[Severity, float]:
-    """The place of an outcome: the largest regression first; else in the order planned."""
+    """Sort key: the largest regression first, then the planned order."""
     if outcome.level is not Severity.FAILURE:
         return outcome.level, 0.0
-    ratios = [each.ratio for each in outcome.judged if each.verdict is Verdict.SLOWER and each.ratio]
+    ratios = [
+        verdict.ratio for verdict in outcome.judged if verdict.verdict is Verdict.SLOWER and verdict.ratio
+    ]
     return outcome.level, -max((abs(math.log(ratio)) for ratio in ratios), default=0.0)
 
 
 def _outcome(case: str, row: Row | None, judged: list[CaseVerdict]) -> Outcome:
-    said = [(_level(row.status), str(row.status))] if row else []
-    said += [(LEVELS.get(each.verdict, Severity.PASSED), str(each.verdict)) for each in judged]
-    level = min(each for each, _ in said)
-    words = [word for each, word in said if each is level]
+    levels = [(_level(row.status), str(row.status))] if row else []
+    levels += [(LEVELS.get(item.verdict, Severity.PASSED), str(item.verdict)) for item in judged]
+    level = min(item for item, _ in levels)
+    words = [word for item, word in levels if item is level]
     message = visible(_doubt(row)) if row else ""
-    told = any(message in each.text for each in judged)
-    own = (message if row.ok else f"{row.status}: {message}",) if row and message and not told else ()
-    verdicts = tuple(each.text for each in judged)
+    is_repeated = any(message in item.text for item in judged)
+    row_texts = (
+        (message if row.ok else f"{row.status}: {message}",) if row and message and not is_repeated else ()
+    )
+    verdicts = tuple(item.text for item in judged)
     return Outcome(
         case=visible(case),
         suite=visible(row.case.suite) if row else "",
         level=level,
         word=words[-1] if level is Severity.PASSED else words[0],
-        texts=(*verdicts, *own) if row and row.ok else (*own, *verdicts),
+        texts=(*verdicts, *row_texts) if row and row.ok else (*row_texts, *verdicts),
         row=row,
         judged=tuple(judged),
     )
 
 
 def _doubt(row: Row) -> str:
-    """Why it has no latency, or what makes it doubtful."""
+    """Reason for a missing latency, or a doubt about it."""
     latency = row.metric("latency_s")
-    without = latency.reason if row.ok and latency.value is None else ""
-    return row.message or without or (f"contended: {row.contended}" if row.contended else "")
+    missing_reason = latency.reason if row.ok and latency.value is None else ""
+    return row.message or missing_reason or (f"contended: {row.contended}" if row.contended else "")
 
 
 def _level(status: Status) -> Severity:

@@ -1,4 +1,4 @@
-"""benchmark-action/github-action-benchmark: a file for its tool customSmallerIsBetter, one for Bigger."""
+"""Files for benchmark-action/github-action-benchmark: customSmallerIsBetter and customBiggerIsBetter."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class GhaBenchmark(RunExporter):
 
     def export(self, report: RunReport) -> dict[str, bytes]:
         """Two lists of `{name, unit, value, range, extra}`."""
-        found = measures(report)
+        all_measures = measures(report)
         return {
-            name: _text([_entry(each) for each in found if each.metric.better == better])
+            name: _text([_entry(measure) for measure in all_measures if measure.metric.better == better])
             for better, name in FILES.items()
         }
 

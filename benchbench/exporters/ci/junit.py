@@ -1,4 +1,4 @@
-"""JUnit XML: a test per case. A regression is a failure, a crash an error, what cannot be judged skipped."""
+"""JUnit XML: a test per case. Regressions are failures, crashes errors, undecided cases skipped."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from benchbench.format import visible
 TAGS = {
     Severity.FAILURE: "failure",
     Severity.ERROR: "error",
-    Severity.UNDECIDED: "skipped",  # neither a pass nor a failure
+    Severity.UNDECIDED: "skipped",  # JUnit has no better word
     Severity.SKIPPED: "skipped",
 }
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, 2.2
 
 
 class Junit(RunExporter):
-    """A test suite per suite; `time` is the latency of a step in seconds."""
+    """Test suite per suite; `time` is the latency of a step in seconds."""
 
     extension: ClassVar[str] = "xml"
 
     def export(self, report: RunReport) -> dict[str, bytes]:
-        found = outcomes(report)
-        root = ET.Element("testsuites", {"name": "accelbench", **_counts(found)})
-        for name in dict.fromkeys(outcome.suite for outcome in found):
-            cases = [outcome for outcome in found if outcome.suite == name]
+        results = outcomes(report)
+        root = ET.Element("testsuites", {"name": "accelbench", **_counts(results)})
+        for name in dict.fromkeys(outcome.suite for outcome in results):
+            cases = [outcome for outcome in results if outcome.suite == name]
             facts = {
                 "name": _clean(name) or "accelbench",
                 "timestamp": _clean(visible(report.run.info.started)),
@@ -45,8 +45,8 @@ class Junit(RunExporter):
         return {"report.xml": ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"}
 
 
-def _counts(found: Sequence[Outcome]) -> dict[str, str]:
-    tags = [TAGS.get(outcome.level) for outcome in found]
+def _counts(results: Sequence[Outcome]) -> dict[str, str]:
+    tags = [TAGS.get(outcome.level) for outcome in results]
     counts = {f"{tag}s": tags.count(tag) for tag in ("failure", "error")}
     counts |= {"skipped": tags.count("skipped"), "tests": len(tags)}
     return {name: str(count) for name, count in counts.items()}

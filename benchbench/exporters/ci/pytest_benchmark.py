@@ -1,4 +1,4 @@
-"""pytest-benchmark's JSON, samples included: a file per round, since each of its files is one process."""
+"""JSON of pytest-benchmark with all samples: a file per round, since a file represents one process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.store.naming import COMMIT, DIRTY, HASH
 
-FORMAT = "5.1.0"  # the version whose JSON this is, where the samples came from elsewhere
+FORMAT = "5.1.0"  # the version of the JSON format, unless the run was imported
 NO_COMMIT = {"id": "unversioned", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"}
 
 
 class PytestBenchmark(RunExporter):
-    """Read by `pytest-benchmark compare` and `pytest --benchmark-compare`."""
+    """Files for `pytest-benchmark compare` and `pytest --benchmark-compare`."""
 
     extension: ClassVar[str] = "json"
     ci: ClassVar[bool] = False
 
     def export(self, report: RunReport) -> dict[str, bytes]:
-        """`0001_accelbench.json` and so on; cases without a measurement are left out, as there."""
+        """Files `0001_accelbench.json` and so on, without cases that have no measurement."""
         rounds = sorted({record.round for record in report.run.records}) or [0]
         return {
             f"{number + 1:04}_accelbench.json": _file(
@@ -38,15 +38,15 @@ class PytestBenchmark(RunExporter):
 
 
 def _file(report: RunReport, records: Sequence[Record]) -> bytes:
-    measured = [(record, o) for record in records if isinstance(o := record.outcome, Measurement)]
-    imported = [record.framework_version for record in records if record.case.backend == "pytest-benchmark"]
+    measurements = [(record, o) for record in records if isinstance(o := record.outcome, Measurement)]
+    versions = [record.framework_version for record in records if record.case.backend == "pytest-benchmark"]
     started = min((record.started for record in records), default=0.0)
     content = {
         "machine_info": _machine(report.run.info.machine),
         "commit_info": {**_commit(report.run.info.tags), "project": ""},
-        "benchmarks": [_benchmark(record, outcome) for record, outcome in measured],
+        "benchmarks": [_benchmark(record, outcome) for record, outcome in measurements],
         "datetime": datetime.fromtimestamp(started, UTC).isoformat(),
-        "version": next(iter(imported), FORMAT),
+        "version": next(iter(versions), FORMAT),
     }
     return json_text(content, indent=4)
 
@@ -69,7 +69,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _benchmark(record: Record, measured: Measurement) -> dict[str, Any]:
+def _benchmark(record: Record, measurement: Measurement) -> dict[str, Any]:
     fullname = record.case.workload if record.case.dtype is None else record.case.id
     name = fullname.rpartition("::")[2]
     param = name[name.index("[") + 1 : -1] if "[" in name and name.endswith("]") else None
@@ -80,17 +80,17 @@ def _benchmark(record: Record, measured: Measurement) -> dict[str, Any]:
         "params": None,
         "param": param,
         "extra_info": {},
-        "options": {"timer": measured.timer},
+        "options": {"timer": measurement.timer},
         "stats": {
-            **benchmark_statistics(measured.steps_s),
-            "data": measured.steps_s,
-            "iterations": measured.iterations,
+            **benchmark_statistics(measurement.steps_s),
+            "data": measurement.steps_s,
+            "iterations": measurement.iterations,
         },
     }
 
 
 def benchmark_statistics(data: Sequence[float]) -> dict[str, Any]:
-    """The statistics of pytest-benchmark 5.3, each by its formula, so that a comparison there holds."""
+    """Statistics of pytest-benchmark 5.3, by the same formulas, so that its comparisons are valid."""
     ordered, mean, total = sorted(data), statistics.mean(data), sum(data)
     deviation = statistics.stdev(data) if len(data) > 1 else 0
     q1, q3 = _quartiles(ordered)
@@ -118,7 +118,7 @@ def benchmark_statistics(data: Sequence[float]) -> dict[str, Any]:
 
 
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """Medians of the halves; for odd counts the method 3 of en.wikipedia.org/wiki/Quartile."""
+    """Medians of the halves; for odd counts method 3 of en.wikipedia.org/wiki/Quartile."""
     count = len(ordered)
     if count == 1:
         return ordered[0], ordered[0]
