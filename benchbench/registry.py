@@ -1,8 +1,8 @@
 """A package as a registry: the files in it, and in its subfolders, hold the entries.
 
 A file that defines one entry is named after it. A file that defines several gives each the name of its
-class: in `resnet50.py`, `Resnet50Train` is `resnet50_train`. Such a name begins with the file's, so finding
-an entry imports one or two files.
+class: in `resnet50.py`, `Resnet50Train` is `resnet50_train`. Such a name begins with the file's, or the file
+is a family of the package. So finding an entry imports one or two files.
 """
 
 from __future__ import annotations
@@ -32,6 +32,23 @@ FOLDERS = (
     f"{WORKLOADS}.collectives",
     "benchbench.exporters.ci",
 )
+# By family, a file of entries that are not named after it: their names, without `_backward`.
+FAMILIES = {
+    f"{WORKLOADS}.operations.convolution": ("conv2d", "conv3d", "conv_transpose2d", "depthwise_conv2d"),
+    f"{WORKLOADS}.operations.elementwise": ("dropout", "gelu", "relu"),
+    f"{WORKLOADS}.operations.gemm": ("batched_gemm", "linear"),
+    f"{WORKLOADS}.operations.losses": ("cross_entropy", "mse"),
+    f"{WORKLOADS}.operations.normalisation": ("batch_norm", "layer_norm", "rms_norm", "softmax"),
+    f"{WORKLOADS}.operations.pooling": ("avg_pool2d", "max_pool2d"),
+    f"{WORKLOADS}.operations.recurrent": ("gru", "lstm", "rnn"),
+    f"{WORKLOADS}.operations.rows": ("reduction", "sort", "top_k"),
+    f"{WORKLOADS}.operations.tables": ("embedding", "gather", "scatter"),
+    f"{WORKLOADS}.operations.vectors": ("add", "copy", "launch", "scale", "triad"),
+    f"{WORKLOADS}.transfers.copies": ("device_to_host", "host_to_device"),
+    f"{WORKLOADS}.collectives.exchanges": (
+        *("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv"),
+    ),
+}
 UNLISTED = ("benchbench.backends.python",)  # found by its name; no list offers it, since it runs no workload
 WORKLOAD_PATH = "ACCELBENCH_WORKLOADS"  # folders with further workload files, separated as in PATH
 
@@ -76,14 +93,25 @@ _known: dict[tuple[str, str, type], type[Any]] = {}
 
 
 def _find_class(package: str, name: str, base: type[T]) -> type[T] | None:
+    family = _family(package, name)
+    if family and (entry := entries_of(import_module(family), base).get(name)):
+        return entry
     for loaded in _loaded(package, name):  # then no folder is read
         if entry := entries_of(loaded, base).get(name):
             return entry
     modules = _modules(package, import_module(package).__path__)
     named = [module for module in modules if f"{name}_".startswith(f"{_stem(module)}_")]
-    for module in sorted(named, key=lambda each: -len(_stem(each))):
+    for module in sorted(named, key=lambda module: -len(_stem(module))):
         if entry := entries_of(import_module(module), base).get(name):
             return entry
+    return None
+
+
+def _family(package: str, name: str) -> str | None:
+    """The family that the entry belongs to."""
+    for module, names in FAMILIES.items():
+        if module.startswith(f"{package}.") and any(f"{name}_".startswith(f"{stem}_") for stem in names):
+            return module
     return None
 
 

@@ -25,7 +25,7 @@ from benchbench.timing import policy, sampling
 from benchbench.worker import after_timing, jobs, plausibility, reference, verify
 from benchbench.workloads import _amp, steps
 from benchbench.workloads._reference import rounding
-from benchbench.workloads.operations import conv2d, dropout, lstm
+from benchbench.workloads.operations import convolution, elementwise, recurrent
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 KNOWN = {
@@ -66,7 +66,7 @@ KNOWN = {
                 reference,
                 verify,
             ),
-            *(_amp, steps, rounding, conv2d, dropout, lstm),
+            *(_amp, steps, rounding, convolution, elementwise, recurrent),
         )
     },
 }

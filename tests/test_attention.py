@@ -16,8 +16,7 @@ from benchbench.worker.reference import reference
 from benchbench.worker.verify import relative_error, sample_indices
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Operation
-from benchbench.workloads.operations.attention import Attention, AttentionBackward
-from benchbench.workloads.operations.attention_decode import AttentionDecode
+from benchbench.workloads.operations.attention import Attention, AttentionBackward, AttentionDecode
 from tests.test_networks import FRAMEWORKS, built, compiled
 
 GROUPED = Attention(kv_heads=2, causal=True).tiny()

@@ -18,9 +18,7 @@ from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.backward import UPSTREAM
 from benchbench.workloads.base import Draw, Operation
-from benchbench.workloads.operations.conv2d import Conv2d
-from benchbench.workloads.operations.conv2d_backward import Conv2dBackwardData
-from benchbench.workloads.operations.conv_transpose2d import ConvTranspose2d
+from benchbench.workloads.operations.convolution import Conv2d, Conv2dBackwardData, ConvTranspose2d
 from benchbench.workloads.operations.gemm import Gemm
 
 Arrays = dict[str, Any]

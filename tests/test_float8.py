@@ -22,9 +22,8 @@ from benchbench.worker.reference import reference
 from benchbench.worker.verify import relative_error, sample_indices
 from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.draw import rounded
-from benchbench.workloads.operations.gemm import Gemm
-from benchbench.workloads.operations.linear import Linear
-from benchbench.workloads.operations.relu import Relu
+from benchbench.workloads.operations.elementwise import Relu
+from benchbench.workloads.operations.gemm import Gemm, Linear
 from tests.tiny import tiny
 
 GPU = Device(name="gpu:0", device_class=DeviceClass.ACCELERATOR, model="Example GPU")

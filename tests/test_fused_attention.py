@@ -12,8 +12,7 @@ from benchbench.backends.jax import JaxSession
 from benchbench.model.case import Dtype
 from benchbench.workloads._programs.jax_layers import unfused
 from benchbench.workloads.base import Draw, Workload
-from benchbench.workloads.operations.attention import Attention, AttentionBackward
-from benchbench.workloads.operations.attention_decode import AttentionDecode
+from benchbench.workloads.operations.attention import Attention, AttentionBackward, AttentionDecode
 from tests.tiny import tiny
 
 pytestmark = pytest.mark.real

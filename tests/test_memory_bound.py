@@ -14,7 +14,7 @@ from benchbench.worker import verify
 from benchbench.workloads._reference.ops import EPSILON, Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import OUTPUT, Draw, Operation, Workload
-from benchbench.workloads.operations.dropout import COUNTED, SHARE, Dropout
+from benchbench.workloads.operations.elementwise import COUNTED, SHARE, Dropout
 from tests.tiny import reference_of
 
 DTYPES = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16]

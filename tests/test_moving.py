@@ -31,10 +31,10 @@ from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference
 from benchbench.worker.verify import tolerance
-from benchbench.workloads._memory_bound import SCALAR
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Operation, Program
+from benchbench.workloads.operations.vectors import SCALAR
 from benchbench.workloads.transfers.overlap import NEXT, PRODUCT
 from tests.factories import a_probe
 

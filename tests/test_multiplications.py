@@ -12,10 +12,13 @@ from benchbench.workloads._layers import Dense
 from benchbench.workloads.networks.bert_base import BertBaseTrain
 from benchbench.workloads.networks.dcgan import DcganTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Infer, Resnet50Train
-from benchbench.workloads.operations.conv2d import Conv2d, Conv2dBackward
-from benchbench.workloads.operations.conv3d import Conv3d
-from benchbench.workloads.operations.conv_transpose2d import ConvTranspose2d
-from benchbench.workloads.operations.depthwise_conv2d import DepthwiseConv2d
+from benchbench.workloads.operations.convolution import (
+    Conv2d,
+    Conv2dBackward,
+    Conv3d,
+    ConvTranspose2d,
+    DepthwiseConv2d,
+)
 
 
 @pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (6, 3), (4, 5), (1, 7)])

@@ -26,7 +26,6 @@ from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import CrossEntropy
 from benchbench.workloads._optimizers import Momentum, Optimizer
-from benchbench.workloads._recurrent import Recurrent
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import (
     BFLOAT16,
@@ -43,6 +42,7 @@ from benchbench.workloads._reference.rounding import (
 from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
+from benchbench.workloads.operations.recurrent import Recurrent
 from benchbench.workloads.steps import Inference, TrainingStep
 from tests.brief import BRIEFLY
 from tests.factories import a_case

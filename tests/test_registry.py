@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import textwrap
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -93,3 +96,27 @@ def test_a_parameter_added_later_is_left_out_at_its_default() -> None:
     assert Grown(1, 2, 3).params == {"m": 1, "n": 2, "k": 3, "rate": 0.5}
     assert Grown(1, 2, 3, layout="columns").params["layout"] == "columns"
     assert Grown.fields()["layout"] == "rows"
+
+
+def test_a_workload_of_a_family_is_found_without_importing_other_families() -> None:
+    program = (
+        "import sys; from benchbench import registry; from benchbench.workloads.base import Workload\n"
+        "kind = registry.find_class('benchbench.workloads', 'top_k', Workload)\n"
+        "print(kind.__name__, *(name for name in sys.modules if '.workloads.operations.' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["TopK", "benchbench.workloads.operations.rows"]
+
+
+def test_families_name_exactly_the_workloads_of_their_files() -> None:
+    for family, names in registry.FAMILIES.items():
+        entries = registry.entries_of(import_module(family), Workload)  # type: ignore[type-abstract]
+        stem = family.rpartition(".")[2]
+        begun = {name for name in names if any(f"{entry}_".startswith(f"{name}_") for entry in entries)}
+        assert begun == set(names)
+        assert all(any(f"{entry}_".startswith(f"{name}_") for name in (*names, stem)) for entry in entries)
+
+
+def test_a_user_s_workload_may_begin_with_the_name_of_a_family_s(folder: Path) -> None:
+    write(folder, "relu_registered.py", "Whatever")
+    assert load("relu_registered").__name__ == "Whatever"

@@ -30,10 +30,8 @@ from benchbench.worker.program import Implausible, Runner, WrongResult, build
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
 from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
-from benchbench.workloads.operations.add import Add
-from benchbench.workloads.operations.batched_gemm import BatchedGemm
-from benchbench.workloads.operations.gemm import Gemm
-from benchbench.workloads.operations.linear import Linear
+from benchbench.workloads.operations.gemm import BatchedGemm, Gemm, Linear
+from benchbench.workloads.operations.vectors import Add
 from tests.factories import a_case
 from tests.tiny import reference_of
 

@@ -10,7 +10,7 @@ import pytest
 from benchbench.model.case import Dtype
 from benchbench.worker.reference import drawn_tolerance, reference
 from benchbench.worker.verify import accumulation
-from benchbench.workloads.operations.lstm import Lstm, LstmBackward
+from benchbench.workloads.operations.recurrent import Lstm, LstmBackward
 
 
 @pytest.mark.real

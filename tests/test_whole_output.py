@@ -17,7 +17,7 @@ from benchbench.worker.program import WrongResult, build
 from benchbench.workloads.base import Operation, sampled
 from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer
 from benchbench.workloads.operations.gemm import Gemm
-from benchbench.workloads.operations.lstm import Lstm
+from benchbench.workloads.operations.recurrent import Lstm
 from tests.factories import a_case
 from tests.tiny import reference_of
 

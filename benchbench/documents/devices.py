@@ -17,7 +17,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.note import NoteKind
 from benchbench.model.placement import Strategy
 from benchbench.stats import median
-from benchbench.workloads.collectives.send_recv import LINK
+from benchbench.workloads.collectives.exchanges import LINK
 
 RATE = "items_per_s"
 IDEAL = "ideal"

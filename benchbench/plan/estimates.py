@@ -21,9 +21,9 @@ from benchbench.model.startup import StartUp
 from benchbench.plan.costs import CACHE_SIZE, cost_of, instance
 from benchbench.registry import load_class
 from benchbench.timing.policy import on_accelerator, profiled_steps
-from benchbench.workloads._recurrent import Recurrent
 from benchbench.workloads.base import Training
 from benchbench.workloads.network import Network
+from benchbench.workloads.operations.recurrent import Recurrent
 
 # All constants were measured on two cores of a virtual machine (docs/measuring.md#how-long-a-run-takes).
 FLOPS = {DeviceClass.CPU: 1.5e11, DeviceClass.ACCELERATOR: 2e13}  # per second, in float32

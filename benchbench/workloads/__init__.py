@@ -1,1 +1,1 @@
-"""One file per workload; the folder is the registry."""
+"""Workloads, by kind and family; the folders are the registry."""

@@ -1,4 +1,4 @@
-"""What convolutions share: shapes, counted cost, inputs, reference and builders; each is a file of its own.
+"""Base classes of convolutions: shapes, counted cost, inputs, reference and builders.
 
 Everything is NC* with filters (outputs, channels of a group, *kernel), as in PyTorch. TensorFlow and JAX take
 channels last, the layout that their users choose and their CPU kernels want.
@@ -170,11 +170,8 @@ class Convolution(Operation):
     def channels_last(self, step: Any, context: DeviceContext, arrays: Arrays) -> Program:
         """The program of a `step` whose images and result are channels last, its filters *IO."""
         rank = len(self.image_shape)
-        images = context.put(arrays["images"].transpose(TO_LAST[rank]))
-        filters = context.put(arrays["filters"].transpose(FILTER_LAST[rank]))
-        axes = {"images": TO_LAST[rank], "filters": FILTER_LAST[rank]}
-        layout = images_layout(context, rank)
-        return Program(step, (images, filters), axes=TO_LAST[rank], input_axes=axes, layout=layout)
+        layouts = {"images": TO_LAST[rank], "filters": FILTER_LAST[rank]}
+        return channels_last(step, context, arrays, layouts)
 
 
 class ConvolutionBackward(Backward, Convolution):
@@ -241,6 +238,15 @@ def torch_images(context: DeviceContext, arrays: Arrays, *names: str) -> tuple[A
     """Tensors of NC* shape, in the session's layout."""
     tensors = [context.put(arrays[name]) for name in names]
     return tuple(tensor.contiguous(memory_format=torch_layout(context, tensor.ndim)) for tensor in tensors)
+
+
+def channels_last(
+    step: Any, context: DeviceContext, arrays: Arrays, layouts: dict[str, tuple[int, ...]]
+) -> Program:
+    """The program of a `step` whose inputs have these axes, and whose result has those of its images."""
+    inputs = tuple(context.put(arrays[name].transpose(axes)) for name, axes in layouts.items())
+    axes = layouts["images"]
+    return Program(step, inputs, axes=axes, input_axes=layouts, layout=images_layout(context, len(axes)))
 
 
 def explicit_padding(edges: tuple[int, ...]) -> list[list[int]]:

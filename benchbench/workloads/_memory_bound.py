@@ -1,38 +1,34 @@
-"""Operations whose time goes into moving their operands: what a file says of one, and what follows from it.
+"""Base classes of operations whose time goes into moving their operands.
 
-A file gives the shapes of the inputs, the step in each framework, and `forward` for the reference; `relu.py`
-is the shortest. Cost, arrays, programs and the gradients' reference follow. Copies of whole vectors, sorting
-and transfers say their builders themselves.
+A class gives the shapes of the inputs, the function of each framework, and `forward` for the reference.
+`Relu` is the shortest. Cost, arrays, programs and the reference of the gradients follow.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads._functions import FunctionOperation
 from benchbench.workloads.backward import UPSTREAM, Backward
-from benchbench.workloads.base import OUTPUT, Operation, Program, reference_of_samples
+from benchbench.workloads.base import OUTPUT, Program, reference_of_samples
 from benchbench.workloads.network import NHWC_OF_NCHW, nhwc
 from benchbench.workloads.program import images_layout, torch_layout
 
 if TYPE_CHECKING:
-    from benchbench.workloads._losses import Loss
+    from benchbench.workloads._functions import Step
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
-    Step = Callable[..., Any]
-
 DRAWN = 2**20  # elements; the rest repeats them, since drawing takes longer than what is measured
-SCALAR = 3.0  # of STREAM's scale and triad (McCalpin 1995)
 
 
-class MemoryBound(Operation):
+class MemoryBound(FunctionOperation):
     """No FLOPs are counted: elementwise work, sums and look-ups hide behind the bytes that they move."""
 
     item: ClassVar[str] = "element"
@@ -78,18 +74,6 @@ class MemoryBound(Operation):
         from benchbench.workloads._reference.ops import Ops
 
         return self.references(arrays, {OUTPUT: index}, Ops())[OUTPUT]
-
-    @abstractmethod
-    def torch(self) -> Step:
-        """The step in torch, of NCHW images in the session's layout."""
-
-    @abstractmethod
-    def tensorflow(self) -> Step:
-        """The step in TensorFlow, of NHWC images."""
-
-    @abstractmethod
-    def jax(self) -> Step:
-        """The step in JAX, of NHWC images."""
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Inputs on the device, images in the session's layout."""
@@ -189,74 +173,8 @@ class Rowwise(MemoryBound):
         return replace(self, rows=13, width=37)
 
 
-class MeanLoss(MemoryBound):
-    """Mixin: list it first. The mean of a loss over all samples, in float32."""
-
-    loss: ClassVar[Loss]
-    batched: ClassVar[tuple[str, ...]] = ()
-    output_shape = ()
-    roundings = 0
-
-    def torch(self) -> Step:
-        return self.loss.torch
-
-    def tensorflow(self) -> Step:
-        return self.loss.tensorflow
-
-    def jax(self) -> Step:
-        return self.loss.jax
-
-
 @dataclass(frozen=True)
-class Pool2d(MemoryBound):
-    """Square windows of every channel."""
-
-    batch: int = 8
-    channels: int = 64
-    height: int = 112
-    width: int = 112
-    kernel: int = 2
-    stride: int = 2
-    padding: int = 0
-
-    may_be_zero = frozenset({"padding"})
-    item = "image"
-    images = frozenset({"x"})
-    version = 2  # torch's gradients of outputs lie as images do
-
-    def __post_init__(self) -> None:
-        """Raise UsageError also for a window that is larger than the padded image, or all padding."""
-        super().__post_init__()
-        if 2 * self.padding > self.kernel:
-            raise UsageError(f"padding={self.padding} must be at most half of kernel={self.kernel}.")
-        if self.kernel > min(self.height, self.width) + 2 * self.padding:
-            raise UsageError(
-                f"kernel={self.kernel} is larger than the padded image: height={self.height}, "
-                f"width={self.width}, padding={self.padding}."
-            )
-
-    @property
-    def items(self) -> int:
-        return self.batch
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"x": (self.batch, self.channels, self.height, self.width)}
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        rows, columns = (
-            (side + 2 * self.padding - self.kernel) // self.stride + 1 for side in (self.height, self.width)
-        )
-        return self.batch, self.channels, rows, columns
-
-    def tiny(self) -> Self:
-        """Odd sizes; kernel, stride and padding as they are."""
-        side = 2 * self.kernel + 3
-        return replace(self, batch=3, channels=7, height=side, width=side + 2)
-
-
-@dataclass(frozen=True)
-class Vectors(Operation):
+class Vectors(FunctionOperation):
     """A result of n elements from operands of n elements, none of which fits a cache at the default size."""
 
     n: int = 2**26
@@ -285,50 +203,3 @@ class Vectors(Operation):
 
         count = min(self.n, DRAWN)
         return {name: np.resize(draw.normal(name, count), self.n) for name in self.operands}
-
-
-@dataclass(frozen=True)
-class OrderedRows(Operation):
-    """Rows of N(0, 1) that are ordered each by itself; values come out, which rounds nothing."""
-
-    rows: int
-    columns: int
-
-    reduction = 0  # nothing is summed or rounded: every element is exact
-    roundings = 0
-
-    def arrays(self, draw: Draw) -> dict[str, Array]:
-        return {"x": draw.normal("x", self.rows, self.columns)}
-
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of the rows that are asked for, ordered."""
-        import numpy as np
-
-        rows, place = np.unique(index[:, 0], return_inverse=True)
-        ordered = np.sort(arrays["x"][rows].astype(float), axis=1)
-        return np.asarray(self.placed(ordered)[place, index[:, 1]])
-
-    def placed(self, ordered: Floats) -> Floats:
-        """The output's rows, of rows from the smallest to the largest."""
-        return ordered
-
-
-@dataclass(frozen=True)
-class Transfer(Vectors):
-    """n elements over the link, from or to host memory that is pageable or pinned; never compiled."""
-
-    pinned: bool = False
-
-    reduction = 0  # nothing is summed or rounded: every element is exact
-    roundings = 0
-    refused_on_cpu = "a CPU computes in the host's memory, so nothing is transferred: `copy` measures it"
-
-    def cost(self, dtype: Dtype) -> Cost:
-        """Bytes are counted once, as they cross the link; an item is a transfer."""
-        moved = self.n * dtype.storage.itemsize
-        return Cost(flops=0, bytes=moved, link_bytes=moved, items=1, item="transfer")
-
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        import numpy as np
-
-        return np.asarray(arrays["x"][index[:, 0]], np.float64)

@@ -1,1 +1,1 @@
-"""What passes between devices: a file each."""
+"""Collectives: arrays that pass between devices."""

@@ -1,1 +1,1 @@
-"""One network each: its inference, a step of its training."""
+"""Networks: inference, and a step of training; a file per network."""

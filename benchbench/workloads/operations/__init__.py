@@ -1,1 +1,1 @@
-"""One operation each: a product, a convolution, and the like."""
+"""Single operations, such as a product or a convolution, a file per family."""

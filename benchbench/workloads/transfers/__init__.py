@@ -1,1 +1,1 @@
-"""What crosses between host and device."""
+"""Transfers between host and device, and programs that overlap them with work."""

@@ -1,11 +1,11 @@
-"""Dropout: elements that chance drops, and the others scaled up; and the gradient of the input."""
+"""Functions of each element: activations and dropout, with their gradients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Floats, Indices
 from benchbench.errors import UsageError
@@ -18,12 +18,66 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from benchbench.workloads._memory_bound import Step
+    from benchbench.workloads._functions import Step
     from benchbench.workloads.base import Arrays, DeviceContext, Tensors
 
 SHARE = "share of zeros"
-COUNTED = 4096  # elements, or all of fewer: the share of zeros among them tells a rate of 0.1 from 0.15
+COUNTED = 4096  # elements, or all of fewer: enough that the share of zeros tells a rate of 0.1 from 0.15
 SIGMAS = 6.0  # a right share is further from the rate once in 10⁹ outputs: 2 exp(−6²/2), as in verify.py
+
+
+@dataclass(frozen=True)
+class Relu(Pointwise):
+    """max(x, 0), with derivative 0 at 0 (Nair & Hinton 2010)."""
+
+    summary = "max(x, 0) of every element"
+    functions: ClassVar = {
+        "torch": "torch.nn.functional:relu",
+        "tensorflow": "tensorflow:nn.relu",
+        "jax": "jax:nn.relu",
+    }
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        return ops.relu(arrays["x"])
+
+
+@dataclass(frozen=True)
+class ReluBackward(MemoryBoundBackward, Relu):
+    """The upstream gradient where x > 0."""
+
+    summary = "gradient of ReLU"
+
+
+@dataclass(frozen=True)
+class Gelu(Pointwise):
+    """x Φ(x) by the error function, not its approximation by tanh (Hendrycks & Gimpel 2016)."""
+
+    summary = "exact GELU of every element"
+    functions: ClassVar = {
+        "torch": "torch.nn.functional:gelu",
+        "tensorflow": "benchbench.workloads._programs.tensorflow_layers:gelu",
+    }
+
+    @property
+    def roundings(self) -> int:
+        """The error function and its product with half of x, if unfused."""
+        return 2
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        return ops.gelu(arrays["x"])
+
+    def jax(self) -> Step:
+        """jax.nn.gelu, which approximates by default."""
+        import jax
+
+        return partial(jax.nn.gelu, approximate=False)
+
+
+@dataclass(frozen=True)
+class GeluBackward(MemoryBoundBackward, Gelu):
+    """Φ(x) + x φ(x) times the upstream gradient."""
+
+    summary = "gradient of exact GELU"
 
 
 @dataclass(frozen=True)

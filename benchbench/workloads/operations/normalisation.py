@@ -1,20 +1,121 @@
-"""Batch normalisation of images, in training and in inference."""
+"""Rows and images normalised: softmax, layer, RMS and batch normalisation, with their gradients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import Unsupported
 from benchbench.workloads._layers import EPSILON
-from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward
+from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward, Rowwise
+from benchbench.workloads._programs import jax_layers, tensorflow_layers
 
 if TYPE_CHECKING:
-    from benchbench.workloads._memory_bound import Step
+    from benchbench.workloads._functions import Step
     from benchbench.workloads.base import Arrays, DeviceContext, Program
 
 RUNNING = "running_mean", "running_var"
+
+
+@dataclass(frozen=True)
+class Softmax(Rowwise):
+    """eˣ over its sum, the largest of a row subtracted first, as in attention and classifiers."""
+
+    summary = "softmax of every row"
+    functions: ClassVar = {"tensorflow": "tensorflow:nn.softmax", "jax": "jax:nn.softmax"}
+
+    @property
+    def roundings(self) -> int:
+        """Unfused: the distance from the largest, whose error is multiplied; the exponential; the result."""
+        return 4
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        return ops.softmax(arrays["x"])
+
+    def torch(self) -> Step:
+        import torch.nn.functional as F
+
+        return partial(F.softmax, dim=-1)
+
+
+@dataclass(frozen=True)
+class SoftmaxBackward(MemoryBoundBackward, Softmax):
+    """y · (upstream − Σ y · upstream) of every row."""
+
+    summary = "gradient of softmax"
+
+
+@dataclass(frozen=True)
+class LayerNorm(Rowwise):
+    """Rows are brought to mean 0 and variance 1, then scaled and shifted by column (Ba et al. 2016)."""
+
+    summary = "layer normalisation of every row"
+    # Rows are off centre, and small enough that epsilon shows.
+    drawn: ClassVar = {"x": (0.05, 0.1), "weight": (1.0, 0.1), "bias": (0.0, 0.1)}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """A matrix, and two numbers for each of its columns."""
+        return {**super().shapes(), "weight": (self.width,), "bias": (self.width,)}
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        return ops.layer_norm(arrays["x"], arrays["weight"], arrays["bias"], EPSILON)
+
+    def torch(self) -> Step:
+        import torch.nn.functional as F
+
+        return lambda x, weight, bias: F.layer_norm(x, (self.width,), weight, bias, EPSILON)
+
+    def tensorflow(self) -> Step:
+        norm = tensorflow_layers.layer_norm
+        return lambda x, weight, bias: norm(x, {"norm.weight": weight, "norm.bias": bias}, "norm")
+
+    def jax(self) -> Step:
+        norm = jax_layers.layer_norm
+        return lambda x, weight, bias: norm(x, {"norm.weight": weight, "norm.bias": bias}, "norm")
+
+
+@dataclass(frozen=True)
+class LayerNormBackward(MemoryBoundBackward, LayerNorm):
+    """Gradients of the rows, and of scale and shift, to which all rows contribute."""
+
+    summary = "gradients of layer normalisation"
+    batched = ()
+
+
+@dataclass(frozen=True)
+class RmsNorm(Rowwise):
+    """Rows are divided by their root mean square, then scaled by column (Zhang & Sennrich 2019)."""
+
+    summary = "RMS normalisation of every row"
+    drawn: ClassVar = {"x": (0.05, 0.1), "weight": (1.0, 0.1)}  # as in LayerNorm
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """A matrix, and a number for each of its columns."""
+        return {**super().shapes(), "weight": (self.width,)}
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        return ops.rms_norm(arrays["x"], arrays["weight"], EPSILON)
+
+    def torch(self) -> Step:
+        import torch.nn.functional as F
+
+        return lambda x, weight: F.rms_norm(x, (self.width,), weight, EPSILON)
+
+    def tensorflow(self) -> Step:
+        return lambda x, weight: tensorflow_layers.rms_norm(x, {"norm.weight": weight}, "norm")
+
+    def jax(self) -> Step:
+        return lambda x, weight: jax_layers.rms_norm(x, {"norm.weight": weight}, "norm")
+
+
+@dataclass(frozen=True)
+class RmsNormBackward(MemoryBoundBackward, RmsNorm):
+    """Gradients of the rows, and of the scale, to which all rows contribute."""
+
+    summary = "gradients of RMS normalisation"
+    batched = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,361 @@
+"""Arrays exchanged between ranks: summed, gathered, scattered, broadcast and sent."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchbench.arrays import Floats, Indices
+from benchbench.errors import Unsupported, UsageError
+from benchbench.model.case import Dtype
+from benchbench.workloads._collective import OF_TENSORFLOW, Collective
+from benchbench.workloads._programs.devices import in_replicas, over_mesh, sharded
+from benchbench.workloads.base import Program
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays, DeviceContext
+
+RING, PAIR = "ring", "pair"
+LINK = re.compile(r"(\d+)\+(\d+)")  # two ranks, of which the first is the smaller
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """The sum of the ranks' arrays, in every rank; `in_place`: it replaces the rank's own array.
+
+    Data-parallel training sums gradients so. In place, each step sums the results of the step before: values
+    grow, to infinity after some hundred steps.
+    """
+
+    in_place: bool = False
+
+    summary = "sum of an array over ranks, in every rank"
+    added = frozenset({"in_place"})
+
+    @property
+    def bus_factor(self) -> float:
+        """Each element leaves a rank and comes back summed, but for its own share: 2(n − 1)/n."""
+        return 2 * (self.world - 1) / self.world
+
+    @property
+    def reduction(self) -> int:
+        """No product is summed, but sums accumulate."""
+        return 1
+
+    @property
+    def roundings(self) -> int:
+        """An element is rounded once for each sum."""
+        return self.world
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        import numpy as np
+
+        return np.asarray(self.stacked(arrays)[:, index[:, 1]].sum(axis=0, dtype=np.float64))
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """torch.distributed.all_reduce, which works in place: otherwise on a copy, made in each step."""
+        import torch
+        import torch.distributed as dist
+
+        if context.world.processes == 1:
+            self._refuse_in_place("a tensor of torch_xla")
+            return sharded(
+                context, self.stacked(arrays), lambda x: x.sum(0, keepdim=True).repeat(self.world, 1)
+            )
+        x = context.put(self.own(arrays))
+        result = None if self.in_place else torch.empty_like(x)
+
+        def step(x: Any) -> Any:
+            summed = x if result is None else result.copy_(x)
+            dist.all_reduce(summed)
+            return summed
+
+        return Program(step, (x,), held=() if result is None else (result,), compiles=False)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        self._refuse_in_place("a tensor of TensorFlow")
+        return in_replicas(context, self.stacked(arrays), lambda replica, own: replica.all_reduce("sum", own))
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import jax
+
+        self._refuse_in_place("an array of JAX")
+        return over_mesh(context, self.stacked(arrays), jax.lax.psum)
+
+    def _refuse_in_place(self, what: str) -> None:
+        if self.in_place:
+            raise Unsupported(f"{what} is a value, which no sum can replace")
+
+
+@dataclass(frozen=True)
+class Broadcast(Collective):
+    """The array of rank 0, in every rank, as parameters are distributed."""
+
+    summary = "array of the first rank, in every rank"
+    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no broadcast"}
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        import numpy as np
+
+        return np.asarray(self.stacked(arrays)[0, index[:, 1]], np.float64)
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """torch.distributed.broadcast, which works in place: rank 0 sends its input."""
+        import torch
+        import torch.distributed as dist
+
+        if context.world.processes == 1:
+            return sharded(context, self.stacked(arrays), lambda x: x[:1].repeat(self.world, 1))
+        x = context.put(self.own(arrays))
+        received = torch.empty_like(x)
+        is_root = self.rank == 0
+
+        def step(x: Any) -> Any:
+            result = x if is_root else received
+            dist.broadcast(result, 0)
+            return result
+
+        return Program(step, (x,), held=(received,), compiles=False)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """jax.lax.psum of the first row and of zeros, since jax.lax.pbroadcast is not on every device."""
+        import jax
+        import jax.numpy as jnp
+
+        def collective(own: Any, axis: str) -> Any:
+            return jax.lax.psum(jnp.where(jax.lax.axis_index(axis) == 0, own, 0), axis)
+
+        return over_mesh(context, self.stacked(arrays), collective)
+
+
+@dataclass(frozen=True)
+class SendRecv(Collective):
+    """Messages, as between stages of a pipeline. All pairs exchange at once.
+
+    `ring`: each rank sends to the next; `pair`: ranks 2k and 2k + 1 to each other; `0+3`: ranks 0 and 3 to
+    each other, while the others do nothing, which measures the link between two devices.
+    """
+
+    pattern: str = RING
+
+    summary = "array of each rank to the next, or to its partner"
+    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no point-to-point messages"}
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a pattern that is not known."""
+        super().__post_init__()
+        one, other = self.link or (0, 1)
+        if (self.pattern not in (RING, PAIR) and not self.link) or one >= other:
+            hint = f"There are {RING}, {PAIR}, and two ranks as 0+1, the smaller one first."
+            raise UsageError(f"No pattern named {self.pattern!r}.", hint)
+
+    @property
+    def link(self) -> tuple[int, int] | None:
+        """The two ranks, where the pattern is of two alone."""
+        named = LINK.fullmatch(self.pattern)
+        return (int(named[1]), int(named[2])) if named else None
+
+    def refuses(self, dtype: Dtype) -> str:
+        if self.link and self.link[1] >= self.world > 1:
+            return f"of {self.world} ranks, none is rank {self.link[1]}: they begin at 0"
+        return super().refuses(dtype)
+
+    def target(self, rank: int) -> int:
+        """The rank that a rank sends to; who has no partner keeps its array."""
+        if self.pattern == RING:
+            return (rank + 1) % self.world
+        if self.link:
+            return sum(self.link) - rank if rank in self.link else rank
+        return partner if (partner := rank ^ 1) < self.world else rank
+
+    @property
+    def sources(self) -> list[int]:
+        """The rank that each rank receives from."""
+        ranks = range(self.world)
+        return [next(source for source in ranks if self.target(source) == rank) for rank in ranks]
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        """Elements of the array of whoever sends to the rank."""
+        import numpy as np
+
+        return np.asarray(self.stacked(arrays)[np.array(self.sources)[index[:, 0]], index[:, 1]], np.float64)
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import torch
+        import torch.distributed as dist
+
+        if context.world.processes == 1:
+            return sharded(context, self.stacked(arrays), lambda x: x[self.sources])
+        assert self.rank is not None
+        x = context.put(self.own(arrays))
+        received = torch.empty_like(x)
+        target, source = self.target(self.rank), self.sources[self.rank]
+        dist.barrier()  # NCCL: the first call of a group is one of all ranks
+
+        def step(x: Any) -> Any:
+            if source == self.rank:
+                return x
+            messages = [dist.P2POp(dist.isend, x, target), dist.P2POp(dist.irecv, received, source)]
+            for message in dist.batch_isend_irecv(messages):
+                message.wait()
+            return received
+
+        return Program(step, (x,), held=(received,), compiles=False)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import jax
+
+        pairs = [(rank, self.target(rank)) for rank in range(self.world)]
+
+        return over_mesh(context, self.stacked(arrays), lambda own, axis: jax.lax.ppermute(own, axis, pairs))
+
+
+class _InParts(Collective):
+    """A collective in which each rank has or gets a part of the whole; each lacks the parts of the others."""
+
+    parts = True
+    torch_function: ClassVar[str]  # function of torch.distributed: (result, the rank's array)
+
+    @property
+    def bus_factor(self) -> float:
+        return (self.world - 1) / self.world
+
+    @abstractmethod
+    def spmd(self, x: Any) -> Any:
+        """All ranks' results from all ranks' arrays, by operations of torch."""
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import torch.distributed as dist
+
+        if context.world.processes == 1:
+            return sharded(context, self.stacked(arrays), self.spmd)
+        x = context.put(self.own(arrays))
+        result = x.new_empty(self.received)
+        exchange = getattr(dist, self.torch_function)
+
+        def step(x: Any) -> Any:
+            exchange(result, x)
+            return result
+
+        return Program(step, (x,), held=(result,), compiles=False)
+
+
+@dataclass(frozen=True)
+class AllGather(_InParts):
+    """The whole of n elements, in every rank, from a part in each, as sharded parameters before a layer."""
+
+    summary = "parts of an array joined, in every rank"
+    torch_function = "all_gather_into_tensor"
+
+    @property
+    def sent(self) -> int:
+        return self.part
+
+    @property
+    def received(self) -> int:
+        return self.size
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        """Elements of the parts, one after the other."""
+        import numpy as np
+
+        element = index[:, 1]
+        return np.asarray(self.stacked(arrays)[element // self.part, element % self.part], np.float64)
+
+    def spmd(self, x: Any) -> Any:
+        return x.reshape(1, -1).repeat(self.world, 1)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import tensorflow as tf
+
+        if context.dtype == tf.bfloat16:
+            raise Unsupported("TensorFlow gathers no bfloat16")
+        return in_replicas(
+            context, self.stacked(arrays), lambda replica, own: replica.all_gather(own, axis=0)
+        )
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import jax
+
+        return over_mesh(
+            context, self.stacked(arrays), lambda own, axis: jax.lax.all_gather(own, axis, tiled=True)
+        )
+
+
+@dataclass(frozen=True)
+class AllToAll(_InParts):
+    """A part of each rank's array of n elements to each rank, as layers of experts exchange tokens."""
+
+    summary = "a part of each rank's array to each rank"
+    torch_function = "all_to_all_single"
+    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no all_to_all"}
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    @property
+    def received(self) -> int:
+        return self.size
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        """The rank's part of each array, one after the other."""
+        import numpy as np
+
+        rank, element = index.T
+        source, offset = element // self.part, element % self.part
+        return np.asarray(self.stacked(arrays)[source, rank * self.part + offset], np.float64)
+
+    def spmd(self, x: Any) -> Any:
+        parts = x.reshape(self.world, self.world, self.part)
+        return parts.transpose(0, 1).reshape(self.world, self.size)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import jax
+
+        def collective(own: Any, axis: str) -> Any:
+            return jax.lax.all_to_all(own, axis, split_axis=0, concat_axis=0, tiled=True)
+
+        return over_mesh(context, self.stacked(arrays), collective)
+
+
+@dataclass(frozen=True)
+class ReduceScatter(_InParts):
+    """The sum of the ranks' arrays of n elements, a part in each rank, as sharded gradients end up."""
+
+    summary = "sum of an array over ranks, a part in each"
+    torch_function = "reduce_scatter_tensor"
+    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no reduce_scatter"}
+    reduction = 1  # no product is summed, but sums accumulate
+
+    @property
+    def roundings(self) -> int:
+        return self.world
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    @property
+    def received(self) -> int:
+        return self.part
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        """Sums of the elements of the rank's part."""
+        import numpy as np
+
+        element = index[:, 0] * self.part + index[:, 1]
+        return np.asarray(self.stacked(arrays)[:, element].sum(axis=0, dtype=np.float64))
+
+    def spmd(self, x: Any) -> Any:
+        return x.sum(0).reshape(self.world, -1)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import jax
+
+        return over_mesh(
+            context, self.stacked(arrays), lambda own, axis: jax.lax.psum_scatter(own, axis, tiled=True)
+        )

@@ -1,0 +1,193 @@
+"""A matrix summed over an axis, its rows sorted, and the largest values of each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from benchbench.arrays import Array, Floats, Indices
+from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.workloads._functions import FunctionOperation
+
+if TYPE_CHECKING:
+    from benchbench.workloads._functions import Step
+    from benchbench.workloads.base import Arrays, Draw
+
+
+@dataclass(frozen=True)
+class Reduction(FunctionOperation):
+    """A row-major matrix; axis 1 sums neighbours in memory, axis 0 elements that are a row apart."""
+
+    rows: int = 8192
+    columns: int = 8192
+    axis: int = 1
+
+    summary = "sum of a matrix over one axis"
+    may_be_zero = frozenset({"axis"})
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for an axis that no matrix has."""
+        super().__post_init__()
+        if self.axis > 1:
+            raise UsageError(f"axis={self.axis}: a matrix has the axes 0 and 1.")
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """The matrix is read, the sums are written; no FLOPs; an item is a sum."""
+        moved = (self.rows * self.columns + self._sums) * dtype.storage.itemsize
+        return Cost(flops=0, bytes=moved, items=self._sums, item="sum")
+
+    @property
+    def _sums(self) -> int:
+        return (self.rows, self.columns)[1 - self.axis]
+
+    @property
+    def reduction(self) -> int:
+        return (self.rows, self.columns)[self.axis]
+
+    @property
+    def output_shape(self) -> tuple[int]:
+        return (self._sums,)
+
+    def tiny(self) -> Self:
+        return type(self)(rows=37, columns=1031, axis=self.axis)
+
+    def arrays(self, draw: Draw) -> dict[str, Array]:
+        return {"x": draw.normal("x", self.rows, self.columns)}
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        """Sums of the sampled rows or columns."""
+        import numpy as np
+
+        sampled = np.take(arrays["x"], index[:, 0], axis=1 - self.axis)
+        return np.asarray(sampled.sum(axis=self.axis, dtype=np.float64))
+
+    def torch(self) -> Step:
+        import torch
+
+        return lambda x: torch.sum(x, dim=self.axis)
+
+    def tensorflow(self) -> Step:
+        import tensorflow as tf
+
+        return lambda x: tf.reduce_sum(x, axis=self.axis)
+
+    def jax(self) -> Step:
+        import jax.numpy as jnp
+
+        return lambda x: jnp.sum(x, axis=self.axis)
+
+
+@dataclass(frozen=True)
+class _OrderedRows(FunctionOperation):
+    """Rows of N(0, 1), each sorted separately. The output is values, which are exact."""
+
+    rows: int
+    columns: int
+
+    reduction = 0  # nothing is summed or rounded: every element is exact
+    roundings = 0
+
+    def arrays(self, draw: Draw) -> dict[str, Array]:
+        return {"x": draw.normal("x", self.rows, self.columns)}
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        """Elements of the sampled rows, sorted."""
+        import numpy as np
+
+        rows, place = np.unique(index[:, 0], return_inverse=True)
+        ordered = np.sort(arrays["x"][rows].astype(float), axis=1)
+        return np.asarray(self.placed(ordered)[place, index[:, 1]])
+
+    def placed(self, ordered: Floats) -> Floats:
+        """Rows of the output, from rows sorted in ascending order."""
+        return ordered
+
+
+@dataclass(frozen=True)
+class Sort(_OrderedRows):
+    """Each row from its smallest value to its largest. PyTorch sorts indices along, whether used or not."""
+
+    rows: int = 64
+    columns: int = 2**20
+
+    summary = "every row of a matrix sorted"
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Rows are read and written once, which no algorithm reaches; no FLOPs; an item is an element."""
+        elements = self.rows * self.columns
+        return Cost(flops=0, bytes=2 * elements * dtype.storage.itemsize, items=elements, item="element")
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return self.rows, self.columns
+
+    def tiny(self) -> Self:
+        return type(self)(rows=5, columns=129)
+
+    def torch(self) -> Step:
+        import torch
+
+        return lambda x: torch.sort(x, dim=1).values
+
+    def tensorflow(self) -> Step:
+        import tensorflow as tf
+
+        return lambda x: tf.sort(x, axis=1)
+
+    def jax(self) -> Step:
+        import jax.numpy as jnp
+
+        return lambda x: jnp.sort(x, axis=1)
+
+
+@dataclass(frozen=True)
+class TopK(_OrderedRows):
+    """The k largest values of each row, the largest first, as samplers and routers of experts take them.
+
+    By default rows are as long as GPT-2's vocabulary. Values are returned and verified, not their positions:
+    in 16 bits many values are equal.
+    """
+
+    rows: int = 512
+    columns: int = 50_257
+    k: int = 50
+
+    summary = "the k largest values of every row of a matrix"
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for more values than a row has."""
+        super().__post_init__()
+        if self.k > self.columns:
+            raise UsageError(f"k={self.k} is more than a row has: columns={self.columns}.")
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Rows are read, k values of each written; no FLOPs; an item is a row."""
+        moved = self.rows * (self.columns + self.k) * dtype.storage.itemsize
+        return Cost(flops=0, bytes=moved, items=self.rows, item="row")
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return self.rows, self.k
+
+    def tiny(self) -> Self:
+        return type(self)(rows=5, columns=129, k=7)
+
+    def placed(self, ordered: Floats) -> Floats:
+        return ordered[:, : -self.k - 1 : -1]
+
+    def torch(self) -> Step:
+        import torch
+
+        return lambda x: torch.topk(x, self.k, dim=1).values
+
+    def tensorflow(self) -> Step:
+        import tensorflow as tf
+
+        return lambda x: tf.math.top_k(x, self.k).values
+
+    def jax(self) -> Step:
+        import jax
+
+        return lambda x: jax.lax.top_k(x, self.k)[0]
