@@ -187,7 +187,7 @@ def test_without_a_quota_nothing_is_counted(tmp_path: Path) -> None:
 
 def test_a_quota_is_a_number_of_cpus_and_not_rounded(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}
-    assert list(kernel.quotas(tree(tmp_path, files))) == [1.5]
+    assert list(kernel.quotas(tree(tmp_path, files))) == [kernel.Quota(cpus=1.5, period_s=0.1)]
 
 
 def test_tpus_are_found_among_the_pci_devices_whatever_driver_they_use(tmp_path: Path) -> None:

@@ -82,8 +82,9 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endless]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="whether a process is alive is told by /proc")
 def test_w5_a_process_that_no_signal_ends_is_waited_for_within_bounds(
-    tmp_path: Path, endless: Endless
+    tmp_path: Path, endless: Endless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("benchbench.launch.process.KILLED_S", SHORT_S)
     worker = LocalWorker(["python"], {}, tmp_path, threads=1)
     assert worker.ready().status == "ready"
     answer = worker.ask({"kind": "measure"}, SHORT_S, fork=True)

@@ -148,11 +148,14 @@ class WorkerPool:
         worker = self._workers.usable(Template(target) if target else REFERENCE)
         return worker.ask(job, self._settings.timeout_s, fork=fork)
 
-    def ask(self, case: Case, job: Message) -> tuple[Answer, str]:
-        """The answer, and how the job was isolated. A fork that hangs is tried again as a fresh process."""
+    def ask(self, case: Case, job: Message, *, fresh: bool = False) -> tuple[Answer, str]:
+        """The answer, and how the job was isolated. A fork that hangs is tried again as a fresh process.
+
+        `fresh`: as one at once, since its fork has hung in a heat.
+        """
         if lost := self._lost.refusal(case):
             return lost, "none"
-        answer, isolation = self._asked(case, job)
+        answer, isolation = self._asked(case, job, fresh=fresh)
         return self._lost.recorded(case, answer), isolation
 
     def can_alternate(self, case: Case) -> bool:
@@ -180,6 +183,10 @@ class WorkerPool:
         """The answer of a process that `begin` started. A stuck one has lost its device."""
         return self._lost.recorded(case, answer)
 
+    def refusal(self, case: Case) -> Answer | None:
+        """The answer to a case whose device is lost; None if it is not."""
+        return self._lost.refusal(case)
+
     def turn_sampler(self, case: Case) -> TurnSampler:
         """Samples before and after each turn of the case."""
         return self._transport.turn_sampler(case)
@@ -202,11 +209,11 @@ class WorkerPool:
         job = {"kind": "look", "call": message_of_call(call), "backend": backend, "device": device}
         return worker.ask(job, self._settings.timeout_s, call.files, fork=True)
 
-    def _asked(self, case: Case, job: Message) -> tuple[Answer, str]:
+    def _asked(self, case: Case, job: Message, *, fresh: bool) -> tuple[Answer, str]:
         wanted = self._settings.isolation
         job, files = self._with_call(case, job)
-        if wanted is Isolation.SPAWN:
-            return self._spawned(case, job, files), "spawn"
+        if fresh or wanted is Isolation.SPAWN:
+            return self._spawned(case, job, files), "spawn (its fork hung)" if fresh else "spawn"
         worker = self._workers.usable(template_of(case))
         fork = wanted is Isolation.FORK or case.placement.devices > 1  # a process's devices are fixed once
         answer = worker.ask(self._job_of(case, job), self._settings.timeout_s, files, fork=fork)

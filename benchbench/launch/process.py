@@ -37,6 +37,7 @@ from benchbench.machine.kernel import (
 )
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL, if the job's own time was not shorter
+KILLED_S = 5.0  # for a killed process to be gone: a GPU's memory takes a while
 STOP_S = 2.0  # for all threads of a stopped job to stop
 STOP_PAUSE_S = 0.0002
 LOOK_S = 0.1  # between looks at whether a job's process still lives
@@ -131,6 +132,10 @@ class LocalWorker(Worker):
     def forget(self, job: LocalJob) -> None:
         """Count the job as ended."""
         self._running.discard(job)
+
+    def has_other_jobs(self, job: LocalJob) -> bool:
+        """Whether jobs beside this one are under way."""
+        return bool(self._running - {job})
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
         """Begin a job whose answer `collect` returns."""
@@ -348,29 +353,40 @@ class LocalJob(RunningJob):
         return self._failed(JobEnd.TIMED_OUT, f"{fact}{reason}")
 
     def _end(self, grace_s: float) -> None:
-        """SIGTERM, a grace period, SIGKILL; a template that does not reap the job is ended, too."""
+        """SIGTERM, a grace period, SIGKILL; a template that does not reap the job is ended, too.
+
+        If no signal ends it, its template goes on for the jobs that live beside it.
+        """
         if self._pid is None or self._process_end is None:
             self._worker.close()
             return
-        for signs in ((signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)):  # SIGCONT: if it is stopped
+        asked, killed = (signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)  # SIGCONT: if it is stopped
+        for signs, wait_s in ((asked, grace_s), (killed, KILLED_S)):
             for sign in signs:
                 self._signal(sign)
-            if self._process_end.wait(grace_s):
+            if self._process_end.wait(wait_s):
                 with suppress(TimeoutError, ValueError):
                     if self._worker.reap(self._pid) is not None:
                         return
                 break
+        else:
+            if self._worker.has_other_jobs(self):
+                return
         self._worker.close()
 
     def stop(self) -> None:
         """Stop the job's processes; returns once none of their threads runs any longer."""
         if self._pid is None:
             return
-        self._stopped = process_tree(self._pid)
-        self._signal(signal.SIGSTOP)
         deadline = monotonic() + STOP_S
-        while monotonic() < deadline and not all(map(is_stopped, self._stopped)):
-            sleep(STOP_PAUSE_S)
+        while monotonic() < deadline:
+            if not all(map(is_stopped, self._stopped)):
+                sleep(STOP_PAUSE_S)
+            elif started := process_tree(self._pid) - self._stopped:  # also by one that is stopped by now
+                self._stopped |= started
+                self._signal(signal.SIGSTOP)
+            else:
+                return
 
     def resume(self) -> None:
         """Have the job's processes go on."""

@@ -102,7 +102,7 @@ def usable_threads(root: Path = Path("/")) -> int:
 
     Threads beyond a quota use it up before its period ends, and then all of them are stopped.
     """
-    return max(min([len(allowed_cpus()), *(math.floor(quota) for quota in quotas(root))]), 1)
+    return max(min([len(allowed_cpus()), *(math.floor(quota.cpus) for quota in quotas(root))]), 1)
 
 
 def default_threads(root: Path = Path("/")) -> int:
@@ -115,8 +115,14 @@ def default_threads(root: Path = Path("/")) -> int:
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """The CPUs that the least of all quotas allows; None where that is no fewer than there are."""
-    least = min(quotas(root), default=math.inf)
+    least = min((quota.cpus for quota in quotas(root)), default=math.inf)
     return least if least < len(allowed_cpus()) else None
+
+
+def quota_period_s(root: Path = Path("/")) -> float:
+    """The longest period of a quota that allows fewer CPUs than there are; 0 without such a quota."""
+    periods = [quota.period_s for quota in quotas(root) if quota.cpus < len(allowed_cpus())]
+    return max(periods, default=0.0)
 
 
 def accelerators(search_path: str | None = None) -> tuple[str, ...]:

@@ -46,6 +46,14 @@ class Throttling:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """A cgroup's share of the CPUs: used up, it stops the group until the next period."""
+
+    cpus: float
+    period_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Pressure:
     """Time in which at least one task waited: the share of the last 10 s, and seconds since the start."""
 
@@ -255,14 +263,14 @@ def _cached_bytes(limit: Path, field: str) -> int:
     return int(cached[1]) if cached else 0
 
 
-def quotas(root: Path) -> Iterator[float]:
-    """CPUs allowed by each quota. v2 writes quota and period into one file, v1 into two."""
+def quotas(root: Path) -> Iterator[Quota]:
+    """The quota of each cgroup that has one. v2 writes quota and period into one file, v1 into two."""
     for path in cgroup_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
         found = read_text(path)
         if path.name != "cpu.max":
             found += " " + read_text(path.with_name("cpu.cfs_period_us"))
         if pair := re.fullmatch(r"\s*([0-9]+)\s+([1-9][0-9]*)\s*", found):  # not "max 100000", not "-1"
-            yield int(pair[1]) / int(pair[2])
+            yield Quota(int(pair[1]) / int(pair[2]), int(pair[2]) / 1e6)
 
 
 def throttling_files(root: Path) -> tuple[Path, ...]:

@@ -167,6 +167,10 @@ class TurnSampler:
         self._sources = sources
         self._turns: list[tuple[Sample, Sample]] = []
 
+    def clear(self) -> None:
+        """Forget the turns so far: of a process that has to begin again."""
+        self._turns.clear()
+
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Around a turn."""
@@ -341,7 +345,7 @@ class Watch:
             root=root,
             cpus=kernel.sharing_cores(cpus, root),
             clocks=cpus if kernel.clocks_mhz(root, cpus) else (),
-            throttling=kernel.throttling_files(root) if any(kernel.quotas(root)) else (),
+            throttling=kernel.throttling_files(root) if list(kernel.quotas(root)) else (),
         )
         self._environment = environment
         self._connect = connect

@@ -65,6 +65,8 @@ class NoteKind(StrEnum):
     HIDDEN_UPDATES = "hidden_updates"
     WEIGHTS_AS_THEY_ARE = "weights_as_they_are"
     NOT_COMPARED = "not_compared"
+    HEAT_IN_PARTS = "heat_in_parts"
+    MEASURED_ALONE = "measured_alone"
 
 
 # A speed that says nothing beside others'.
@@ -193,6 +195,8 @@ CLAUSES = {
     NoteKind.LOSSY: "{how}; verified to {allowed} only, and what is wrong by less is not told",
     NoteKind.HIDDEN_UPDATES: "verification cannot see what {share} of the weights learn: rounding "
     "alone takes their updates as far as they go",
+    NoteKind.HEAT_IN_PARTS: "measured in {parts} groups: memory does not hold all cases at once",
+    NoteKind.MEASURED_ALONE: "measured alone, one after another: its process does not take turns with others",
     NoteKind.WEIGHTS_AS_THEY_ARE: "weights as they are: {count} of its tensors are all one number, and "
     "verification cannot see whether such a bias of zeros or scale of ones is used",
 }

@@ -12,13 +12,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
-from benchbench.launch.transport import Answer, JobEnd, Message, RunningJob
+from benchbench.launch.transport import Answer, JobEnd, RunningJob
 from benchbench.machine.sampler import CycleWatch, TurnSampler
 from benchbench.model.measurement import ENOUGH_CALM, QUIET_CORES, Failure, Measurement
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
-
-RETRIED = (Status.OUT_OF_MEMORY,)  # failures that the processes beside may have caused
 
 
 class LiveCase:
@@ -31,8 +29,14 @@ class LiveCase:
         sampler: TurnSampler,
         timeout_s: float,
         clock: Callable[[], float] = time.perf_counter,
+        ended: Callable[[Answer], Answer] = lambda answer: answer,
+        refusal: Callable[[], Answer | None] = lambda: None,
     ) -> None:
-        """`timeout_s`: for entering, for each turn, and for finishing."""
+        """`timeout_s`: for entering, for each turn, and for finishing, each without the times it is stopped.
+
+        `ended`: given the answer as soon as the process has ended. `refusal`: the answer if the case's device
+        was lost meanwhile, which the process would only wait for.
+        """
         self.name = name
         self.answer: Answer | None = None  # once it has ended
         self.wall_s = 0.0  # in which it was not stopped
@@ -41,12 +45,15 @@ class LiveCase:
         self._sampler = sampler
         self._timeout_s = timeout_s
         self._clock = clock
+        self._ended = ended
+        self._refusal = refusal
         self._job: RunningJob | None = None
         self._cycles: list[tuple[int, float | None]] = []  # of its turns: their numbers, and others' cores
 
     def enter(self) -> bool:
         """Build, verify and warm up; whether it is ready for turns."""
         self.answer, self._cycles = None, []
+        self._sampler.clear()
         self.started = self.started or time.time()
         with self._timed():
             begun = self._begin()
@@ -54,16 +61,12 @@ class LiveCase:
                 self.answer = begun
                 return False
             self._job = begun
-            return self._message() is not None
+            return self._number("warm") is not None
 
     def turn(self, seconds: float) -> float | None:
         """Time blocks for so long; the CPU seconds that it took, None if it has ended instead."""
-        assert self._job is not None
         with self._timed(), self._sampler.turn():
-            self._job.resume()
-            self._job.send({"turn": seconds})
-            message = self._message()
-        return None if message is None else float(message["cpu_s"])
+            return self._number("cpu_s") if self._begin_turn(seconds) else None
 
     def count(self, cycle: int, other_cores: float | None) -> None:
         """Number its last turn, after the cycle is over."""
@@ -73,9 +76,21 @@ class LiveCase:
         """End the turns; the process checks what was timed, and answers."""
         assert self._job is not None
         with self._timed():
-            self._job.resume()
-            self._job.send({"turn": 0})
-            self.answer = self._job.result(self._timeout_s)
+            if self._begin_turn(0):
+                self.answer = self._ended(self._job.result(self._timeout_s))
+
+    @property
+    def has_hung(self) -> bool:
+        """Whether it hung without computing, as after a deadlock in a fork."""
+        return self.answer is not None and self.answer.end is JobEnd.HUNG
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether it failed for want of memory, which processes beside it may have had."""
+        assert self.answer is not None
+        outcome = (self.answer.reply or {}).get("outcome")
+        status = outcome.get("status") if isinstance(outcome, dict) else self.answer.status
+        return status == Status.OUT_OF_MEMORY
 
     def outcome(self, decode: Callable[[Answer], Measurement | Failure]) -> Measurement | Failure:
         """What was measured, with what was seen of the machine during its turns."""
@@ -89,19 +104,32 @@ class LiveCase:
         )
         return self._sampler.seen_in(replace(outcome, turns=turns))
 
-    def _message(self) -> Message | None:
-        """The job's next message, after which it is stopped; None if it has ended."""
+    def _begin_turn(self, seconds: float) -> bool:
+        """Wake the process for a turn; end it instead if its device is lost."""
+        assert self._job is not None
+        if refusal := self._refusal():
+            self._job.result(0.0)
+            self.answer = refusal
+            return False
+        self._job.resume()
+        self._job.send({"turn": seconds})
+        return True
+
+    def _number(self, name: str) -> float | None:
+        """The number in the job's next message, after which it is stopped; None if it has ended."""
         assert self._job is not None
         try:
-            if message := self._job.receive(self._timeout_s):
+            if (message := self._job.receive(self._timeout_s)) is not None:
+                number = float(message[name])
                 self._job.stop()
-                return message
-            self.answer = self._job.result(self._timeout_s)
+                return number
+            answer = self._job.result(self._timeout_s)
         except TimeoutError:
-            self.answer = self._job.result(0.0)
-        except ValueError as error:
+            answer = self._job.result(0.0)
+        except (KeyError, TypeError, ValueError) as error:
             self._job.result(0.0)
-            self.answer = Answer(None, JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
+            answer = Answer(None, JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
+        self.answer = self._ended(answer)
         return None
 
     @contextmanager
@@ -119,66 +147,112 @@ def run_heat(
     random: Random,
     report: Callable[[LiveCase, str], None],
     has_room: Callable[[], bool] = lambda: True,
-) -> None:
-    """Measure all cases: afterwards each has an answer.
+    watch: Callable[[], CycleWatch] = CycleWatch,
+) -> int:
+    """Measure all cases: afterwards each has an answer. Returns the number of parts of the heat.
 
-    If memory does not hold all of them at once, the heat has parts. The first case takes part in each, so
-    that the ratio of any two can be chained. `report`: called as a case is prepared, timed, checked.
-    `has_room`: whether memory holds one more process.
+    `report`: called as a case is prepared, timed, checked. `has_room`: whether memory holds one more process.
     """
-    first, *others = cases
-    waiting = [first, *random.sample(others, len(others))]
-    living: list[LiveCase] = []
-    retried: set[str] = set()
-    cycle = 0
-    while waiting:
-        while waiting and (len(living) < 2 or has_room()):
-            case = waiting.pop(0)
-            report(case, "preparing")
-            if case.enter():
-                living.append(case)
-            elif living and case.name not in retried and case.answer and _may_fit_later(case.answer):
-                retried.add(case.name)
-                waiting.append(case)
-                break
+    parts, cycle, count = _Parts(cases, random, report), 0, 0
+    while parts.remain:
+        living = parts.enter(has_room)
+        together = [*living]
         for case in living:
             report(case, "timing")
-        cycle = take_cycles(living, policy, random, cycle)
-        staying = [case for case in living if waiting and case is first]
+        cycle = take_cycles(living, policy, random, cycle, watch())
+        parts.finish(living, together)
+        count += bool(together)
+    return count
+
+
+class _Parts:
+    """The parts of a heat: one, or several if memory does not hold all cases at once.
+
+    The first case takes part in each, so that the ratio of any two can be chained. A case that lacked memory
+    beside others is tried again in a later part, then alone.
+    """
+
+    def __init__(
+        self, cases: Sequence[LiveCase], random: Random, report: Callable[[LiveCase, str], None]
+    ) -> None:
+        self._report = report
+        self._first, *others = cases
+        self._waiting = [self._first, *random.sample(others, len(others))]
+        self._alone: list[LiveCase] = []  # that wait to be measured alone
+        self._retried: set[LiveCase] = set()
+        self._staying: list[LiveCase] = []  # the first case between two parts, if it lives
+
+    @property
+    def remain(self) -> bool:
+        """Whether any case waits for a part."""
+        return bool(self._waiting or self._alone)
+
+    def enter(self, has_room: Callable[[], bool]) -> list[LiveCase]:
+        """The cases of the next part: those that live already and as many others as have room."""
+        living = self._staying
+        if not self._waiting:
+            return [case for case in [self._alone.pop()] if self._is_ready(case)]
+        while self._waiting and (len(living) < 2 or has_room()):
+            case = self._waiting.pop(0)
+            if self._is_ready(case):
+                living.append(case)
+            elif self._retry(case, beside=len(living)) and len(living) > 1:
+                break
+        return living
+
+    def finish(self, living: Sequence[LiveCase], together: Sequence[LiveCase]) -> None:
+        """End a part in which `together` were timed; only the first case stays if others wait.
+
+        The kernel may have ended a process for want of memory while it waited.
+        """
         for case in living:
-            if case not in staying:
-                report(case, "checking")
-                case.finish()
-        living = staying
+            if case is not self._first:
+                self._check(case)
+        for case in together:
+            if case.answer is not None:
+                self._retry(case, beside=len(together) - 1)
+        self._staying = [case for case in living if case is self._first]
+        if self._staying and not self._waiting:
+            self._check(self._staying.pop())
+
+    def _is_ready(self, case: LiveCase) -> bool:
+        self._report(case, "preparing")
+        return case.enter()
+
+    def _check(self, case: LiveCase) -> None:
+        self._report(case, "checking")
+        case.finish()
+
+    def _retry(self, case: LiveCase, beside: int) -> bool:
+        """Have a case wait again that lacked memory beside so many others; whether it does."""
+        if not beside or not case.lacked_memory:
+            return False
+        (self._alone if beside == 1 or case in self._retried else self._waiting).append(case)
+        self._retried.add(case)
+        return True
 
 
-def _may_fit_later(answer: Answer) -> bool:
-    """Whether a case failed for want of memory that processes beside it have."""
-    outcome = (answer.reply or {}).get("outcome")
-    status = outcome.get("status") if isinstance(outcome, dict) else answer.status
-    return status in RETRIED
-
-
-def take_cycles(living: list[LiveCase], policy: Policy, random: Random, first: int) -> int:
+def take_cycles(
+    living: list[LiveCase], policy: Policy, random: Random, first: int, watch: CycleWatch
+) -> int:
     """Give every living case a turn in each cycle; the number of the next cycle.
 
     Those that end are removed from `living`. If other programs disturbed too many cycles, there are further
     ones, up to as many as were planned.
     """
-    watch = CycleWatch()
     planned, quiet, timed_s, cycle = policy.cycles, 0, 0.0, first
     while living and cycle - first < 2 * planned:
-        began = time.monotonic()
+        awake_s = {case: case.wall_s for case in living}
         used = {case: case.turn(policy.turn_s) for case in random.sample(living, len(living))}
-        timed_s += time.monotonic() - began
         living[:] = [case for case in living if used[case] is not None]
+        timed_s += sum(case.wall_s - awake_s[case] for case in living)
         other_cores = watch.other_cores(sum(cpu_s or 0.0 for cpu_s in used.values()))
         for case in living:
             case.count(cycle, other_cores)
         quiet += other_cores is None or other_cores <= QUIET_CORES
         cycle += 1
         done = cycle - first
-        if done >= policy.min_cycles and timed_s >= policy.max_s * len(used):
+        if done >= policy.min_cycles and timed_s >= policy.max_s * len(living):
             planned = min(planned, done)
         if done >= planned and quiet >= min(ENOUGH_CALM, planned / 2):
             break

@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from random import Random
 
-from benchbench.environments.targets import backend_class
+from benchbench.environments.targets import backend_class, is_virtual
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Message
-from benchbench.machine.environment import available_bytes, machine
+from benchbench.machine.environment import available_bytes, machine, quota_period_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Policy, RunInfo
 from benchbench.running.heat import LiveCase, run_heat
 from benchbench.running.verification import Announce, Precomputed, decoded
 from benchbench.store.codec import storable
 
 MOST_USED = 0.8  # of the memory, by the processes of a heat
+QUOTA_PERIODS = 5  # of a CPU quota, that a turn lasts at least
 
 
 def measure_together(
@@ -32,31 +36,50 @@ def measure_together(
     """(place among `competitors`, record) of the cases of one work: of heat `number`.
 
     Processes that can alternate are alive at once. Others, such as ranks and those of virtual time, are
-    measured before them, one after another in the order given. `report`: called with a case's place and its
-    state.
+    measured before them, one after another in the order given. Those that hung in a fork are measured after
+    them, in fresh processes. `report`: called with a case's place and its state.
     """
+
+    def measured_alone(place: int, *, fresh: bool = False) -> tuple[int, Record]:
+        recorder, case = competitors[place]
+        report(place, "measuring alone")
+        is_told = len(competitors) > 1 and not is_virtual(case.backend)
+        notes = [note(NoteKind.MEASURED_ALONE)] if is_told else []
+        return place, recorder.record(case, number, notes, fresh=fresh)
+
     live: dict[LiveCase, int] = {}
     for place, (recorder, case) in enumerate(competitors):
         if not recorder.can_alternate(case):
-            report(place, "measuring alone")
-            yield place, recorder.record(case, number)
+            yield measured_alone(place)
         elif isinstance(entrant := recorder.entrant(case), LiveCase):
             live[entrant] = place
         else:
             yield place, recorder.failed(case, number, entrant)
-    if live:
-        recorder, case = competitors[next(iter(live.values()))]
-        random = Random(f"{seed}/{number}/{case.id}")
-        run_heat(
-            [*live],
-            recorder.policy,
-            random,
-            lambda live_case, state: report(live[live_case], state),
-            has_room,
-        )
+    if not live:
+        return
+    recorder, case = competitors[next(iter(live.values()))]
+    parts = run_heat(
+        [*live],
+        replace(recorder.policy, turn_s=turn_seconds(recorder.policy)),
+        Random(f"{seed}/{number}/{case.id}"),
+        lambda live_case, state: report(live[live_case], state),
+        has_room,
+    )
+    notes = [note(NoteKind.HEAT_IN_PARTS, parts=parts)] if parts > 1 else []
     for entrant, place in live.items():
-        recorder, case = competitors[place]
-        yield place, recorder.measured(case, number, entrant)
+        if not entrant.has_hung:
+            recorder, case = competitors[place]
+            yield place, recorder.measured(case, number, entrant, notes)
+    for entrant, place in live.items():
+        if entrant.has_hung:
+            yield measured_alone(place, fresh=True)
+
+
+def turn_seconds(policy: Policy, root: Path = Path("/")) -> float:
+    """Seconds of a turn. Under a CPU quota, several of its periods: in a period that the case before has used
+    up, nothing runs.
+    """
+    return max(policy.turn_s, QUOTA_PERIODS * quota_period_s(root))
 
 
 def has_room() -> bool:
@@ -97,16 +120,16 @@ class Recorder:
         """Whether the case's process can be stopped while others are timed."""
         return self._pool.can_alternate(case)
 
-    def record(self, case: Case, number: int) -> Record:
-        """Measure the case in one go, unless it is known to fail."""
+    def record(self, case: Case, number: int, notes: Sequence[Note] = (), *, fresh: bool = False) -> Record:
+        """Measure the case in one go, unless it is known to fail. `fresh`: in no fork, as one has hung."""
         started, begin = time.time(), self._clock()
         stages: dict[str, float] = {}
         job = self._job(case)
         if isinstance(job, Failure):
             return self.failed(case, number, job)
         with self._pool.watch(case) as observer:
-            answer, isolation = self._pool.ask(case, job)
-        outcome = observer.seen_in(decoded(answer, stages))
+            answer, isolation = self._pool.ask(case, job, fresh=fresh)
+        outcome = _with_notes(observer.seen_in(decoded(answer, stages)), notes)
         return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
 
     def entrant(self, case: Case) -> LiveCase | Failure:
@@ -115,12 +138,20 @@ class Recorder:
         if isinstance(job, Failure):
             return job
         sampler, timeout_s = self._pool.turn_sampler(case), self._pool.timeout_s
-        return LiveCase(case.id, partial(self._pool.begin, case, job), sampler, timeout_s, self._clock)
+        return LiveCase(
+            case.id,
+            partial(self._pool.begin, case, job),
+            sampler,
+            timeout_s,
+            self._clock,
+            partial(self._pool.ended, case),
+            partial(self._pool.refusal, case),
+        )
 
-    def measured(self, case: Case, number: int, entrant: LiveCase) -> Record:
+    def measured(self, case: Case, number: int, entrant: LiveCase, notes: Sequence[Note] = ()) -> Record:
         """The record of a case that was in a heat."""
         stages: dict[str, float] = {}
-        outcome = entrant.outcome(lambda answer: decoded(self._pool.ended(case, answer), stages))
+        outcome = _with_notes(entrant.outcome(lambda answer: decoded(answer, stages)), notes)
         if "timing" in stages:  # without the turns of other cases
             others_s = sum(seconds for name, seconds in stages.items() if name != "timing")
             stages["timing"] = max(entrant.wall_s - others_s, 0.0)
@@ -181,3 +212,8 @@ class Recorder:
             return reference
         tolerance = {name: limit and max(limit, allowed) for name, limit in reference["tolerance"].items()}
         return {**reference, "tolerance": tolerance}
+
+
+def _with_notes(outcome: Measurement | Failure, notes: Sequence[Note]) -> Measurement | Failure:
+    """The outcome; a measurement with further notes."""
+    return replace(outcome, notes=(*outcome.notes, *notes)) if isinstance(outcome, Measurement) else outcome

@@ -157,6 +157,7 @@ def child(backend: Backend, job: Message, descriptors: list[int]) -> NoReturn:
     try:
         os.setpgid(0, 0)
         die_with_parent(os.getppid())
+        adopt_orphans()  # so that the parent can stop all that the job starts, and the job ends it alone
         end, log = descriptors
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -76,13 +76,15 @@ def end_children(spare: frozenset[int] | set[int] = frozenset()) -> None:
     """End and reap every child but `spare`, then those they leave to this process, until none is left.
 
     SIGTERM first: Python's resource tracker, which heeds none, ends when the processes it serves have ended,
-    and removes the shared memory and the semaphores they left. SIGKILL after `ASKED_S`.
+    and removes the shared memory and the semaphores they left. SIGCONT: they may be stopped. SIGKILL after
+    `ASKED_S`.
     """
     begun = time.monotonic()
     while (left := children() - spare) and (taken_s := time.monotonic() - begun) < GRACE_S:
         for pid in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGTERM if taken_s < ASKED_S else signal.SIGKILL)
+            for sign in (signal.SIGTERM, signal.SIGCONT) if taken_s < ASKED_S else (signal.SIGKILL,):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, sign)
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(PAUSE_S)

@@ -88,7 +88,7 @@ def clock_limit(host: Host) -> Sequence[Observation]:
 
 def quota(host: Host) -> Sequence[Observation]:
     """Compare the cgroup quota with the threads of a run, which round it down."""
-    least = min(quotas(host.root), default=None)
+    least = min((quota.cpus for quota in quotas(host.root)), default=None)
     if least is None:
         return (Observation(Level.OK, f"no quota; {count_of(host.threads, 'thread')}"),)
     text = f"{least:.3g} CPUs for {count_of(host.threads, 'thread')}"
