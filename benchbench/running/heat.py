@@ -81,8 +81,8 @@ class LiveCase:
 
     @property
     def has_hung(self) -> bool:
-        """Whether it hung without computing, as after a deadlock in a fork."""
-        return self.answer is not None and self.answer.end is JobEnd.HUNG
+        """Whether it hung without computing before its first turn, as after a deadlock in a fork."""
+        return self.answer is not None and self.answer.end is JobEnd.HUNG and not self._cycles
 
     @property
     def lacked_memory(self) -> bool:

@@ -1,0 +1,219 @@
+"""Heats of real processes that hang, crash, start others or are killed: they cost their own case, and end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+
+from benchbench.launch.local import LocalTransport
+from benchbench.launch.pool import message_of_call
+from benchbench.launch.process import LocalJob
+from benchbench.launch.transport import Answer, JobEnd
+from benchbench.machine.sampler import Sources, TurnSampler
+from benchbench.model.case import Case
+from benchbench.model.device import Target
+from benchbench.model.function import FUNCTIONS, PYTHON, Call, Found
+from benchbench.model.run import Settings
+from benchbench.running.heat import LiveCase, run_heat
+from benchbench.timing.policy import POLICIES
+from tests.program import accelbench, mentioning, records, started, wait_for
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are stopped by their tree on Linux only"),
+]
+POLICY = dataclasses.replace(POLICIES["brief"], cycles=8, warmup_min_s=0.05)
+TIMEOUT_S = 1.5
+FUNCTIONS_FILE = """
+import itertools, os, signal, subprocess, time
+
+calls = itertools.count()
+
+def good():
+    time.sleep(0.001)
+
+
+def hanging():
+    time.sleep(0.001)
+    if next(calls) == CALLS:
+        time.sleep(1000)
+
+def exiting():
+    time.sleep(0.001)
+    if next(calls) == CALLS:
+        os._exit(3)
+
+def killed():
+    time.sleep(0.001)
+    if next(calls) == CALLS:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def failing():
+    time.sleep(0.001)
+    if next(calls) == CALLS:
+        raise RuntimeError("no longer")
+
+
+def parenting():
+    if next(calls) == 0:
+        for more in ({}, {"start_new_session": True}):
+            subprocess.Popen(["sleep", SECONDS], **more)
+        subprocess.Popen(["sh", "-c", f"setsid sleep {SECONDS} & exit"]).wait()  # an orphan
+    time.sleep(0.001)
+
+def deadlocked_in_a_fork():
+    if os.getpgrp() == os.getpid():
+        time.sleep(1000)
+    time.sleep(0.001)
+"""
+CALLS = 200  # until one is in a turn: warming up takes about 100 of a millisecond, 8 turns about 240
+
+
+@pytest.fixture
+def sleep(tmp_path: Path) -> str:
+    """The command line of processes that a job starts; the functions are in functions.py."""
+    seconds = f"71.{os.getpid()}{int.from_bytes(os.urandom(3))}"
+    constants = f"CALLS, SECONDS = {CALLS}, {seconds!r}\n"
+    (tmp_path / "functions.py").write_text(constants + FUNCTIONS_FILE)
+    return f"sleep {seconds}"
+
+
+@pytest.fixture
+def begin(tmp_path: Path, sleep: str) -> Iterator[Callable[[str], LocalJob]]:
+    """Begins a job that measures the function of that name; all jobs have one worker."""
+    transport = LocalTransport(Settings(threads=1))
+    worker = transport.start(Target(name=PYTHON, backend=PYTHON, python=sys.executable), {})
+    assert worker.ready().status == "ready"
+
+    def begin(name: str) -> LocalJob:
+        job = worker.begin(job_of(tmp_path, name), fork=True)
+        assert isinstance(job, LocalJob)
+        return job
+
+    yield begin
+    transport.close()
+    assert not mentioning(sleep)
+
+
+def job_of(folder: Path, name: str) -> dict[str, object]:
+    call = Call(
+        function=Found(name=name, path=str(folder / "functions.py"), qualname=name), folder=str(folder)
+    )
+    case = Case.of_call(FUNCTIONS, name, PYTHON, "cpu")
+    return {
+        "kind": "call", "call": message_of_call(call), "case": dataclasses.asdict(case), "case_id": case.id,
+        "policy": dataclasses.asdict(POLICY), "turns": True, "warm": False, "timeout_s": TIMEOUT_S,
+    }  # fmt: skip
+
+
+def heat_of(begin: Callable[[str], LocalJob], *names: str) -> dict[str, Answer]:
+    """The answers of a heat of these functions, in that order."""
+    cases = [
+        LiveCase(
+            name, lambda name=name: begin(name), TurnSampler(Sources(root=Path("/"), cpus=())), TIMEOUT_S
+        )
+        for name in names
+    ]
+    run_heat(cases, POLICY, Random(0), lambda case, state: None)
+    return {case.name: case.answer for case in cases if case.answer is not None}
+
+
+def turns_in(answer: Answer) -> int:
+    assert answer.reply is not None
+    return len(answer.reply["outcome"]["turns"])
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("hanging", {JobEnd.HUNG, JobEnd.TIMED_OUT}),
+        ("exiting", {JobEnd.CRASHED}),
+        ("killed", {JobEnd.CRASHED}),
+        ("failing", {JobEnd.ANSWERED}),
+        ("parenting", {JobEnd.ANSWERED}),
+    ],
+)
+def test_a_process_that_fails_in_a_turn_costs_its_own_case_only(
+    begin: Callable[[str], LocalJob], name: str, ends: set[JobEnd]
+) -> None:
+    answers = heat_of(begin, "good", name, "good")
+    assert answers[name].end in ends
+    if name not in ("parenting", "failing"):
+        assert answers[name].reply is None
+    assert turns_in(answers["good"]) >= POLICY.cycles
+
+
+def states_of(command: str) -> set[str]:
+    return {
+        process.status()
+        for process in psutil.process_iter(["cmdline"])
+        if " ".join(process.info["cmdline"] or []) == command
+    }
+
+
+def test_processes_that_a_case_started_are_stopped_with_it_and_end_with_it(
+    begin: Callable[[str], LocalJob], sleep: str
+) -> None:
+    job, other = begin("parenting"), begin("good")
+    assert "warm" in (job.receive(30.0) or {})
+    assert "warm" in (other.receive(30.0) or {})
+    job.stop()
+    assert len(mentioning(sleep)) == 3
+    assert states_of(sleep) == {psutil.STATUS_STOPPED}
+    job.resume()
+    assert states_of(sleep) == {psutil.STATUS_SLEEPING}
+    other.send({"turn": 0})
+    assert other.result(30.0).reply
+    assert len(mentioning(sleep)) == 3  # the end of another job is none of theirs
+    job.send({"turn": 0})
+    assert job.result(30.0).reply
+    wait_for(lambda: not mentioning(sleep), 5)
+
+
+def test_a_job_that_no_signal_ends_leaves_its_worker_to_others(
+    begin: Callable[[str], LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchbench.launch.process.KILLED_S", 0.1)
+    stuck, other = begin("good"), begin("good")
+    assert "warm" in (stuck.receive(30.0) or {})
+    assert "warm" in (other.receive(30.0) or {})
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", lambda group, sign: None)
+        assert stuck.result(0.0).end is JobEnd.STUCK
+    other.send({"turn": 0})
+    assert other.result(30.0).reply
+    os.killpg(stuck.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=str)
+def test_no_end_of_the_program_in_a_heat_leaves_a_process(
+    tmp_path: Path, sleep: str, number: signal.Signals
+) -> None:
+    functions = [f"functions.py:{name}" for name in ("parenting", "good")]
+    process = started("time", *functions, "--rigorous", cwd=tmp_path)
+    wait_for(lambda: psutil.STATUS_STOPPED in states_of(sleep))
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    _, alive = psutil.wait_procs(below, timeout=10)
+    assert not alive
+    assert not mentioning(sleep)
+
+
+def test_a_fork_that_hung_is_measured_alone_in_a_fresh_process(tmp_path: Path, sleep: str) -> None:
+    functions = [f"functions.py:{name}" for name in ("deadlocked_in_a_fork", "good")]
+    accelbench("time", *functions, "--timeout", "2", "--brief", "--heats", "1", cwd=tmp_path)
+    hung, good = sorted(map(json.loads, records(tmp_path)), key=lambda record: record["case"]["workload"])
+    assert hung["isolation"] == "spawn (its fork hung)"
+    assert "measured_alone" in [note["kind"] for note in hung["outcome"]["notes"]]
+    assert good["isolation"] == "fork"
+    assert "measured_alone" not in [note["kind"] for note in good["outcome"]["notes"]]
