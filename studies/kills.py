@@ -30,6 +30,7 @@ from benchbench.store.validation import validate_path
 COMMAND = [sys.executable, "-m", "benchbench.cli", "run"]
 WORK = ["-w", "gemm", "-p", "m=64,128", "-p", "n=64", "-p", "k=64", "--quick"]
 ROUNDS = {"fake": 5}  # processes of virtual time are soon over; of other backends two rounds
+PER_HEAT = 2  # cases that are alive at once, in which other backends have 1 and 2 threads
 RESUME = ["--resume"]
 LONGEST_S = 600.0
 GONE_S = 30.0  # in which every process of a killed run has to end
@@ -47,7 +48,16 @@ Measured = set[tuple[str, int]]  # case and round
 
 def options(backend: str) -> list[str]:
     """Of the run that is killed."""
-    return ["-b", backend, "-d", "cpu", *WORK, "--rounds", str(ROUNDS.get(backend, 2)), "--seed", "1"]
+    threads = [] if backend == "fake" else ["--threads", "1,2"]
+    return [
+        *("-b", backend, "-d", "cpu", *WORK, *threads, "--seed", "1"),
+        *("--rounds", str(ROUNDS.get(backend, 2))),
+    ]
+
+
+def cases_of_a_heat(backend: str) -> int:
+    """Those measured together: virtual time has no threads."""
+    return 1 if backend == "fake" else PER_HEAT
 
 
 def begin(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -106,10 +116,10 @@ def killed_after(
     return Counter({"kills": 1, "workers stopped": stopped, LATE: late, "processes left": len(left)})
 
 
-def faults_after(folder: Path, whole: Measured) -> Iterator[str]:
+def faults_after(folder: Path, whole: Measured, per_heat: int) -> Iterator[str]:
     """What is wrong after a kill: of the store, and of what was shown before."""
-    shown = sum(line.startswith(b"ok ") for line in (folder / "said").read_bytes().splitlines())
-    kept = 0
+    heats = sum(line.startswith(b"heat ") for line in (folder / "said").read_bytes().splitlines())
+    shown, kept = per_heat * heats, 0
     for path in stored(folder):
         run = runs.read_run(path)
         torn = [each for each in validate_path(path).remarks if "torn" in each.text]
@@ -117,6 +127,7 @@ def faults_after(folder: Path, whole: Measured) -> Iterator[str]:
         yield from ["unreadable line"] * (len(run.damaged) - len(torn))
         yield from ["not valid" for _ in validate_path(path).faults]
         yield from ["record of no planned case" for _ in measured(path) - whole]
+        yield from ["heat kept in part"] * (len(run.records) % per_heat > 0)
     yield from ["record lost"] * (shown - kept)
 
 
@@ -146,7 +157,7 @@ def trial(backend: str, whole: Measured, length_s: float, source: random.Random)
             if killed is None:
                 break
             found += killed
-            found.update(faults_after(folder, whole))
+            found.update(faults_after(folder, whole, cases_of_a_heat(backend)))
             begun = stored(folder)
             found["before the run had a head"] += not begun
             found["resumed"] += bool(begun)
@@ -182,7 +193,10 @@ def study(backend: str, kills: int, seed: int = 0) -> Counter[str]:
     return found
 
 
-TOLD = ("kills", "workers stopped", LATE, "runs", "before the run had a head", "resumed", "a case failed")
+TOLD = (
+    *("kills", "workers stopped", LATE, "runs", "before the run had a head", "resumed", "a case failed"),
+    "heat kept in part",  # killed while its records were stored; the rest was measured beside nobody
+)
 FAULTS = (
     *("record lost", "unreadable line", "not valid", "record of no planned case", "processes left"),
     *("not resumed", "earlier records changed", "not a whole run", "measured twice", "traceback printed"),

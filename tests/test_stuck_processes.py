@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.pool import LostDevices, WorkerPool
+from benchbench.launch.lost_devices import LostDevices
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import GRACE_S, LocalWorker
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case

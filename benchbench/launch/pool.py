@@ -15,6 +15,7 @@ import msgspec
 from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported, UsageError
 from benchbench.launch.local import LocalTransport
+from benchbench.launch.lost_devices import LostDevices, is_accelerator
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import (
     Answer,
@@ -39,6 +40,7 @@ from benchbench.model.status import Status
 from benchbench.registry import load_class
 
 WORKERS_PER_CORE = 2  # that import while backends are looked for: an import waits for the disk, too
+AFTER_HANG = "spawn (its fork hung)"  # the isolation of such a job
 TRACE_READERS = ("jax", "tensorflow")  # backends whose framework reads XPlane traces
 
 
@@ -148,15 +150,19 @@ class WorkerPool:
         worker = self._workers.usable(Template(target) if target else REFERENCE)
         return worker.ask(job, self._settings.timeout_s, fork=fork)
 
-    def ask(self, case: Case, job: Message, *, fresh: bool = False) -> tuple[Answer, str]:
-        """The answer, and how the job was isolated. A fork that hangs is tried again as a fresh process.
-
-        `fresh`: as one at once, since its fork has hung in a heat.
-        """
+    def ask(self, case: Case, job: Message) -> tuple[Answer, str]:
+        """The answer, and how the job was isolated. A fork that hangs is tried again as a fresh process."""
         if lost := self._lost.refusal(case):
             return lost, "none"
-        answer, isolation = self._asked(case, job, fresh=fresh)
+        answer, isolation = self._asked(case, job)
         return self._lost.recorded(case, answer), isolation
+
+    def ask_after_hang(self, case: Case, job: Message) -> tuple[Answer, str]:
+        """The same of a case whose fork has hung: in a fresh process."""
+        if lost := self._lost.refusal(case):
+            return lost, "none"
+        job, files = self._with_call(case, job)
+        return self._lost.recorded(case, self._spawned(case, job, files)), AFTER_HANG
 
     def can_alternate(self, case: Case) -> bool:
         """Whether the case's process can be stopped while others are timed.
@@ -209,16 +215,16 @@ class WorkerPool:
         job = {"kind": "look", "call": message_of_call(call), "backend": backend, "device": device}
         return worker.ask(job, self._settings.timeout_s, call.files, fork=True)
 
-    def _asked(self, case: Case, job: Message, *, fresh: bool) -> tuple[Answer, str]:
+    def _asked(self, case: Case, job: Message) -> tuple[Answer, str]:
         wanted = self._settings.isolation
         job, files = self._with_call(case, job)
-        if fresh or wanted is Isolation.SPAWN:
-            return self._spawned(case, job, files), "spawn (its fork hung)" if fresh else "spawn"
+        if wanted is Isolation.SPAWN:
+            return self._spawned(case, job, files), "spawn"
         worker = self._workers.usable(template_of(case))
         fork = wanted is Isolation.FORK or case.placement.devices > 1  # a process's devices are fixed once
         answer = worker.ask(self._job_of(case, job), self._settings.timeout_s, files, fork=fork)
         if fork and answer.end is JobEnd.HUNG:
-            return self._spawned(case, job, files), "spawn (its fork hung)"
+            return self._spawned(case, job, files), AFTER_HANG
         return answer, wanted
 
     def read(self, job: Message, files: Files) -> Answer:
@@ -468,30 +474,3 @@ def reason_in(answer: Answer) -> str:
     """Why there is no reply, or the failure that it reports; empty where it reports none."""
     outcome: Any = (answer.reply or {}).get("outcome")
     return answer.message or (str(outcome.get("message", "")) if isinstance(outcome, dict) else "")
-
-
-class LostDevices:
-    """The accelerators that a process of an earlier job still holds, since no signal ends it.
-
-    A driver that hangs may hold a process in a call that nothing interrupts, not even SIGKILL. Every further
-    case on that device would hang as well, each until its time-out.
-    """
-
-    def __init__(self) -> None:
-        self._reasons: dict[str, str] = {}
-
-    def recorded(self, case: Case, answer: Answer) -> Answer:
-        """The answer. Where it says that the case's process is stuck, the device is lost from now on."""
-        if answer.end is JobEnd.STUCK and is_accelerator(case.device):
-            self._reasons[case.device] = f"{case.device} was lost: {case.id}: {answer.message}"
-        return answer
-
-    def refusal(self, case: Case) -> Answer | None:
-        """The answer to a case whose device is lost; None where it is not."""
-        reason = self._reasons.get(case.device)
-        return Answer(None, JobEnd.NOT_ASKED, reason) if reason else None
-
-
-def is_accelerator(device: str) -> bool:
-    """Whether the device of that name is not a CPU."""
-    return not device.startswith("cpu")

@@ -232,9 +232,7 @@ class _Parts:
         return True
 
 
-def take_cycles(
-    living: list[LiveCase], policy: Policy, random: Random, first: int, watch: CycleWatch
-) -> int:
+def take_cycles(living: list[LiveCase], policy: Policy, random: Random, first: int, watch: CycleWatch) -> int:
     """Give every living case a turn in each cycle; the number of the next cycle.
 
     Those that end are removed from `living`. If other programs disturbed too many cycles, there are further

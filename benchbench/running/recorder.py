@@ -40,12 +40,12 @@ def measure_together(
     them, in fresh processes. `report`: called with a case's place and its state.
     """
 
-    def measured_alone(place: int, *, fresh: bool = False) -> tuple[int, Record]:
+    def measured_alone(place: int, *, after_hang: bool = False) -> tuple[int, Record]:
         recorder, case = competitors[place]
         report(place, "measuring alone")
         is_told = len(competitors) > 1 and not is_virtual(case.backend)
         notes = [note(NoteKind.MEASURED_ALONE)] if is_told else []
-        return place, recorder.record(case, number, notes, fresh=fresh)
+        return place, recorder.record(case, number, notes, after_hang=after_hang)
 
     live: dict[LiveCase, int] = {}
     for place, (recorder, case) in enumerate(competitors):
@@ -72,7 +72,7 @@ def measure_together(
             yield place, recorder.measured(case, number, entrant, notes)
     for entrant, place in live.items():
         if entrant.has_hung:
-            yield measured_alone(place, fresh=True)
+            yield measured_alone(place, after_hang=True)
 
 
 def turn_seconds(policy: Policy, root: Path = Path("/")) -> float:
@@ -120,15 +120,18 @@ class Recorder:
         """Whether the case's process can be stopped while others are timed."""
         return self._pool.can_alternate(case)
 
-    def record(self, case: Case, number: int, notes: Sequence[Note] = (), *, fresh: bool = False) -> Record:
-        """Measure the case in one go, unless it is known to fail. `fresh`: in no fork, as one has hung."""
+    def record(
+        self, case: Case, number: int, notes: Sequence[Note] = (), *, after_hang: bool = False
+    ) -> Record:
+        """Measure the case in one go, unless it is known to fail. `after_hang`: its fork has hung."""
         started, begin = time.time(), self._clock()
         stages: dict[str, float] = {}
         job = self._job(case)
         if isinstance(job, Failure):
             return self.failed(case, number, job)
         with self._pool.watch(case) as observer:
-            answer, isolation = self._pool.ask(case, job, fresh=fresh)
+            ask = self._pool.ask_after_hang if after_hang else self._pool.ask
+            answer, isolation = ask(case, job)
         outcome = _with_notes(observer.seen_in(decoded(answer, stages)), notes)
         return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
 
