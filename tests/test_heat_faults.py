@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -118,9 +119,7 @@ def job_of(folder: Path, name: str) -> dict[str, object]:
 def heat_of(begin: Callable[[str], LocalJob], *names: str) -> dict[str, Answer]:
     """The answers of a heat of these functions, in that order."""
     cases = [
-        LiveCase(
-            name, lambda name=name: begin(name), TurnSampler(Sources(root=Path("/"), cpus=())), TIMEOUT_S
-        )
+        LiveCase(name, partial(begin, name), TurnSampler(Sources(root=Path("/"), cpus=())), TIMEOUT_S)
         for name in names
     ]
     run_heat(cases, POLICY, Random(0), lambda case, state: None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,9 +15,13 @@ import pytest
 
 from benchbench.launch.transport import Answer, JobEnd, Message, RunningJob
 from benchbench.machine.sampler import CycleWatch, Sources, TurnSampler
+from benchbench.model.case import Case
+from benchbench.model.note import Note, NoteKind
+from benchbench.model.record import Record
 from benchbench.running.heat import LiveCase, run_heat
-from benchbench.running.recorder import turn_seconds
+from benchbench.running.recorder import measure_together, turn_seconds
 from benchbench.timing.policy import POLICIES
+from tests.factories import a_case, a_record
 from tests.machines import tree
 
 QUICK = replace(POLICIES["quick"], cycles=20, min_cycles=5, max_s=1000.0)
@@ -100,19 +105,19 @@ class Watch(CycleWatch):
 class Heat:
     """A heat of scripted processes."""
 
-    def __init__(self, turn_s: float = 0.03, **acts: Act) -> None:
+    def __init__(self, acts: Mapping[str, Act], turn_s: float = 0.03) -> None:
         self.machine = Machine()
         self.on_one_device = ""  # names of the cases on a device that a stuck process loses
         self._is_lost = False
         self.cases = {
             name: LiveCase(
                 name,
-                lambda name=name, act=act: Job(self.machine, name, act, turn_s),
+                partial(Job, self.machine, name, act, turn_s),
                 TurnSampler(Sources(root=Path("/nowhere"), cpus=())),
                 timeout_s=100.0,
                 clock=lambda: self.machine.now,
                 ended=self._ended,
-                refusal=lambda name=name: self._refusal(name),
+                refusal=partial(self._refusal, name),
             )
             for name, act in acts.items()
         }
@@ -150,7 +155,7 @@ def calm() -> dict[str, Act]:
 
 
 def test_every_case_has_one_turn_a_cycle_in_an_order_shuffled_anew() -> None:
-    heat = Heat(**calm())
+    heat = Heat(calm())
     assert heat.run() == 1
     turns = heat.machine.turns
     cycles = [turns[at : at + 3] for at in range(0, len(turns), 3)]
@@ -164,17 +169,17 @@ def test_every_case_has_one_turn_a_cycle_in_an_order_shuffled_anew() -> None:
 def test_other_cases_enter_in_an_order_shuffled_anew() -> None:
     orders = set()
     for seed in range(10):
-        heat = Heat(**calm())
+        heat = Heat(calm())
         heat.run(seed=seed)
         orders.add("".join(name for name, _ in heat.machine.entered))
     assert orders == {"abc", "acb"}
 
 
 def test_slow_steps_have_fewer_cycles_but_the_fewest_at_least() -> None:
-    heat = Heat(turn_s=1.0, **calm())
+    heat = Heat(calm(), turn_s=1.0)
     heat.run(policy=replace(QUICK, max_s=8.0))
     assert heat.turns_of("a") == 8
-    heat = Heat(turn_s=10.0, **calm())
+    heat = Heat(calm(), turn_s=10.0)
     heat.run(policy=replace(QUICK, max_s=8.0))
     assert heat.turns_of("a") == QUICK.min_cycles
 
@@ -184,7 +189,7 @@ def test_slow_steps_have_fewer_cycles_but_the_fewest_at_least() -> None:
     [(0, QUICK.cycles), (10, QUICK.cycles), (15, 25), (1000, 2 * QUICK.cycles)],
 )
 def test_disturbed_cycles_are_made_up_for_by_as_many_again_at_most(disturbed: int, cycles: int) -> None:
-    heat = Heat(**calm())
+    heat = Heat(calm())
     heat.run(disturbed)
     assert heat.turns_of("a") == cycles
 
@@ -208,7 +213,7 @@ def fails_in(turn: int, act: Message | Answer | type[Exception]) -> Act:
 def test_a_process_that_fails_costs_its_own_case_only(
     turn: int, act: Message | Answer | type[Exception], end: JobEnd
 ) -> None:
-    heat = Heat(a=answers_turns, b=fails_in(turn, act), c=answers_turns)
+    heat = Heat({"a": answers_turns, "b": fails_in(turn, act), "c": answers_turns})
     heat.run()
     assert heat.ends == {"a": "ok", "b": end, "c": "ok"}
     assert heat.turns_of("a") == heat.turns_of("c") == QUICK.cycles
@@ -217,13 +222,13 @@ def test_a_process_that_fails_costs_its_own_case_only(
 
 
 def test_a_time_out_takes_no_cycle_from_other_cases() -> None:
-    heat = Heat(a=answers_turns, b=fails_in(3, TimeoutError), c=answers_turns)
+    heat = Heat({"a": answers_turns, "b": fails_in(3, TimeoutError), "c": answers_turns})
     heat.run(policy=replace(QUICK, max_s=10.0))
     assert heat.turns_of("a") == QUICK.cycles
 
 
 def test_each_turn_has_the_whole_time_out_however_long_the_case_was_stopped() -> None:
-    heat = Heat(turn_s=40.0, **calm())
+    heat = Heat(calm(), turn_s=40.0)
     heat.run()
     assert heat.machine.now > 20 * 100.0
     assert set(heat.machine.timeouts) == {100.0}
@@ -231,7 +236,9 @@ def test_each_turn_has_the_whole_time_out_however_long_the_case_was_stopped() ->
 
 
 def test_cases_of_a_lost_device_are_not_waited_for() -> None:
-    heat = Heat(a=answers_turns, b=fails_in(4, Answer(None, JobEnd.STUCK, "stuck")), c=answers_turns)
+    heat = Heat(
+        {"a": answers_turns, "b": fails_in(4, Answer(None, JobEnd.STUCK, "stuck")), "c": answers_turns}
+    )
     heat.on_one_device = "bc"
     heat.run()
     assert heat.ends == {"a": "ok", "b": JobEnd.STUCK, "c": JobEnd.NOT_ASKED}
@@ -240,7 +247,7 @@ def test_cases_of_a_lost_device_are_not_waited_for() -> None:
 
 
 def test_without_room_for_all_the_first_case_takes_part_in_each_part() -> None:
-    heat = Heat(**dict.fromkeys("abcd", answers_turns))
+    heat = Heat(dict.fromkeys("abcd", answers_turns))
     assert heat.run(has_room=lambda: False) == 3
     assert [beside for _, beside in heat.machine.entered] == [set(), {"a"}, {"a"}, {"a"}]
     assert heat.turns_of("a") == 3 * QUICK.cycles
@@ -255,7 +262,7 @@ def has_memory_beside(most: int) -> Act:
 
 
 def test_a_case_that_lacked_memory_beside_others_is_tried_again_beside_the_first() -> None:
-    heat = Heat(a=answers_turns, b=answers_turns, c=has_memory_beside(1))
+    heat = Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(1)})
     assert heat.run(seed=1) == 2
     assert set(heat.ends.values()) == {"ok"}
     assert [name for name, beside in heat.machine.entered if beside == {"a"}] == ["b", "c"]
@@ -263,14 +270,14 @@ def test_a_case_that_lacked_memory_beside_others_is_tried_again_beside_the_first
 
 
 def test_a_case_that_has_memory_alone_only_is_measured_alone() -> None:
-    heat = Heat(a=answers_turns, b=answers_turns, c=has_memory_beside(0))
+    heat = Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(0)})
     assert heat.run() > 1
     assert set(heat.ends.values()) == {"ok"}
     assert heat.machine.entered[-1] == ("c", set())
 
 
 def test_a_case_that_never_has_memory_fails_after_few_tries() -> None:
-    heat = Heat(a=answers_turns, b=answers_turns, c=lambda turn, living: NO_MEMORY)
+    heat = Heat({"a": answers_turns, "b": answers_turns, "c": lambda turn, living: NO_MEMORY})
     heat.run()
     assert heat.ends == {"a": "ok", "b": "ok", "c": "out_of_memory"}
     assert [name for name, _ in heat.machine.entered].count("c") <= 3
@@ -282,15 +289,82 @@ def test_a_process_that_the_kernel_ended_for_another_is_tried_again() -> None:
     def ended_once(turn: int, living: set[str]) -> Message | Answer:
         return killed if len(living) > 1 and turn == 1 else answers_turns(turn, living)
 
-    heat = Heat(a=answers_turns, b=ended_once, c=answers_turns)
+    heat = Heat({"a": answers_turns, "b": ended_once, "c": answers_turns})
     assert heat.run() == 2
     assert set(heat.ends.values()) == {"ok"}
     assert len(heat.cases["b"]._cycles) == QUICK.cycles
     assert all(before < after for (before, _), (after, _) in pairwise(heat.cases["b"]._cycles))
 
 
+class Notebook:
+    """Stands for the recorder: writes down which notes each case's record got, and whether it was alone."""
+
+    policy = QUICK
+
+    def __init__(self, heat: Heat, alone: str = "") -> None:
+        self._heat, self._alone = heat, alone
+        self.alone: list[str] = []
+        self.after_hang: list[str] = []
+        self.notes: dict[str, list[NoteKind]] = {}
+
+    def can_alternate(self, case: Case) -> bool:
+        return case.workload not in self._alone
+
+    def entrant(self, case: Case) -> LiveCase:
+        return self._heat.cases[case.workload]
+
+    def record(self, case: Case, number: int, notes: Sequence[Note], *, after_hang: bool) -> Record:
+        assert not self._heat.machine.living
+        self.alone.append(case.workload)
+        self.after_hang += [case.workload] if after_hang else []
+        return self.measured(case, number, None, notes)
+
+    def measured(self, case: Case, number: int, entrant: object, notes: Sequence[Note]) -> Record:
+        self.notes[case.workload] = [note.kind for note in notes]
+        return a_record(case=case, round=number)
+
+
+def notebook(heat: Heat, alone: str = "", backend: str = "torch") -> Notebook:
+    """Of a heat of these cases that was measured."""
+    notebook = Notebook(heat, alone)
+    cases = [a_case(workload=name, backend=backend) for name in heat.cases]
+    recorder: Any = notebook
+    measured = measure_together([(recorder, case) for case in cases], 0, 1, lambda place, state: None)
+    assert sorted(place for place, _ in measured) == list(range(len(cases)))
+    return notebook
+
+
+def test_cases_that_took_turns_have_no_note() -> None:
+    assert notebook(Heat(calm())).notes == {"a": [], "b": [], "c": []}
+
+
+def test_records_tell_that_memory_did_not_hold_all_cases_at_once() -> None:
+    made = notebook(Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(0)}))
+    assert made.notes == {name: [NoteKind.HEAT_IN_PARTS] for name in "abc"}
+    assert not made.alone
+
+
+def test_a_record_tells_that_its_case_cannot_take_turns_with_others() -> None:
+    made = notebook(Heat(calm()), alone="b")
+    assert made.notes == {"a": [], "b": [NoteKind.MEASURED_ALONE], "c": []}
+    assert made.alone == ["b"]
+    assert notebook(Heat({"a": answers_turns}), alone="a").notes == {"a": []}  # it has no others
+    assert notebook(Heat(calm()), alone="abc", backend="fake").notes == {"a": [], "b": [], "c": []}
+
+
+@pytest.mark.parametrize(("turn", "is_fork"), [(0, True), (3, False)])
+def test_a_fork_that_hung_before_its_first_turn_is_measured_alone_afterwards(
+    turn: int, is_fork: bool
+) -> None:
+    hung = Answer(None, JobEnd.HUNG, "it hung without computing")
+    made = notebook(Heat({"a": answers_turns, "b": fails_in(turn, hung), "c": answers_turns}))
+    assert made.after_hang == made.alone == (["b"] if is_fork else [])
+    assert made.notes["b"] == ([NoteKind.MEASURED_ALONE] if is_fork else [])
+    assert made.notes["a"] == []
+
+
 def test_an_exception_ends_the_heat_at_once() -> None:
-    heat = Heat(a=answers_turns, b=fails_in(2, KeyboardInterrupt), c=answers_turns)  # type: ignore[arg-type]
+    heat = Heat({"a": answers_turns, "b": fails_in(2, KeyboardInterrupt), "c": answers_turns})  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         heat.run()
     assert heat.turns_of("a") <= 2
