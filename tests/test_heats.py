@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import gc
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import pairwise, repeat
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.process import LocalJob
+from benchbench.launch.process import LocalJob, LocalWorker
 from benchbench.launch.transport import JobEnd, Worker
 from benchbench.machine.kernel import is_stopped, process_tree
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
+from benchbench.model.status import Status
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import measure_steps
+from benchbench.worker.__main__ import Template
 from tests.factories import a_case
 from tests.program import WORKLOADS
 from tests.script import Script
@@ -101,6 +109,33 @@ def test_a_job_that_takes_no_turn_is_ended_alone(worker: Worker) -> None:
         job.receive(0.05)
     assert job.result(0.05).reply is None
     given_turn(other)
+
+
+def test_a_template_that_cannot_fork_answers_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fork() -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    def serve(command: list[str], *, pass_fds: list[int], **options: Any) -> Any:
+        """Have a thread of this process stand for the template's."""
+        channel = socket.socket(fileno=os.dup(pass_fds[0]))
+        Thread(target=Template(cast(Any, SimpleNamespace()), channel).serve, daemon=True).start()
+        return SimpleNamespace(
+            pid=os.getpid(), poll=lambda: None, terminate=lambda: None, send_signal=lambda sign: None,
+            wait=lambda seconds: 0,
+        )  # fmt: skip
+
+    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setattr(os, "killpg", lambda group, sign: None)
+    monkeypatch.setattr(subprocess, "Popen", serve)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    worker = LocalWorker([], {}, tmp_path, threads=1)
+    for _ in range(2):
+        answer = worker.ask({"kind": "call"}, 10.0, fork=True)
+        assert answer.reply is not None
+        assert answer.reply["outcome"]["status"] == Status.OUT_OF_MEMORY
+    worker.close()
 
 
 def test_process_tree_has_processes_of_other_sessions(worker: Worker) -> None:

@@ -250,7 +250,7 @@ class LocalJob(RunningJob):
             message = self._next(deadline)
             if message is None:
                 self._closed = True
-            elif self._fork and self._pid is None:
+            elif self._fork and self._pid is None and "reply" not in message:  # a template that cannot fork
                 self._pid = _pid_in(message)
                 self._process_end = ProcessEnd(self._pid)
             elif "reply" in message or "fault" in message:
@@ -309,7 +309,7 @@ class LocalJob(RunningJob):
         try:
             if self.receive(timeout_s) is not None:
                 raise ValueError("a message that nothing asked for")
-            if not self._fork:
+            if not self._fork or (self._pid is None and self._last):
                 return self._answered()
             if self._pid is None:
                 return self._failed(JobEnd.CRASHED, self._worker.ending())

@@ -7,6 +7,7 @@ foreign interpreters.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import json
@@ -98,7 +99,14 @@ class Template:
         gc.freeze()  # garbage collection in a job skips what the framework's import made
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory, or too many processes: the jobs that live go on
+            status = Status.OUT_OF_MEMORY if error.errno == errno.ENOMEM else Status.FAILED
+            with JobChannel(descriptors[0]) as channel:
+                channel.send({"reply": failed(status, f"no process can be forked: {one_line(error)}")})
+            os.close(descriptors[1])
+            return
         if pid == 0:
             self._channel.close()  # one job cannot answer for another
             child(self._backend, job, descriptors)
