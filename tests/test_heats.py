@@ -114,13 +114,16 @@ def test_a_job_that_takes_no_turn_is_ended_alone(worker: Worker) -> None:
 def test_a_template_that_cannot_fork_answers_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    channels, threads = list[socket.socket](), list[Thread]()
+
     def fork() -> int:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     def serve(command: list[str], *, pass_fds: list[int], **options: Any) -> Any:
         """Have a thread of this process stand for the template's."""
-        channel = socket.socket(fileno=os.dup(pass_fds[0]))
-        Thread(target=Template(cast(Any, SimpleNamespace()), channel).serve, daemon=True).start()
+        channels.append(socket.socket(fileno=os.dup(pass_fds[0])))
+        threads.append(Thread(target=Template(cast(Any, SimpleNamespace()), channels[0]).serve))
+        threads[0].start()
         return SimpleNamespace(
             pid=os.getpid(), poll=lambda: None, terminate=lambda: None, send_signal=lambda sign: None,
             wait=lambda seconds: 0,
@@ -136,6 +139,8 @@ def test_a_template_that_cannot_fork_answers_and_goes_on(
         assert answer.reply is not None
         assert answer.reply["outcome"]["status"] == Status.OUT_OF_MEMORY
     worker.close()
+    threads[0].join()
+    channels[0].close()
 
 
 def test_process_tree_has_processes_of_other_sessions(worker: Worker) -> None:

@@ -250,7 +250,9 @@ class LocalJob(RunningJob):
             message = self._next(deadline)
             if message is None:
                 self._closed = True
-            elif self._fork and self._pid is None and "reply" not in message:  # a template that cannot fork
+            elif self._fork and self._pid is None and "unforked" in message:
+                self._last = _LastMessage(reply=msgspec.convert(message["unforked"], dict[str, object]))
+            elif self._fork and self._pid is None:
                 self._pid = _pid_in(message)
                 self._process_end = ProcessEnd(self._pid)
             elif "reply" in message or "fault" in message:

@@ -104,7 +104,7 @@ class Template:
         except OSError as error:  # no memory, or too many processes: the jobs that live go on
             status = Status.OUT_OF_MEMORY if error.errno == errno.ENOMEM else Status.FAILED
             with JobChannel(descriptors[0]) as channel:
-                channel.send({"reply": failed(status, f"no process can be forked: {one_line(error)}")})
+                channel.send({"unforked": failed(status, f"no process can be forked: {one_line(error)}")})
             os.close(descriptors[1])
             return
         if pid == 0:
