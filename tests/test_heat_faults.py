@@ -208,6 +208,34 @@ def test_no_end_of_the_program_in_a_heat_leaves_a_process(
     assert not mentioning(sleep)
 
 
+def test_a_heat_that_was_interrupted_is_measured_anew_as_a_whole(tmp_path: Path) -> None:
+    size = ("-p", "m=64", "-p", "n=64", "-p", "k=64")
+    options = ("-b", "torch", "-d", "cpu", "-w", "gemm", *size, "--threads", "1,2", "--brief", "--heats", "2")
+    process = started("run", *options, cwd=tmp_path)
+    program = psutil.Process(process.pid)
+    wait_for(lambda: len(records(tmp_path)) == 2, 100)
+    wait_for(lambda: is_in_a_heat(program), 100)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert len(records(tmp_path)) == 2
+    accelbench("run", "--resume", cwd=tmp_path)
+    made = [json.loads(line) for line in records(tmp_path)]
+    assert sorted((record["case"]["threads"], record["round"]) for record in made) == [
+        (1, 0), (1, 1), (2, 0), (2, 1)
+    ]  # fmt: skip
+    assert [record["part"] for record in made] == [0, 0, 1, 1]
+    first, second = (
+        {turn["cycle"] for turn in record["outcome"]["turns"]} for record in made if record["part"]
+    )
+    assert first == second
+
+
+def is_in_a_heat(program: psutil.Process) -> bool:
+    """Whether processes of cases wait for their turns."""
+    below = program.children(recursive=True)
+    return sum(process.status() == psutil.STATUS_STOPPED for process in below) > 0
+
+
 def test_a_fork_that_hung_is_measured_alone_in_a_fresh_process(tmp_path: Path, sleep: str) -> None:
     functions = [f"functions.py:{name}" for name in ("deadlocked_in_a_fork", "good")]
     accelbench("time", *functions, "--timeout", "2", "--brief", "--heats", "1", cwd=tmp_path)
