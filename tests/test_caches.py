@@ -11,7 +11,7 @@ import pytest
 
 from benchbench.analyse.rows import launching
 from benchbench.backends.base import HostTimer, Session
-from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, OWN_BYTES, Fake
+from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, STEP_BYTES, Fake
 from benchbench.errors import Unsupported
 from benchbench.machine.conditions import energy_j
 from benchbench.model.case import Cache, Dtype, Phase
@@ -52,7 +52,7 @@ def test_cold_steps_fetch_all_they_touch_rotating_ones_their_inputs_and_hot_ones
     hot, rotating, cold = (step_s(measured(cache)) for cache in (Cache.HOT, Cache.ROTATE, Cache.COLD))
     assert hot == pytest.approx(STEP_S)
     assert rotating == pytest.approx(STEP_S + OPERANDS / MEMORY_BYTES_S)
-    assert cold == pytest.approx(STEP_S + (OPERANDS + OWN_BYTES) / MEMORY_BYTES_S)
+    assert cold == pytest.approx(STEP_S + (OPERANDS + STEP_BYTES) / MEMORY_BYTES_S)
 
 
 def test_a_cold_block_is_one_step_and_clearing_is_not_in_it() -> None:
@@ -70,7 +70,7 @@ def test_steps_too_small_for_the_device_are_launch_bound_unless_it_is_busy_clear
     assert step_s(hot) == pytest.approx(LAUNCH_S)
     assert launching(hot) == pytest.approx(1.0)
     assert (launching(cold) or 0) < 0.01
-    assert step_s(cold) == pytest.approx(tiny + (2 * 4 * 16**2 + OWN_BYTES) / MEMORY_BYTES_S)
+    assert step_s(cold) == pytest.approx(tiny + (2 * 4 * 16**2 + STEP_BYTES) / MEMORY_BYTES_S)
 
 
 @pytest.mark.real

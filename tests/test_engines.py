@@ -306,8 +306,8 @@ def test_tensorrt_s_timings_are_kept_in_the_run(monkeypatch: pytest.MonkeyPatch,
     ("built", "brought", "preloaded", "told"),
     [
         ("12.8", "12.8", 0, "does not start here (are CUDA"),
-        ("12.8", "13.0", 1, "it is built for CUDA 12, and torch brings CUDA 13"),
-        ("13.0", None, 1, "it is built for CUDA 13, and torch brings none"),
+        ("12.8", "13.0", 1, "it is built for CUDA 12, and torch includes CUDA 13"),
+        ("13.0", None, 1, "it is built for CUDA 13, and torch includes none"),
         ("", "13.0", 0, "does not start here (are CUDA"),
     ],
 )

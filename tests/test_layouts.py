@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchbench.analyse.rows import flatten, rows
-from benchbench.backends._torch import LAYOUTS, lie_channels_last
+from benchbench.backends._torch import LAYOUTS, uses_channels_last
 from benchbench.backends.base import Backend, Session
 from benchbench.backends.jax import Jax
 from benchbench.backends.tensorflow import TensorFlow
@@ -34,7 +34,7 @@ from tests.tiny import tiny
 def test_torch_lays_images_channels_last_where_the_table_says_so(
     device: str, dtype: Dtype, last: bool
 ) -> None:
-    assert lie_channels_last(device, dtype) is last
+    assert uses_channels_last(device, dtype) is last
 
 
 def test_every_line_of_the_table_has_its_source_and_says_something_else() -> None:

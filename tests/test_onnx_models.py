@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.backends import _kept as models
+from benchbench.backends import _model_cache as models
 from benchbench.backends.onnxruntime import OnnxRuntime, saturates
 from benchbench.launch.catalogue import workload_at
 from benchbench.model.case import Dtype
@@ -33,28 +33,28 @@ def exported(folder: Path, content: bytes = b"model") -> Path:
 
 
 def test_what_one_process_exported_another_one_finds(tmp_path: Path, kept: Path) -> None:
-    assert models.kept_model("a.onnx") is None
-    assert not models.is_any_kept()
-    models.keep_model(exported(tmp_path), "a.onnx")
-    assert models.is_any_kept()
-    assert models.kept_model("a.onnx") == kept / "a.onnx"
+    assert models.cached_model("a.onnx") is None
+    assert not models.has_cached_models()
+    models.cache_model(exported(tmp_path), "a.onnx")
+    assert models.has_cached_models()
+    assert models.cached_model("a.onnx") == kept / "a.onnx"
     assert (kept / "a.onnx").read_bytes() == b"model"
-    assert models.kept_model("b.onnx") is None
+    assert models.cached_model("b.onnx") is None
 
 
 def test_a_model_in_parts_stays_where_it_is(tmp_path: Path, kept: Path) -> None:
     (tmp_path / "model.onnx.data").write_bytes(b"weights")
-    models.keep_model(exported(tmp_path), "a.onnx")
+    models.cache_model(exported(tmp_path), "a.onnx")
     assert (tmp_path / "model.onnx").is_file()
-    assert models.kept_model("a.onnx") is None
+    assert models.cached_model("a.onnx") is None
 
 
 def test_without_a_run_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(models.EXPORTED, raising=False)
-    models.keep_model(exported(tmp_path), "a.onnx")
+    models.cache_model(exported(tmp_path), "a.onnx")
     assert (tmp_path / "model.onnx").is_file()
-    assert models.kept_model("a.onnx") is None
-    assert not models.is_any_kept()
+    assert models.cached_model("a.onnx") is None
+    assert not models.has_cached_models()
 
 
 def gemm(m: int) -> Workload:

@@ -1,1 +1,1 @@
-"""One file per framework runtime; the folder is the registry."""
+"""Framework runtimes, one per file. The folder is the registry."""

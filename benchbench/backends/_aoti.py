@@ -1,4 +1,6 @@
-"""AOTInductor: a step exported, compiled ahead of time and packaged once; each process loads the package."""
+"""AOTInductor: export a step, compile it ahead of time, and package it once. Each process loads
+the package.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchbench.backends._kept import keep_model, kept_model
+from benchbench.backends._model_cache import cache_model, cached_model
 from benchbench.backends._torch import as_module
 
 SUFFIX = ".pt2"
 
 
 def package_step(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-    """A package in `folder` with the step compiled for these inputs, and the weights that it holds."""
+    """Compile the step for these inputs into a package in `folder`, with its weights."""
     import torch
 
     with torch.no_grad():
@@ -24,17 +26,17 @@ def package_step(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path
     return path
 
 
-def keep_package(step: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> None:
-    """Leave the step's package for the other processes of the run, unless it is there."""
-    if kept_model(name) is None:
+def cache_package(step: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> None:
+    """Store the step's package for the other processes of the run, unless it exists."""
+    if cached_model(name) is None:
         with tempfile.TemporaryDirectory(prefix="aoti-", dir=".") as folder:
-            keep_model(package_step(step, inputs, Path(folder)), name)
+            cache_model(package_step(step, inputs, Path(folder)), name)
 
 
 class Packaged:
-    """A step that is loaded from its package at its first call, or compiled then if there is none.
+    """Step that is loaded from its package on its first call, or compiled then if there is none.
 
-    `on_compiling`: called where it is compiled.
+    `on_compiling`: called before a compilation.
     """
 
     def __init__(self, step: Callable[..., Any], name: str, on_compiling: Callable[[], None]) -> None:
@@ -42,7 +44,6 @@ class Packaged:
         self._loaded: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run one step."""
         if self._loaded is None:
             self._loaded = self._load(inputs)
         return self._loaded(*inputs)
@@ -51,8 +52,8 @@ class Packaged:
         import torch
 
         load: Callable[[str], Callable[..., Any]] = torch._inductor.aoti_load_package
-        if kept := kept_model(self._name):
-            return load(str(kept))
+        if package := cached_model(self._name):
+            return load(str(package))
         self._on_compiling()
         with tempfile.TemporaryDirectory(prefix="aoti-", dir=".") as folder:
             return load(str(package_step(self._step, inputs, Path(folder))))

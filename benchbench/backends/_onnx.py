@@ -1,4 +1,6 @@
-"""What backends share that run ONNX exported from torch's builders: a model is exported once and kept."""
+"""Base of backends that run ONNX exported from torch programs. A model is exported once per run
+and cached.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
-from benchbench.backends._kept import EXPORTED, is_any_kept, keep_model, kept_model, model_name
+from benchbench.backends._model_cache import (
+    EXPORTED,
+    cache_model,
+    cached_model,
+    has_cached_models,
+    model_name,
+)
 from benchbench.backends._torch import TorchSession, as_module
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
@@ -23,7 +31,7 @@ from benchbench.model.run import Settings
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
 
-EXPORTERS = ("onnx", "onnxscript")  # what torch.onnx.export needs besides torch
+EXPORTERS = ("onnx", "onnxscript")  # packages that torch.onnx.export needs besides torch
 USED_BY_EXPORT = (
     "onnxscript.function_libs.torch_lib.ops",
     "torch._functorch.aot_autograd",
@@ -32,7 +40,7 @@ USED_BY_EXPORT = (
 
 
 class ExportingBackend(Backend):
-    """A runtime of whole graphs, whose processes load what a job before them exported."""
+    """Runtime of whole graphs, whose processes load models that an earlier job exported."""
 
     runtime: ClassVar[str]  # its name, in messages
     framework = "torch"
@@ -45,25 +53,25 @@ class ExportingBackend(Backend):
     shared_cache = "onnx"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """Names where exported models are kept; threads are the session's."""
+        """Set the folder of exported models. The session sets the threads."""
         return {EXPORTED: f"{cache}/onnx"}
 
     def exported_as(self, dtype: Dtype, mode: str) -> str:
-        """As torch's exporter wrote it, which other runtimes read, too, unless it is quantised."""
+        """Models exported by torch are shared with other runtimes; quantised ones are not."""
         return "onnx" if mode == "graph" and dtype is not Dtype.INT8 else f"{self.runtime} {mode}"
 
     def preload(self, phase: Phase, mode: str) -> None:
-        """What exports a model, unless a process of this run has exported one: three seconds."""
-        if is_any_kept():
+        """Import the modules for an export, three seconds, unless models are already exported."""
+        if has_cached_models():
             return
         for name in (*EXPORTERS, "torch._dynamo"):
             import_module(name)
-        with suppress(ImportError):  # they may move: then each case imports them
+        with suppress(ImportError):  # if a module was moved, each case imports it
             for name in USED_BY_EXPORT:
                 import_module(name)
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """Raises Unsupported for a step that no framework compiles: there is no graph of it."""
+        """Build the program. Raises Unsupported for a step that cannot be compiled: it has no graph."""
         assert isinstance(session, ExportedSession)
         dtype = session.case_dtype
         session.model = model_name(workload, dtype, self.exported_as(dtype, session.mode))
@@ -74,22 +82,22 @@ class ExportingBackend(Backend):
 
 
 class ExportedSession(TorchSession):
-    """Tensors are torch's, on the host. The first call of a step exports it, unless its model is kept."""
+    """Tensors of torch on the host. A step's first call exports it, unless its model is cached."""
 
     overwrites = True
-    rewrites = False  # whether it changes what was exported, as by quantising it
-    model = ""  # the name that its exported model is kept by, in this run; "": it is not
+    rewrites = False  # True if it changes exported models, for example by quantising them
+    model = ""  # name of its exported model in the cache; "": not cached
 
     def __init__(self, dtype: Dtype, mode: str = "graph") -> None:
-        """Images are NCHW, as ONNX has them; a runtime lays them out for its kernels."""
+        """Use NCHW images, as in ONNX. A runtime changes the layout for its kernels."""
         super().__init__("cpu", dtype)
         self.channels_last = False
         self.case_dtype = dtype
         self.mode = mode
-        self.work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None  # the step, and what it was given
+        self.work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None  # step and inputs
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """Loaded at the first call, with the inputs it is given; later calls take the same ones."""
+        """Return a step that loads its model on the first call; later calls use the same inputs."""
         running: list[Callable[[], Any]] = []
 
         def run(*inputs: Any) -> Any:
@@ -100,55 +108,53 @@ class ExportedSession(TorchSession):
 
         return run
 
-    def overwrite(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
-        """`exchange` does."""
-        self.exchange(inputs, others)
+    def overwrite(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        self.exchange(inputs, values)
 
     @abstractmethod
     def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
-        """The step's model in this runtime, bound to the inputs. Raises Unsupported."""
+        """Load the step's model, bound to the inputs. Raises Unsupported."""
 
     def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-        """A file of the step in `folder`, as this runtime reads it."""
+        """Export the step to a file in `folder`, in this runtime's format."""
         return export_model(step, inputs, folder)
 
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-        """Kept by name; where there is no room for it, each process exports it anew."""
+        """Export the step and cache its model. Without disk space, each process exports it."""
         if self._is_ready(step):
             return
-        if kept_model(self.model) is None:
+        if cached_model(self.model) is None:
             with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
-                keep_model(self.exported(step, inputs, Path(folder)), self.model)
+                cache_model(self.exported(step, inputs, Path(folder)), self.model)
 
     @contextmanager
     def model_file(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[tuple[Path, Path]]:
-        """The step's file, kept or exported now, and a folder that is there until the end."""
+        """Provide the step's file, cached or exported now, and a temporary folder."""
         with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
-            path = Path(step.file) if self._is_ready(step) else kept_model(self.model)
-            if path is None:  # nothing was exported before, or there was no room to keep it
+            path = Path(step.file) if self._is_ready(step) else cached_model(self.model)
+            if path is None:  # not exported before, or not cached for lack of disk space
                 self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
                 path = self.exported(step, inputs, Path(folder))
             yield path, Path(folder)
 
     def _is_ready(self, step: Callable[..., Any]) -> TypeGuard[OnnxFile]:
-        """Whether it is a file that is loaded as it is."""
+        """True for a file that is loaded unchanged."""
         return isinstance(step, OnnxFile) and step.write is None and not self.rewrites
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
-    """A step that is a file of the user's, never called; `write`: what first writes it in another dtype."""
+    """Step that is a user's file, never called. `write`: writes it in another dtype first."""
 
     file: str
     write: Callable[[Path], None] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
-        """A runtime does this."""
         raise NotImplementedError
 
 
 def require_exporter() -> None:
-    """Import torch, and raise ModuleNotFoundError where something else is missing that exports a model."""
+    """Import torch. Raises ModuleNotFoundError if another package for exports is missing."""
     import torch  # noqa: F401
 
     for name in EXPORTERS:
@@ -157,7 +163,7 @@ def require_exporter() -> None:
 
 
 def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-    """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
+    """Export `step` to an ONNX file in `folder`. Its weights become constants, as in a deployed model."""
     import torch
 
     path = folder / "model.onnx"

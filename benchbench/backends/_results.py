@@ -1,21 +1,21 @@
-"""The objects that a user's function returned: searched for arrays, whose devices have to be waited for."""
+"""Objects in the result of a user's function: finds arrays, whose devices the timer waits for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-MOST_PARTS = 10_000  # objects of one result
+MAX_PARTS = 10_000  # objects of one result
 
 
 def parts_of(result: Any) -> Iterator[Any]:
-    """The result itself and what its containers and attributes hold, each object once."""
-    waiting, seen = [result], set[int]()
-    while waiting and len(seen) < MOST_PARTS:
+    """Yield the result and the objects in its containers and attributes, each once."""
+    waiting, visited_ids = [result], set[int]()
+    while waiting and len(visited_ids) < MAX_PARTS:
         part = waiting.pop()
-        if id(part) in seen or isinstance(part, str | bytes | int | float | None):
+        if id(part) in visited_ids or isinstance(part, str | bytes | int | float | None):
             continue
-        seen.add(id(part))
+        visited_ids.add(id(part))
         yield part
         if isinstance(part, Mapping):
             waiting += part.values()
@@ -26,7 +26,7 @@ def parts_of(result: Any) -> Iterator[Any]:
 
 
 def _attributes_of(part: Any) -> Iterator[Any]:
-    """The attributes of an instance, whether they are in its dictionary or in slots of its classes."""
+    """Yield the attributes of an instance, from its dictionary and from slots of its classes."""
     yield from getattr(part, "__dict__", {}).values()
     for kind in type(part).__mro__:
         slots = vars(kind).get("__slots__", ())

@@ -1,4 +1,4 @@
-"""What backends that take torch's builders share: tensors in, elements out, precision, how images lie."""
+"""Base of sessions for torch programs: conversion of tensors, precision, and layout of images."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from benchbench.model.measurement import Memory
 ON_THE_CPU = "torch does not track memory on the CPU; the host's peak holds it"
 TENSOR_CORES = frozenset(
     {Dtype.TF32, Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.AMP_FP16, Dtype.AMP_BF16}
-)  # multiply in these
+)  # dtypes that tensor cores multiply
 
 
 class TorchSession(Session):
-    """A torch device: eager on the CPU, and what others build on."""
+    """A torch device: eager on the CPU, and the base of other sessions."""
 
     def __init__(self, device: Any, dtype: Dtype) -> None:
-        """`device`: a name, or torch's own."""
+        """Open a device, given by name or as torch.device."""
         import torch
 
         self.device = torch.device(device)
@@ -31,29 +31,29 @@ class TorchSession(Session):
         self.is_mixed = dtype in AMP
         if dtype is Dtype.FLOAT8:
             self.compute = torch.float8_e4m3fn
-        self.channels_last = lie_channels_last(str(device).partition(":")[0], dtype)
+        self.channels_last = uses_channels_last(str(device).partition(":")[0], dtype)
         self._fp32 = "tf32" if dtype is Dtype.TF32 else "ieee"
         self._clearing: Any = None
 
     def fix(self) -> None:
-        """The float32 precision of every library torch multiplies with."""
+        """Set the float32 precision of every library that torch multiplies with."""
         import torch
 
-        # The older flags first: torch.compile and torch.export read them and refuse a contradiction.
+        # Older flags first: torch.compile and torch.export read them and reject contradictions.
         torch.backends.cudnn.allow_tf32 = self._fp32 == "tf32"
         torch.set_float32_matmul_precision("high" if self._fp32 == "tf32" else "highest")
         for switch in _precision_switches():
             switch.fp32_precision = self._fp32
 
     def put(self, array: Array) -> Any:
-        """A tensor that owns its memory."""
+        """Copy an array to a tensor."""
         import torch
 
         tensor = torch.from_numpy(array)
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
 
     def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
-        """A CPU tensor; only CUDA pins memory."""
+        """Copy an array to a CPU tensor. Only CUDA pins memory."""
         import torch
 
         tensor = torch.from_numpy(array)
@@ -66,7 +66,7 @@ class TorchSession(Session):
         return step
 
     def wait(self, output: Any) -> None:
-        """CPU operations have finished when they return."""
+        """CPU operations are complete when they return."""
 
     def refuse_unwaited(self, output: Any) -> None:
         import torch
@@ -74,25 +74,25 @@ class TorchSession(Session):
         for part in output if isinstance(output, tuple | list) else (output,):
             if not isinstance(part, torch.Tensor):
                 continue
-            if self.world.devices == 1 and _computes_when_read(type(part)):  # several have DTensors
+            if self.world.devices == 1 and _computes_when_read(type(part)):  # several devices use DTensors
                 raise Unsupported(
                     f"its output is a {type(part).__name__}, which may compute when it is read: "
                     "return a plain torch.Tensor"
                 )
             if part.device.type not in ("cpu", self.device.type):
                 raise Unsupported(
-                    f"its output is on {part.device}, and this case waits for {self.device.type} alone"
+                    f"its output is on {part.device}, but this case only waits for {self.device.type}"
                 )
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """Elements are gathered where the tensor is, then widened."""
+        """Gather elements on the tensor's device, then widen them."""
         import torch
 
         at = tuple(torch.from_numpy(index.T.copy()).to(output.device))
         return self.fetch(output[at])
 
     def fetch(self, output: Any) -> Floats:
-        """A copy, widened on the host, so that the device allocates nothing."""
+        """Copy the tensor to the host and widen it there, so that the device allocates nothing."""
         import numpy as np
         import torch
 
@@ -100,7 +100,7 @@ class TorchSession(Session):
         return np.asarray(values, order="C")  # ascontiguousarray would give a scalar an axis
 
     def finished(self, output: Any) -> Any:
-        """Zeros where the output is."""
+        """Zeros on the output's device."""
         import torch
 
         return torch.zeros(tuple(output.shape), dtype=output.dtype).to(output.device)
@@ -109,11 +109,11 @@ class TorchSession(Session):
         return str(output.dtype).removeprefix("torch.")
 
     def precision(self) -> dict[str, str]:
-        """The switches of cuBLAS, cuDNN and oneDNN; under mixed precision what a product comes out in."""
-        found = {switch.fp32_precision for switch in _precision_switches()}
-        if found != {self._fp32}:
+        """Read the switches of cuBLAS, cuDNN and oneDNN, and with mixed precision the dtype of a product."""
+        precisions = {switch.fp32_precision for switch in _precision_switches()}
+        if precisions != {self._fp32}:
             raise PrecisionMismatch(
-                f"asked for {self._fp32} float32 multiplication, torch reports {sorted(found)}"
+                f"asked for {self._fp32} float32 multiplication, torch reports {sorted(precisions)}"
             )
         return {"float32_multiply": self._fp32, "storage": str(self.dtype), **self._autocast_precision()}
 
@@ -123,17 +123,19 @@ class TorchSession(Session):
         import torch
 
         with torch.autocast(self.device.type, dtype=self.compute):
-            one = torch.ones(1, 1, device=self.device)
-            found = (one @ one).dtype
-        if found != self.compute:
-            raise PrecisionMismatch(f"asked to multiply in {self.compute}, torch's autocast gives {found}")
-        return {"multiply": str(found)}
+            ones = torch.ones(1, 1, device=self.device)
+            product_dtype = (ones @ ones).dtype
+        if product_dtype != self.compute:
+            raise PrecisionMismatch(
+                f"asked to multiply in {self.compute}, torch's autocast gives {product_dtype}"
+            )
+        return {"multiply": str(product_dtype)}
 
     def cache_bytes(self) -> int:
         return host_cache_bytes()
 
     def flush(self) -> Any:
-        """Read and written by every thread: plain stores of this size pass a CPU's caches by."""
+        """Read and write memory in every thread: plain stores of this size bypass a CPU's caches."""
         if self._clearing is None:
             import torch
 
@@ -142,20 +144,20 @@ class TorchSession(Session):
         return self._clearing.add_(1)
 
     def reset_peak(self) -> None:
-        """Nothing is tracked on the CPU."""
+        """torch does not track memory on the CPU."""
 
     def peak_device(self) -> Memory:
         return Memory(bytes=None, reason=ON_THE_CPU)
 
 
 def as_module(step: Callable[..., Any]) -> Any:
-    """A module that runs the step, for what exports modules only."""
+    """Wrap a step in a module, for exporters that only accept modules."""
     import torch
 
     class Exported(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.step = step  # a module's buffers are then its own, and may change
+            self.step = step  # registers the buffers of a module, so that they may change
 
         def forward(self, *arguments: Any) -> Any:
             return self.step(*arguments)
@@ -171,7 +173,7 @@ def _precision_switches() -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """What is said of a kind of device, by torch's name, and of some dtypes."""
+    """Recommended layout of images for a kind of device, by torch's name, and some dtypes."""
 
     device: str
     dtypes: frozenset[Dtype]
@@ -179,8 +181,8 @@ class Guidance:
     source: str
 
 
-# Channels last is a choice of memory, not of computation: `Tensor.to(memory_format=torch.channels_last)`.
-# TensorFlow and JAX take images channels last everywhere, ONNX channels first. A row says which it was.
+# Channels last is a memory layout (`Tensor.to(memory_format=torch.channels_last)`), not another computation.
+# TensorFlow and JAX always use channels last, ONNX channels first. Reports show the layout.
 LAYOUTS = (
     Guidance(
         "cpu",
@@ -207,14 +209,14 @@ LAYOUTS = (
 )
 
 
-def lie_channels_last(device: str, dtype: Dtype) -> bool:
-    """What the first line for the device, by torch's name, and the dtype says; without one False."""
+def uses_channels_last(device: str, dtype: Dtype) -> bool:
+    """Layout of the first matching line of LAYOUTS; False without one."""
     lines = (line for line in LAYOUTS if line.device == device and dtype in line.dtypes)
     return next((line.channels_last for line in lines), False)
 
 
 def _computes_when_read(kind: type[Any]) -> bool:
-    """Whether a class of tensors has its own way to carry out operations, such as reading."""
+    """True if a tensor class overrides how operations, such as reading, are executed."""
     import torch
 
     def function(kind: type[Any]) -> Any:

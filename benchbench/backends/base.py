@@ -1,7 +1,7 @@
-"""What a backend is: one framework's runtime. It knows nothing about workloads.
+"""Interface of backends, which are framework runtimes. They know nothing about workloads.
 
-`Backend` holds what is known without a device, and what a template process may do: import, nothing
-else. `Session` is one device opened for one case, in a process of its own.
+`Backend` has everything that needs no device, and the import for template processes. `Session` is a device
+opened for one case, in a separate process.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
 
 
-LARGEST_CACHE = 256 * 2**20  # bytes: AMD's MI300, the most of any accelerator with a known peak
-CLEARING = 2  # times the cache's size is written: its replacement is no strict least-recently-used
-# Bytes that are written on CUDA at least. Twice the L2 of a V100 (6 MB) or a T4 (4 MB) takes some 25 µs, less
-# than a compiled step's dispatch: the device would wait for the host, and that would be timed. These: 0.6 ms.
-LEAST_CLEARED = 256 * 2**20
-# What CUDA's runtime and driver, cuBLAS, cuDNN and NCCL say ("CUDA error: out of memory", "CUDA failure 2",
-# CUDA_ERROR_OUT_OF_MEMORY), whichever framework calls them.
+LARGEST_CACHE = 256 * 2**20  # bytes, of AMD's MI300: the largest of all accelerators in peaks.csv
+CLEARING = 2  # bytes written per byte of cache, since its replacement is not strictly least-recently-used
+# Minimum bytes written on CUDA, which take 0.6 ms. Twice the L2 cache of a V100 (6 MB) or a T4 (4 MB) takes
+# about 25 µs, less than the dispatch of a compiled step, so that the timed device would wait for the host.
+MIN_CLEARED = 256 * 2**20
+# Messages of CUDA's runtime and driver, cuBLAS, cuDNN and NCCL, in every framework:
+# "CUDA error: out of memory", "CUDA failure 2", CUDA_ERROR_OUT_OF_MEMORY.
 FULL_MEMORY = (
     "out of memory",
     "OUT_OF_MEMORY",
@@ -52,34 +52,34 @@ FULL_MEMORY = (
 
 
 class PrecisionMismatch(Exception):
-    """The framework reports another precision than it was set to: a time would be of something else."""
+    """The framework reports another precision than the requested one, so times would be of something else."""
 
 
 class Timer(Protocol):
-    """Seconds of blocks of steps, waited for."""
+    """Measures the seconds of blocks of steps, including the wait for their results."""
 
     name: str
-    batch_s: float  # blocks worth this many seconds may share one synchronisation; 0: one at a time
+    batch_s: float  # total seconds of blocks that may share one synchronisation; 0: one block each
 
     @property
     def batches(self) -> Sequence[Batch]:
-        """Batches so far, one per call of `blocks`; empty where each block is waited for."""
+        """Batches so far, one per call of `blocks`; empty if every block is waited for."""
 
     def now(self) -> float:
-        """Seconds on the clock that limits and warm-up are judged by."""
+        """Seconds on the clock for limits and warm-up."""
 
     def no_op(self) -> Any:
-        """The least that a step can be on this device, queued as any step is."""
+        """Smallest possible step on this device, queued like any step."""
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Seconds of each of `count` blocks of `iterations` steps."""
 
     def take_output(self) -> Any:
-        """The output of the last step, which the timer then forgets; None before any step."""
+        """Return the output of the last step and forget it; None before any step."""
 
 
 class HostTimer:
-    """The host's monotonic clock around each block; `wait` is called on the last output of a block."""
+    """Host clock around each block, including a `wait` for the block's last output."""
 
     name = "perf_counter"
     batch_s = 0.0
@@ -94,17 +94,18 @@ class HostTimer:
         no_op: Callable[[], Any] = lambda: None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`every_step`: wait after each step, for devices that would run queued steps side by side.
+        """Create a timer. `every_step`: wait after each step, for devices that would run queued steps in
+        parallel.
 
-        `before`: called, and its output waited for, ahead of each block and outside its time. `no_op`: the
-        least step; on a device that runs beside the host, a compiled operation on one number.
+        `before`: called and waited for before each block, outside of its time. `no_op`: the smallest step; on
+        an asynchronous device, a compiled operation on one number.
         """
         self._wait = wait
         self._every_step = every_step
         self._before = before
         self._no_op = no_op
         self._clock = clock
-        self._output: Any = None  # of the last step of a block; forgotten before the next block begins
+        self._output: Any = None  # output of a block's last step, released before the next block
 
     def now(self) -> float:
         return self._clock()
@@ -118,13 +119,13 @@ class HostTimer:
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         run = self._waiting if self._every_step else self._queued
-        found = []
+        times = []
         for _ in range(count):
-            self._output = None  # two outputs in memory would be one more than a step needs
+            self._output = None  # releases the last output: a step needs memory for only one
             if self._before:
                 self._wait(self._before())
-            found.append(run(step, iterations))
-        return found
+            times.append(run(step, iterations))
+        return times
 
     def _queued(self, step: Callable[[], Any], iterations: int) -> float:
         clock = self._clock
@@ -149,128 +150,126 @@ class HostTimer:
 
 
 def host_cache_bytes() -> int:
-    """Bytes in the last-level caches of the CPUs at hand. Raises Unsupported."""
+    """Size of the last-level caches of the usable CPUs. Raises Unsupported."""
     if size := kernel.cache_bytes(Path("/"), kernel.allowed_cpus()):
         return size
-    raise Unsupported("this system does not tell the size of the CPU's caches (/sys/devices/system/cpu)")
+    raise Unsupported("this system does not report the size of the CPU's caches (/sys/devices/system/cpu)")
 
 
-Mark = Callable[[str], AbstractContextManager[object]]  # a named range in the profiler's trace
+Mark = Callable[[str], AbstractContextManager[object]]  # creates a named range in the profiler's trace
 
 
 class Attached(Protocol):
-    """The part of a session that measuring a user's function needs."""
+    """Part of a session that is needed to measure a user's function."""
 
     clock: Callable[[], float]
 
     def wait(self, output: Any) -> None:
-        """Return when everything `output` depends on has been computed."""
+        """Return when `output` and everything it depends on is computed."""
 
     def reset_peak(self) -> None:
-        """Forget the device's memory peak so far."""
+        """Reset the device's memory peak."""
 
     def peak_device(self) -> Memory:
         """Peak bytes on the device since `reset_peak`."""
 
 
 class Session(ABC):
-    """One device, opened in one dtype for one case."""
+    """A device, opened in one dtype for one case."""
 
     device: Any
-    dtype: Any  # of what is stored
-    compute: Any = None  # of what is multiplied, under mixed precision and in float8
+    dtype: Any  # of stored arrays
+    compute: Any = None  # dtype of products, with mixed precision and float8
     world: World = ALONE
-    channels_last: bool = True  # how images lie in memory; only torch has a choice (`_torch_layouts.py`)
-    rearranges: bool = False  # whether a user's module and its images are to lie channels last
-    notes: tuple[Note, ...] = ()  # what a reader of this session's numbers must know
-    spins: bool = False  # whether it can `spin`
-    clock: Callable[[], float] = staticmethod(perf_counter)  # by which the host times it
-    waits_every_step: bool = False  # where queued steps would run side by side
-    keeps_peak: bool = False  # whether what the first call tried stays in its peak, which nothing resets
-    overwrites: bool = False  # whether arrays can be overwritten; else they are immutable
-    compiler: str = ""  # what compiles steps in this mode, if anything does
-    calls_until_timed: int = 1  # calls of a compiled step until it is what the timed calls are
+    channels_last: bool = True  # layout of images; only torch has a choice (`_torch.py`)
+    rearranges: bool = False  # True: convert a user's module and its images to channels last
+    notes: tuple[Note, ...] = ()  # caveats on this session's numbers
+    spins: bool = False  # True if it supports `spin`
+    clock: Callable[[], float] = staticmethod(perf_counter)  # the host's clock for timing
+    waits_every_step: bool = False  # True if queued steps would run in parallel
+    keeps_peak: bool = False  # True if the memory peak includes the first call and cannot be reset
+    overwrites: bool = False  # True if arrays are mutable
+    compiler: str = ""  # name of this mode's compiler, if it has one
+    calls_until_timed: int = 1  # number of calls until a compiled step is in its final form
 
     @abstractmethod
     def put(self, array: Array) -> Any:
-        """`array` on the device; floating values in the session's dtype, integers as they are."""
+        """Copy an array to the device: floating values in the session's dtype, integers unchanged."""
 
     def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
-        """`array` in the host's memory, as `put` would have it: pageable, or pinned for the device to read.
-
-        Raises Unsupported.
+        """Copy an array to the host's memory, pageable or pinned, converted as by `put`. Raises
+        Unsupported.
         """
-        raise Unsupported("this backend keeps no data of its own on the host")
+        raise Unsupported("this backend has no arrays on the host")
 
     def put_on_devices(self, rows: Array) -> Any:
-        """A row of `rows` on each device of a world that this one process drives, as its framework has them.
+        """Put a row of `rows` on each device of a world that this process drives, in the framework's way.
 
-        `take` and `fetch` read such an array with devices as its first axis.
+        `take` and `fetch` read such an array with devices as the first axis.
         """
         raise NotImplementedError
 
     @abstractmethod
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """`step` in the session's mode; its first `state` arguments may be overwritten."""
+        """Prepare `step` in the session's mode; its first `state` arguments may be overwritten."""
 
     def compile_part(self, part: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile part of a step in the session's mode. Raises Unsupported."""
+        """Prepare part of a step in the session's mode. Raises Unsupported."""
         return self.compile(part, 0)
 
     @abstractmethod
     def wait(self, output: Any) -> None:
-        """Return when everything `output` depends on has been computed."""
+        """Return when `output` and everything it depends on is computed."""
 
-    def refuse_unwaited(self, output: Any) -> None:  # noqa: B027 - most frameworks compute where the case says
+    def refuse_unwaited(self, output: Any) -> None:  # noqa: B027 - most frameworks cannot compute elsewhere
         """Raise Unsupported for an output on another device, or one that may compute when it is read."""
 
     @abstractmethod
     def take(self, output: Any, index: Indices) -> Floats:
-        """The elements of `output` at `index`, shape (samples, ndim), gathered on the device."""
+        """Elements of `output` at `index`, shape (samples, ndim), gathered on the device."""
 
     @abstractmethod
     def fetch(self, output: Any) -> Floats:
-        """All of `output` on the host, in float64."""
+        """Copy all of `output` to the host, in float64."""
 
     def is_finite(self, output: Any) -> bool:
-        """Whether all of `output` is finite."""
+        """True if all of `output` is finite."""
         import numpy as np
 
         return bool(np.isfinite(self.fetch(output)).all())
 
     @abstractmethod
     def precision(self) -> dict[str, str]:
-        """The effective precision, read back from the framework. Raises PrecisionMismatch."""
+        """Effective precision, read back from the framework. Raises PrecisionMismatch."""
 
     @abstractmethod
     def reset_peak(self) -> None:
-        """Forget the device's memory peak so far."""
+        """Reset the device's memory peak."""
 
     @abstractmethod
     def peak_device(self) -> Memory:
         """Peak bytes on the device since `reset_peak`."""
 
-    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments that make a compiled program compute with `others`, which are as `inputs` were.
+    def exchange(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments that make a compiled program compute with `values` instead of `inputs`, of equal shapes.
 
-        A program that reads fixed memory gets their values there.
+        For a program that reads fixed memory, the values are copied there.
         """
-        return others
+        return values
 
-    def overwrite(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
-        """Copy the values of `others` into the memory of `inputs`, where it `overwrites`."""
+    def overwrite(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        """Copy `values` into the memory of `inputs`, if the session `overwrites`."""
         raise NotImplementedError
 
     def finished(self, output: Any) -> Any:
-        """An array as large as an output that nothing need be computed for; `output` where there is none."""
+        """An array as large as the output that needs no computation; by default the output itself."""
         return output
 
     def dtype_of(self, output: Any) -> str:
-        """The dtype of an output as NumPy calls it; "" where nobody knows."""
+        """NumPy's name for the dtype of an output, or "" if unknown."""
         return str(output.dtype)
 
     def shape_of(self, output: Any) -> tuple[int, ...]:
-        """The shape of an output."""
         return tuple(output.shape)
 
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
@@ -278,21 +277,21 @@ class Session(ABC):
         raise NotImplementedError
 
     def compilations(self) -> int | None:
-        """Programs compiled so far, where the framework may compile again during timing; else None."""
+        """Number of programs compiled so far, or None if the framework does not recompile during timing."""
         return None
 
     def graph_breaks(self) -> int | None:
-        """Places so far where a compiled step went back to Python; None where that is not counted."""
+        """Number of places where a compiled step returned to Python; None if unknown."""
         return None
 
     def skipped_graphs(self) -> int | None:
-        """Programs that the mode should have made CUDA graphs of, and has not; None where it makes none."""
+        """Number of programs without the CUDA graph that the mode should create; None for other modes."""
         return None
 
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:
-        """What times this device; the host's clock unless the device has a better one.
+        """Timer of this device; by default the host's clock.
 
-        `before` is done ahead of each block and outside its time.
+        `before` runs before each block, outside of its time.
         """
         return HostTimer(
             self.wait,
@@ -303,49 +302,49 @@ class Session(ABC):
         )
 
     def no_op(self) -> Callable[[], Any]:
-        """The least step: where the device runs beside the host, a compiled operation on one number."""
+        """Smallest step: on an asynchronous device, a compiled operation on one number."""
         return lambda: None
 
     def cache_bytes(self) -> int:
-        """Bytes in the device's last-level cache, or as many as any device has. Raises Unsupported."""
-        raise Unsupported("accelbench does not know its caches")
+        """Size of the device's last-level cache, or the largest of any device. Raises Unsupported."""
+        raise Unsupported("the size of its caches is unknown")
 
     def cleared_bytes(self) -> int:
-        """Bytes that `flush` writes. Raises Unsupported."""
+        """Number of bytes that `flush` writes. Raises Unsupported."""
         return CLEARING * self.cache_bytes()
 
     def flush(self) -> Any:
-        """Overwrite what the device's caches hold: queued, as a step is. Raises Unsupported."""
-        raise Unsupported("it has no means to clear its caches")
+        """Overwrite the content of the device's caches, queued like a step. Raises Unsupported."""
+        raise Unsupported("its caches cannot be cleared")
 
     def nbytes(self, array: Any) -> int:
-        """Bytes of what `put` gave."""
+        """Size of an array on the device."""
         return int(array.nbytes)
 
     def range(self, name: str) -> AbstractContextManager[object]:
-        """A range that an outside profiler of the device shows (NVTX); nothing where there is none."""
+        """Range for an external profiler of the device (NVTX), if there is one."""
         return nullcontext(name)
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
-        """Where the time of `count` blocks of `iterations` warm steps goes; traces are left in `folder`.
+        """Profile `count` blocks of `iterations` warm steps, leaving traces in `folder`.
 
-        Raises Unsupported where there is no profiler, Unread where its trace must be read elsewhere.
+        Raises Unsupported without a profiler, Unread if the trace must be read by another interpreter.
         """
         raise Unsupported("this backend has no profiler")
 
     def events_of(self, step: Callable[[], Any]) -> int:
-        """How many events a profile of one warm step would hold; 0 where they are added up as they come."""
+        """Number of events in a profile of one warm step; 0 if the profiler only sums them up."""
         return 0
 
     def record(
         self, profiler: str, step: Callable[[], Any], iterations: int, count: int, mark: Mark
     ) -> Recording:
-        """Run the blocks between two marks, as the case's own timer times them.
+        """Run the blocks between two marks, timed by the case's timer.
 
-        Marks have no length: torch_xla allows none to be open where a step ends.
+        Marks have no length: torch_xla does not allow an open mark at the end of a step.
         """
         timer = self.timer()
-        self.world.gather(None)  # no rank's first step is spent waiting for another's profiler
+        self.world.gather(None)  # so that no rank's first step waits for another's profiler
         with mark(BEGIN):
             pass
         blocks = timer.blocks(step, iterations, count)
@@ -355,125 +354,129 @@ class Session(ABC):
         return Recording(profiler=profiler, steps=iterations * count, step_s=step_s)
 
     def spend(self, seconds: float, operator: str = "simulated") -> None:
-        """Only virtual time can be spent."""
+        """Advance virtual time."""
         raise NotImplementedError
 
     def spin(self, cycles: int) -> None:
-        """Keep the device busy for so many cycles of its clock, without waiting for it."""
+        """Occupy the device for a number of cycles of its clock, without waiting for it."""
         raise NotImplementedError
 
 
 class Backend(ABC):
-    """One framework. Its module imports it nowhere but inside these methods."""
+    """A framework. Its module imports the framework only inside these methods."""
 
     summary: ClassVar[str]
-    modes: ClassVar[tuple[str, ...]]  # the first is what its users usually run
-    own_modes: ClassVar[tuple[str, ...]] = ()  # that a user's own model is tried in; (): the first of `modes`
-    only_own_modes: ClassVar[tuple[str, ...]] = ()  # that nothing but such a model has
-    # Mode → the line of code that has it run a user's `model`, a torch module, on `inputs`, a tuple.
+    modes: ClassVar[tuple[str, ...]]  # the first is the default
+    own_modes: ClassVar[tuple[str, ...]] = ()  # default modes for a user's model; (): the first of `modes`
+    only_own_modes: ClassVar[tuple[str, ...]] = ()  # modes for users' models only
+    # Mode → line of code that runs a user's `model`, a torch module, on the tuple `inputs`.
     own_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # (kind, mode) → the same of models of other kinds (model/own.py).
+    # (kind, mode) → line of code for models of other kinds (model/own.py).
     kind_code: ClassVar[Mapping[tuple[str, str], str]] = MappingProxyType({})
-    code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # what HINT in these lines stands for
-    # Of those modes, what loses precision beyond rounding → how: they compete only where an error is allowed.
+    code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # replacement for HINT in these lines
+    # Modes that lose precision beyond rounding → how. They compete only if the user allows an error.
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # And mode → the line that has it train one, where `step` is zero_grad, forward, backward and the update.
+    # Mode → line of code for training. `step` consists of zero_grad, forward, backward and the update.
     own_step_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
+    refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not supported
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(
         dtype for dtype in Dtype if dtype not in (Dtype.INT8, Dtype.FLOAT8)
     )
     caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
-    preloads_ahead: bool = True  # what `preload` imports is needed in later rounds, too
-    # Modes whose processes load a model, which a job before them exports or compiles (`Session.export`).
+    preloads_ahead: bool = True  # True if later rounds also need the imports of `preload`
+    # Modes whose processes load a model that an earlier job exports or compiles (`Session.export`).
     exporting_modes: ClassVar[tuple[str, ...]] = ()
-    # The run's cache that all backends under one interpreter have which name it; "": each its own.
+    # Name of a cache that the backends of one interpreter share; "": a separate one.
     shared_cache: ClassVar[str] = ""
-    runs_unused: ClassVar[frozenset[str]] = frozenset()  # modes that execute what no result depends on
-    # What a message says, in whatever case, where the device's or the host's memory is full.
+    runs_unused: ClassVar[frozenset[str]] = frozenset()  # modes that execute code that no result depends on
+    # Parts of messages, in upper or lower case, when the device's or the host's memory is full.
     full_memory: ClassVar[tuple[str, ...]] = FULL_MEMORY
-    keeps_compiled: bool = True  # in the run's compile cache, from one process to the next
-    distributions: ClassVar[Sequence[str]]  # any of these provides it
-    requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
-    # What an environment needs instead, of another build than the usual one: `cuda` → requirements. Builds of
-    # torch are no requirements of their own (environments/installer.py).
+    keeps_compiled: bool = True  # True if processes share compiled programs through the run's cache
+    distributions: ClassVar[Sequence[str]]  # packages that provide the framework, any of them
+    requirements: ClassVar[tuple[str, ...]]  # of an environment for it
+    # Requirements of other builds: `cuda` → requirements. Builds of torch are selected in another way
+    # (environments/installer.py).
     builds: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
-    extra: ClassVar[str]  # of accelbench, that installs it
-    not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides
-    framework: ClassVar[str]  # which builders it takes: build_<framework>
-    also_takes: ClassVar[tuple[str, ...]] = ()  # other builders, of a user's models
+    extra: ClassVar[str]  # extra of accelbench that installs it
+    not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices of the framework that are not supported
+    framework: ClassVar[str]  # it uses the builders build_<framework>
+    also_takes: ClassVar[tuple[str, ...]] = ()  # further builders, for users' models
     spread: ClassVar[Spread] = Spread.NONE
-    # Strategy that its framework's programs may have, or others', and it has not → why.
+    # Parallel strategies that this backend cannot run → why.
     undividable: ClassVar[Mapping[Strategy, str]] = MappingProxyType({})
-    undividable_modes: ClassVar[Mapping[tuple[Strategy, str], str]] = MappingProxyType({})  # and mode → why
-    # Mode → why a step may have one backward pass in it, not several whose gradients are summed or apart.
+    undividable_modes: ClassVar[Mapping[tuple[Strategy, str], str]] = MappingProxyType(
+        {}
+    )  # (strategy, mode) → why
+    # Modes that cannot run steps with several backward passes → why.
     single_backward_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    statistics_per_device: ClassVar[bool] = True  # of batch normalisation; False: of the whole batch
-    world: World = ALONE  # of this process
-    start_up: ClassVar[StartUp] = StartUp()  # for estimates, in the modes that `mode_start_ups` has not
+    statistics_per_device: ClassVar[bool] = (
+        True  # batch normalisation per device; False: over the whole batch
+    )
+    world: World = ALONE  # world of this process
+    start_up: ClassVar[StartUp] = StartUp()  # for estimates, unless the mode is in `mode_start_ups`
     mode_start_ups: ClassVar[Mapping[str, StartUp]] = MappingProxyType({})
-    virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
+    virtual: ClassVar[bool] = False  # True: time is simulated; selected only by name
 
     @classmethod
     def own_code_of(cls, kind: str, phase: Phase | None, dtype: Dtype | None) -> Mapping[str, str]:
-        """Mode → the line of code that has it run a user's model of that kind, or train one of torch.
+        """Lines of code by mode that run a user's model of that kind, or train one of torch.
 
         The model and its inputs are in `dtype`.
         """
         if phase is Phase.TRAIN:
-            found = cls.own_step_code
+            lines = cls.own_step_code
         elif kind == TORCH:
-            found = cls.own_code
+            lines = cls.own_code
         else:
-            found = {mode: code for (name, mode), code in cls.kind_code.items() if name == kind}
+            lines = {mode: code for (name, mode), code in cls.kind_code.items() if name == kind}
         hint = cls.code_hints.get(dtype or Dtype.FLOAT32, "")
-        return {mode: code.replace("HINT", hint) for mode, code in found.items()}
+        return {mode: code.replace("HINT", hint) for mode, code in lines.items()}
 
     @classmethod
     def remedy(cls) -> str:
-        """The line to type where the framework is missing."""
+        """Command that installs a missing framework."""
         return install_line(cls.extra)
 
     @abstractmethod
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """Variables to fix before the interpreter starts; compile caches go to the folder `cache`.
+        """Environment variables of the interpreter; compile caches belong in the folder `cache`.
 
-        Called in the parent: imports nothing.
+        Called in the parent, so it imports nothing.
         """
 
     @abstractmethod
     def load(self) -> str:
-        """Import the framework and return its version. No operation, no device query: forks come later."""
+        """Import the framework and return its version, without operations or device queries: forks follow."""
 
-    def preload(self, phase: Phase, mode: str) -> None:  # noqa: B027 - most have nothing more to import
-        """Import also what a case of that phase and mode would, in each process anew. See `load`."""
+    def preload(self, phase: Phase, mode: str) -> None:  # noqa: B027 - most import nothing more
+        """Import further modules that each process of a case with that phase and mode needs. See `load`."""
 
     @abstractmethod
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """Devices there are, and for each kind that is not there the reason. May initialise the device.
+        """Devices, and for each missing kind the reason. May initialise the device.
 
-        A kind of `NOT_MEASURED` is told where the installation would compute on it.
+        A kind of NOT_MEASURED is listed if the installation could compute on it.
         """
 
     @classmethod
     def computes(cls, frameworks: Sequence[str]) -> bool:
-        """Whether a workload that is written for these computes on it."""
+        """True if it can compute a workload that is written for one of these frameworks."""
         return not {cls.framework, *cls.also_takes}.isdisjoint(frameworks)
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """The workload's step in its framework, on the session's device."""
+        """Build the workload's step in the framework, on the session's device."""
         builders = (f"build_{name}" for name in (self.framework, *self.also_takes))
         build = next((name for name in builders if hasattr(workload, name)), f"build_{self.framework}")
         program: Program = getattr(workload, build)(session, arrays)
         return program
 
     def missing_modes(self) -> dict[str, str]:
-        """Modes that cannot run in this installation, and why. May look at the device."""
+        """Modes that cannot run in this installation, and why. May query the device."""
         return {}
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """Why it offers no such case, else "". Called in the parent: imports nothing."""
+        """Reason why it does not support the case, or "". Called in the parent, so it imports nothing."""
         if mode in self.refused_modes:
             return self.refused_modes[mode]
         if mode not in (*self.modes, *self.only_own_modes):
@@ -485,7 +488,7 @@ class Backend(ABC):
         if dtype is Dtype.TF32 and device.device_class is DeviceClass.CPU:
             return "TF32 is a mode of NVIDIA tensor cores; a CPU has none"
         if dtype is Dtype.FLOAT8 and device.device_class is DeviceClass.CPU:
-            return "a CPU has no tensor cores: frameworks would convert float8 to float32 and multiply that"
+            return "a CPU has no tensor cores: frameworks would convert float8 to float32 first"
         if dtype is Dtype.FLOAT8 and phase is not Phase.FORWARD:
             return "float8 is offered for forward products only"
         if dtype in AMP and phase is not Phase.TRAIN:
@@ -493,18 +496,18 @@ class Backend(ABC):
         if cache not in self.caches:
             return f"it is measured with {' or '.join(self.caches)} caches only"
         if cache is Cache.ROTATE and phase is Phase.TRAIN:
-            return "the inputs of training do not rotate: its state is what the step before left"
+            return "the inputs of training do not rotate: its state comes from the previous step"
         return ""
 
     def join(self, world: World, device: str) -> None:
-        """Become one process of the world, on devices of the kind of `device`; before `open`.
+        """Become a process of the world, on devices of the kind of `device`, before `open`.
 
         Raises Unsupported.
         """
         raise Unsupported(f"accelbench measures {self.framework} on one device only")
 
     def device_of(self, device: str) -> str:
-        """The name of this process's device, of a case on devices of the kind of `device`."""
+        """Name of this process's device, for a case on devices of the kind of `device`."""
         if self.world.names:
             return self.world.names[self.world.rank]
         kind, _, first = device.partition(":")
@@ -512,29 +515,29 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
-        """Fix threads and precision, then give the device. Raises Unsupported."""
+        """Set threads and precision, then open the device. Raises Unsupported."""
 
     def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
-        """The device that a user's function computes on, and a session that waits for it.
+        """Device on which a user's function computes, and a session that waits for it.
 
-        `device`: its name; None: the one that the arrays in `result`, which the function returned, are on.
-        The session waits for every device that these are on. It changes no setting of the framework. Raises
-        Unsupported for a device that offers no way to wait.
+        `device`: its name; None: the device of the arrays in `result`, which the function returned. The
+        session waits for all their devices, and changes no setting of the framework. Raises Unsupported for a
+        device without a way to wait.
         """
         raise Unsupported(f"{self.framework} cannot measure a function of yours")
 
     def exported_as(self, dtype: Dtype, mode: str) -> str:
-        """What an exported model is besides its work and dtype.
+        """Format of an exported model, besides its work and dtype.
 
-        Backends of one interpreter that say the same load each other's.
+        Backends of one interpreter with the same format share exported models.
         """
         return f"{self.framework} {mode}"
 
     def keeps_compiled_for(self, device: str) -> bool:
-        """Whether a process finds what one before it compiled for this device."""
+        """True if a process can reuse programs that an earlier one compiled for this device."""
         return self.keeps_compiled
 
     def out_of_memory(self, error: BaseException) -> bool:
-        """Whether `error` is this framework's way of saying that memory is full."""
+        """True if `error` means that memory is full."""
         text = text_of(error).lower()
-        return isinstance(error, MemoryError) or any(each.lower() in text for each in self.full_memory)
+        return isinstance(error, MemoryError) or any(part.lower() in text for part in self.full_memory)

@@ -1,9 +1,9 @@
-"""A backend that computes nothing unless a workload does: time is virtual, so results are exact and instant.
+"""Backend with virtual time, so that results are exact and instant. It computes only what workloads for it
+compute.
 
-Ships with the product: `accelbench run -b fake` shows what a run and its report look like without a
-framework. A simulated step lasts flops / 1 TFLOP/s, without FLOPs bytes / 1 TB/s. Its devices have a cache of
-32 MiB; what a step does not find there comes from memory at 1 TB/s, beyond that time. A step on one of its
-accelerators takes the host 20 ns to launch.
+`accelbench run -b fake` shows a run and its report without a framework. A simulated step takes flops / 1
+TFLOP/s, or without FLOPs bytes / 1 TB/s. Devices have a cache of 32 MiB; data outside of it is read from
+memory at 1 TB/s in additional time. Launching a step on an accelerator takes the host 20 ns.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from benchbench.workloads.base import Program, Workload
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
-UNSPENT_S = 1e-3  # what a step lasts that spends no virtual time
+UNSPENT_S = 1e-3  # duration of a step that spends no virtual time
 CACHE_BYTES = 32 * 2**20
 FLOPS, MEMORY_BYTES_S = 1e12, 1e12  # per second
-WAIT_S = 1e-6  # for a user's function
-LAUNCH_S = 20e-9  # of the host, for a step on an accelerator
+WAIT_S = 1e-6  # duration of a wait for a user's function
+LAUNCH_S = 20e-9  # host time to launch a step on an accelerator
 ACCELERATORS = 4
-OWN_BYTES = 2**20  # of code and results that a step finds in the cache, unless that was cleared
-OWN = 0  # the name of those
+STEP_BYTES = 2**20  # code and results of steps, which are in the cache unless it was cleared
+STEP = 0  # their key in the cache
 
 
 class Fake(Backend):
-    """A CPU and accelerators, so that a suite's sizes can be seen to adapt."""
+    """A CPU and accelerators, so that suites can show their sizes for both."""
 
     summary = "no framework: virtual time, for trying accelbench out and for its tests"
     framework = "fake"
@@ -57,10 +57,10 @@ class Fake(Backend):
     spread = Spread.PROCESSES
 
     def join(self, world: World, device: str) -> None:
-        """The ranks meet at `World.gather` alone."""
+        """Ranks only meet in `World.gather`."""
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """What the workload computes; else its inputs, and a step that lasts as long as its cost says."""
+        """Build the workload's program for this backend, or a step that takes as long as its cost implies."""
         if self.computes(workload.frameworks()):
             return super().program(session, workload, arrays)
         cost = workload.cost(Dtype.FLOAT32)
@@ -72,8 +72,8 @@ class Fake(Backend):
         return {}
 
     def load(self) -> str:
-        """NumPy is what its workloads compute with."""
-        import numpy  # noqa: F401 - once here, not once in each process forked from here
+        """Import NumPy, with which workloads compute."""
+        import numpy  # noqa: F401 - imported before the fork
 
         return __version__
 
@@ -85,47 +85,47 @@ class Fake(Backend):
         return [Device(name="cpu", device_class=DeviceClass.CPU, model="virtual CPU"), *accelerators], {}
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
-        """TF32 is refused, as on any CPU."""
+        """Refuse TF32 on the CPU, as other backends do."""
         if dtype is Dtype.TF32 and device == "cpu":
             raise Unsupported("TF32 needs NVIDIA tensor cores of Ampere or later; cpu has none")
         return FakeSession(device, dtype)
 
     def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
-        """In virtual time, of which the user's function takes as much as it asks `sleep` for."""
-        known = {found.name: found for found in self.devices()[0]}
-        if (name := device or "cpu") not in known:
-            raise Unsupported(f"the fake backend has no device {device!r}, only {', '.join(known)}")
+        """Attach in virtual time, which a user's function spends by calling `sleep`."""
+        devices_by_name = {known_device.name: known_device for known_device in self.devices()[0]}
+        if (name := device or "cpu") not in devices_by_name:
+            raise Unsupported(f"the fake backend has no device {device!r}, only {', '.join(devices_by_name)}")
         session = AttachedFake(name, Dtype.FLOAT32)
         _attached.append(session)
-        return known[name], session
+        return devices_by_name[name], session
 
 
 class FakeSession(Session):
-    """NumPy arrays and a clock that only `spend` moves."""
+    """NumPy arrays, and a clock that only `spend` advances."""
 
     def __init__(self, device: str, dtype: Dtype) -> None:
-        """The clock starts at time zero."""
+        """Start the clock at zero."""
         self.device = device
         self.dtype = dtype
         self.clock_s: float = 0.0
         self.launch_s = 0.0 if device == "cpu" else LAUNCH_S
-        self._cached: dict[int, int] = {}  # id → bytes, the latest use last
+        self._cached: dict[int, int] = {}  # id → bytes, most recently used last
         self._cached_bytes = 0
-        self._touch(OWN, OWN_BYTES)
+        self._touch(STEP, STEP_BYTES)
         self._spent: list[Span] = []
 
     def put(self, array: Array) -> Any:
-        """The array itself, under a name of its own."""
-        found = array.view()
-        self._touch(id(found), found.nbytes)
-        return found
+        """A view of the array, with a separate identity."""
+        view = array.view()
+        self._touch(id(view), view.nbytes)
+        return view
 
     def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
-        """The array itself; its cache holds none of it."""
+        """A view of the array, not in the simulated cache."""
         return array.view()
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """The step itself; one that spends no time lasts UNSPENT_S, since nothing lasts nothing."""
+        """Wrap the step. A step without virtual time takes UNSPENT_S, since no step takes no time."""
 
         def timed(*arguments: Any) -> Any:
             start = self.clock_s
@@ -140,8 +140,12 @@ class FakeSession(Session):
         return timed
 
     def _missed(self, arguments: tuple[Any, ...]) -> int:
-        """Bytes that are not in the cache; of inputs that fit in no cache, none: a step's time has them."""
-        used = {OWN: OWN_BYTES} | {id(each): int(getattr(each, "nbytes", 0)) for each in arguments}
+        """Bytes that are not in the cache; 0 for inputs larger than the cache, whose step time
+        includes them.
+        """
+        used = {STEP: STEP_BYTES} | {
+            id(argument): int(getattr(argument, "nbytes", 0)) for argument in arguments
+        }
         if sum(used.values()) > CACHE_BYTES:
             return 0
         missed = sum(size for name, size in used.items() if name not in self._cached)
@@ -150,7 +154,7 @@ class FakeSession(Session):
         return missed
 
     def _touch(self, name: int, size: int) -> None:
-        """Least recently used is what leaves."""
+        """Mark data as used, dropping the least recently used."""
         self._cached_bytes += size - self._cached.pop(name, 0)
         self._cached[name] = size
         while self._cached_bytes > CACHE_BYTES:
@@ -160,13 +164,13 @@ class FakeSession(Session):
         return CACHE_BYTES
 
     def flush(self) -> None:
-        """Nothing is left in the cache; writing twice its size takes its time."""
+        """Clear the cache by writing twice its size, in virtual time."""
         self._cached.clear()
         self._cached_bytes = 0
         self.spend(CLEARING * CACHE_BYTES / MEMORY_BYTES_S, "memory")
 
     def wait(self, output: Any) -> None:
-        """Nothing is ever under way."""
+        pass
 
     def take(self, output: Any, index: Indices) -> Floats:
         return self.fetch(output[tuple(index.T)])
@@ -177,14 +181,14 @@ class FakeSession(Session):
         return np.asarray(output, dtype=np.float64)
 
     def dtype_of(self, output: Any) -> str:
-        """Its programs compute in NumPy's dtypes, whatever is asked."""
+        """Unknown: its programs compute in NumPy's dtypes."""
         return ""
 
     def precision(self) -> dict[str, str]:
         return {"float32_multiply": "ieee", "storage": self.dtype.value}
 
     def reset_peak(self) -> None:
-        """Nothing is tracked."""
+        pass
 
     def peak_device(self) -> Memory:
         return Memory(bytes=None, reason="the fake backend has no memory")
@@ -200,10 +204,10 @@ class FakeSession(Session):
         start, self._spent, steps = self.clock_s, [], iterations * count
         for _ in range(steps):
             step()
-        found = summarise(self._spent, TraceWindow(start, self.clock_s))
+        summary = summarise(self._spent, TraceWindow(start, self.clock_s))
         events = [
-            {"ph": "X", "name": each.name, "ts": 1e6 * each.start_s, "dur": 1e6 * (each.end_s - each.start_s)}
-            for each in self._spent
+            {"ph": "X", "name": span.name, "ts": 1e6 * span.start_s, "dur": 1e6 * (span.end_s - span.start_s)}
+            for span in self._spent
         ]
         (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
         wall_s = self.clock_s - start
@@ -212,24 +216,24 @@ class FakeSession(Session):
             steps=steps,
             step_s=(wall_s / steps,) * count,
             wall_s=wall_s,
-            on_device=found.on_device,
-            busy_s=found.busy_s,
-            gaps=found.gaps,
-            operators=found.operators,
-            communication=found.communication,
+            on_device=summary.on_device,
+            busy_s=summary.busy_s,
+            gaps=summary.gaps,
+            operators=summary.operators,
+            communication=summary.communication,
             traces=("trace.json",),
         )
 
 
 class AttachedFake(FakeSession):
-    """The clock of a user's function."""
+    """Clock of a user's function."""
 
     def __init__(self, device: str, dtype: Dtype) -> None:
         super().__init__(device, dtype)
         self.clock = lambda: self.clock_s
 
     def wait(self, output: Any) -> None:
-        """Takes a microsecond, so that what takes no time does not last forever."""
+        """Take a microsecond, so that functions without virtual time are not repeated forever."""
         self.clock_s += WAIT_S
 
 
@@ -237,19 +241,19 @@ _attached: list[AttachedFake] = []  # of this process
 
 
 def sleep(seconds: float) -> None:
-    """Take so much virtual time: what a user's function calls in place of `time.sleep` on this backend."""
+    """Spend virtual time: replaces `time.sleep` in a user's function on this backend."""
     for session in _attached:
         session.clock_s += seconds
 
 
 class VirtualTimer:
-    """Each block runs its step once and counts it `iterations` times; none is shorter than its launches."""
+    """Runs the step of a block once and multiplies its time; launches set the minimum."""
 
     name = "virtual"
     batch_s = 0.0
 
     def __init__(self, session: FakeSession, before: Callable[[], Any] | None = None) -> None:
-        """The timer shares the session's clock."""
+        """Use the session's clock."""
         self._session = session
         self._before = before
         self._output: Any = None
@@ -259,14 +263,13 @@ class VirtualTimer:
         return self._session.clock_s
 
     def no_op(self) -> None:
-        """Nothing takes no time."""
+        pass
 
     def take_output(self) -> Any:
         output, self._output = self._output, None
         return output
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
-        """Exact: no timer cost."""
         return [self._block(step, iterations) for _ in range(count)]
 
     def _block(self, step: Callable[[], Any], iterations: int) -> float:

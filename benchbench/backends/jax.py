@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
 MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
-PINNED = "pinned_host"  # JAX's name for the kind of memory
+PINNED = "pinned_host"  # JAX's name for pinned memory
 USED_BY_COMPILING = (
     "jax.experimental.multihost_utils",
     "jaxlib.mlir.dialects.builtin",
@@ -47,7 +47,7 @@ USED_BY_COMPILING = (
 
 
 class Jax(Backend):
-    """Every step under jax.jit."""
+    """Runs every step under jax.jit."""
 
     summary = "JAX: jax.jit"
     framework = "jax"
@@ -71,7 +71,7 @@ class Jax(Backend):
     builds = MappingProxyType(
         {
             "cpu": requirements,
-            "cuda": ("jax[cuda12]", "numpy"),  # of the two, the one that older drivers can run
+            "cuda": ("jax[cuda12]", "numpy"),  # CUDA 12 also runs with older drivers
             "cuda12": ("jax[cuda12]", "numpy"),
             "cuda13": ("jax[cuda13]", "numpy"),
             "tpu": ("jax[tpu]", "numpy"),
@@ -84,97 +84,97 @@ class Jax(Backend):
     statistics_per_device = False  # a sharded batch is one array
 
     def join(self, world: World, device: str) -> None:
-        """The host as several devices, which JAX must be told before it starts."""
+        """Split the host into several devices before JAX starts."""
         import jax
 
         if device.startswith("cpu"):
             jax.config.update("jax_num_cpu_devices", world.devices)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """NPROC sizes XLA's pool on the CPU. Compiled programs are kept however fast they compiled."""
+        """Set XLA's threads by NPROC, and cache all compiled programs, even if they compile fast."""
         return {
             "JAX_COMPILATION_CACHE_DIR": f"{cache}/jax",
             "NPROC": str(settings.threads),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             "TF_CPP_MIN_LOG_LEVEL": "2",
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # other frameworks use the same GPU in their turn
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # other frameworks use the same GPU
         }
 
     def load(self) -> str:
-        """Import jax; its devices start at the first operation."""
+        """Import jax. Its devices start with the first operation."""
         import jax
-        import jax.numpy as jnp  # noqa: F401 - loaded before the fork, not at first use
+        import jax.numpy as jnp  # noqa: F401 - imported before the fork
 
         return str(jax.__version__)
 
     def preload(self, phase: Phase, mode: str) -> None:
-        """Import what the first compile imports."""
-        with suppress(ImportError):  # they may move: then each case imports them
+        """Import the modules of the first compilation."""
+        with suppress(ImportError):  # if a module was moved, each case imports it
             for name in USED_BY_COMPILING:
                 import_module(name)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """Every device of every platform this JAX can start."""
+        """Every device of every platform that this JAX can start."""
         import jax
 
-        found, missing = [], {}
+        devices, reasons = [], {}
         for platform in ("cpu", "gpu", "tpu"):
             try:
                 platform_devices = jax.devices(platform)
-            except RuntimeError as error:  # how JAX says that a platform is not there
-                missing[platform] = _reason(platform, error)
+            except RuntimeError as error:  # JAX's error for a missing platform
+                reasons[platform] = _reason(platform, error)
                 continue
             if platform == "gpu" and "rocm" in platform_devices[0].client.platform_version.lower():
-                missing |= {platform: "this JAX has AMD's GPUs", "rocm": NOT_MEASURED["rocm"]}
+                reasons |= {platform: "this JAX has AMD's GPUs", "rocm": NOT_MEASURED["rocm"]}
                 continue
-            found += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]
-        return found, missing
+            devices += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]
+        return devices, reasons
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """A TPU's memories on the chip are the program's own."""
+        """Refuse caches other than hot on TPUs: programs manage the memories on the chip."""
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         if cache is not Cache.HOT and device.name.startswith("tpu"):
-            return "a TPU has no cache that one step would leave warm for the next"
+            return "a TPU has no cache that stays warm between steps"
         return ""
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
-        """Precision and the default device are fixed before the first operation."""
+        """Set precision and default device before the first operation."""
         import jax
 
         if dtype is Dtype.TF32 and not device.startswith("gpu"):
             raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
         platform, _, index = device.partition(":")
-        if platform == "cpu":  # else every accelerator would be opened too, and a TPU admits one process
+        if platform == "cpu":  # otherwise JAX opens accelerators, too, and a TPU allows only one process
             jax.config.update("jax_platforms", "cpu")
-        found = jax.devices(platform)[int(index or 0)]
-        if dtype is Dtype.FLOAT8 and not (platform == "gpu" and float(found.compute_capability) >= 8.9):
+        jax_device = jax.devices(platform)[int(index or 0)]
+        if dtype is Dtype.FLOAT8 and not (platform == "gpu" and float(jax_device.compute_capability) >= 8.9):
             raise Unsupported(f"float8 needs NVIDIA tensor cores of Ada, Hopper or later; {device} has none")
-        jax.config.update("jax_default_device", found)
+        jax.config.update("jax_default_device", jax_device)
         jax.config.update("jax_enable_x64", dtype is Dtype.FLOAT64)
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(dtype))
-        return JaxSession(found, dtype)
+        return JaxSession(jax_device, dtype)
 
     def attach(self, device: str | None, result: Any = None) -> tuple[Device, Session]:
-        """An accelerator that the result is on, else the result's device, else JAX's default device."""
+        """Attach to an accelerator of the result, else to its device, else to JAX's default device."""
         import jax
 
         arrays = [part for part in parts_of(result) if isinstance(part, jax.Array)]
-        holders = sorted({each for array in arrays for each in array.devices()}, key=_cpu_last)
+        holders = sorted({holder for array in arrays for holder in array.devices()}, key=_cpu_last)
         default = next(iter(holders or jax.devices()))
         platform, _, index = (device or f"{default.platform}:{default.id}").partition(":")
         try:
-            found = jax.devices(platform)[int(index or 0)]
+            jax_device = jax.devices(platform)[int(index or 0)]
         except (RuntimeError, IndexError, ValueError) as error:
             raise Unsupported(f"JAX has no device {device!r}") from error
         leaves = set(map(id, jax.tree.leaves(result))) if arrays else set()
         is_tree = all(id(array) in leaves for array in arrays)
-        session = SharedJaxSession(found, Dtype.FLOAT32, is_tree=is_tree)
-        return _describe(platform, int(index or 0), found), session
+        session = SharedJaxSession(jax_device, Dtype.FLOAT32, is_tree=is_tree)
+        return _describe(platform, int(index or 0), jax_device), session
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """The first state lies on the device as later ones do, else the second step is compiled anew."""
+        """Commit the first state to the device like later ones, so that the second step is not recompiled."""
         import jax
 
         assert isinstance(session, JaxSession)
@@ -189,12 +189,12 @@ class Jax(Backend):
 
 
 class JaxSession(Session):
-    """One XLA device."""
+    """An XLA device."""
 
     compiler = "jax.jit"
 
     def __init__(self, device: Any, dtype: Dtype) -> None:
-        """`device` is a jax.Device."""
+        """Open a jax.Device."""
         import jax.numpy as jnp
 
         self.device = device
@@ -204,25 +204,25 @@ class JaxSession(Session):
             self.compute = jnp.dtype("float8_e4m3fn")
         self._dtype = dtype
         self.keeps_peak = device.platform == "gpu"  # XLA tries algorithms while it compiles
-        self.waits_every_step = device.platform == "cpu"  # the CPU's client may run them side by side
+        self.waits_every_step = device.platform == "cpu"  # the CPU's client may run queued steps in parallel
         self._compiled: list[Any] = []
         self._clearing: tuple[Callable[[Any], Any], Any] | None = None
 
     def put(self, array: Array) -> Any:
-        """A committed array; integers become int32, JAX's own."""
+        """Commit an array to the device. Integers become int32, JAX's default."""
         import jax
 
         return jax.device_put(self._typed(array), self.device)
 
     def committed(self, array: Any) -> Any:
-        """It lies on its devices for good: an array of jax.numpy may yet follow others."""
+        """Commit an array to its device: uncommitted arrays of jax.numpy follow others."""
         import jax
 
         follows = isinstance(array, jax.Array) and not array.committed
         return jax.device_put(array, self.device) if follows else array
 
     def put_on_devices(self, rows: Array) -> Any:
-        """One array, sharded by its first axis."""
+        """An array sharded along its first axis."""
         import jax
 
         from benchbench.workloads._programs.jax import mesh_of, sharding_along
@@ -236,7 +236,7 @@ class JaxSession(Session):
         return array.astype(self.dtype if floating else np.int32)
 
     def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
-        """A NumPy array; pinned, an array in the memory that the device calls pinned."""
+        """A NumPy array, or an array in the device's pinned memory."""
         import jax
 
         values = self._typed(array)
@@ -248,7 +248,7 @@ class JaxSession(Session):
         return jax.device_put(values, sharding)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """jax.jit; the old state's memory is given to the new."""
+        """Apply jax.jit, donating the memory of the old state to the new one."""
         import jax
 
         compiled = jax.jit(step, donate_argnums=tuple(range(state)))
@@ -256,17 +256,17 @@ class JaxSession(Session):
         return compiled  # type: ignore[no-any-return]
 
     def compilations(self) -> int:
-        """Entries in the caches of what `compile` gave: one for each kind of arguments."""
+        """Entries in the caches of compiled functions: one per kind of arguments."""
         return sum(int(compiled._cache_size()) for compiled in self._compiled)
 
     def wait(self, output: Any) -> None:
-        """Dispatch is asynchronous on every platform."""
+        """Wait for asynchronous dispatch, on every platform."""
         import jax
 
         jax.block_until_ready(output)
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """Gathered on the device, or where NumPy can read the memory itself, without compiling anything."""
+        """Gather on the device; where NumPy can read the memory, without compiling anything."""
         import numpy as np
 
         if self.device.platform == "cpu" or output.sharding.memory_kind == PINNED:
@@ -274,7 +274,7 @@ class JaxSession(Session):
         return self.fetch(output[tuple(index.T)])
 
     def finished(self, output: Any) -> Any:
-        """Zeros where the output is."""
+        """Zeros on the output's device."""
         import jax
         import numpy as np
 
@@ -287,13 +287,13 @@ class JaxSession(Session):
         return np.asarray(output).astype(np.float64)
 
     def precision(self) -> dict[str, str]:
-        """The default precision of dot and convolution, and the dtype an array really has."""
+        """Read the default precision of dot and convolution, and the dtype of a new array."""
         import jax
         import numpy as np
 
-        wanted, found = MATMUL_PRECISION.get(self._dtype), jax.config.jax_default_matmul_precision
-        if wanted != found:
-            raise PrecisionMismatch(f"asked for matmul precision {wanted}, JAX reports {found}")
+        expected, actual = MATMUL_PRECISION.get(self._dtype), jax.config.jax_default_matmul_precision
+        if expected != actual:
+            raise PrecisionMismatch(f"asked for matmul precision {expected}, JAX reports {actual}")
         precision = {
             "float32_multiply": "tf32" if self._dtype is Dtype.TF32 else "ieee",
             "storage": str(jax.device_put(np.zeros((), self.dtype)).dtype),  # float32 for float64 without x64
@@ -303,7 +303,7 @@ class JaxSession(Session):
         return precision | ({"multiply": str(self.compute)} if self.compute else {})
 
     def no_op(self) -> Callable[[], Any]:
-        """One number and another; on the CPU every step is waited for, so that nothing is hidden there."""
+        """Add two numbers. Not needed on the CPU, where every step is waited for."""
         if self.waits_every_step:
             return super().no_op()
         import jax
@@ -312,7 +312,7 @@ class JaxSession(Session):
         return partial(jax.jit(lambda x: x + 1), jax.device_put(jnp.zeros(()), self.device))
 
     def cache_bytes(self) -> int:
-        """The CPU's alone; JAX does not tell a GPU's."""
+        """Size of the CPU's cache, or the largest of any GPU, since JAX does not report it."""
         return host_cache_bytes() if self.device.platform == "cpu" else LARGEST_CACHE
 
     def flush(self) -> Any:
@@ -328,20 +328,20 @@ class JaxSession(Session):
         return self._clearing[1]
 
     def nbytes(self, array: Any) -> int:
-        """Bytes of every array in what may be a tree of them."""
+        """Total size of the arrays in a tree."""
         import jax
 
         return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(array))
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
-        """jax.profiler, without its tracing of Python; what XLA fused is named from the compiled modules."""
+        """Use jax.profiler without Python tracing. Fusions get names from the compiled modules."""
         import jax
 
         with _traced(folder):
             self.wait(step())
             name = f"jax.profiler {jax.__version__}"
             recording = self.record(name, step, iterations, count, jax.profiler.TraceAnnotation)
-        modules = [each.hlo_modules()[0] for each in self.device.client.live_executables()]
+        modules = [executable.hlo_modules()[0] for executable in self.device.client.live_executables()]
         labels = {
             (module.name, instruction): label
             for module in modules
@@ -356,10 +356,12 @@ class JaxSession(Session):
             return xla.count_events(Path(folder))
 
     def reset_peak(self) -> None:
-        """JAX cannot; a case has a process of its own, so the peak is the case's, its first call included."""
+        """JAX cannot reset it. A case has a separate process, so the peak includes only its first call
+        besides.
+        """
 
     def peak_device(self) -> Memory:
-        """Bytes in use at the peak since the process started."""
+        """Peak of bytes in use since the process started."""
         stats = self.device.memory_stats()
         if not stats or "peak_bytes_in_use" not in stats:
             return Memory(bytes=None, reason=f"JAX keeps no memory statistics on {self.device.platform}")
@@ -367,10 +369,12 @@ class JaxSession(Session):
 
 
 class SharedJaxSession(JaxSession):
-    """A session of a process that others use too: a peak is its own only where it exceeds all before it."""
+    """Session in a shared process. A peak belongs to it only if it exceeds all earlier ones."""
 
     def __init__(self, device: Any, dtype: Dtype, *, is_tree: bool) -> None:
-        """`is_tree`: JAX itself finds all arrays of a result; else some are attributes of objects."""
+        """Open a device. `is_tree`: JAX finds all arrays of a result; otherwise some are attributes of
+        objects.
+        """
         super().__init__(device, dtype)
         self._is_tree = is_tree
 
@@ -384,7 +388,7 @@ class SharedJaxSession(JaxSession):
         jax.block_until_ready(arrays)
 
     def reset_peak(self) -> None:
-        """The peak so far; it cannot be reset."""
+        """Remember the peak so far, since it cannot be reset."""
         self._before = super().peak_device().bytes or 0
 
     def peak_device(self) -> Memory:
@@ -420,11 +424,11 @@ def _describe(platform: str, index: int, device: Any) -> Device:
 
 
 def _reason(platform: str, error: Exception) -> str:
-    """What is missing in plain words; JAX's own where something is there and does not work."""
+    """Reason why a platform is missing, in plain words; JAX's message if it is present but does not work."""
     text = str(error).strip()
     if text.startswith("Unknown backend") or "libtpu.so: cannot open" in text:
         extra = {"gpu": "cuda13"}.get(platform, platform)
         chips = tpu_chips(Path("/")) if platform == "tpu" else 0
-        there = f"{chips} TPU chips are here, but " if chips else ""
-        return f"{there}this JAX has no {platform.upper()} plug-in (pip install 'jax[{extra}]')"
+        presence = f"{chips} TPU chips are present, but " if chips else ""
+        return f"{presence}this JAX has no {platform.upper()} plug-in (pip install 'jax[{extra}]')"
     return text.splitlines()[0].split(". ")[0]

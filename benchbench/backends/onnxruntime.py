@@ -1,4 +1,4 @@
-"""ONNX Runtime, fed by ONNX exported from torch's builders: forward phases on CPU, CUDA and TensorRT."""
+"""ONNX Runtime for models exported from torch: forward phases on CPU, CUDA and TensorRT."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
-from benchbench.backends._kept import is_any_kept, kept_model, run_cache
+from benchbench.backends._model_cache import cached_model, has_cached_models, run_cache
 from benchbench.backends._onnx import ExportedSession, ExportingBackend, require_exporter
-from benchbench.backends._torch import lie_channels_last
+from benchbench.backends._torch import uses_channels_last
 from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import cpu_flags
@@ -37,27 +37,31 @@ PROVIDERS = {
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
-WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
+WIDENED = "InsertedPrecisionFreeCast"  # name of casts that ONNX Runtime adds if a kernel is missing
 ONNX_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
-DYNAMIC = "graph-dynamic"  # a mode: dynamic quantisation
+DYNAMIC = "graph-dynamic"  # mode with dynamic quantisation
 TRACE = "trace.json"
 LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"  # inference_session.cc
-WARM_STEPS = 3  # of a session that records: the first allocates
+WARM_STEPS = 3  # warm-up of a profiling session: its first step allocates
 PROVIDER = "CPUExecutionProvider"
 RECURRENT = {"GRU", "LSTM", "RNN"}  # ONNX's operators
-SUMS_IN_32_BITS = {"amx_int8", "avx512_vnni", "avx_vnni"}  # of x86: products of int8, at once
-QUANTISED_APART = {"Softmax"}  # 1/256 steps are too coarse for weights of 1/length
+SUMS_IN_32_BITS = {
+    "amx_int8",
+    "avx512_vnni",
+    "avx_vnni",
+}  # x86 instructions that add int8 products in 32 bits
+NOT_QUANTISED = {"Softmax"}  # steps of 1/256 are too coarse for weights of 1/length
 
 
 class OnnxRuntime(ExportingBackend):
-    """`graph`: exported, optimised, run. TensorRT is a device here, as its provider is."""
+    """Mode `graph`: exported, optimised, run. TensorRT is a separate device, as it is a separate provider."""
 
     summary = "ONNX Runtime: inference on a graph exported from PyTorch"
     runtime = "ONNX Runtime"
     not_measured = ("mps", "rocm", "xpu")
     only_own_modes = (DYNAMIC,)
     exporting_modes = ("graph", DYNAMIC)
-    lossy_modes = MappingProxyType({DYNAMIC: "weights in int8, activations rounded to int8 as they come"})
+    lossy_modes = MappingProxyType({DYNAMIC: "weights in int8, activations rounded to int8 at run time"})
     refused_modes: ClassVar[dict[str, str]] = {"eager": "ONNX Runtime runs whole graphs only"}
     dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.INT8)
     distributions = ("onnxruntime", "onnxruntime-gpu")
@@ -68,7 +72,7 @@ class OnnxRuntime(ExportingBackend):
         }
     )
     extra = "onnxruntime"
-    # Its arenas (bfc_arena.cc), and TensorRT's builder.
+    # Messages of its arenas (bfc_arena.cc) and of TensorRT's builder.
     full_memory = (
         *FULL_MEMORY,
         "Failed to allocate memory",
@@ -96,52 +100,52 @@ class OnnxRuntime(ExportingBackend):
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def load(self) -> str:
-        """Import onnxruntime and torch; what exports a model must be there."""
+        """Import onnxruntime and torch, and check that models can be exported."""
         import onnxruntime
 
         require_exporter()
         return str(onnxruntime.__version__)
 
     def preload(self, phase: Phase, mode: str) -> None:
-        """Its quantiser too, unless a process of this run has exported a model."""
-        if not is_any_kept():
+        """Import the quantiser, too, unless models are already exported."""
+        if not has_cached_models():
             import_module("onnxruntime.quantization")
         super().preload(phase, mode)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """One per execution provider this build has."""
+        """List devices per execution provider of this build."""
         import onnxruntime
 
-        have = onnxruntime.get_available_providers()
-        found = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
-        missing = _not_measured(have)
+        providers = onnxruntime.get_available_providers()
+        devices = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
+        reasons = _not_measured(providers)
         for name in ("cuda", "tensorrt"):
-            if PROVIDERS[name] not in have:
-                missing[name] = f"this onnxruntime has no {PROVIDERS[name]} (pip install onnxruntime-gpu)"
+            if PROVIDERS[name] not in providers:
+                reasons[name] = f"this onnxruntime has no {PROVIDERS[name]} (pip install onnxruntime-gpu)"
             elif reason := _does_not_start(name):
-                missing[name] = reason
+                reasons[name] = reason
             else:
-                found += [
+                devices += [
                     Device(name=f"{name}:{index}", device_class=DeviceClass.ACCELERATOR, model=model)
                     for index, model in enumerate(_gpus())
                 ]
-        return found, missing
+        return devices, reasons
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """Its CPU kernels widen float16; int8 and float64 are kernels of its CPU."""
+        """Refuse float16 on its CPU, whose kernels widen it, and int8 and float64 elsewhere."""
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         on_cpu = device.device_class is DeviceClass.CPU
         if mode == DYNAMIC and not (on_cpu and dtype is Dtype.FLOAT32):
-            return f"{mode} is of float32, and offered on its CPU only"
+            return f"{mode} is supported only for float32 on its CPU"
         if dtype is Dtype.FLOAT16 and on_cpu:
             return "its CPU kernels compute float16 in float32"
         if dtype in (Dtype.INT8, Dtype.FLOAT64) and not on_cpu:
-            return f"{dtype} is offered on its CPU only"
+            return f"{dtype} is supported only on its CPU"
         return ""
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
-        """Tensors are torch's, on the host; the runtime copies them to its device once."""
+        """Create tensors with torch on the host; the runtime copies them to its device once."""
         import torch
 
         torch.set_num_threads(threads)
@@ -150,62 +154,62 @@ class OnnxRuntime(ExportingBackend):
         return OnnxSession(device, dtype, threads, mode)
 
     def keeps_compiled_for(self, device: str) -> bool:
-        """TensorRT's builder finds the timings of a process before."""
+        """True for TensorRT, whose builder reuses an earlier process's timings."""
         return device.startswith("tensorrt")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BoundOutput:
-    """An output of a graph: the binding that holds all of them, and which of them it is."""
+    """An output of a graph: the binding with all outputs, and the index."""
 
     binding: Any
     index: int
 
 
 def _value(output: BoundOutput) -> Any:
-    """Where the output lies."""
+    """Value of a bound output."""
     return output.binding.get_outputs()[output.index]
 
 
 def _is_fixed(shape: Sequence[Any]) -> bool:
-    """Whether each axis of a shape has a number."""
+    """True if every axis of a shape is a number."""
     return all(isinstance(size, int) for size in shape)
 
 
 class OnnxSession(ExportedSession):
-    """One execution provider; an output is where its binding holds it, several are a tuple."""
+    """An execution provider. An output is a reference to its binding; several outputs are a tuple."""
 
     def __init__(self, device: str, dtype: Dtype, threads: int, mode: str = "graph") -> None:
-        """`device` is a name such as `cpu`, `cuda:0`, `tensorrt:0`."""
+        """Open a device such as `cpu`, `cuda:0` or `tensorrt:0`."""
         super().__init__(dtype, mode)
         self.rewrites = mode == DYNAMIC
         name, _, index = device.partition(":")
         self._provider = PROVIDERS[name]
         self._index = int(index or 0)
         self._memory = "cpu" if device == "cpu" else "cuda"
-        if name == "tensorrt":  # multiplies float32 in TF32 unless told not to; the process is the case's own
+        if name == "tensorrt":  # its default for float32 is TF32
             os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if dtype is Dtype.TF32 else "0"
         self._threads = threads
         self._bound_inputs: list[Any] = []
-        # Bind outputs anew whose shapes depend on values: a bound one keeps the shape of its first run.
+        # Rebinds outputs whose shapes depend on values: a bound output keeps the shape of its first run.
         self._bind_unfixed: Callable[[], None] = lambda: None
 
     def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
-        """A session of the model."""
+        """Create a session of the model."""
         return self._bound(self._start(step, inputs), inputs)
 
     def _without_kernel(self, error: Exception) -> Unsupported:
         return Unsupported(f"no kernel for {self.case_dtype}: {str(error).splitlines()[0][:200]}")
 
-    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Overwrite the inputs that are bound."""
-        for ours, theirs in zip(self._bound_inputs, others, strict=True):
-            ours.update_inplace(theirs.numpy())
+    def exchange(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Overwrite the bound inputs."""
+        for bound, value in zip(self._bound_inputs, values, strict=True):
+            bound.update_inplace(value.numpy())
         self._bind_unfixed()
         return inputs
 
     def finished(self, output: Any) -> Any:
-        """The output itself: a run has ended when its binding is given out."""
+        """The output itself, which is only available after a run."""
         return output
 
     def dtype_of(self, output: Any) -> str:
@@ -215,12 +219,14 @@ class OnnxSession(ExportedSession):
         return tuple(_value(output).shape())
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
-        """Its own profiler, of kernels on the CPU, in a session apart: one that records always does."""
+        """Use its profiler, for kernels on the CPU, in a separate session: a profiling session always
+        records.
+        """
         import onnxruntime
 
         if self._memory != "cpu":
             raise Unsupported("ONNX Runtime's profiler, as released, times no kernels on a GPU")
-        assert self.work  # a case is warmed up before it is profiled
+        assert self.work  # set by the warm-up
         session = self._start(*self.work, trace=folder / "onnxruntime")
         again = self._bound(session, self.work[1])
         for _ in range(WARM_STEPS):
@@ -228,14 +234,14 @@ class OnnxSession(ExportedSession):
         name = f"ONNX Runtime's profiler {onnxruntime.__version__}"
         recording = self.record(name, again, iterations, count, nullcontext)
         trace = Path(session.end_profiling()).rename(folder / TRACE)
-        found = _ort.parse_profile(json.loads(trace.read_bytes()), recording)
-        return dataclasses.replace(found, traces=(TRACE,))
+        profile = _ort.parse_profile(json.loads(trace.read_bytes()), recording)
+        return dataclasses.replace(profile, traces=(TRACE,))
 
     def events_of(self, step: Callable[[], Any]) -> int:
-        """One for each node, of which it records a million and no more."""
+        """Number of nodes: one event each, of which the profiler records at most a million."""
         import onnx
 
-        path = kept_model(self.model)
+        path = cached_model(self.model)
         return len(onnx.load(path, load_external_data=False).graph.node) if path else 0
 
     def _start(self, step: Callable[..., Any], inputs: tuple[Any, ...], trace: Path | None = None) -> Any:
@@ -254,7 +260,7 @@ class OnnxSession(ExportedSession):
         return session
 
     def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-        """Quantised in int8."""
+        """Export the step, and quantise it to int8 if requested."""
         path = super().exported(step, inputs, folder)
         if self.mode == DYNAMIC:
             return quantise_dynamically(path, folder)
@@ -273,7 +279,7 @@ class OnnxSession(ExportedSession):
             options.profile_file_prefix = str(trace)
         if self._memory != "cpu":
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        # A product's scale becomes an attribute, which is float32 whatever the product is computed in.
+        # This fusion stores the scale of a product as float32, even for products in float64.
         inexact = ["MatMulScaleFusion"] if self.case_dtype is Dtype.FLOAT64 else []
         session = onnxruntime.InferenceSession(
             path, options, providers=self._providers(), disabled_optimizers=inexact
@@ -283,21 +289,21 @@ class OnnxSession(ExportedSession):
         return session
 
     def _providers(self) -> list[Any]:
-        """The device's own; CUDA also for what TensorRT has no layer for. Nothing falls back to the CPU."""
+        """The device's provider, and CUDA for layers that TensorRT lacks. Nothing falls back to the CPU."""
         if self._memory == "cpu":
             return [self._provider]
-        tf32, where = self.case_dtype is Dtype.TF32, {"device_id": self._index}
-        nhwc = lie_channels_last("cuda", self.case_dtype)  # a matter of its kernels alone
-        cuda = PROVIDERS["cuda"], {**where, "use_tf32": int(tf32), "prefer_nhwc": int(nhwc)}
+        tf32, device_option = self.case_dtype is Dtype.TF32, {"device_id": self._index}
+        nhwc = uses_channels_last("cuda", self.case_dtype)  # affects only its kernels
+        cuda = PROVIDERS["cuda"], {**device_option, "use_tf32": int(tf32), "prefer_nhwc": int(nhwc)}
         if self._provider == PROVIDERS["cuda"]:
             return [cuda]
         fp16 = {"trt_fp16_enable": self.case_dtype is Dtype.FLOAT16}
-        return [(self._provider, {**where, **fp16, **_timing_cache()}), cuda]
+        return [(self._provider, {**device_option, **fp16, **_timing_cache()}), cuda]
 
     def _check_kernels(self, path: Path, folder: Path) -> None:
-        """Read the optimised graph back: a cast it inserted means another precision than was asked for."""
+        """Check the optimised graph: an inserted cast means another precision than the requested one."""
         if self.case_dtype is not Dtype.FLOAT16 or self._provider == PROVIDERS["tensorrt"]:
-            return  # a graph with TensorRT's engines cannot be saved
+            return  # graphs with TensorRT engines cannot be saved
         import onnx
 
         optimised = folder / "optimised.onnx"
@@ -308,19 +314,19 @@ class OnnxSession(ExportedSession):
             raise PrecisionMismatch(f"ONNX Runtime inserted {widened} casts to float32 into a float16 graph")
 
     def _bound(self, session: Any, inputs: tuple[Any, ...]) -> Callable[[], Any]:
-        """Inputs on the device once, outputs left on it: transfers are not what is timed."""
+        """Bind inputs and outputs on the device, so that transfers are not timed."""
         import onnxruntime
 
         binding = session.io_binding()
         self._bound_inputs = []
-        for described, tensor in zip(session.get_inputs(), inputs, strict=True):
+        for node, tensor in zip(session.get_inputs(), inputs, strict=True):
             value = onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy(), self._memory, self._index)
-            binding.bind_ortvalue_input(described.name, value)
+            binding.bind_ortvalue_input(node.name, value)
             self._bound_inputs.append(value)
         outputs = session.get_outputs()
-        for described in outputs:
-            binding.bind_output(described.name, self._memory, self._index)
-        unfixed = [described.name for described in outputs if not _is_fixed(described.shape)]
+        for node in outputs:
+            binding.bind_output(node.name, self._memory, self._index)
+        unfixed = [node.name for node in outputs if not _is_fixed(node.shape)]
 
         def bind_unfixed() -> None:
             for name in unfixed:
@@ -330,11 +336,11 @@ class OnnxSession(ExportedSession):
         return self._runner(session, binding, len(outputs))
 
     def _runner(self, session: Any, binding: Any, count: int = 1) -> Callable[[], Any]:
-        """A function that runs the graph, which has so many outputs."""
+        """Create a function that runs the graph, with `count` outputs."""
         import onnxruntime
 
         options = onnxruntime.RunOptions()
-        if self._memory != "cpu":  # as a pipeline of requests runs it: `wait` is what waits
+        if self._memory != "cpu":  # asynchronous, as for a pipeline of requests; `wait` waits
             options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         outputs = tuple(BoundOutput(binding, index) for index in range(count))
         output = outputs if count > 1 else outputs[0]
@@ -342,7 +348,7 @@ class OnnxSession(ExportedSession):
         def run() -> Any:
             try:
                 session.run_with_iobinding(binding, options)
-            except RuntimeError as error:  # some kernels refuse a dtype only when they run
+            except RuntimeError as error:  # some kernels reject a dtype only at run time
                 if "does not support" not in str(error):
                     raise
                 raise self._without_kernel(error) from error
@@ -351,27 +357,27 @@ class OnnxSession(ExportedSession):
         return run
 
     def wait(self, output: Any) -> None:
-        """A run on the CPU has finished when it returns."""
+        """A run on the CPU is complete when it returns."""
         if self._memory != "cpu" and output is not None:
-            one = output[0] if isinstance(output, tuple) else output
-            one.binding.synchronize_outputs()
+            first = output[0] if isinstance(output, tuple) else output
+            first.binding.synchronize_outputs()
 
     def no_op(self) -> Callable[[], Any]:
-        """ReLU of one number, in a session of its own."""
+        """ReLU of one number, in a separate session."""
         if self._memory == "cpu":
             return super().no_op()
         import numpy as np
         import onnxruntime
 
         session = onnxruntime.InferenceSession(_relu(), providers=self._providers())
-        one = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(1, np.float32), self._memory, self._index)
+        ones = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(1, np.float32), self._memory, self._index)
         binding = session.io_binding()
-        binding.bind_ortvalue_input("x", one)
+        binding.bind_ortvalue_input("x", ones)
         binding.bind_output("y", self._memory, self._index)
         return self._runner(session, binding)
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """Elements of the copy on the host: the runtime cannot gather."""
+        """Elements of the host's copy, since the runtime cannot gather."""
         import numpy as np
 
         return np.asarray(self.fetch(output)[tuple(index.T)])
@@ -382,7 +388,9 @@ class OnnxSession(ExportedSession):
         return np.asarray(output.binding.copy_outputs_to_cpu()[output.index], dtype=np.float64)
 
     def precision(self) -> dict[str, str]:
-        """Torch's switches do not matter here; kernels are checked when the graph is there."""
+        """Requested precision. Kernels are checked when the graph is loaded; torch's switches
+        have no effect.
+        """
         multiply = "int8" if self.case_dtype is Dtype.INT8 else str(self.dtype).removeprefix("torch.")
         return {
             "float32_multiply": "tf32" if self.case_dtype is Dtype.TF32 else "ieee",
@@ -395,13 +403,13 @@ class OnnxSession(ExportedSession):
 
 
 def _not_measured(providers: Sequence[str]) -> dict[str, str]:
-    """The kinds of devices that execution providers would compute on and that are not measured."""
+    """Kinds of devices of execution providers that are not supported."""
     kinds = {kind for provider, kind in OTHER_PROVIDERS.items() if provider in providers}
     return {kind: NOT_MEASURED[kind] for kind in sorted(kinds)}
 
 
 def _timing_cache() -> dict[str, Any]:
-    """TensorRT's timings of its kernels are kept in the run: else each process takes minutes to try them."""
+    """Share TensorRT's kernel timings within the run, since collecting them takes minutes per process."""
     folder = run_cache("tensorrt")
     if folder is None:
         return {}
@@ -409,48 +417,50 @@ def _timing_cache() -> dict[str, Any]:
 
 
 def _cuda_majors() -> tuple[str, str]:
-    """The CUDA that this onnxruntime was built for, and the one that the installed torch brings; "": none."""
+    """CUDA versions that onnxruntime was built for and that the installed torch includes, or ""."""
     import onnxruntime
     import torch
 
-    built, brought = getattr(onnxruntime, "cuda_version", ""), torch.version.cuda or ""
-    return built.partition(".")[0], brought.partition(".")[0]
+    built, of_torch = getattr(onnxruntime, "cuda_version", ""), torch.version.cuda or ""
+    return built.partition(".")[0], of_torch.partition(".")[0]
 
 
 def _preload() -> None:
-    """Load CUDA's and cuDNN's libraries from their wheels, unless torch has loaded the same.
+    """Load CUDA's and cuDNN's libraries from their wheels, unless torch has loaded the same version.
 
-    From onnxruntime 1.21 on (onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html).
+    Available since onnxruntime 1.21 (onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html).
     """
     import onnxruntime
 
-    built, brought = _cuda_majors()
-    if built and built != brought and hasattr(onnxruntime, "preload_dlls"):
+    built, of_torch = _cuda_majors()
+    if built and built != of_torch and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()
 
 
 def _does_not_start(name: str) -> str:
-    """Why the provider does not start here, else "": a build may have one whose libraries are not there."""
+    """Reason why a provider does not start, or "". Its libraries may be missing."""
     import onnxruntime
 
     _preload()
-    built, brought = _cuda_majors()
-    majors = f" (it is built for CUDA {built}, and torch brings {f'CUDA {brought}' if brought else 'none'})"
-    majors = majors if built and built != brought else ""
+    built, of_torch = _cuda_majors()
+    majors = (
+        f" (it is built for CUDA {built}, and torch includes {f'CUDA {of_torch}' if of_torch else 'none'})"
+    )
+    majors = majors if built and built != of_torch else ""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(_relu(), options, providers=[PROVIDERS[name]])
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from starting is the reason
+    except Exception as error:  # noqa: BLE001 - any error is the reason
         return f"{PROVIDERS[name]} does not start{majors}: {str(error).splitlines()[0][:200]}"
     if session.get_providers()[0] != PROVIDERS[name]:
-        there = f"{PROVIDERS[name]} does not start here{majors}"
-        return f"{there} (are CUDA, cuDNN, and TensorRT's libraries installed?)"
+        message = f"{PROVIDERS[name]} does not start here{majors}"
+        return f"{message} (are CUDA, cuDNN, and TensorRT's libraries installed?)"
     return ""
 
 
 def _relu() -> bytes:
-    """The least model: one number."""
+    """Smallest model: ReLU of one number."""
     from onnx import TensorProto, helper
 
     value = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [1]) for end in "xy"]
@@ -460,7 +470,7 @@ def _relu() -> bytes:
 
 
 def _gpus() -> list[str]:
-    """The names of the CUDA devices; one without a name where torch, which tells them, sees none."""
+    """Names of the CUDA devices; one default name if torch, which provides them, has no CUDA."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -468,15 +478,16 @@ def _gpus() -> list[str]:
 
 
 def saturates(flags: Set[str]) -> bool:
-    """Whether CPUs with these instruction sets add two products of int8 in 16 bits, which may not hold them.
+    """True if CPUs with these instruction sets add two int8 products in 16 bits, which can overflow.
 
-    x86 without VNNI does (VPMADDUBSW); ONNX Runtime's page on quantisation advises weights of 7 bits there.
+    x86 without VNNI does (VPMADDUBSW). ONNX Runtime's documentation on quantisation recommends 7-bit weights
+    there.
     """
     return "avx2" in flags and not flags & SUMS_IN_32_BITS
 
 
 def quantise_dynamically(path: Path, folder: Path) -> Path:
-    """Weights in int8, activations as they come: by channel, in the 7 bits that no CPU's kernels saturate."""
+    """Quantise weights to int8 by channel, in 7 bits, which no CPU's kernels saturate."""
     from onnxruntime.quantization import quantize_dynamic
 
     quantised = folder / "dynamic.onnx"
@@ -485,11 +496,11 @@ def quantise_dynamically(path: Path, folder: Path) -> Path:
 
 
 def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
-    """Static quantisation by ONNX Runtime's own quantiser, calibrated on the inputs that are timed.
+    """Quantise statically with ONNX Runtime's quantiser, calibrated on the timed inputs.
 
-    Unsigned activations and signed weights by channel: what its CPU kernels are fastest with. Weights have
-    7 bits where the CPU `saturates`. Raises Unsupported for a recurrent layer, which the quantiser leaves as
-    it is.
+    Activations are unsigned, and weights signed by channel, the fastest for its CPU kernels. Weights have 7
+    bits if the CPU `saturates`. Raises Unsupported for recurrent layers, which the quantiser does not
+    support.
     """
     import onnx
     from onnxruntime import InferenceSession
@@ -500,9 +511,11 @@ def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
     prepared, quantised = path.with_name("prepared.onnx"), path.with_name("quantised.onnx")
     quant_pre_process(path, prepared, skip_symbolic_shape=True)
     kinds = {node.op_type for node in onnx.load(prepared, load_external_data=False).graph.node}
-    if left := kinds & RECURRENT - {*QDQRegistry}:
-        raise Unsupported(f"ONNX Runtime's quantiser leaves {', '.join(sorted(left))} in float32")
-    names = [each.name for each in InferenceSession(prepared, providers=[PROVIDER]).get_inputs()]
+    if unsupported := kinds & RECURRENT - {*QDQRegistry}:
+        raise Unsupported(f"ONNX Runtime's quantiser leaves {', '.join(sorted(unsupported))} in float32")
+    names = [
+        model_input.name for model_input in InferenceSession(prepared, providers=[PROVIDER]).get_inputs()
+    ]
 
     class Once(CalibrationDataReader):  # type: ignore[misc]
         feeds = iter([{name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}])
@@ -518,6 +531,6 @@ def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
         reduce_range=saturates(cpu_flags(Path("/"))),
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
-        op_types_to_quantize=sorted({*QDQRegistry} - QUANTISED_APART),
+        op_types_to_quantize=sorted({*QDQRegistry} - NOT_QUANTISED),
     )
     return quantised

@@ -1,4 +1,4 @@
-"""OpenVINO, fed by ONNX exported from torch's builders: forward phases on the CPU."""
+"""OpenVINO for models exported from torch: forward phases on the CPU."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ from benchbench.model.profile import Profile
 from benchbench.model.startup import StartUp
 from benchbench.traces.openvino import Counter, parse_profile
 
-CPU = "CPU"  # OpenVINO's name of the plugin
-HINTS = {Dtype.FLOAT32: "f32", Dtype.BFLOAT16: "bf16", Dtype.FLOAT16: "f16"}  # of INFERENCE_PRECISION_HINT
+CPU = "CPU"  # OpenVINO's name for the plugin
+HINTS = {
+    Dtype.FLOAT32: "f32",
+    Dtype.BFLOAT16: "bf16",
+    Dtype.FLOAT16: "f16",
+}  # values of INFERENCE_PRECISION_HINT
 OTHER_PLUGINS = {"GPU": "xpu", "NPU": "npu"}
-# Nodes of the compiled model that multiply, by `layerType`. What rounds beside them may be wider.
+# `layerType` of multiplying nodes in a compiled model. Other nodes may have a higher precision.
 PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"})
 CONVOLUTIONS = {"Conv", "ConvTranspose"}  # ONNX's operators
 NOT_CONVERTED = re.compile(r"-- (\w+?)-\d+ with a message:\n(.+?)\n\n", re.DOTALL)
-WARM_STEPS = 3  # of a request that counts: the first allocates
+WARM_STEPS = 3  # warm-up of a counting request: its first step allocates
 
 
 class OpenVino(ExportingBackend):
-    """`graph`: exported, compiled by OpenVINO's CPU plugin, run by one request for latency."""
+    """Mode `graph`: exported, compiled by OpenVINO's CPU plugin, run by one request for low latency."""
 
     summary = "OpenVINO: inference on a graph exported from PyTorch"
     runtime = "OpenVINO"
@@ -40,7 +44,7 @@ class OpenVino(ExportingBackend):
     distributions = ("openvino",)
     requirements = ("torch", "openvino", "onnx", "onnxscript", "numpy")
     extra = "openvino"
-    # Without the hint, a CPU with kernels in bfloat16 computes a model of float32 in those.
+    # Without the hint, a CPU with bfloat16 kernels uses them for float32 models.
     code_hints = MappingProxyType(
         {dtype: f'{{"INFERENCE_PRECISION_HINT": "{name}"}}' for dtype, name in HINTS.items()}
     )
@@ -60,42 +64,42 @@ class OpenVino(ExportingBackend):
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def load(self) -> str:
-        """Import openvino and torch; what exports a model must be there. No plugin is loaded."""
+        """Import openvino and torch, and check that models can be exported. Loads no plugin."""
         import openvino
 
         require_exporter()
-        return str(openvino.__version__).partition("-")[0]  # a build's number and branch follow
+        return str(openvino.__version__).partition("-")[0]  # drops the build number and branch
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """Its CPU; the plugins for Intel's GPUs and NPUs are told where they find one."""
+        """Its CPU. Intel's GPUs and NPUs are listed as not supported if their plugins find one."""
         import openvino
 
         kinds = {name.partition(".")[0] for name in openvino.Core().available_devices}
-        missing = {kind: NOT_MEASURED[kind] for name, kind in OTHER_PLUGINS.items() if name in kinds}
+        reasons = {kind: NOT_MEASURED[kind] for name, kind in OTHER_PLUGINS.items() if name in kinds}
         if CPU not in kinds:
-            return [], {"cpu": "this OpenVINO has no CPU plugin", **missing}
-        return [Device(name="cpu", device_class=DeviceClass.CPU, model="")], missing
+            return [], {"cpu": "this OpenVINO has no CPU plugin", **reasons}
+        return [Device(name="cpu", device_class=DeviceClass.CPU, model="")], reasons
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """Whether a CPU has kernels in 16 bits is known when a model is compiled."""
+        """Refuse float64. Missing 16-bit kernels are only detected when a model is compiled."""
         if dtype is Dtype.FLOAT64:
             return "OpenVINO computes float64 in float32"
         return super().refuses(device, dtype, mode, phase, cache)
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
-        """Torch's threads too: it makes the arrays."""
+        """Set torch's threads, too, since torch creates the arrays."""
         import torch
 
         torch.set_num_threads(threads)
         return OpenVinoSession(dtype, threads)
 
     def exported_as(self, dtype: Dtype, mode: str) -> str:
-        """In bfloat16 its filters are narrowed."""
+        """Models in bfloat16 are not shared, since their filters are converted."""
         return f"{self.runtime} {mode}" if dtype is Dtype.BFLOAT16 else super().exported_as(dtype, mode)
 
 
 class OpenVinoSession(ExportedSession):
-    """The CPU plugin. Inputs and the output are tensors of torch whose memory the request works in."""
+    """CPU plugin. Its request works in the memory of torch's input and output tensors."""
 
     def __init__(self, dtype: Dtype, threads: int) -> None:
         super().__init__(dtype)
@@ -103,18 +107,18 @@ class OpenVinoSession(ExportedSession):
         self._bound_inputs: list[Any] = []
 
     def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-        """In bfloat16 with filters of that type."""
+        """Export the step, in bfloat16 with converted filters."""
         path = super().exported(step, inputs, folder)
         if self.case_dtype is Dtype.BFLOAT16:
             narrow_filters(path)
         return path
 
     def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
-        """A request of the compiled model."""
+        """Create a request of the compiled model."""
         return self._bound(self._compiled(step, inputs), inputs)[1]
 
     def _compiled(self, step: Callable[..., Any], inputs: tuple[Any, ...], *, counting: bool = False) -> Any:
-        """The model in the case's precision and threads, read back. Raises Unsupported."""
+        """Compile the model, and check its precision. Raises Unsupported."""
         import openvino
 
         core = openvino.Core()
@@ -130,25 +134,27 @@ class OpenVinoSession(ExportedSession):
                 model = core.read_model(path)
             except RuntimeError as error:
                 raise _not_converted(error) from error
-            if model.is_dynamic():  # a file whose axes have no numbers
-                shapes = [list(each.shape) for each in inputs]
+            if model.is_dynamic():  # a file with symbolic axes
+                shapes = [list(tensor.shape) for tensor in inputs]
                 model.reshape(dict(zip(model.inputs, shapes, strict=True)))
             compiled = core.compile_model(model, CPU, options)
         self._check_precision(compiled)
         return compiled
 
     def _check_precision(self, compiled: Any) -> None:
-        """On a CPU without kernels in 16 bits, OpenVINO takes the hint and computes in another precision."""
-        found = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        missing = f"OpenVINO has no kernels in {self.case_dtype}"
-        if found != HINTS[self.case_dtype]:
-            raise Unsupported(f"{missing} for this CPU: asked for it, it would compute in {found}")
-        for kind, made_in in _nodes(compiled):
-            if kind in PRODUCTS and made_in != found:
-                raise Unsupported(f"{missing} for {kind} on this CPU: it would compute in {made_in}")
+        """Raise Unsupported if OpenVINO ignored the hint, as on a CPU without 16-bit kernels."""
+        precision = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        message = f"OpenVINO has no kernels in {self.case_dtype}"
+        if precision != HINTS[self.case_dtype]:
+            raise Unsupported(f"{message} for this CPU: it would compute in {precision}")
+        for kind, node_precision in _nodes(compiled):
+            if kind in PRODUCTS and node_precision != precision:
+                raise Unsupported(f"{message} for {kind} on this CPU: it would compute in {node_precision}")
 
     def _bound(self, compiled: Any, inputs: tuple[Any, ...]) -> tuple[Any, Callable[[], Any]]:
-        """A request and what runs it: it reads torch's memory and writes to it, so nothing is copied."""
+        """Create a request that reads and writes torch's memory, so that nothing is copied, and
+        its runner.
+        """
         import torch
 
         request = compiled.create_infer_request()
@@ -157,7 +163,9 @@ class OpenVinoSession(ExportedSession):
             request.set_input_tensor(index, _shared(tensor))
         outputs: list[Any] = []
         for index, port in enumerate(compiled.outputs):
-            if port.get_partial_shape().is_dynamic:  # its shape depends on values: read when it is there
+            if (
+                port.get_partial_shape().is_dynamic
+            ):  # its shape depends on values, so it is read after each run
                 outputs.append(None)
                 continue
             shape, dtype = list(port.get_shape()), port.get_element_type()
@@ -178,17 +186,17 @@ class OpenVinoSession(ExportedSession):
 
         return request, run_unbound if unbound else run
 
-    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Overwrite the inputs that are bound."""
-        for ours, theirs in zip(self._bound_inputs, others, strict=True):
-            ours.copy_(theirs)
+    def exchange(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Overwrite the bound inputs."""
+        for bound, value in zip(self._bound_inputs, values, strict=True):
+            bound.copy_(value)
         return inputs
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
-        """Its own counters, in a request apart: one that counts always does."""
+        """Use its counters, in a separate request: a counting request always counts."""
         import openvino
 
-        assert self.work  # a case is warmed up before it is profiled
+        assert self.work  # set by the warm-up
         request, again = self._bound(self._compiled(*self.work, counting=True), self.work[1])
         for _ in range(WARM_STEPS):
             again()
@@ -198,38 +206,40 @@ class OpenVinoSession(ExportedSession):
         return parse_profile(before, _counters_of(request), WARM_STEPS, recording)
 
     def precision(self) -> dict[str, str]:
-        """Torch's switches do not matter here; kernels are checked when the model is compiled."""
+        """Requested precision. Kernels are checked when the model is compiled; torch's switches have no
+        effect.
+        """
         multiply = str(self.dtype).removeprefix("torch.")
         return {"float32_multiply": "ieee", "storage": str(self.dtype), "multiply": multiply}
 
     def peak_device(self) -> Memory:
-        return Memory(bytes=None, reason="OpenVINO does not report its memory; the host's peak holds it")
+        return Memory(bytes=None, reason="OpenVINO does not report its memory; the host's peak includes it")
 
 
 def narrow_filters(path: Path) -> None:
-    """Round to bfloat16 what the exporter left in float32 in a file whose convolutions are in bfloat16.
+    """Convert weights that the exporter left in float32 in a file with bfloat16 convolutions.
 
-    It folds batch normalisation into filters and biases in float32 (onnxscript 0.7), and then a convolution
-    has operands of two types, which ONNX does not allow.
+    The exporter folds batch normalisation into filters and biases in float32 (onnxscript 0.7). ONNX does not
+    allow convolutions with operands of two types.
     """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     model = onnx.load(path)
-    weights = {each.name: each for each in model.graph.initializer}
+    weights = {weight.name: weight for weight in model.graph.initializer}
     names = [name for node in model.graph.node if node.op_type in CONVOLUTIONS for name in node.input[1:]]
     wide = [weights[name] for name in names if name in weights]
-    wide = [each for each in wide if each.data_type == TensorProto.FLOAT]
+    wide = [weight for weight in wide if weight.data_type == TensorProto.FLOAT]
     if not wide:
         return
     narrow = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
-    for each in wide:
-        each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each).astype(narrow), each.name))
+    for weight in wide:
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(narrow), weight.name))
     onnx.save(model, path)
 
 
 def _not_converted(error: Exception) -> Exception:
-    """Unsupported, with the operator that OpenVINO's reader of ONNX does not take; else the error itself."""
+    """Unsupported for an operator that OpenVINO cannot read, else the error itself."""
     text = str(error)
     if "OpConversionFailure" not in text:
         return error
@@ -241,14 +251,14 @@ def _not_converted(error: Exception) -> Exception:
 
 
 def _nodes(compiled: Any) -> Iterator[tuple[str, str]]:
-    """The type of each node of a compiled model, and the precision that its kernel computes in."""
+    """Yield the type of each node in a compiled model, and the precision of its kernel."""
     for node in compiled.get_runtime_model().get_ops():
-        told = node.get_rt_info()
-        yield told["layerType"].astype(str), told["runtimePrecision"].astype(str)
+        info = node.get_rt_info()
+        yield info["layerType"].astype(str), info["runtimePrecision"].astype(str)
 
 
 def _shared(tensor: Any) -> Any:
-    """A tensor of OpenVINO in the memory of one of torch's."""
+    """OpenVINO tensor in the memory of a torch tensor."""
     import openvino
     import torch
 
@@ -259,7 +269,7 @@ def _shared(tensor: Any) -> Any:
 
 
 def _as_torch(tensor: Any) -> Any:
-    """A tensor of torch in the memory of one of OpenVINO's."""
+    """Torch tensor in the memory of an OpenVINO tensor."""
     import numpy as np
     import torch
 
@@ -269,7 +279,7 @@ def _as_torch(tensor: Any) -> Any:
 
 
 def _torch_dtype(kind: Any) -> Any:
-    """Torch's name for a type of OpenVINO's elements."""
+    """Torch's dtype for an element type of OpenVINO."""
     import numpy as np
     import torch
 
@@ -279,12 +289,12 @@ def _torch_dtype(kind: Any) -> Any:
 
 
 def _counters_of(request: Any) -> list[Counter]:
-    """What the counters of the nodes that ran say now."""
+    """Counters of the executed nodes."""
     import openvino
 
     executed = openvino.ProfilingInfo.Status.EXECUTED
     return [
-        Counter(each.node_name, each.node_type, each.exec_type, each.real_time.total_seconds())
-        for each in request.get_profiling_info()
-        if each.status == executed
+        Counter(info.node_name, info.node_type, info.exec_type, info.real_time.total_seconds())
+        for info in request.get_profiling_info()
+        if info.status == executed
     ]

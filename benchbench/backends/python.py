@@ -1,4 +1,4 @@
-"""No framework: functions whose work is done when they return. It runs functions only, no workload."""
+"""Backend without a framework, for Python functions that finish when they return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchbench.model.run import Settings
 
 
 class Python(Backend):
-    """What stands for no backend where a user's function is measured."""
+    """Default backend for a user's function."""
 
     summary = "functions of yours whose work is done when they return"
     framework = "python"
@@ -42,26 +42,26 @@ class Python(Backend):
         raise Unsupported("it runs functions, no workloads")
 
     def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
-        """The host, whatever the user calls the device: nothing on it is waited for."""
+        """Return the host, with the user's name for the device. Nothing needs waiting for."""
         return host(device), HostSession()
 
 
 class HostSession:
-    """Plain Python: a call has finished when it returns."""
+    """Plain Python: a call is complete when it returns."""
 
     clock: Callable[[], float] = staticmethod(perf_counter)
 
     def wait(self, output: Any) -> None:
-        """Nothing is under way."""
+        pass
 
     def reset_peak(self) -> None:
-        """There is no device."""
+        pass
 
     def peak_device(self) -> Memory:
         return Memory(bytes=None, reason="no framework waits for the function, so no device is known")
 
 
 def host(name: str | None = None) -> Device:
-    """The host, or what the user called the device."""
+    """The host, optionally with the user's name for the device."""
     kind = DeviceClass.CPU if name in (None, "cpu") else DeviceClass.ACCELERATOR
     return Device(name=name or "cpu", device_class=kind, model="")

@@ -35,15 +35,15 @@ from benchbench.traces import xla as _xspans
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
 
-# What `import tensorflow` would import and no step needs, half a second and more each: JAX for TFLite's
-# converter, with whatever is wrong with it, and Matplotlib for Keras's galleries of images.
+# Modules that `import tensorflow` imports without need, half a second or more each: JAX for TFLite's
+# converter, even if it is broken, and Matplotlib for Keras's image galleries.
 UNUSED = ("jax", "matplotlib")
-# Dtype → TF-TRT's precision_mode. Weights and inputs stay float32; the converter narrows the layers.
+# Dtype → TF-TRT's precision_mode. Weights and inputs stay in float32; the converter converts the layers.
 TENSORRT_PRECISION = {Dtype.FLOAT32: "FP32", Dtype.FLOAT16: "FP16"}
 
 
 class TensorFlow(Backend):
-    """`function` is tf.function, `xla` the same with jit_compile=True, `tensorrt` TF-TRT's conversion."""
+    """`function` is tf.function, `xla` adds jit_compile=True, `tensorrt` is TF-TRT's conversion."""
 
     summary = "TensorFlow: tf.function, XLA, eager, or converted by TensorRT"
     framework = "tensorflow"
@@ -72,11 +72,15 @@ class TensorFlow(Backend):
     extra = "tensorflow"
     start_up = StartUp(import_s=4.0, call_s=0.06, layer_s=0.005, profile_s=0.4)
     spread = Spread.DEVICES
-    full_memory = (*FULL_MEMORY, "OOM when allocating", "ran out of memory")  # its kernels, its allocator
+    full_memory = (
+        *FULL_MEMORY,
+        "OOM when allocating",
+        "ran out of memory",
+    )  # messages of kernels and of the allocator
     undividable = MappingProxyType({Strategy.PIPELINE: "TensorFlow has no schedule of stages"})
 
     def join(self, world: World, device: str) -> None:
-        """The host as several logical devices, which TensorFlow must be told before it starts."""
+        """Split the host into several logical devices before TensorFlow starts."""
         import tensorflow as tf
 
         if device == "cpu":
@@ -85,11 +89,11 @@ class TensorFlow(Backend):
             tf.config.set_logical_device_configuration(cpu, logical)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """Threads of the operations' pool; logs of warnings and above only."""
+        """Set the operations' threads, and log only warnings and errors."""
         return {
             "TF_NUM_INTRAOP_THREADS": str(settings.threads),
             "TF_CPP_MIN_LOG_LEVEL": "2",
-            "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # other frameworks use the same GPU in their turn
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # other frameworks use the same GPU
         }
 
     def load(self) -> str:
@@ -101,27 +105,27 @@ class TensorFlow(Backend):
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         import tensorflow as tf
 
-        found, missing = [Device(name="cpu", device_class=DeviceClass.CPU, model="")], _not_measured(tf)
+        devices, reasons = [Device(name="cpu", device_class=DeviceClass.CPU, model="")], _not_measured(tf)
         if not tf.test.is_built_with_cuda():
-            build = "is not built for CUDA" if missing else "is a CPU build"
-            return found, {"gpu": f"this TensorFlow {build}", **missing}
+            build = "is not built for CUDA" if reasons else "is a CPU build"
+            return devices, {"gpu": f"this TensorFlow {build}", **reasons}
         for index, gpu in enumerate(tf.config.list_physical_devices("GPU")):
             details = tf.config.experimental.get_device_details(gpu)
             model = str(details.get("device_name", "GPU"))
-            found.append(Device(name=f"gpu:{index}", device_class=DeviceClass.ACCELERATOR, model=model))
-        if len(found) == 1:
-            missing = {"gpu": "no GPU is visible to TensorFlow", **missing}
-        return found, missing
+            devices.append(Device(name=f"gpu:{index}", device_class=DeviceClass.ACCELERATOR, model=model))
+        if len(devices) == 1:
+            reasons = {"gpu": "no GPU is visible to TensorFlow", **reasons}
+        return devices, reasons
 
     def missing_modes(self) -> dict[str, str]:
-        """TensorRT is chosen when TensorFlow is built."""
+        """`tensorrt` needs a build with TensorRT."""
         import tensorflow as tf
 
         built = tf.sysconfig.get_build_info().get("is_tensorrt_build", False)
         return {} if built else {"tensorrt": f"TensorFlow {tf.__version__} is built without TensorRT"}
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """TensorRT converts inference in float32 and float16."""
+        """Refuse TensorRT except for inference in float32 and float16 on a GPU."""
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         if mode == "tensorrt" and device.device_class is DeviceClass.CPU:
@@ -131,21 +135,21 @@ class TensorFlow(Backend):
         return ""
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
-        """Threads and TF32 must be fixed before the first operation."""
+        """Set threads and TF32 before the first operation."""
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         if device == "cpu" and tf.config.list_physical_devices("GPU"):
-            tf.config.set_visible_devices([], "GPU")  # else their memory would be taken too
+            tf.config.set_visible_devices([], "GPU")  # otherwise TensorFlow reserves their memory, too
         if dtype is Dtype.TF32:
             _require_tensor_cores(device)
         tf.config.experimental.enable_tensor_float_32_execution(dtype is Dtype.TF32)
         return TensorFlowSession(device, dtype, mode)
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """Constants and variables of the builder, too, are on the session's device.
+        """Build the program with constants and variables on the session's device.
 
-        Of several devices, it is built in the scope of a MirroredStrategy: tf.distribute.get_strategy().
+        For several devices, it is built in the scope of a MirroredStrategy: tf.distribute.get_strategy().
         """
         import tensorflow as tf
 
@@ -156,26 +160,30 @@ class TensorFlow(Backend):
             return super().program(session, workload, arrays)
 
     def attach(self, device: str | None, result: Any = None) -> tuple[Device, Session]:
-        """An accelerator that the result is on, else the first GPU where TensorFlow has one, else the CPU."""
-        known = {found.name: found for found in self.devices()[0]}
+        """Attach to an accelerator of the result, else to TensorFlow's first GPU, else to the CPU."""
+        devices_by_name = {known_device.name: known_device for known_device in self.devices()[0]}
         holders = _accelerators_of(result)
-        name = device or next(iter([*holders, *(each for each in known if each != "cpu")]), "cpu")
-        for each in (name, *holders):
-            if each not in known:
-                raise Unsupported(f"TensorFlow has no device {each!r}, only {', '.join(known)}")
+        name = device or next(
+            iter([*holders, *(candidate for candidate in devices_by_name if candidate != "cpu")]), "cpu"
+        )
+        for candidate in (name, *holders):
+            if candidate not in devices_by_name:
+                raise Unsupported(
+                    f"TensorFlow has no device {candidate!r}, only {', '.join(devices_by_name)}"
+                )
         session = TensorFlowSession(name, Dtype.FLOAT32, "eager")
         session.is_asynchronous = bool(holders) or name != "cpu"
-        return known[name], session
+        return devices_by_name[name], session
 
     def out_of_memory(self, error: BaseException) -> bool:
-        """TensorFlow raises ResourceExhaustedError on any device, unless a library of CUDA's speaks first."""
+        """True for ResourceExhaustedError on any device, and for errors of CUDA's libraries."""
         import tensorflow as tf
 
         return isinstance(error, tf.errors.ResourceExhaustedError) or super().out_of_memory(error)
 
 
 def _accelerators_of(result: Any) -> list[str]:
-    """The accelerators that tensors of a result are on, as `gpu:0`."""
+    """Accelerators of the tensors in a result, such as `gpu:0`."""
     parts = list(parts_of(result))
     if not parts:
         return []
@@ -187,10 +195,10 @@ def _accelerators_of(result: Any) -> list[str]:
 
 
 class TensorFlowSession(Session):
-    """One device; every operation of the case is placed on it."""
+    """A device; every operation of the case is placed on it."""
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """`device` is a name such as `cpu`, `gpu:0`."""
+        """Open a device such as `cpu` or `gpu:0`."""
         import tensorflow as tf
 
         self.device = device
@@ -214,7 +222,7 @@ class TensorFlowSession(Session):
 
     @cached_property
     def strategy(self) -> Any:
-        """The MirroredStrategy over the devices of the world."""
+        """MirroredStrategy over the devices of the world."""
         import tensorflow as tf
 
         kind, _, first = self.device.partition(":")
@@ -228,11 +236,11 @@ class TensorFlowSession(Session):
 
         floating = np.issubdtype(rows.dtype, np.floating)
 
-        def own(replica: Any) -> Any:
+        def replica_row(replica: Any) -> Any:
             row = tf.constant(rows[replica.replica_id_in_sync_group])
             return tf.cast(row, self.dtype) if floating else row
 
-        return self.strategy.experimental_distribute_values_from_function(own)
+        return self.strategy.experimental_distribute_values_from_function(replica_row)
 
     def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
         """A tensor on the CPU, in pageable memory."""
@@ -246,7 +254,7 @@ class TensorFlowSession(Session):
             return tf.cast(tf.constant(array), self.dtype) if floating else tf.constant(array)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """tf.function, with or without XLA, or the step itself."""
+        """Apply tf.function, with or without XLA, convert by TensorRT, or only place the step."""
         import tensorflow as tf
 
         placed = step if self.world.devices > 1 else self._placed(step)
@@ -269,23 +277,23 @@ class TensorFlowSession(Session):
         return placed
 
     def compilations(self) -> int | None:
-        """Traces of what `compile` gave, each a program; none where operations run one by one."""
+        """Number of traces of compiled functions; None if operations run one by one."""
         if self.mode not in ("function", "xla"):
             return None
         return sum(int(compiled.experimental_get_tracing_count()) for compiled in self._compiled)
 
     def wait(self, output: Any) -> None:
-        """CPU operations have finished when they return; GPUs are told to finish."""
+        """Wait for GPUs; CPU operations are complete when they return."""
         if self.is_asynchronous:
             import tensorflow as tf
 
             tf.test.experimental.sync_devices()
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """Gathered on the device; a number is none to gather from."""
+        """Gather on the device; a scalar is fetched."""
         import tensorflow as tf
 
-        if not hasattr(output, "dtype"):  # a value for each replica; a parameter is the same in all
+        if not hasattr(output, "dtype"):  # a value per replica; a parameter is equal in all replicas
             return self._take_of_replicas(output, index)
         with tf.device(self.device):
             return self.fetch(tf.gather_nd(output, index) if output.shape.rank else output)
@@ -294,19 +302,19 @@ class TensorFlowSession(Session):
         import numpy as np
         import tensorflow as tf
 
-        taken = np.empty(len(index))
+        elements = np.empty(len(index))
         for replica, tensor in enumerate(self.strategy.experimental_local_results(output)):
-            own = index[:, 0] == replica
-            taken[own] = self.fetch(tf.gather_nd(tensor, index[own, 1:]))
-        return taken
+            of_replica = index[:, 0] == replica
+            elements[of_replica] = self.fetch(tf.gather_nd(tensor, index[of_replica, 1:]))
+        return elements
 
     def is_finite(self, output: Any) -> bool:
-        """The elements of each replica's part, where there are several replicas."""
+        """True if the parts of all replicas are finite."""
         parts = self.strategy.experimental_local_results(output) if self.world.devices > 1 else (output,)
         return all(super(TensorFlowSession, self).is_finite(part) for part in parts)
 
     def finished(self, output: Any) -> Any:
-        """Zeros; of replicas the output itself."""
+        """Zeros; with replicas, the output itself."""
         import tensorflow as tf
 
         if self.world.devices > 1:
@@ -326,7 +334,7 @@ class TensorFlowSession(Session):
         return np.asarray(output.numpy(), dtype=np.float64)
 
     def precision(self) -> dict[str, str]:
-        """TensorFlow has one switch for matrix products and convolutions."""
+        """Read the switch for matrix products and convolutions."""
         import tensorflow as tf
 
         enabled = bool(tf.config.experimental.tensor_float_32_execution_enabled())
@@ -336,21 +344,21 @@ class TensorFlowSession(Session):
         return precision | ({"multiply": self.compute.name} if self.compute else {})
 
     def no_op(self) -> Callable[[], Any]:
-        """One number and another; XLA's and a function's calls begin alike."""
+        """Add two numbers in a function, whose calls start like XLA's."""
         if not self._accelerator:
             return super().no_op()
         import tensorflow as tf
 
         with tf.device(self.device):
-            one = tf.constant(1.0)
-        return partial(tf.function(lambda x: x + 1.0, autograph=False), one)
+            number = tf.constant(1.0)
+        return partial(tf.function(lambda x: x + 1.0, autograph=False), number)
 
     def cache_bytes(self) -> int:
-        """The CPU's alone; TensorFlow does not tell a GPU's."""
+        """Size of the CPU's cache, or the largest of any GPU, since TensorFlow does not report it."""
         return LARGEST_CACHE if self._accelerator else host_cache_bytes()
 
     def flush(self) -> Any:
-        """One read, another written; integers of 32 bits would be kept on the host."""
+        """Read one array and write another. Integers of 32 bits would stay on the host."""
         import tensorflow as tf
 
         with tf.device(self.device):
@@ -364,7 +372,7 @@ class TensorFlowSession(Session):
         return sum(int(part.shape.num_elements()) * int(part.dtype.size) for part in parts)
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
-        """The TensorFlow profiler; XLA's instructions have names of TensorFlow's operators."""
+        """Use TensorFlow's profiler. XLA's instructions have the names of TensorFlow's operators."""
         import tensorflow as tf
 
         with _traced(folder):
@@ -399,7 +407,7 @@ class TensorFlowSession(Session):
 def _traced(folder: Path) -> Iterator[None]:
     import tensorflow as tf
 
-    # At its default, 2, kernels that TensorFlow has come to think cheap are not in the trace.
+    # The default, 2, omits kernels that TensorFlow considers cheap.
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
     tf.profiler.experimental.start(str(folder), options=options)
     try:
@@ -421,9 +429,9 @@ def _require_tensor_cores(device: str) -> None:
 
 @contextmanager
 def _without(*modules: str) -> Iterator[None]:
-    """Meanwhile these cannot be imported, unless they have been."""
+    """Prevent the import of these modules, unless they are already imported."""
     absent = [module for module in modules if module not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: importing it fails
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None makes an import fail
     try:
         yield
     finally:
@@ -432,21 +440,21 @@ def _without(*modules: str) -> Iterator[None]:
 
 
 def _not_measured(tf: Any) -> dict[str, str]:
-    """The kinds of devices that this TensorFlow would compute on and that are not measured, with the reason.
+    """Unsupported kinds of devices that this TensorFlow could compute on, with the reason.
 
-    Apple's plug-in calls its device GPU, as TensorFlow does those of CUDA.
+    Apple's plug-in calls its device GPU, like TensorFlow's CUDA devices.
     """
     gpus = bool(tf.config.list_physical_devices("GPU"))
-    there = {
+    presence = {
         "mps": gpus and not tf.test.is_built_with_cuda() and not tf.test.is_built_with_rocm(),
         "rocm": tf.test.is_built_with_rocm(),
         "xpu": bool(tf.config.list_physical_devices("XPU")),
     }
-    return {kind: NOT_MEASURED[kind] for kind, present in there.items() if present}
+    return {kind: NOT_MEASURED[kind] for kind, present in presence.items() if present}
 
 
 def convert_by_tensorrt(step: Callable[..., Any], precision: str | None) -> Callable[..., Any]:
-    """`step` through TF-TRT, engines built at the first call for the shapes it is given."""
+    """Convert `step` by TF-TRT; engines are built on the first call, for its shapes."""
     converted: list[Callable[..., Any]] = []
 
     def run(*inputs: Any) -> Any:
@@ -466,12 +474,16 @@ def _convert(step: Callable[..., Any], precision: str | None, inputs: tuple[Any,
 
     module = tf.Module()
     module.step = tf.function(step, autograph=False)
-    concrete = module.step.get_concrete_function(*(tf.TensorSpec(each.shape, each.dtype) for each in inputs))
-    module.held = list(concrete.graph.variables)  # a saved model keeps only what its module can reach
+    concrete = module.step.get_concrete_function(
+        *(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs)
+    )
+    module.captured = list(
+        concrete.graph.variables
+    )  # a saved model only includes variables that its module references
     with tempfile.TemporaryDirectory(prefix="tensorrt-", dir=".") as folder:
         tf.saved_model.save(module, folder, signatures=concrete)
         converter = trt_convert.TrtGraphConverterV2(input_saved_model_dir=folder, precision_mode=precision)
         function = converter.convert()
         converter.build(input_fn=lambda: [inputs])
-    found: Callable[..., Any] = function
-    return found
+    converted: Callable[..., Any] = function
+    return converted

@@ -1,4 +1,4 @@
-"""PyTorch on CPU and CUDA: there also as a graph that is replayed, timed by events."""
+"""PyTorch on CPU and CUDA, where it also replays graphs and is timed by events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from benchbench.backends._aoti import SUFFIX, Packaged, keep_package
-from benchbench.backends._kept import EXPORTED, model_name
+from benchbench.backends._aoti import SUFFIX, Packaged, cache_package
+from benchbench.backends._model_cache import EXPORTED, model_name
 from benchbench.backends._results import parts_of
 from benchbench.backends._torch import ON_THE_CPU, TorchSession
-from benchbench.backends.base import FULL_MEMORY, LEAST_CLEARED, Attached, Backend, HostTimer, Session, Timer
+from benchbench.backends.base import FULL_MEMORY, MIN_CLEARED, Attached, Backend, HostTimer, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
@@ -39,18 +39,20 @@ if TYPE_CHECKING:
 TRACE, DETAILS = "trace.json", "details.trace.json"
 
 
-FREEZING = "compile-freezing"  # `compile`, told that weights do not change
-# Modes of ours that are torch.compile's → its argument `mode`.
+FREEZING = "compile-freezing"  # `compile` with constant weights
+# Modes that use torch.compile → its argument `mode`.
 COMPILED = {
     "compile": None,
     FREEZING: None,
     "max-autotune-no-cudagraphs": "max-autotune-no-cudagraphs",
     "reduce-overhead": "reduce-overhead",
 }
-AOTI = "aoti"  # AOTInductor: compiled ahead of time into a package
-CHANNELS_LAST = "channels_last"  # eager, a user's module and its images rearranged; our networks are already
-DEFAULT_CXX = "clang++" if sys.platform == "darwin" else "g++"  # as inductor's; asking it imports all of it
-# Calls until a step is replayed. Ours: eager, then captured and replayed at once. Inductor's: compiled and
+AOTI = "aoti"  # AOTInductor: compiled ahead of time to a package
+CHANNELS_LAST = "channels_last"  # eager, with a user's module and images in this layout, as our networks are
+DEFAULT_CXX = (
+    "clang++" if sys.platform == "darwin" else "g++"
+)  # inductor's default, copied since inductor is slow to import
+# Calls until a step is replayed. `cudagraph`: eager, then captured and replayed. Inductor: compiled and
 # warmed up, recorded, replayed (torch/_inductor/cudagraph_trees.py).
 CALLS_UNTIL_TIMED = {"cudagraph": 2, "reduce-overhead": 3}
 OF_CUDA = ("reduce-overhead", "cudagraph")
@@ -58,9 +60,9 @@ PARALLEL = (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARA
 
 
 class Torch(Backend):
-    """`compile` is torch.compile with its default backend, inductor; its other modes have their own names.
+    """`compile` is torch.compile with inductor, its default backend; its other modes have their own names.
 
-    `compile-freezing` is inductor's freezing besides; `cudagraph` replays a captured eager step.
+    `compile-freezing` adds inductor's freezing; `cudagraph` replays a captured eager step.
     """
 
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
@@ -85,7 +87,7 @@ class Torch(Backend):
             'mode="max-autotune-no-cudagraphs")',
         }
     )
-    full_memory = (*FULL_MEMORY, "can't allocate memory")  # the CPU's allocator
+    full_memory = (*FULL_MEMORY, "can't allocate memory")  # message of the CPU's allocator
     kind_code = MappingProxyType(
         {
             ("keras", "eager"): "run = torch.no_grad()(lambda *x: model(*x, training=False))  "
@@ -101,7 +103,7 @@ class Torch(Backend):
             "compile": "step = torch.compile(step)",
         }
     )
-    runs_unused = frozenset(modes)  # torch.compile, too: autograd runs between its graphs
+    runs_unused = frozenset(modes)  # torch.compile, too, since autograd runs between its graphs
     not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
     distributions = ("torch",)
@@ -128,7 +130,7 @@ class Torch(Backend):
             "stream and eleven eager steps before a capture",
         )
     )
-    # Gradients are overwritten by the next forward pass, or wrong: pytorch#169545, pytorch#96693.
+    # The next forward pass overwrites gradients, or they are wrong: pytorch#169545, pytorch#96693.
     single_backward_modes = MappingProxyType(
         {
             "reduce-overhead": "inductor's CUDA graphs overwrite the gradients of a step with several "
@@ -137,7 +139,7 @@ class Torch(Backend):
     )
 
     def join(self, world: World, device: str) -> None:
-        """NCCL between CUDA devices, gloo between CPU processes; they meet at a file, so no port is taken."""
+        """Use NCCL between CUDA devices, gloo between CPU processes. They meet at a file and need no port."""
         import torch
         import torch.distributed as dist
 
@@ -152,7 +154,7 @@ class Torch(Backend):
         )
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """NVML instead of CUDA answers whether there is a GPU, so that asking does not spoil a fork."""
+        """Let NVML instead of CUDA detect GPUs: initialising CUDA would prevent forks."""
         return {
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": str(settings.threads),
@@ -167,7 +169,7 @@ class Torch(Backend):
         return str(torch.__version__)
 
     def preload(self, phase: Phase, mode: str) -> None:
-        """What its first optimizer imports, over a second, or its first compile, four."""
+        """Import the modules of the first optimizer, over a second, or of the first compilation, four."""
         if mode in COMPILED or mode == AOTI:
             import torch._inductor.compile_fx
         elif phase is Phase.TRAIN:
@@ -176,19 +178,19 @@ class Torch(Backend):
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         import torch
 
-        found, missing = [_device("cpu", "")], _not_measured(torch)
+        devices, reasons = [_device("cpu", "")], _not_measured(torch)
         if torch.version.cuda is None:
-            build = "ROCm" if "rocm" in missing else "CPU"
-            return found, {"cuda": f"this torch is a {build} build", **missing}
+            build = "ROCm" if "rocm" in reasons else "CPU"
+            return devices, {"cuda": f"this torch is a {build} build", **reasons}
         if not torch.cuda.is_available():
             reason = f"no CUDA device is visible to torch (built for CUDA {torch.version.cuda})"
-            return found, {"cuda": reason, **missing}
+            return devices, {"cuda": reason, **reasons}
         count = torch.cuda.device_count()
-        found += [_device(f"cuda:{index}", torch.cuda.get_device_name(index)) for index in range(count)]
-        return found, missing
+        devices += [_device(f"cuda:{index}", torch.cuda.get_device_name(index)) for index in range(count)]
+        return devices, reasons
 
     def missing_modes(self) -> dict[str, str]:
-        """`compile` writes C++ for the CPU and Triton for CUDA; `cudagraph` needs CUDA."""
+        """`compile` needs a C++ compiler for the CPU and Triton for CUDA; `cudagraph` needs CUDA."""
         import torch
 
         if torch.cuda.is_available():
@@ -197,20 +199,22 @@ class Torch(Backend):
             return (
                 {} if has_triton() else dict.fromkeys(COMPILED, "inductor needs Triton (pip install triton)")
             )
-        missing = dict.fromkeys(OF_CUDA, "a CUDA graph needs a CUDA device")
+        reasons = dict.fromkeys(OF_CUDA, "a CUDA graph needs a CUDA device")
         if not shutil.which(os.environ.get("CXX") or DEFAULT_CXX):
             reason = "inductor found no C++ compiler (apt install g++, or set CXX)"
-            missing = dict.fromkeys((*COMPILED, AOTI), reason) | missing
-        return missing
+            reasons = dict.fromkeys((*COMPILED, AOTI), reason) | reasons
+        return reasons
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """A graph cannot hold the host's look at the gradients that scaling them needs, nor other inputs."""
+        """Refuse CUDA graphs with other inputs or with gradient scaling, which reads gradients on
+        the host.
+        """
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         if mode in (FREEZING, AOTI) and phase is not Phase.FORWARD:
-            return f"{mode} makes constants of the weights of inference only"
+            return f"{mode} makes weights constant, which only inference allows"
         if mode in (FREEZING, AOTI) and device.device_class is not DeviceClass.CPU:
-            return f"accelbench has verified {mode} on CPUs only"
+            return f"{mode} is verified on CPUs only"
         if mode == "cudagraph" and cache is Cache.ROTATE:
             return "a CUDA graph is replayed on the inputs it was captured with"
         if mode in OF_CUDA and device.device_class is DeviceClass.CPU:
@@ -220,7 +224,7 @@ class Torch(Backend):
         return ""
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """A package is kept by the workload; the compiler writes the number of threads into it."""
+        """Name the package by the workload and the number of threads, which the compiler includes."""
         import torch
 
         if isinstance(session, CpuSession) and session.mode == AOTI:
@@ -228,7 +232,7 @@ class Torch(Backend):
         return super().program(session, workload, arrays)
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
-        """Threads and precision first: both must be fixed before the first operation."""
+        """Set threads and precision before the first operation."""
         import torch
 
         torch.set_num_threads(threads)
@@ -242,15 +246,20 @@ class Torch(Backend):
         return session
 
     def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
-        """The first accelerator that the result is on, else CUDA's device if CUDA was used, else the CPU."""
+        """Attach to the result's first accelerator, else to the current CUDA device if CUDA was used, else to
+        the CPU.
+        """
         import torch
 
         tensors = [part for part in parts_of(result) if isinstance(part, torch.Tensor)]
         holders = [str(tensor.device) for tensor in tensors if tensor.device.type != "cpu"]
         in_use = _accelerators_in_use()
-        name = device or next(iter([*holders, *(each for each in in_use if each.startswith("cuda"))]), "cpu")
+        name = device or next(
+            iter([*holders, *(device_name for device_name in in_use if device_name.startswith("cuda"))]),
+            "cpu",
+        )
         waited = dict.fromkeys([name, *holders, *in_use])
-        waits = [_waiting_for(each) for each in waited if not each.startswith("cpu")]
+        waits = [_waiting_for(device_name) for device_name in waited if not device_name.startswith("cpu")]
         model = torch.cuda.get_device_name(name) if name.startswith("cuda") else ""
         return _device(name, model), AttachedTorch(name, waits)
 
@@ -264,10 +273,10 @@ class CpuSession(TorchSession):
     """The CPU, eager or compiled."""
 
     overwrites = True
-    package = ""  # the name that its package is kept by, in this run; "": it is not
+    package = ""  # name of its package in the cache; "": not cached
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """`device` is a name such as `cpu`, `cuda:0`."""
+        """Open a device such as `cpu` or `cuda:0`."""
         super().__init__(device, dtype)
         self.case_dtype = dtype
         self.mode = mode
@@ -275,17 +284,17 @@ class CpuSession(TorchSession):
         self.compiler = "torch.compile" if mode in COMPILED else ""
 
     def is_finite(self, output: Any) -> bool:
-        """Found out where the tensor is."""
+        """Check on the tensor's device."""
         import torch
 
         return bool(torch.isfinite(output).all())
 
-    def overwrite(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+    def overwrite(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         import torch
 
         with torch.no_grad():
-            for ours, theirs in zip(inputs, others, strict=True):
-                ours.copy_(theirs)
+            for target, value in zip(inputs, values, strict=True):
+                target.copy_(value)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         if self.mode == AOTI:
@@ -298,10 +307,10 @@ class CpuSession(TorchSession):
         self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
 
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-        keep_package(step, inputs, self.package)
+        cache_package(step, inputs, self.package)
 
     def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """By torch.compile; inductor freezes weights only where gradients are off around the call, too."""
+        """Apply torch.compile. Inductor only freezes weights if gradients are off during the call, too."""
         import torch
 
         compiled: Callable[..., Any] = torch.compile(step, mode=COMPILED[self.mode])
@@ -309,17 +318,17 @@ class CpuSession(TorchSession):
             return compiled
         from torch._inductor import config
 
-        config.freezing = True  # Dynamo reads it as well, so an option of this one call would not do
+        config.freezing = True  # global, since Dynamo reads it as well
         without_gradients: Callable[..., Any] = torch.no_grad()(compiled)
         return without_gradients
 
     def compile_part(self, part: Callable[..., Any]) -> Callable[..., Any]:
         if self.mode in ("cudagraph", AOTI):
-            raise Unsupported(f"{self.mode} takes a whole step, not a part of one")
+            raise Unsupported(f"{self.mode} needs a whole step, not a part of one")
         return self._compiled(part) if self.mode in COMPILED else part
 
     def compilations(self) -> int | None:
-        """Graphs that torch.compile has made in this process."""
+        """Graphs that torch.compile has created in this process."""
         if self.mode not in COMPILED:
             return None
         from torch._dynamo.utils import counters
@@ -327,7 +336,7 @@ class CpuSession(TorchSession):
         return int(counters["stats"]["unique_graphs"])
 
     def graph_breaks(self) -> int | None:
-        """Those that dynamo met, each place as often as it was traced."""
+        """Graph breaks that dynamo met, counted per trace."""
         if self.mode not in COMPILED:
             return None
         from torch._dynamo.utils import counters
@@ -335,7 +344,7 @@ class CpuSession(TorchSession):
         return int(sum(counters["graph_break"].values()))
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
-        """torch.profiler twice: noting shapes and memory makes a step up to half as long again."""
+        """Use torch.profiler twice, since recording shapes and memory makes a step up to 50 % longer."""
         times = self._profiled(step, iterations, count, folder / TRACE, details=False)
         details = self._profiled(step, iterations, count, folder / DETAILS, details=True)
         return dataclasses.replace(chrome.detailed(times, details), traces=(TRACE, DETAILS))
@@ -348,7 +357,7 @@ class CpuSession(TorchSession):
         return len(_kineto_events(profiler))
 
     def _profiler(self, *, details: bool) -> Any:
-        """It takes a step to get going, which it leaves out."""
+        """Create a profiler, whose first step is a warm-up."""
         import torch
         from torch.profiler import ProfilerActivity, schedule
 
@@ -375,7 +384,7 @@ class CpuSession(TorchSession):
             recording = self.record(name, step, iterations, count, record_function)
         profiler.export_chrome_trace(str(trace))
         flops: dict[str, float] = {}
-        for event in _kineto_events(profiler) if details else ():  # key_averages() takes 2 KB for each
+        for event in _kineto_events(profiler) if details else ():  # key_averages() would need 2 KB per event
             if event.flops():
                 flops[event.name()] = flops.get(event.name(), 0.0) + event.flops()
         del profiler
@@ -383,20 +392,20 @@ class CpuSession(TorchSession):
 
 
 def _kineto_events(profiler: Any) -> Sequence[Any]:
-    """What it recorded, before Python makes objects of it."""
+    """Raw events, without a Python object for each."""
     events: Sequence[Any] = profiler.profiler.kineto_results.events()
     return events
 
 
 class CudaSession(CpuSession):
-    """One CUDA device; timed with events on its stream."""
+    """A CUDA device, timed by events on its stream."""
 
     spins = True
 
     def fix(self) -> None:
-        """Precision; the device, so that the default stream is its own; algorithms of cuDNN chosen by trial.
+        """Set precision, the current device and its stream, and let cuDNN choose algorithms by trial.
 
-        XLA and TensorFlow try them by default, and so do users of torch whose shapes do not change.
+        Trials are the default of XLA and TensorFlow, and common among torch users with constant shapes.
         """
         import torch
 
@@ -406,27 +415,27 @@ class CudaSession(CpuSession):
         self.calls_until_timed = CALLS_UNTIL_TIMED.get(self.mode, 1)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """Also replays a CUDA graph, in that mode."""
+        """Support CUDA graphs, too."""
         return Replay(step) if self.mode == "cudagraph" else super().compile(step, state)
 
     def skipped_graphs(self) -> int | None:
-        """Inductor counts them while it compiles, or finds its program compiled."""
+        """Inductor counts them during compilation, or when it finds a compiled program."""
         if self.mode != "reduce-overhead":
             return None
         from torch._dynamo.utils import counters
 
         return int(counters["inductor"]["cudagraph_skips"])
 
-    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A graph reads the inputs it was captured with."""
+    def exchange(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Copy inputs for a graph, which reads the ones it was captured with."""
         if self.mode != "cudagraph":
-            return others
-        for ours, theirs in zip(inputs, others, strict=True):
-            ours.copy_(theirs)
+            return values
+        for target, value in zip(inputs, values, strict=True):
+            target.copy_(value)
         return inputs
 
     def wait(self, output: Any) -> None:
-        """The whole device: an output's stream is not known."""
+        """Wait for the whole device, since an output's stream is unknown."""
         import torch
 
         torch.cuda.synchronize(self.device)
@@ -440,17 +449,17 @@ class CudaSession(CpuSession):
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
 
     def cleared_bytes(self) -> int:
-        return max(super().cleared_bytes(), LEAST_CLEARED)
+        return max(super().cleared_bytes(), MIN_CLEARED)
 
     def range(self, name: str) -> AbstractContextManager[object]:
-        """An NVTX range, as nsys shows it."""
+        """An NVTX range, shown by nsys."""
         import torch
 
-        found: AbstractContextManager[object] = torch.cuda.nvtx.range(name)
-        return found
+        context: AbstractContextManager[object] = torch.cuda.nvtx.range(name)
+        return context
 
     def spin(self, cycles: int) -> None:
-        """The kernel that torch's own tests spin with: it reads the SM's clock."""
+        """Run the kernel of torch's tests that spins on the SM's clock."""
         import torch
 
         torch.cuda._sleep(cycles)
@@ -461,19 +470,19 @@ class CudaSession(CpuSession):
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak_device(self) -> Memory:
-        """Bytes of tensors, not of the allocator's reserve."""
+        """Peak bytes of tensors, not of the allocator's reserve."""
         import torch
 
         return Memory(bytes=int(torch.cuda.max_memory_allocated(self.device)))
 
 
 class AttachedTorch:
-    """The devices that a user's function computes on, all of which are waited for."""
+    """Devices on which a user's function computes, all of which are waited for."""
 
     clock: Callable[[], float] = staticmethod(perf_counter)
 
     def __init__(self, device: str, waits: Sequence[Callable[[], None]]) -> None:
-        """`device`: the one whose memory is read."""
+        """Attach to devices. `device`: its memory is measured."""
         self._device = device
         self._waits = waits
 
@@ -502,26 +511,26 @@ class AttachedTorch:
 
 
 def _accelerators_in_use() -> list[str]:
-    """The current device of CUDA and torch's other accelerator, unless nothing has used them yet.
+    """Current devices of CUDA and of torch's other accelerator, unless they are unused.
 
-    An accelerator that cannot say whether it was used counts as used.
+    An accelerator that does not report its use counts as used.
     """
     import torch
 
-    found = []
+    names = []
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found.append(f"cuda:{torch.cuda.current_device()}")
+        names.append(f"cuda:{torch.cuda.current_device()}")
     current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     if current is not None and current.type != "cuda":
         module = getattr(torch, current.type, None)
         checks = [getattr(module, name, lambda: True) for name in ("is_available", "is_initialized")]
         if hasattr(module, "synchronize") and all(check() for check in checks):
-            found.append(current.type)
-    return found
+            names.append(current.type)
+    return names
 
 
 def _waiting_for(device: str) -> Callable[[], None]:
-    """A function that returns when the device has done its work. Raises Unsupported."""
+    """Function that waits for a device. Raises Unsupported."""
     import torch
 
     kind = device.partition(":")[0]
@@ -534,13 +543,13 @@ def _waiting_for(device: str) -> Callable[[], None]:
 
 
 def _not_measured(torch: Any) -> dict[str, str]:
-    """The kinds of devices that this torch would compute on and that are not measured, with the reason."""
-    there = {
+    """Unsupported kinds of devices that this torch could compute on, with the reason."""
+    presence = {
         "mps": torch.backends.mps.is_available(),
         "rocm": torch.version.hip is not None,
         "xpu": torch.xpu.is_available(),
     }
-    return {kind: NOT_MEASURED[kind] for kind, present in there.items() if present}
+    return {kind: NOT_MEASURED[kind] for kind, present in presence.items() if present}
 
 
 def _device(name: str, model: str) -> Device:
@@ -549,10 +558,10 @@ def _device(name: str, model: str) -> Device:
 
 
 class Replay:
-    """A step captured in a CUDA graph at its second call; the first, on a side stream, allocates.
+    """Step that its second call captures in a CUDA graph; its first call, on a side stream, allocates.
 
-    Inputs stand where they were captured and the output is overwritten by each call, as CUDA graphs do. A
-    training step's losses are the eager ones: the first call is the first step.
+    Inputs have fixed addresses, and each call overwrites the output, as usual for CUDA graphs. Losses of a
+    training step are the eager ones, since the first call is the first step.
     """
 
     def __init__(self, step: Callable[..., Any]) -> None:
@@ -562,16 +571,15 @@ class Replay:
         self._calls = 0
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run one step."""
         self._calls += 1
         if self._calls == 1:
-            return self._aside(arguments)
+            return self._run_on_side_stream(arguments)
         if self._graph is None:
             self._capture(arguments)
         self._graph.replay()
         return self._output
 
-    def _aside(self, arguments: tuple[Any, ...]) -> Any:
+    def _run_on_side_stream(self, arguments: tuple[Any, ...]) -> Any:
         import torch
 
         side = torch.cuda.Stream()
@@ -590,10 +598,10 @@ class Replay:
 
 
 class EventTimer(HostTimer):
-    """Pairs of CUDA events, recorded around blocks that are queued together and synchronised once."""
+    """Pairs of CUDA events around blocks that are queued together and synchronised once."""
 
     name = "cuda_event"
-    batch_s = 0.05  # deep enough a queue to keep the device busy between blocks
+    batch_s = 0.05  # long enough to keep the device busy between blocks
 
     def __init__(
         self,
@@ -602,12 +610,12 @@ class EventTimer(HostTimer):
         before: Callable[[], Any] | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`before` is queued ahead of each block, outside its events."""
+        """Create a timer. `before` is queued before each block, outside of its events."""
         super().__init__(wait, before=before, clock=clock)
         self.batches: list[Batch] = []
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
-        """Device seconds of each block; what the host took is added to `batches`."""
+        """Device seconds of each block; the host's times are added to `batches`."""
         import torch
 
         ahead, *marks = (torch.cuda.Event(enable_timing=True) for _ in range(2 * count + 1))
@@ -619,13 +627,13 @@ class EventTimer(HostTimer):
         for begin, end in pairs[1:]:
             self._queue(step, iterations, begin, end)
         self._wait(None)
-        done = self.now()
+        finished = self.now()
         self.batches.append(
             Batch(
                 blocks=count,
                 enqueue_s=enqueued - start,
                 device_s=ahead.elapsed_time(pairs[0][1]) / 1e3,
-                host_s=done - start,
+                host_s=finished - start,
             )
         )
         return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]

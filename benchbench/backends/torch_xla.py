@@ -24,11 +24,11 @@ from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
 from benchbench.traces import xla
 
-STRICT = "highest"  # XLA's name for float32 products in float32; its default on a TPU is bfloat16
+STRICT = "highest"  # XLA's name for products in float32; the default on a TPU is bfloat16
 
 
 class TorchXla(Backend):
-    """Lazy tensors: a step is traced each time, and compiled where its graph is new."""
+    """Lazy tensors: a step is traced each time, and compiled if its graph is new."""
 
     summary = "PyTorch on XLA: lazy tensors, one graph per step"
     framework = "torch"
@@ -40,7 +40,7 @@ class TorchXla(Backend):
     keeps_compiled = False
     full_memory = (*FULL_MEMORY, "RESOURCE_EXHAUSTED")  # XLA's status code
     distributions = ("torch_xla",)
-    # torch_xla 2.9.0 is the newest release and loads beside this torch only; its metadata does not say so.
+    # torch_xla 2.9.0 is the newest release, and only works with this torch, which its metadata omits.
     requirements = ("torch==2.9.0", "torch_xla==2.9.0", "numpy")
     extra = ""
     start_up = StartUp(
@@ -60,25 +60,25 @@ class TorchXla(Backend):
     statistics_per_device = False  # a sharded batch is one tensor
 
     def join(self, world: World, device: str) -> None:
-        """SPMD: arrays are sharded, and XLA inserts what passes between devices.
+        """Use SPMD: arrays are sharded, and XLA inserts the communication.
 
-        With a process on each, torch_xla.launch, collectives deadlock on a CPU (pytorch/xla#9089).
+        With a process per device (torch_xla.launch), collectives deadlock on a CPU (pytorch/xla#9089).
         """
         import torch_xla.runtime as xr
 
         if world.names:
-            raise Unsupported("SPMD takes devices in their order, not those that are named")
+            raise Unsupported("SPMD uses devices in order, not named ones")
         if device == "cpu":
             os.environ["CPU_NUM_DEVICES"] = str(world.devices)
         xr.use_spmd()
 
     @classmethod
     def remedy(cls) -> str:
-        """Its torch is another one than ours, so it needs an environment of its own."""
+        """Create an environment, since it needs another version of torch."""
         return "accelbench env create torch_xla"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """The user's PJRT_DEVICE, else a TPU where there is one, else the CPU. NPROC sizes XLA's pool."""
+        """Use the user's PJRT_DEVICE, else a TPU if there is one, else the CPU. NPROC sets XLA's threads."""
         return {
             "PJRT_DEVICE": os.environ.get("PJRT_DEVICE") or ("TPU" if tpu_chips(Path("/")) else "CPU"),
             "NPROC": str(settings.threads),
@@ -86,14 +86,14 @@ class TorchXla(Backend):
         }
 
     def load(self) -> str:
-        """Import torch and torch_xla; the runtime starts at the first device asked for."""
+        """Import torch and torch_xla. The runtime starts with the first device."""
         import torch_xla
-        import torch_xla.amp  # what mixed precision would import, per case
+        import torch_xla.amp  # mixed precision would import it in each case
 
         return str(torch_xla.__version__)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """The devices of the one runtime that PJRT_DEVICE names."""
+        """Devices of the runtime that PJRT_DEVICE selects."""
         import torch
         import torch_xla.runtime as xr
 
@@ -110,7 +110,7 @@ class TorchXla(Backend):
         ], {"cpu": f"PJRT_DEVICE={xr.device_type()} gives torch_xla this one runtime"}
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
-        """Precision first: XLA reads it when it compiles."""
+        """Set the precision first, since XLA reads it when it compiles."""
         import torch
         import torch_xla
         from torch_xla import backends
@@ -124,24 +124,24 @@ class TorchXla(Backend):
 
 
 class XlaSession(TorchSession):
-    """One XLA device."""
+    """An XLA device."""
 
     def __init__(self, device: Any, dtype: Dtype) -> None:
-        """`device` is a torch.device of type xla."""
+        """Open a torch.device of type xla."""
         import torch_xla.runtime as xr
 
         super().__init__(device, dtype)
         self._on_cpu = xr.device_type() == "CPU"
-        self.waits_every_step = self._on_cpu  # the CPU's client may run them side by side
+        self.waits_every_step = self._on_cpu  # the CPU's client may run queued steps in parallel
 
     def put_on_devices(self, rows: Array) -> Any:
-        """One tensor, sharded by its first axis."""
+        """A tensor sharded along its first axis."""
         from benchbench.workloads._programs.devices import shard_rows
 
         return shard_rows(self.put(rows), self.world.devices)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """The step, and the cut that has its graph compiled and run: what a training loop writes."""
+        """Add the synchronisation that compiles and runs the step's graph, as in a training loop."""
         import torch_xla
 
         def traced(*arguments: Any) -> Any:
@@ -152,10 +152,10 @@ class XlaSession(TorchSession):
         return traced
 
     def wait(self, output: Any) -> None:
-        """Return when the device has finished.
+        """Wait for the device.
 
-        `sync(wait=True)` alone returns once the graph has been handed over: measured with torch_xla 2.9 on a
-        CPU, after 0.4 ms of a product of 84 ms.
+        `sync(wait=True)` only waits until the graph is submitted: with torch_xla 2.9 on a CPU, it returned
+        after 0.4 ms of a product of 84 ms.
         """
         import torch_xla
         import torch_xla.core.xla_model as xm
@@ -164,16 +164,16 @@ class XlaSession(TorchSession):
         xm.wait_device_ops()
 
     def precision(self) -> dict[str, str]:
-        """XLA's precision of dot and convolution, beside torch's."""
+        """Read XLA's precision of dot and convolution, and torch's switches."""
         from torch_xla import backends
 
-        found = backends.get_mat_mul_precision()
-        if found != STRICT:
-            raise PrecisionMismatch(f"asked for matmul precision {STRICT}, torch_xla reports {found}")
-        return {**super().precision(), "xla_matmul": found}
+        actual = backends.get_mat_mul_precision()
+        if actual != STRICT:
+            raise PrecisionMismatch(f"asked for matmul precision {STRICT}, torch_xla reports {actual}")
+        return {**super().precision(), "xla_matmul": actual}
 
     def no_op(self) -> Callable[[], Any]:
-        """One number and another, as a graph of its own."""
+        """Add two numbers in a separate graph."""
         if self._on_cpu:
             return super().no_op()
         import torch
@@ -181,7 +181,9 @@ class XlaSession(TorchSession):
         return partial(self.compile(lambda x: x + 1, 0), torch.zeros((), device=self.device))
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
-        """torch_xla's profiler; reading its trace takes jax or tensorflow, which may be elsewhere."""
+        """Use torch_xla's profiler. Its trace is read by jax or tensorflow, possibly in another
+        interpreter.
+        """
         import torch_xla
         import torch_xla.debug.profiler as xp
 
@@ -201,7 +203,7 @@ class XlaSession(TorchSession):
         return int(metrics.counter_value("UncachedCompile") or 0)
 
     def peak_device(self) -> Memory:
-        """A TPU's own memory, since the process started."""
+        """Peak of a TPU's memory since the process started."""
         if self._on_cpu:
             return Memory(bytes=None, reason="XLA keeps no statistics of CPU memory; see the host's peak")
         import torch_xla.core.xla_model as xm

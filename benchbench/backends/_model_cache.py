@@ -1,0 +1,66 @@
+"""Cache of models that a process of the run exported or compiled, for its other processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchbench.model.case import Dtype
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Workload
+
+EXPORTED = "ACCELBENCH_EXPORTED"  # environment variable with the folder of the run's models
+FREE_TIMES = 10  # free disk space, as a multiple of a model's size, that storing it requires
+
+
+def model_name(workload: Workload, dtype: Dtype, *how: object, suffix: str = ".onnx") -> str:
+    """File name of a workload's model. Equal parameters and dtypes have equal weights.
+
+    `how`: further properties that the model depends on.
+    """
+    kind = type(workload)
+    text = " ".join(map(str, (kind.__module__, repr(workload), dtype, *how)))
+    return f"{sha256(text.encode()).hexdigest()[:24]}{suffix}"
+
+
+def cached_model(name: str) -> Path | None:
+    """File of a model, if a process of this run has stored it."""
+    path = _path_of(name)
+    return path if path and os.path.isfile(path) else None
+
+
+def run_cache(name: str) -> Path | None:
+    """Create a folder for data that the processes of a run share; None outside of a run."""
+    exported = os.environ.get(EXPORTED)
+    if exported is None:
+        return None
+    folder = Path(exported).with_name(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def has_cached_models() -> bool:
+    """True if a process of this run has stored a model."""
+    folder = os.environ.get(EXPORTED)
+    return folder is not None and any(Path(folder).glob("*.onnx"))
+
+
+def cache_model(path: Path, name: str) -> None:
+    """Move a model to the cache, unless there is no cache or too little disk space."""
+    target, size = _path_of(name), path.stat().st_size
+    has_parts = os.path.exists(
+        path.with_name(f"{path.name}.data")
+    )  # weights of more than 2 GB are in a separate file
+    if target is None or shutil.disk_usage(path).free < FREE_TIMES * size or has_parts:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(target)  # both paths are in the run's folder, so on one file system
+
+
+def _path_of(name: str) -> Path | None:
+    folder = os.environ.get(EXPORTED)
+    return Path(folder) / name if folder and name else None
