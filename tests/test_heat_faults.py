@@ -169,7 +169,7 @@ def test_processes_that_a_case_started_are_stopped_with_it_and_end_with_it(
     assert len(mentioning(sleep)) == 3
     assert states_of(sleep) == {psutil.STATUS_STOPPED}
     job.resume()
-    assert states_of(sleep) == {psutil.STATUS_SLEEPING}
+    wait_for(lambda: psutil.STATUS_STOPPED not in states_of(sleep), 5)
     other.send({"turn": 0})
     assert other.result(30.0).reply
     assert len(mentioning(sleep)) == 3  # the end of another job is none of theirs
