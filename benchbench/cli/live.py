@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchbench.cli.live_table import LiveTable, sizes_told, work_title
+from benchbench.cli.live_table import LiveTable, alternative, sizes_told, work_title
 from benchbench.cli.screen import tell
 from benchbench.documents.plan import SIDES, left_out_of, run_summary, time_split
 from benchbench.documents.short_names import Telling
@@ -146,7 +146,7 @@ def heat_line(heat: Sequence[tuple[int, Record]], sides: Sequence[str], known: T
     results: list[tuple[float, str]] = []
     for side, record in heat:
         if isinstance(outcome := record.outcome, Measurement):
-            step, name = step_s(outcome), f"{sides[side]}{record.case.target} {record.case.mode}".strip()
+            step, name = step_s(outcome), f"{sides[side]}{alternative(record.case)}"
             results.append((step, f"{name} {seconds(step)}{'' if outcome.steady else ' (still warming up)'}"))
     title, number = work_title(heat[0][1].case, known), heat[0][1].round + 1
     return f"heat {number}  {title}: {', '.join(text for _, text in sorted(results))}"

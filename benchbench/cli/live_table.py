@@ -126,9 +126,7 @@ class LiveTable:
         fastest = min((step for step in steps.values() if step), default=None)
         for place, (side, case) in enumerate(self._cases):
             step = steps[place]
-            name = f"{case.target} {case.mode}".strip() + (
-                f" ({SIDES[side]})" if len(self._infos) > 1 else ""
-            )
+            name = f"{SIDES[side]} {alternative(case)}" if len(self._infos) > 1 else alternative(case)
             latency = seconds(step) if step else ""
             ratio = f"{step / fastest:.2f}×" if step and fastest else ""
             table.add_row(*map(Text, (visible(name), latency, ratio, self._states.get(place, "waiting"))))
@@ -155,3 +153,11 @@ def work_title(case: Case, known: Telling) -> str:
         sizes.append("…")
     device = case.device.partition(":")[0]
     return " · ".join(filter(None, (" ".join([case.workload, *sizes]), str(case.dtype or ""), device)))
+
+
+def alternative(case: Case) -> str:
+    """`torch eager, 2 threads`: what tells the cases of a work apart."""
+    settings = [f"{name}={value}" for name, value in case.environment.items()]
+    threads = [count_of(case.threads, "thread")] if case.threads else []
+    device = [case.device] if ":" in case.device else []
+    return ", ".join([f"{case.target} {case.mode}".strip(), *device, *threads, *settings])
