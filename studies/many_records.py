@@ -20,7 +20,7 @@ import numpy as np
 
 from benchbench.model.case import Case
 from benchbench.store import codec, runs
-from benchbench.store.codec import sealed
+from benchbench.store.codec import seal_text
 from benchbench.store.naming import new_id
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_measurement, a_record, a_run_info
@@ -54,7 +54,7 @@ def lines(cases: list[Case], rounds: int, source: np.random.Generator) -> Iterat
         for order, (text, seconds) in enumerate(zip(texts, blocks.tolist(), strict=True)):
             place = f'"round":{number},"order":{number * len(cases) + order}'.encode()
             blocked = text.replace(f"[{MARK}]".encode(), json.dumps(seconds).encode(), 1)
-            yield sealed(blocked.replace(b'"round":0,"order":0', place, 1)) + b"\n"
+            yield seal_text(blocked.replace(b'"round":0,"order":0', place, 1)) + b"\n"
 
 
 def keep(root: Path, number: int, cases: int, rounds: int) -> None:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchbench.store.codec import sealed
+from benchbench.store.codec import seal_text
 from benchbench.store.validation import validate_path
 from tests.fork_server import ForkServer, can_stand_for_fresh
 
@@ -166,4 +166,4 @@ def add_sessions(results: Path, count: int = 4) -> None:
 
 def resealed(text: bytes) -> bytes:
     """With the checksum of what it says now."""
-    return sealed(text[: text.rindex(b',"crc32"')] + b"}\n")
+    return seal_text(text[: text.rindex(b',"crc32"')] + b"}\n")

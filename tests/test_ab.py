@@ -39,7 +39,7 @@ from benchbench.model.status import Status, Verdict
 from benchbench.plan import rerun
 from benchbench.plan.config import nearest_at
 from benchbench.plan.rerun import Variant, apply_variant, replan
-from benchbench.plan.revision import checked_out, current_commit
+from benchbench.plan.revision import code_at, current_commit
 from benchbench.plan.suite import thresholds_of
 from benchbench.store import runs
 from tests.factories import (
@@ -403,7 +403,7 @@ def test_a_revision_is_checked_out_whole_and_the_repository_is_left_alone(reposi
     (repository / "src/pace.py").write_text("SECONDS = 5\n")
     elsewhere = str(repository.parent)
     code = UserCode((str(repository / "bench"),), (str(repository / "src"), elsewhere, "/no/such/folder"))
-    with checked_out("HEAD~1", code) as found:
+    with code_at("HEAD~1", code) as found:
         assert Path(found.workloads[0]).name == "bench"
         assert (Path(found.python_path[0]) / "pace.py").read_text() == "SECONDS = 0.001\n"
         assert found.python_path[1:] == (elsewhere, "/no/such/folder")
@@ -416,19 +416,19 @@ def test_a_revision_is_checked_out_whole_and_the_repository_is_left_alone(reposi
 @pytest.mark.parametrize("revision", ["nosuch", "--all", "", "HEAD:bench"])
 def test_a_revision_that_is_none_is_named(repository: Path, revision: str) -> None:
     code = UserCode((str(repository / "bench"),), ())
-    with pytest.raises(UsageError, match="has no revision"), checked_out(revision, code):
+    with pytest.raises(UsageError, match="has no revision"), code_at(revision, code):
         pass
 
 
 def test_a_revision_needs_git(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repository))
     with pytest.raises(UsageError, match="git cannot be run"):
-        checked_out("HEAD", UserCode((str(repository / "bench"),), ())).__enter__()
+        code_at("HEAD", UserCode((str(repository / "bench"),), ())).__enter__()
 
 
 def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="in a git repository: the shipped workloads"):
-        checked_out("HEAD", UserCode((str(tmp_path),), ())).__enter__()
+        code_at("HEAD", UserCode((str(tmp_path),), ())).__enter__()
 
 
 def test_settings_of_a_revision_are_what_it_had_whatever_was_added_changed_or_removed_since(
@@ -471,7 +471,7 @@ def test_a_git_that_fails_is_not_taken_for_no_repository(
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     code = UserCode((str(repository / "bench"),), ())
     with pytest.raises(UsageError, match="detected dubious ownership") as caught:
-        checked_out("HEAD~1", code).__enter__()
+        code_at("HEAD~1", code).__enter__()
     assert caught.value.hint == f"git config --global --add safe.directory {repository}"
 
 
@@ -479,7 +479,7 @@ def test_a_revision_that_a_shallow_clone_lacks_is_told_with_what_fetches_it(repo
     shallow = repository.parent / "shallow"
     git(repository.parent, "clone", "-q", "--depth=1", f"file://{repository}", str(shallow))
     with pytest.raises(UsageError, match="has no revision") as caught:
-        checked_out("HEAD~1", UserCode((str(shallow / "bench"),), ())).__enter__()
+        code_at("HEAD~1", UserCode((str(shallow / "bench"),), ())).__enter__()
     assert "fetch-depth" in caught.value.hint
 
 
@@ -512,7 +512,7 @@ def test_a_repository_inside_another_gives_neither_thresholds_nor_code_nor_commi
     assert git(bench, "show", "main:own.toml").endswith("0.99")  # what git finds there unless it is told
     _, (rule,) = thresholds_of(str(bench / "own.toml"), "main")
     assert rule.value == 0.05
-    with checked_out("HEAD~1", UserCode((str(bench),), ())) as code:
+    with code_at("HEAD~1", UserCode((str(bench),), ())) as code:
         assert (Path(code.workloads[0]) / "stepping.py").exists()
     monkeypatch.chdir(bench)
     assert current_commit() == git(with_another_inside, "rev-parse", "HEAD")
@@ -560,7 +560,7 @@ def test_a_submodule_is_as_the_revision_of_the_superproject_has_it(
     superproject: Path, revision: str, source: str
 ) -> None:
     code = UserCode((str(superproject / "lib/bench"),), (), (str(superproject / source),))
-    with checked_out(revision, code) as found:
+    with code_at(revision, code) as found:
         (folder,) = found.sources
         pace = Path(folder) / Path("lib/src/pace.py").relative_to(source)
         assert pace.read_text() == f"SECONDS = {PINS[revision]}\n"
@@ -572,9 +572,9 @@ def test_a_submodule_that_has_moved_since_is_found_where_git_keeps_it(superproje
     git(superproject, "mv", "lib", "vendor")
     git(superproject, "commit", "-qm", "moved")
     code = UserCode((str(superproject / "own"),), (), (str(superproject),))
-    with checked_out("HEAD~1", code) as found:
+    with code_at("HEAD~1", code) as found:
         assert (Path(found.sources[0]) / "lib/src/pace.py").read_text() == "SECONDS = 0.0012\n"
-    with checked_out("HEAD", code) as found:
+    with code_at("HEAD", code) as found:
         assert (Path(found.sources[0]) / "vendor/src/pace.py").read_text() == "SECONDS = 0.0012\n"
 
 
@@ -583,14 +583,14 @@ def test_a_submodule_that_lacks_its_commit_is_refused_with_the_fetch_to_type(sup
     git(superproject, "commit", "-qm", "pinned to what was never fetched")
     code = UserCode((str(superproject / "own"),), ())
     with pytest.raises(UsageError, match="lacks the commit 121212121212") as caught:
-        checked_out("HEAD", code).__enter__()
+        code_at("HEAD", code).__enter__()
     assert f"fetch origin {'12' * 20}" in caught.value.hint
 
 
 def test_a_submodule_that_was_never_fetched_is_an_empty_folder_as_in_a_clone(superproject: Path) -> None:
     clone = superproject.parent / "clone"
     git(superproject.parent, "clone", "-q", str(superproject), str(clone))
-    with checked_out("HEAD", UserCode((str(clone / "own"),), (), (str(clone),))) as found:
+    with code_at("HEAD", UserCode((str(clone / "own"),), (), (str(clone),))) as found:
         assert list((Path(found.sources[0]) / "lib").iterdir()) == []
 
 

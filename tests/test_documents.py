@@ -62,7 +62,7 @@ from benchbench.environments.installer import Download, Package
 from benchbench.environments.interpreters import EnvironmentState
 from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter, Format
-from benchbench.exporters.markdown import escaped
+from benchbench.exporters.markdown import escape
 from benchbench.exporters.terminal import Terminal
 from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
 from benchbench.judging.check import decide
@@ -343,7 +343,7 @@ def test_text_for_people_loses_no_fact(verb: str, made: Made) -> None:
     aligned = re.sub(" +", " ", shown)  # numbers stand under numbers
     for each in (*cells, *lines):
         assert re.sub(" +", " ", each) in aligned
-        assert escaped(each) in markdown
+        assert escape(each) in markdown
 
 
 @every_document

@@ -25,10 +25,10 @@ from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.exporters.csv import Csv
 from benchbench.exporters.json import Json
-from benchbench.exporters.markdown import Markdown, escaped
+from benchbench.exporters.markdown import Markdown, escape
 from benchbench.exporters.png import Png
 from benchbench.exporters.svg import Svg
-from benchbench.exporters.terminal import Terminal, folded
+from benchbench.exporters.terminal import Terminal, fold_line
 from benchbench.format import visible
 from benchbench.model.case import Phase
 from benchbench.model.run import Run
@@ -329,7 +329,7 @@ def test_x3_escaped_text_reads_back_letter_by_letter(text: str) -> None:
     text = " ".join(text.split())
     rendered = [
         content
-        for kind, content in tokens(f"| x |\n| --- |\n| a {escaped(text)} a |\n")
+        for kind, content in tokens(f"| x |\n| --- |\n| a {escape(text)} a |\n")
         if kind not in ("inline", "html_inline", "code_inline") and content not in ("", "x")
     ]
 
@@ -347,7 +347,7 @@ def test_x3_escaped_text_reads_back_letter_by_letter(text: str) -> None:
     ],
 )
 def test_x3_what_github_would_link_is_broken(text: str, broken: str) -> None:
-    assert escaped(text) == broken
+    assert escape(text) == broken
 
 
 def test_a_share_in_csv_is_the_fraction_that_its_heading_says() -> None:
@@ -456,15 +456,15 @@ def test_png_is_a_picture_with_room_for_every_work() -> None:
 
 
 def test_a_line_is_broken_between_cells_then_between_words_then_behind_a_sign_of_an_id() -> None:
-    assert folded("1.34×  967 µs → 1.30 ms  3 v 3 processes", 26) == [
+    assert fold_line("1.34×  967 µs → 1.30 ms  3 v 3 processes", 26) == [
         "1.34×  967 µs → 1.30 ms",
         "3 v 3 processes",
     ]
-    assert folded("lstm(length=50)/float32/function@tensorflow:cpu", 26) == [
+    assert fold_line("lstm(length=50)/float32/function@tensorflow:cpu", 26) == [
         "lstm(length=50)/float32/",
         "function@tensorflow:cpu",
     ]
-    assert folded("寸寸寸寸", 4) == ["寸寸", "寸寸"]
+    assert fold_line("寸寸寸寸", 4) == ["寸寸", "寸寸"]
 
 
 def test_a_grid_too_wide_loses_empty_columns_before_words_share_a_line() -> None:

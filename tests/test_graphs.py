@@ -19,7 +19,7 @@ from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
-from benchbench.plan.cases import unsupported
+from benchbench.plan.cases import support_obstacle
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import Samples
 from benchbench.worker.after_timing import SPIN_CYCLES, waits_in_step
@@ -45,7 +45,7 @@ def refusal(workload: str, mode: str, placement: Placement | None = None, **para
         **over,
     )
     probe = a_probe(devices=(GPU, dataclasses.replace(GPU, name="cuda:1")))
-    found = unsupported(case, EVERY[workload], probe, GPU)
+    found = support_obstacle(case, EVERY[workload], probe, GPU)
     return found.reason if found else ""
 
 

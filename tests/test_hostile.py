@@ -12,7 +12,7 @@ import pytest
 
 from benchbench.errors import AccelbenchError, SuiteError, UnreadableInput, UsageError
 from benchbench.model.options import MeasureOptions
-from benchbench.plan.cases import Plan, fitting, plan
+from benchbench.plan.cases import Plan, plan, without_too_large
 from benchbench.plan.config import load_config
 from benchbench.plan.suite import Selection, environments, load_suite, select, unchanged_sizes
 from benchbench.reading import MOST_TOML, read_file
@@ -212,12 +212,12 @@ def test_x11_environments_are_counted_before_any_is_made() -> None:
 
 def test_x12_what_no_machine_of_this_memory_can_hold_is_left_out_with_the_reason() -> None:
     small, huge = a_case(), a_case(params={"m": 2**40, "n": 64, "k": 64})
-    made = fitting(Plan((small, huge), ()), 8 * 2**30)
+    made = without_too_large(Plan((small, huge), ()), 8 * 2**30)
     assert made.cases == (small,)
     assert [each.reason for each in made.left_out] == [
         "its arrays need 512 TiB, and this machine has 8.00 GiB of memory"
     ]
-    assert fitting(Plan((huge,), ()), 0).cases == (huge,)
+    assert without_too_large(Plan((huge,), ()), 0).cases == (huge,)
 
 
 def test_x12_a_run_of_nothing_but_such_cases_measures_nothing_and_says_why(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_x9_a_store_that_holds_hostile_numbers_is_told_not_an_internal_error(tmp
     text = head.read_bytes().replace(b'"seed": 1', b'"seed": 1' + b"0" * 309)
     head.write_bytes(text)
     assert "does not match its checksum" in accelbench("report", cwd=tmp_path, code=5).stderr
-    head.write_bytes(codec.sealed(codec.SEAL.sub(b"}", text)))
+    head.write_bytes(codec.seal_text(codec.SEAL.sub(b"}", text)))
     assert "more than 30 digits" in accelbench("report", cwd=tmp_path, code=5).stderr
 
 

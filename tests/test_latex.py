@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.documents.run import report_document
-from benchbench.exporters.latex import Latex, escaped
+from benchbench.exporters.latex import Latex, escape
 from tests.factories import a_case, a_hostile_run, a_run, some_rounds
 
 OURS = {
@@ -52,6 +52,6 @@ def test_a_name_is_no_command(name: str) -> None:
 
 @given(st.text())
 def test_braces_are_balanced_and_nothing_special_is_left_bare(text: str) -> None:
-    found = escaped(text)
+    found = escape(text)
     bare = re.sub(r"\\[{}$&#_%]|\\[a-z]+\{\}|\$(?:\\[a-z]+|-)\$", "", found)
     assert not set(r"\{}$&#_%^~") & set(bare)

@@ -99,7 +99,7 @@ def test_a_record_at_a_limit_is_read_again_and_one_beyond_it_is_a_failure_of_its
     with tempfile.TemporaryDirectory() as root:
         if beyond > 0 and limit in NO_RECORD:
             with pytest.raises(CannotWrite, match="could not be read again"):
-                codec.storable(record)
+                codec.storable_record(record)
             return
         with runs.create_in(Path(root) / "run", a_run_info(plan=(record.case,)), redact=str) as writer:
             stored = writer.append(record)

@@ -56,7 +56,7 @@ def test_twice_the_rounds_give_each_side_as_many_of_each_case(rounds: int) -> No
 
 
 def test_a_policy_is_doubled_in_rounds_only() -> None:
-    doubled = noise.doubled(POLICIES["quick"])
+    doubled = noise.double_rounds(POLICIES["quick"])
     assert (doubled.rounds, doubled.precision) == (6, POLICIES["quick"].precision)
 
 

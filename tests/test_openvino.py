@@ -207,7 +207,7 @@ def test_a_request_reads_the_inputs_where_torch_has_them_and_writes_its_output_t
 def test_bfloat16_is_shared_though_numpy_has_no_such_type() -> None:
     openvino, torch = pytest.importorskip("openvino"), pytest.importorskip("torch")
     ours = torch.ones(2, 3, dtype=torch.bfloat16)
-    theirs = backend_file._shared(ours)
+    theirs = backend_file._as_openvino(ours)
     assert (theirs.get_element_type(), list(theirs.get_shape())) == (openvino.Type.bf16, [2, 3])
     ours.mul_(3.0)
     assert (theirs.data.view(np.int16) == ours.view(torch.int16).numpy()).all()

@@ -30,7 +30,7 @@ from benchbench.model.ranks import combined
 from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.model.world import World
-from benchbench.plan.devices import supported_strategies, undivided
+from benchbench.plan.devices import division_obstacle, supported_strategies
 from benchbench.running.verification import computed, replicas
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import Draw, Training
@@ -391,10 +391,10 @@ def test_a_plan_says_that_torch_compile_takes_no_layers_divided_among_ranks() ->
         a_case(workload="gpt2_train", params={}, mode=mode, phase=Phase.TRAIN, placement=placement)
         for mode in ("compile", "eager")
     )
-    told = undivided(compiled, EVERY["gpt2_train"], probe, probe.devices[0])
+    told = division_obstacle(compiled, EVERY["gpt2_train"], probe, probe.devices[0])
     assert told is not None
     assert "torch.compile cannot trace" in told[1]
-    assert undivided(eager, EVERY["gpt2_train"], probe, probe.devices[0]) is None
+    assert division_obstacle(eager, EVERY["gpt2_train"], probe, probe.devices[0]) is None
 
 
 def test_two_updates_of_one_module_are_not_divided() -> None:

@@ -25,7 +25,7 @@ from benchbench.model.ranks import combined
 from benchbench.model.run import Run
 from benchbench.model.status import Status
 from benchbench.model.world import World
-from benchbench.plan.devices import undivided
+from benchbench.plan.devices import division_obstacle
 from benchbench.worker.program import loss_of
 from benchbench.workloads.network import cut_chain
 from benchbench.workloads.networks.convnet import ConvnetTrain
@@ -115,7 +115,7 @@ def test_the_page_names_what_can_be_cut_into_stages() -> None:
 def test_a_plan_says_why_a_step_has_no_stages(backend: str, workload: str, reason: str | None) -> None:
     probe = a_probe(backend=backend)
     case = a_case(workload=workload, params={}, phase=Phase.TRAIN, backend=backend, placement=STAGES)
-    told = undivided(case, EVERY[workload], probe, probe.devices[0])
+    told = division_obstacle(case, EVERY[workload], probe, probe.devices[0])
     assert told == (reason and (Status.UNSUPPORTED, reason))
 
 

@@ -15,7 +15,7 @@ from benchbench.analyse.rows import flatten, rows
 from benchbench.machine import kernel
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs, selectors
-from benchbench.store.codec import sealed
+from benchbench.store.codec import seal_text
 from benchbench.store.disk import lock
 from tests.program import accelbench, add_sessions, fork_server
 from tests.test_architecture import HEAVY, ROOT
@@ -310,7 +310,7 @@ def test_a_run_of_another_machine_gets_no_more_rounds(sessions: Path, tmp_path: 
     folder = a_copy(sessions, tmp_path)
     head = folder / "results/runs/main/run.json"
     text = head.read_bytes().replace(b'"cpu": "', b'"cpu": "other ', 1)
-    head.write_bytes(sealed(text[: text.rindex(b',"crc32"')] + b"}\n"))
+    head.write_bytes(seal_text(text[: text.rindex(b',"crc32"')] + b"}\n"))
     assert "other hardware" in pytest_in(folder, "--accelbench-save", "main", code=4)
 
 

@@ -27,7 +27,7 @@ from benchbench.running import recording
 from benchbench.running.observer import RunObserver
 from benchbench.running.resume import differences
 from benchbench.store import codec, naming, runs, selectors
-from benchbench.store.codec import sealed
+from benchbench.store.codec import seal_text
 from benchbench.store.disk import lock
 from benchbench.timing.policy import within
 from studies import kills
@@ -105,7 +105,7 @@ def change_head(run: Path, path: Sequence[Any], value: Any) -> None:
     del head["crc32"]
     *parents, last = path
     reduce(getitem, parents, head)[last] = value
-    (run / "run.json").write_bytes(sealed(json.dumps(head).encode()))
+    (run / "run.json").write_bytes(seal_text(json.dumps(head).encode()))
 
 
 def in_test_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

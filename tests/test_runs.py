@@ -131,7 +131,7 @@ def test_a_head_that_cannot_be_read_is_not_listed_as_if_it_could(
     assert old in text
     changed = text.replace(old, new, 1)
     if resealed:
-        changed = codec.sealed(changed[: changed.rindex(b',"crc32"')] + b"}\n")
+        changed = codec.seal_text(changed[: changed.rindex(b',"crc32"')] + b"}\n")
     head.write_bytes(changed)
     for read in (runs.read_listed, runs.read_head):
         with pytest.raises(UnreadableInput):

@@ -7,7 +7,7 @@ from benchbench.documents.comparison import comparison_document
 from benchbench.documents.document import Column, Document, table
 from benchbench.documents.plan import plan_document
 from benchbench.documents.short_names import case_cells
-from benchbench.exporters.terminal import Terminal, narrowed
+from benchbench.exporters.terminal import Terminal, narrow_table
 from benchbench.judging.comparison import compare_runs
 from tests.factories import a_case, a_run, a_run_info, some_rounds
 
@@ -79,7 +79,7 @@ def test_columns_of_high_rank_go_first_and_a_line_names_them(
     columns = [Column(f"c{number}", rank=rank) for number, (_, rank) in enumerate(fields)]
     row = {f"c{number}": "x" * length for number, (length, _) in enumerate(fields)}
     whole = table([row], columns)
-    shown = narrowed(whole, {}, width)
+    shown = narrow_table(whole, {}, width)
     gone = [column.rank for column in columns if column not in shown.columns]
 
     assert all(column.rank < min(gone, default=9) for column in shown.columns)

@@ -31,7 +31,7 @@ from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
 from benchbench.reading import LARGEST, parse_json
 from benchbench.store import codec, disk, naming, runs, selectors
-from benchbench.store.codec import sealed
+from benchbench.store.codec import seal_text
 from benchbench.summaries.cache import read_summaries
 from tests.factories import (
     a_case,
@@ -526,7 +526,7 @@ def test_an_integer_beyond_the_largest_is_refused_wherever_it_stands(value: int,
 def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(UnreadableInput):
         codec.decode(line)  # whatever its checksum
-    line = sealed(line) if line.startswith(b"{") and line.endswith(b"}") else line
+    line = seal_text(line) if line.startswith(b"{") and line.endswith(b"}") else line
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
     path.write_bytes(path.read_bytes() + line + b"\n" + codec.encode(last) + b"\n")
@@ -581,7 +581,7 @@ def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
     blanks = b" " * (codec.LIMIT - len(codec.encode(record)))
-    path.write_bytes(sealed(b"{" + blanks + codec.to_json(record)[1:]) + b"\n")
+    path.write_bytes(seal_text(b"{" + blanks + codec.to_json(record)[1:]) + b"\n")
     assert runs.read_run(path.parent).records == (record,)
 
 
@@ -701,7 +701,7 @@ def test_a_run_whose_head_begins_otherwise_is_told_by_its_id(tmp_path: Path) -> 
     head = json.loads((folder / "run.json").read_text())
     del head["crc32"]
     text = json.dumps({"tags": {}} | head | {"tags": {"id": "another"}})
-    (folder / "run.json").write_bytes(sealed(f"{text}\n".encode()))
+    (folder / "run.json").write_bytes(seal_text(f"{text}\n".encode()))
     shutil.copytree(folder, folder.with_name("copy"))
     assert selectors.run_ids(tmp_path) == [folder.name]
 
@@ -981,7 +981,7 @@ def test_a_clock_that_was_set_back_does_not_make_an_older_run_the_latest(tmp_pat
     a_stored_run(tmp_path, name=ahead)
     code = (
         "import sys; from pathlib import Path; from benchbench.store import naming, selectors\n"
-        "root = Path(sys.argv[1]); selectors.follow_stored(root); print(naming.new_id())"
+        "root = Path(sys.argv[1]); selectors.follow_stored_ids(root); print(naming.new_id())"
     )
     after, error = python(code, str(tmp_path)).communicate(timeout=60)
     assert after.strip() > ahead, error

@@ -182,7 +182,7 @@ def test_torch_flops_and_memory_come_from_a_recording_of_their_own() -> None:
     times = chrome.parse_profile(torch_trace(x("aten::empty", 1, 2), x("aten::mm", 4, 5)), RECORDING, {})
     events = [x("aten::empty", 1, 4), memory_event(2, 64, 164), x("aten::new", 8, 1)]
     details = chrome.parse_profile(torch_trace(*events), RECORDING, {"aten::empty": 7.0})
-    found = chrome.detailed(times, replace(details, wall_s=2 * times.wall_s))
+    found = chrome.add_details(times, replace(details, wall_s=2 * times.wall_s))
     empty, product = operators(found)["aten::empty"], operators(found)["aten::mm"]
     assert (empty.allocated_bytes, empty.flops, empty.host_self_s) == pytest.approx((64, 7, 2e-3))
     assert product.allocated_bytes is None

@@ -23,7 +23,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Partner, Resumption
 from benchbench.plan.suite import load_suite, suite_names, suite_path
 from benchbench.store import codec, runs
-from benchbench.store.codec import sealed
+from benchbench.store.codec import seal_text
 from benchbench.store.validation import schema_faults, schema_numbers, validate_path, validator_of
 from tests import published_schemas, stored_files
 from tests.factories import a_case, a_failure, a_left_out, a_record, a_run, some_rounds
@@ -197,7 +197,7 @@ def test_a_record_that_cannot_be_is_told(
     record = json.loads(lines[GEMM - 1])
     del record["crc32"]
     change(record)
-    lines[GEMM - 1] = sealed(json.dumps(record).encode()) + b"\n"
+    lines[GEMM - 1] = seal_text(json.dumps(record).encode()) + b"\n"
     path.write_bytes(b"".join(lines))
     (text,) = faults(run)
     assert text.startswith("records.jsonl:2: ")

@@ -337,7 +337,7 @@ class JaxSession(Session):
         """Use jax.profiler without Python tracing. Fusions get names from the compiled modules."""
         import jax
 
-        with _traced(folder):
+        with _tracing(folder):
             self.wait(step())
             name = f"jax.profiler {jax.__version__}"
             recording = self.record(name, step, iterations, count, jax.profiler.TraceAnnotation)
@@ -351,7 +351,7 @@ class JaxSession(Session):
 
     def events_of(self, step: Callable[[], Any]) -> int:
         with tempfile.TemporaryDirectory(dir=".") as folder:
-            with _traced(Path(folder)):
+            with _tracing(Path(folder)):
                 self.wait(step())
             return xla.count_events(Path(folder))
 
@@ -399,7 +399,7 @@ class SharedJaxSession(JaxSession):
 
 
 @contextmanager
-def _traced(folder: Path) -> Iterator[None]:
+def _tracing(folder: Path) -> Iterator[None]:
     import jax
 
     options = jax.profiler.ProfileOptions()

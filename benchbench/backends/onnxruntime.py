@@ -122,7 +122,7 @@ class OnnxRuntime(ExportingBackend):
         for name in ("cuda", "tensorrt"):
             if PROVIDERS[name] not in providers:
                 reasons[name] = f"this onnxruntime has no {PROVIDERS[name]} (pip install onnxruntime-gpu)"
-            elif reason := _does_not_start(name):
+            elif reason := _start_fault(name):
                 reasons[name] = reason
             else:
                 devices += [
@@ -437,7 +437,7 @@ def _preload() -> None:
         onnxruntime.preload_dlls()
 
 
-def _does_not_start(name: str) -> str:
+def _start_fault(name: str) -> str:
     """Reason why a provider does not start, or "". Its libraries may be missing."""
     import onnxruntime
 

@@ -133,7 +133,7 @@ class OpenVinoSession(ExportedSession):
             try:
                 model = core.read_model(path)
             except RuntimeError as error:
-                raise _not_converted(error) from error
+                raise _conversion_error(error) from error
             if model.is_dynamic():  # a file with symbolic axes
                 shapes = [list(tensor.shape) for tensor in inputs]
                 model.reshape(dict(zip(model.inputs, shapes, strict=True)))
@@ -160,7 +160,7 @@ class OpenVinoSession(ExportedSession):
         request = compiled.create_infer_request()
         self._bound_inputs = [tensor.contiguous() for tensor in inputs]
         for index, tensor in enumerate(self._bound_inputs):
-            request.set_input_tensor(index, _shared(tensor))
+            request.set_input_tensor(index, _as_openvino(tensor))
         outputs: list[Any] = []
         for index, port in enumerate(compiled.outputs):
             if (
@@ -170,7 +170,7 @@ class OpenVinoSession(ExportedSession):
                 continue
             shape, dtype = list(port.get_shape()), port.get_element_type()
             outputs.append(torch.empty(shape, dtype=_torch_dtype(dtype)))
-            request.set_output_tensor(index, _shared(outputs[-1]))
+            request.set_output_tensor(index, _as_openvino(outputs[-1]))
         unbound = [index for index, tensor in enumerate(outputs) if tensor is None]
         bound = tuple(outputs) if len(outputs) > 1 else outputs[0]
 
@@ -238,7 +238,7 @@ def narrow_filters(path: Path) -> None:
     onnx.save(model, path)
 
 
-def _not_converted(error: Exception) -> Exception:
+def _conversion_error(error: Exception) -> Exception:
     """Unsupported for an operator that OpenVINO cannot read, else the error itself."""
     text = str(error)
     if "OpConversionFailure" not in text:
@@ -257,7 +257,7 @@ def _nodes(compiled: Any) -> Iterator[tuple[str, str]]:
         yield info["layerType"].astype(str), info["runtimePrecision"].astype(str)
 
 
-def _shared(tensor: Any) -> Any:
+def _as_openvino(tensor: Any) -> Any:
     """OpenVINO tensor in the memory of a torch tensor."""
     import openvino
     import torch

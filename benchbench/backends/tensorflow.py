@@ -97,7 +97,7 @@ class TensorFlow(Backend):
         }
 
     def load(self) -> str:
-        with _without(*UNUSED):
+        with _import_blocked(*UNUSED):
             import tensorflow as tf
 
         return str(tf.__version__)
@@ -375,7 +375,7 @@ class TensorFlowSession(Session):
         """Use TensorFlow's profiler. XLA's instructions have the names of TensorFlow's operators."""
         import tensorflow as tf
 
-        with _traced(folder):
+        with _tracing(folder):
             self.wait(step())
             name = f"tf.profiler {tf.__version__}"
             recording = self.record(name, step, iterations, count, tf.profiler.experimental.Trace)
@@ -383,7 +383,7 @@ class TensorFlowSession(Session):
 
     def events_of(self, step: Callable[[], Any]) -> int:
         with tempfile.TemporaryDirectory(dir=".") as folder:
-            with _traced(Path(folder)):
+            with _tracing(Path(folder)):
                 self.wait(step())
             return _xspans.count_events(Path(folder))
 
@@ -404,7 +404,7 @@ class TensorFlowSession(Session):
 
 
 @contextmanager
-def _traced(folder: Path) -> Iterator[None]:
+def _tracing(folder: Path) -> Iterator[None]:
     import tensorflow as tf
 
     # The default, 2, omits kernels that TensorFlow considers cheap.
@@ -428,7 +428,7 @@ def _require_tensor_cores(device: str) -> None:
 
 
 @contextmanager
-def _without(*modules: str) -> Iterator[None]:
+def _import_blocked(*modules: str) -> Iterator[None]:
     """Prevent the import of these modules, unless they are already imported."""
     absent = [module for module in modules if module not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None makes an import fail

@@ -347,7 +347,7 @@ class CpuSession(TorchSession):
         """Use torch.profiler twice, since recording shapes and memory makes a step up to 50 % longer."""
         times = self._profiled(step, iterations, count, folder / TRACE, details=False)
         details = self._profiled(step, iterations, count, folder / DETAILS, details=True)
-        return dataclasses.replace(chrome.detailed(times, details), traces=(TRACE, DETAILS))
+        return dataclasses.replace(chrome.add_details(times, details), traces=(TRACE, DETAILS))
 
     def events_of(self, step: Callable[[], Any]) -> int:
         with self._profiler(details=False) as profiler:

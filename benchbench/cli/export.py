@@ -79,7 +79,7 @@ def import_(
     from benchbench.store import runs, selectors
     from benchbench.store.imports import import_files
 
-    selectors.follow_stored(results)
+    selectors.follow_stored_ids(results)
     run = import_files(files, parse_tags(tag or []))
     runs.store_run(results, run)
     cases, rounds = len(run.info.plan), run.info.policy.rounds

@@ -26,7 +26,7 @@ from benchbench.cluster.machines import (
     locked_fleet,
     one_of_each_kind,
     read_fleet,
-    reassigned,
+    reassign,
     remaining_shares,
     runs_of,
     sibling,
@@ -223,7 +223,7 @@ class Fleet:
         self._observer.note(f"{share.machine} is lost: {receiver.progress.reason}{restart_text}")
         if restarts:
             receiver.reassigned_to(replacement)
-            self._queue(reassigned(share, receiver.info, cases, replacement))
+            self._queue(reassign(share, receiver.info, cases, replacement))
 
     def _progress(self) -> tuple[ShareProgress, ...]:
         return tuple(receiver.progress for receiver in self._receivers)
@@ -406,7 +406,7 @@ def _check(
 
 
 def _new_fleet(fleet_options: FleetOptions, machines: Sequence[FleetMachine], results: Path) -> FleetInfo:
-    selectors.follow_stored(results)
+    selectors.follow_stored_ids(results)
     options = fleet_options.measure
     if reserved_tags := sorted({FLEET, MACHINE, INSTEAD_OF} & {*options.tags}):
         raise UsageError(f"A fleet sets the tag {reserved_tags[0]!r} itself.", "Choose another name.")

@@ -207,7 +207,7 @@ def lost_cases(run: Run) -> tuple[Case, ...]:
     return tuple(record.case for record in run.records if record.outcome.status == Status.LOST)
 
 
-def reassigned(share: Share, info: RunInfo | None, cases: Sequence[Case], machine: str) -> Share:
+def reassign(share: Share, info: RunInfo | None, cases: Sequence[Case], machine: str) -> Share:
     """Assign the rest of a lost share to another machine; `info`: head of its run, if there was one."""
     if info is None:
         return dataclasses.replace(share, machine=machine, instead_of=share.instead_of or share.machine)
@@ -250,7 +250,7 @@ def _rest_of(run: Run, kinds: Mapping[str, str]) -> Iterator[Share]:
     if not run.ended:
         yield dataclasses.replace(share, interrupted=run.info)
     elif cases := lost_cases(run):
-        yield reassigned(share, run.info, cases, share.machine)  # that machine may be back
+        yield reassign(share, run.info, cases, share.machine)  # that machine may be back
 
 
 SCHEMA = 1  # version of the file format
@@ -274,7 +274,7 @@ class FleetInfo:
 def store_fleet(results: Path, info: FleetInfo) -> None:
     """Store the file of a fleet. Raises CannotWrite."""
     text = codec.to_json(info, indent=1, redact=own_redaction()) + b"\n"
-    sealed = codec.sealed_document(text, FleetInfo, f"the request of the fleet {info.id}")
+    sealed = codec.seal_document(text, FleetInfo, f"the request of the fleet {info.id}")
     disk.save_below(results, _path(results, info.id), sealed)
 
 

@@ -100,4 +100,4 @@ class Sender(RunObserver):
                 self._tell(LineKind.HEAD, codec.to_json(info, redact=self._redact))
 
     def record(self, record: Record, side: int) -> None:
-        self._tell(LineKind.RECORD, codec.storable(record, self._redact)[1])
+        self._tell(LineKind.RECORD, codec.storable_record(record, self._redact)[1])

@@ -59,7 +59,7 @@ def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.
     Raises UsageError, NothingToMeasure.
     """
     asked, targets = request.request_on_targets(options)
-    doubled = replace(asked, policy=noise.doubled(asked.policy))
+    doubled = replace(asked, policy=noise.double_rounds(asked.policy))
     team = Team(targets=targets, settings=asked.settings)
     with measuring([team], asked.wait_s, None, observer) as bench:
         info = bench.plan(doubled)

@@ -40,7 +40,7 @@ class Noise:
     reason: str
 
 
-def doubled(policy: Policy) -> Policy:
+def double_rounds(policy: Policy) -> Policy:
     """Double the rounds of a policy, for two sides."""
     return of_rounds(policy, 2 * policy.rounds)
 

@@ -77,7 +77,7 @@ def chart(panel: Panel) -> str:
 def legend(panel: Panel) -> list[tuple[str, str]]:
     """Labels of the panel's lines, with a sample of each line."""
     if isinstance(panel, Sweeps):
-        return [(sweep.label, _key(sweep.backend, dashes)) for sweep, dashes in _dashed(panel.sweeps)]
+        return [(sweep.label, _key(sweep.backend, dashes)) for sweep, dashes in _with_dashes(panel.sweeps)]
     if isinstance(panel, Roofline):
         roofs = [(roof.label, _key("", dashes)) for roof, dashes in zip(panel.roofs, ROOFS, strict=False)]
         backends = dict.fromkeys(point.backend for point in panel.points)
@@ -93,7 +93,7 @@ def _key(backend: str, dashes: str) -> str:
     return f'<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true">{paint}</svg>'
 
 
-def _dashed(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, str]]:
+def _with_dashes(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, str]]:
     """Yield each line with its dash pattern: lines of one backend share colour and mark."""
     used: dict[str, int] = {}
     for sweep in sweeps:
@@ -111,7 +111,7 @@ def _sweeps(panel: Sweeps) -> str:
     x = _scale([point.size for point in points], axis_x, WIDTH - RIGHT, logarithmic=True)
     names = [(x(size), f"{size:,.0f}") for size in sorted({point.size for point in points})]
     parts = [_axes(y, panel.unit, axis_x), _names(without_overlap(names, LETTER), panel.axis)]
-    for sweep, dashes in _dashed(panel.sweeps):
+    for sweep, dashes in _with_dashes(panel.sweeps):
         line_points = [
             Point(sweep_point.size, sweep_point.value, sweep_point.low, sweep_point.high, sweep_point.is_open)
             for sweep_point in sweep.points

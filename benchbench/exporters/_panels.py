@@ -497,7 +497,7 @@ def _price_axes(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
 
     prices = [point.price for point in panel.points]
     values = [point.value for point in panel.points]
-    if _far_apart(prices):
+    if max(prices) > WIDE * min(prices):
         axes.set_xscale("log")
     else:
         axes.set_xlim(0, HEADROOM * max(prices))
@@ -509,10 +509,6 @@ def _price_axes(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda price, _: f"{price:g}"))
     axes.set_ylabel("" if panel.unit == "×" else fmt.visible(panel.unit))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_tick(value)))
-
-
-def _far_apart(values: Sequence[float]) -> bool:
-    return max(values) > WIDE * min(values)
 
 
 def _short_tick(value: float) -> str:

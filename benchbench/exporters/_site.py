@@ -17,7 +17,6 @@ from benchbench.documents.run import report_document
 from benchbench.exporters._text import html_text
 from benchbench.exporters.html import PARTS, Html, slug
 from benchbench.format import count_of, ratio
-from benchbench.judging.change_points import Change
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import Trend
 from benchbench.model.run import Run, RunInfo
@@ -129,17 +128,13 @@ def _case_row(trend: Trend) -> dict[str, Content]:
         "case": trend.case,
         "runs": len(trend.points) + len(trend.missing),
         "last change": Cell((change_text,), tone),
-        "in run": _first_after(trend, changes[-1]) if changes else None,
+        "in run": trend.sides(changes[-1])[1].run if changes else None,
     }
 
 
 def _last_change(trend: Trend) -> str:
     changes = trend.history.changes
     return trend.sides(changes[-1])[1].started if changes else ""
-
-
-def _first_after(trend: Trend, change: Change) -> str:
-    return trend.sides(change)[1].run
 
 
 def feed(trends: Sequence[Trend], updated: str) -> bytes:

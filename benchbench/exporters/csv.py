@@ -73,7 +73,7 @@ def _value(cell: Cell | None, unit: str | None) -> Any:
     return field(str(cell))
 
 
-def joined(value: Any) -> Any:
+def join_values(value: Any) -> Any:
     """Join parameters, or several texts, to one text."""
     if isinstance(value, Mapping):
         return " ".join(f"{name}={str(setting).lower()}" for name, setting in value.items())
@@ -84,7 +84,7 @@ def joined(value: Any) -> Any:
 
 def field(value: Any) -> Any:
     """Field on one line that a spreadsheet does not execute. Numbers, also negative ones, stay unchanged."""
-    value = joined(value)
+    value = join_values(value)
     if not isinstance(value, str):
         return value
     text = visible(value)  # keeps each row on one line

@@ -88,9 +88,9 @@ def _tabular(table: Table) -> Iterator[str]:
     aligned = "l" + "".join("r" if _is_numeric(table, n) else "l" for n in range(1, len(table.columns)))
     yield r"\begin{table}\centering\small"
     if table.title:
-        yield rf"\caption{{{escaped(table.title)}}}"
+        yield rf"\caption{{{escape(table.title)}}}"
     yield rf"\begin{{tabular}}{{{aligned}}}\toprule"
-    yield _row([escaped(column.name) for column in table.columns]) + r"\midrule"
+    yield _row([escape(column.name) for column in table.columns]) + r"\midrule"
     for row in table.rows:
         yield _row([_cell(cell) for cell in row])
     yield r"\bottomrule\end{tabular}"
@@ -110,9 +110,9 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(cell: Cell | None) -> str:
-    return escaped(str(cell)) if cell else ""
+    return escape(str(cell)) if cell else ""
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Escape a text for LaTeX."""
     return visible(text).translate(ESCAPES)

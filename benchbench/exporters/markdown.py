@@ -28,7 +28,7 @@ class Markdown(Exporter):
     def export(self, document: Document) -> dict[str, bytes]:
         footnote_marks = marks(document)
         blocks = [
-            f"## {escaped(visible(document.title))}\n",
+            f"## {escape(visible(document.title))}\n",
             _bullets(cell_text(answer, footnote_marks) for answer in document.answer),
             _bullets(document.facts),
             *(block for tables in _grouped(document.tables) for block in _tables(tables, footnote_marks)),
@@ -53,31 +53,31 @@ def _tables(tables: Sequence[Table], footnote_marks: Marks) -> Iterator[str]:
     first = tables[0]
     is_group = _can_join(first)
     if first.title and not is_group:
-        yield f"### {escaped(visible(first.title))}\n"
+        yield f"### {escape(visible(first.title))}\n"
     yield _bullets(first.facts)
     if not first.columns:
         yield "" if first.facts or first.notes else f"{EMPTY}\n"
         yield _bullets(first.notes)
         return
-    names = [escaped(visible(column.name)) for column in first.columns]
+    names = [escape(visible(column.name)) for column in first.columns]
     lines = [_row(names), _row(["---"] * len(names))]
     for table in tables:
         if is_group and table.title:
-            lines.append(_row([f"**{escaped(visible(table.title))}**", *[""] * (len(names) - 1)]))
-        lines += [_row(escaped(cell_text(cell, footnote_marks)) for cell in row) for row in table.rows]
+            lines.append(_row([f"**{escape(visible(table.title))}**", *[""] * (len(names) - 1)]))
+        lines += [_row(escape(cell_text(cell, footnote_marks)) for cell in row) for row in table.rows]
     yield "".join(lines)
     yield _bullets(first.notes)
 
 
 def _bullets(lines: Iterable[str]) -> str:
-    return "".join(f"- {escaped(visible(line))}\n" for line in lines)
+    return "".join(f"- {escape(visible(line))}\n" for line in lines)
 
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Escape a visible text for a line of GitHub-flavoured Markdown.
 
     Markup that is only recognised at the start of a line is not escaped.

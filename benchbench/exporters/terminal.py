@@ -111,7 +111,7 @@ class Terminal(Exporter):
         width = self._width or UNWRAPPED
         if table.layout is Layout.PARAGRAPHS:
             return [_paragraphs(table, footnote_marks, width)]
-        visible_table = narrowed(table, footnote_marks, width)
+        visible_table = narrow_table(table, footnote_marks, width)
         absent = [column.name for column in _used(table).columns if column not in visible_table.columns]
         return [
             *grid(visible_table, footnote_marks, width),
@@ -149,7 +149,7 @@ def _paragraphs(table: Table, footnote_marks: Marks, width: int) -> Text:
         heading.pad_right(indent - heading.cell_len)
         cells = [short_form(cell) if len(str(cell or "")) > room else cell for cell in row[1:]]
         lines = paragraph(table.columns[1:], cells)
-        parts = [part for line in lines for part in folded(visible(line), room)]
+        parts = [part for line in lines for part in fold_line(visible(line), room)]
         text.append_text(heading).append(f"\n{' ' * indent}".join(parts) + "\n")
     text.rstrip()
     return text
@@ -229,7 +229,9 @@ class Sheet:
         if indent + MIN_REASON > self.width:
             yield _text(name.rstrip())
             name, indent = "", INDENT + GAP
-        for number, part in enumerate(folded(cell_text(cell, footnote_marks), max(1, self.width - indent))):
+        for number, part in enumerate(
+            fold_line(cell_text(cell, footnote_marks), max(1, self.width - indent))
+        ):
             yield _text(_pad_right("" if number else name, indent)).append(part, STYLES[cell.tone])
 
 
@@ -249,7 +251,7 @@ def sheet(tables: Sequence[Table], footnote_marks: Marks, width: int) -> Sheet:
     return Sheet(
         first=tables[0],
         columns=columns,
-        fields={index: _stretched(selected[index], free) for index in sorted(selected)},
+        fields={index: _stretch(selected[index], free) for index in sorted(selected)},
         label=labels[short],
         short=short,
         left_out=tuple(
@@ -263,7 +265,7 @@ def _required_width(label: int, fields: Iterable[Field]) -> int:
     return INDENT + label + sum(GAP + field.total for field in fields)
 
 
-def _stretched(field: Field, free: int) -> Field:
+def _stretch(field: Field, free: int) -> Field:
     if not field.bar:
         return field
     return Field(field.parts, field.after, min(field.total + free, fmt.LONGEST_BAR), bar=True)
@@ -309,7 +311,7 @@ def _after(cell: Cell, footnote_marks: Marks) -> str:
     return (" ?" if cell.unsure else "") + mark_text(cell, footnote_marks)
 
 
-def narrowed(table: Table, footnote_marks: Marks, width: int) -> Table:
+def narrow_table(table: Table, footnote_marks: Marks, width: int) -> Table:
     """Narrow a table that is too wide: drop empty columns, use short cells, then drop further columns.
 
     Columns of the highest ranks are dropped first; rank 0 stays.
@@ -344,7 +346,7 @@ def grid(table: Table, footnote_marks: Marks, width: int) -> list[Text]:
     texts = [[cell_text(cell, footnote_marks) for cell in row] for row in rows]
     widths = _widths(list(zip(names, *texts, strict=True)), width - GAP * (len(names) - 1))
     if widths is None:
-        return [_stacked(names, rows, footnote_marks, width)]
+        return [_stack(names, rows, footnote_marks, width)]
     tones = [[STYLES[cell.tone] if cell else "" for cell in row] for row in rows]
     lines = _grid_row(names, ["bold"] * len(names), widths)
     return [
@@ -355,7 +357,7 @@ def grid(table: Table, footnote_marks: Marks, width: int) -> list[Text]:
 
 def _grid_row(texts: Sequence[str], styles: Sequence[str], widths: Sequence[int]) -> Iterator[Text]:
     """Yield the lines of a row."""
-    columns = [folded(text, width) for text, width in zip(texts, widths, strict=True)]
+    columns = [fold_line(text, width) for text, width in zip(texts, widths, strict=True)]
     for parts in zip_longest(*columns, fillvalue=""):
         cells = [_pad_right(part, width + GAP) for part, width in zip(parts, widths, strict=True)]
         if any(styles):
@@ -405,12 +407,12 @@ def _narrowest(texts: Sequence[str], lines: int, minimum: int) -> int:
     for text in texts:
         if _length(text) <= width:
             break
-        while len(folded(text, width)) > lines:
+        while len(fold_line(text, width)) > lines:
             width += 1
     return width
 
 
-def _stacked(
+def _stack(
     names: Sequence[str], rows: Sequence[Sequence[Cell | None]], footnote_marks: Marks, width: int
 ) -> Text:
     """First cells, each with the other cells and their names below it."""
@@ -422,14 +424,14 @@ def _stacked(
             if cell and cell.parts
         ]
         text.append(cell_text(first, footnote_marks), STYLES[first.tone] or "bold" if first else "")
-        for part in folded((" " * GAP).join(texts), max(1, width - GAP)) if texts else ():
+        for part in fold_line((" " * GAP).join(texts), max(1, width - GAP)) if texts else ():
             text.append(f"\n{' ' * GAP}{part}")
         text.append("\n")
     text.rstrip()
     return text
 
 
-def folded(line: str, room: int) -> list[str]:
+def fold_line(line: str, room: int) -> list[str]:
     """Break a line into lines that fit: between cells if possible, else between words, else within words."""
     lines = [""]
     _fill(lines, "", line, room, BREAKS)

@@ -199,7 +199,7 @@ def encode_session(found: Digest) -> bytes:
     head = [f"  {_json(name)}: {_json(_plain(value))}" for name, value in fields.items()]
     lines = ",\n".join(f"    {_json(case)}: {_json(_short(side))}" for case, side in cases.items())
     text = "{\n" + ",\n".join([*head, f'  "cases": {{\n{lines}\n  }}']) + "\n}\n"
-    return codec.sealed_document(text.encode(errors="replace"), Digest, f"the session {found.id}")
+    return codec.seal_document(text.encode(errors="replace"), Digest, f"the session {found.id}")
 
 
 def _short(side: CaseDigest) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from benchbench.plan.devices import (
     backend_of,
     chosen_devices,
     class_of,
+    division_obstacle,
     has_world,
     placements,
-    undivided,
     world_on,
 )
 from benchbench.plan.suite import (
@@ -120,7 +120,7 @@ def _tables(entry: Entry, device: Device) -> list[Axes]:
     return entry.cpu if device.device_class is DeviceClass.CPU else entry.accelerator
 
 
-def fitting(full_plan: Plan, memory_bytes: int) -> Plan:
+def without_too_large(full_plan: Plan, memory_bytes: int) -> Plan:
     """Leave out the cases that are far too large for this memory; 0: memory unknown.
 
     A network moves its activations several times in a step, so its bound exceeds the memory it needs. A case
@@ -229,7 +229,7 @@ def _cases_on(
             case,
             frozenset(point),
             obstacle_of_device
-            or unsupported(case, workload, probe, device, launched=selection.launched)
+            or support_obstacle(case, workload, probe, device, launched=selection.launched)
             or lossless,
         )
 
@@ -270,7 +270,7 @@ def entry_plans(entry: Entry, case: Case) -> bool:
     )
 
 
-def unsupported(
+def support_obstacle(
     case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
 ) -> Obstacle | None:
     """Obstacle of a valid case on an available device, if any."""
@@ -280,7 +280,7 @@ def unsupported(
         return Obstacle(Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten))
     if case.mode in backend.only_own_modes and not isinstance(workload, OwnModel):
         return Obstacle(Status.UNSUPPORTED, f"{case.mode} is a mode of your own models only")
-    if reason_undivided := undivided(case, workload, probe, device, launched=launched):
+    if reason_undivided := division_obstacle(case, workload, probe, device, launched=launched):
         return reason_undivided
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
         return Obstacle(Status.UNSUPPORTED, reason)

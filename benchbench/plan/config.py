@@ -74,7 +74,7 @@ def load_config(path: Path, text: bytes | None = None, version: str = "") -> Con
     try:
         fields = read_toml(path) if text is None else parse_toml(text)
         config = msgspec.convert(fields, Config)
-        config = msgspec.structs.replace(config, run=_located(config.run, path.parent))
+        config = msgspec.structs.replace(config, run=_with_absolute_suites(config.run, path.parent))
         config_thresholds(config)
         default_rules(config)
         prices(config)
@@ -89,7 +89,7 @@ def load_config(path: Path, text: bytes | None = None, version: str = "") -> Con
     return config
 
 
-def _located(run: RunConfig, folder: Path) -> RunConfig:
+def _with_absolute_suites(run: RunConfig, folder: Path) -> RunConfig:
     """Make the paths of suites absolute."""
     suites = [str(folder / name) if name.endswith(".toml") else name for name in run.suite]
     return msgspec.structs.replace(run, suite=suites)

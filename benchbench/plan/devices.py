@@ -132,7 +132,7 @@ def has_world(spec: WorldSpec, case: Case) -> bool:
     return world_numbers == case_numbers and (not spec.first or _matches(first, spec.first))
 
 
-def undivided(
+def division_obstacle(
     case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
 ) -> Obstacle | None:
     """Obstacle of a case that its devices cannot compute together, if any.

@@ -23,7 +23,7 @@ from benchbench.model.options import Allocator, Isolation, number_of_threads
 from benchbench.model.placement import ENVIRONMENT, VARIABLE
 from benchbench.model.run import RunInfo, Settings
 from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, unsupported
+from benchbench.plan.cases import Plan, support_obstacle
 from benchbench.plan.devices import Obstacle, devices_named
 from benchbench.plan.suite import check_params
 from benchbench.store.naming import bisect_of, fleet_of
@@ -107,7 +107,7 @@ def obstacle_of(case: Case, probe: Probe, code: UserCode | None = None) -> Obsta
     try:
         workload = catalogue.workload_named(case.workload, code)
         check_params(workload, dict(case.params))
-        return unsupported(case, workload, probe, device)
+        return support_obstacle(case, workload, probe, device)
     except UsageError as error:  # also for sizes that only an earlier version accepted
         return Obstacle(Status.UNSUPPORTED, str(error))
 

@@ -67,7 +67,7 @@ def _warn_once(text: str, hint: str) -> None:
 
 
 @contextmanager
-def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
+def code_at(revision: str, code: UserCode) -> Iterator[UserCode]:
     """Check out the user's code at a revision: every folder in a repository is replaced by its checkout.
 
     For a folder in a submodule, the outermost repository decides the submodule's commit. Raises UsageError if

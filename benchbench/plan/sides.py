@@ -34,16 +34,16 @@ def interleaved_command(ref: RunInfo, new: RunInfo) -> str:
         selection = (*_selection(new, ("backends", "pythons")), "--backend", backend)
         if before.target.python != after.target.python:
             sides = tuple(f"{probe.target.name}={probe.target.python}" for probe in changed)
-            return _typed("compare", "--ab", *sides, *selection)
+            return _command("compare", "--ab", *sides, *selection)
         old = f"{backend}@{(before.version or '').partition('+')[0]}"
-        creation = _typed("env", "create", old)
-        return f"{creation} && {_typed('compare', '--ab', old, after.target.name, *selection)}"
-    if ref.commit == new.commit or not ref.commit or DIRTY in ref.commit or not _of_the_user(new):
+        creation = _command("env", "create", old)
+        return f"{creation} && {_command('compare', '--ab', old, after.target.name, *selection)}"
+    if ref.commit == new.commit or not ref.commit or DIRTY in ref.commit or not _has_user_workloads(new):
         return ""
     sides = tuple(f"{REVISION}{probe.commit[:COMMIT_DIGITS]}" for probe in (ref, new))
     if not new.commit or DIRTY in new.commit:  # the newer code has no revision
-        return _typed("check", "--ab", sides[0], *_selection(new))
-    return _typed("compare", "--ab", *sides, *_selection(new))
+        return _command("check", "--ab", sides[0], *_selection(new))
+    return _command("compare", "--ab", *sides, *_selection(new))
 
 
 def longer_command(info: RunInfo, workloads: Collection[str], rounds: int) -> str:
@@ -58,7 +58,7 @@ def longer_command(info: RunInfo, workloads: Collection[str], rounds: int) -> st
     without = ("rounds", "budget_s", "tags", *(() if all_of_them else ("workloads",)))
     workload_words = () if all_of_them else (OPTIONS["workloads"].flags[0].names[-1], ",".join(workloads))
     words = measuring_words(info.command[1:], without)
-    return _typed("run", *words, *workload_words, OPTIONS["rounds"].flags[0].names[0], str(rounds))
+    return _command("run", *words, *workload_words, OPTIONS["rounds"].flags[0].names[0], str(rounds))
 
 
 def _changed_target(ref: RunInfo, new: RunInfo) -> tuple[Probe, Probe] | None:
@@ -68,7 +68,7 @@ def _changed_target(ref: RunInfo, new: RunInfo) -> tuple[Probe, Probe] | None:
     return next((pair for pair in pairs if pair[0].version and pair[0].version != pair[1].version), None)
 
 
-def _of_the_user(info: RunInfo) -> bool:
+def _has_user_workloads(info: RunInfo) -> bool:
     """True if some workload is the user's, so that their commits affect it."""
     names = {case.workload for case in info.plan}
     return any(not registry.find_class(registry.WORKLOADS, name, Workload) for name in names)  # type: ignore[type-abstract]
@@ -119,5 +119,5 @@ def measuring_words(command: Sequence[str], without: Sequence[str] = ()) -> tupl
     return tuple(selected)
 
 
-def _typed(*words: str) -> str:
+def _command(*words: str) -> str:
     return shlex.join(("accelbench", *words))

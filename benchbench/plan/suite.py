@@ -147,7 +147,7 @@ OWN_SUITE = "own"  # suite of the user's models
 DEFAULTS = "defaults"  # suite of workloads that no suite contains
 
 
-def own_suite(models: Sequence[str]) -> Suite:
+def model_suite(models: Sequence[str]) -> Suite:
     """Create the suite of a user's models, with their default sizes and dtypes."""
     kinds = {name: catalogue.workload_named(name) for name in models}
     entries = [
@@ -318,7 +318,7 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Ent
     size.
     """
     entries = [
-        (suite.name, entry if entry.dtype else _changed(entry, dtype=suite.dtype))
+        (suite.name, entry if entry.dtype else _with_changes(entry, dtype=suite.dtype))
         for suite in suites
         for entry in suite.cases
         if not selection.workloads or entry.workload in selection.workloads
@@ -331,7 +331,7 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Ent
         if cpu or accelerator:
             default_entry = Entry(workload=name, dtype=[Dtype.FLOAT32], cpu=cpu, accelerator=accelerator)
             entries.append((DEFAULTS, default_entry))
-    return _overridden(_of_phases(entries, selection.phases), selection)
+    return _override_entries(_of_phases(entries, selection.phases), selection)
 
 
 def _of_phases(entries: list[tuple[str, Entry]], phases: Sequence[Phase]) -> list[tuple[str, Entry]]:
@@ -352,7 +352,7 @@ def _of_phases(entries: list[tuple[str, Entry]], phases: Sequence[Phase]) -> lis
     return matching
 
 
-def _overridden(entries: list[tuple[str, Entry]], selection: Selection) -> list[tuple[str, Entry]]:
+def _override_entries(entries: list[tuple[str, Entry]], selection: Selection) -> list[tuple[str, Entry]]:
     parameter_names = {name for _, entry in entries for name in entry_workload(entry).fields()}
     for name in (name for key in selection.params for name in tied(key)):
         if name not in parameter_names:
@@ -363,9 +363,9 @@ def _overridden(entries: list[tuple[str, Entry]], selection: Selection) -> list[
 
 def _override(entry: Entry, selection: Selection) -> Entry:
     workload = entry_workload(entry)
-    params = of_fields(selection.params, workload.fields())
+    params = select_params(selection.params, workload.fields())
     check_params(workload, params)
-    return _changed(
+    return _with_changes(
         entry,
         dtype=list(selection.dtypes) or entry.dtype,
         mode=list(selection.modes) or entry.mode,
@@ -373,8 +373,8 @@ def _override(entry: Entry, selection: Selection) -> Entry:
         world=list(selection.worlds) or entry.world,
         strategy=list(selection.strategies) or entry.strategy,
         threads=chosen_threads(entry.threads, selection.threads),
-        cpu=[overridden(axes, params) for axes in entry.cpu],
-        accelerator=[overridden(axes, params) for axes in entry.accelerator],
+        cpu=[override_axes(axes, params) for axes in entry.cpu],
+        accelerator=[override_axes(axes, params) for axes in entry.accelerator],
     )
 
 
@@ -390,7 +390,7 @@ def unchanged_sizes(suites: Sequence[Suite], selection: Selection, planned: Sequ
     warnings: dict[tuple[str, ...], None] = {}
     for entry in (entry for suite in suites for entry in suite.cases):
         workload = entry_workload(entry)
-        overrides = of_fields(selection.params, workload.fields())
+        overrides = select_params(selection.params, workload.fields())
         for axes in [*entry.cpu, *entry.accelerator]:
             names = unchanged_names(axes, overrides, workload.fields())
             warnings |= {(entry.workload, *size_names): None for size_names in names}
@@ -441,7 +441,7 @@ def entry_workload(entry: Entry) -> WorkloadKind:
     return catalogue.workload_named(entry.workload)
 
 
-def _changed(entry: Entry, **changes: object) -> Entry:
+def _with_changes(entry: Entry, **changes: object) -> Entry:
     fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
     return Entry(**{**fields, **changes})
 
@@ -477,14 +477,14 @@ def check_count(count: int) -> None:
         raise UsageError(f"The selection has {count:,} cases; a run can have {MOST_CASES:,}.", hint)
 
 
-def overridden(axes: Axes, overrides: Axes) -> dict[str, list[Scalar] | Scalar]:
+def override_axes(axes: Axes, overrides: Axes) -> dict[str, list[Scalar] | Scalar]:
     """Replace the values of `axes` by `overrides`."""
     changed_names = {name for key in overrides for name in tied(key)}
     remaining = {TIE.join(name for name in tied(key) if name not in changed_names): axes[key] for key in axes}
     return {**{key: values for key, values in remaining.items() if key}, **overrides}
 
 
-def of_fields(params: Mapping[str, list[Scalar]], fields: Collection[str]) -> dict[str, list[Scalar]]:
+def select_params(params: Mapping[str, list[Scalar]], fields: Collection[str]) -> dict[str, list[Scalar]]:
     """Select the parameters that a workload with these fields has."""
     params_of_workload = {
         TIE.join(name for name in tied(key) if name in fields): values for key, values in params.items()
@@ -500,12 +500,14 @@ def unchanged_names(axes: Axes, overrides: Axes, fields: Mapping[str, Scalar]) -
         sizes = {**fields, **point}
         for key in overrides:
             size = sizes[tied(key)[0]]
-            equal_names = [name for name in sizes if name not in changed and _equal(sizes[name], size)]
+            equal_names = [
+                name for name in sizes if name not in changed and _are_equal_sizes(sizes[name], size)
+            ]
             names += [(key, *equal_names)] if equal_names else []
     return names
 
 
-def _equal(first: Scalar, second: Scalar) -> bool:
+def _are_equal_sizes(first: Scalar, second: Scalar) -> bool:
     """True if two sizes are equal and not both 1."""
     return type(first) is int and type(second) is int and first == second != 1
 
@@ -514,18 +516,18 @@ def parse_world(text: int | str) -> WorldSpec:
     """Parse `2`, `cuda:0+cuda:1`, or a kind repeated per device: `cpu+cpu`. Raises UsageError."""
     words = str(text).split(NAMES)
     if len(words) == 1 and words[0].isascii() and words[0].removeprefix("-").isdigit():
-        return WorldSpec(devices=_checked(int(words[0])))
+        return WorldSpec(devices=_checked_count(int(words[0])))
     kinds = {word.partition(":")[0] for word in words}
     if len(kinds) > 1 or not min(kinds)[:1].isalpha():
         raise UsageError(f"{text!r} is neither a number of devices nor devices of one kind.", WORLD_HINT)
     if set(words) == kinds:
-        return WorldSpec(devices=_checked(len(words)), kind=words[0])
+        return WorldSpec(devices=_checked_count(len(words)), kind=words[0])
     if len(set(words)) < len(words) or not all(word.partition(":")[2].isdecimal() for word in words):
         raise UsageError(f"{text!r} does not name different devices of one kind.", WORLD_HINT)
-    return WorldSpec(devices=_checked(len(words)), names=tuple(words))
+    return WorldSpec(devices=_checked_count(len(words)), names=tuple(words))
 
 
-def _checked(devices: int) -> int:
+def _checked_count(devices: int) -> int:
     if not 1 <= devices <= MOST_DEVICES:
         raise UsageError(
             f"A world of {devices} devices cannot be measured.",

@@ -96,7 +96,7 @@ def record(
         device_model=device.model,
         isolation=Isolation.SHARED,
     )
-    return codec.storable(new_record)[0]
+    return codec.storable_record(new_record)[0]
 
 
 def _case(test: str, backend: str | None, device: str) -> Case:

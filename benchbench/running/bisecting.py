@@ -41,11 +41,11 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.plan.cases import Plan, fitting, plan, too_large
+from benchbench.plan.cases import Plan, plan, too_large, without_too_large
 from benchbench.plan.costs import planned_work
 from benchbench.plan.devices import check_devices, requested_devices
 from benchbench.plan.rerun import Variant, apply_variant, obstacle_of
-from benchbench.plan.revision import checked_out
+from benchbench.plan.revision import code_at
 from benchbench.plan.versions import Version
 from benchbench.running.measure import SIZES, Team, models_described, models_of_revision, ready, staffed
 from benchbench.running.observer import RunObserver
@@ -130,7 +130,7 @@ class Bisection:
 def bisect_versions(asked: BisectOptions, results: Path, observer: BisectObserver) -> Bisection:
     """Search the row. Raises UsageError, NothingToMeasure, CannotBuild of an end, CannotWrite."""
     options = with_project(asked.measure)
-    selectors.follow_stored(results)
+    selectors.follow_stored_ids(results)
     pythons = absolute_interpreters(options.pythons)
     with ExitStack() as stack:
         models = stack.enter_context(models_described(describing(asked.versions, options), observer))
@@ -291,7 +291,7 @@ class _Row:
         if not version.revision:
             return self._code
         try:
-            return self._stack.enter_context(checked_out(version.revision, self._code))
+            return self._stack.enter_context(code_at(version.revision, self._code))
         except UsageError as error:
             raise _Unmeasured(str(error)) from error
 
@@ -327,7 +327,7 @@ class _Row:
             cases=tuple(case for _, case in pairs),
             pinned={case.id: chosen.pinned[planned.id] for planned, case in pairs},
         )
-        self.plan = fitting(own, machine().memory_bytes)
+        self.plan = without_too_large(own, machine().memory_bytes)
         return self.plan.cases
 
     def _cases_of(

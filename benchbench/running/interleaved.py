@@ -24,7 +24,7 @@ from benchbench.plan.cases import Plan, plan, too_large
 from benchbench.plan.costs import planned_work
 from benchbench.plan.devices import Obstacle, check_devices, requested_devices
 from benchbench.plan.rerun import Variant, apply_variant, obstacle_of, targets_of_variants
-from benchbench.plan.revision import checked_out
+from benchbench.plan.revision import code_at
 from benchbench.running.measure import (
     SIZES,
     Bench,
@@ -129,7 +129,7 @@ def _with_code(
         yield dataclasses.replace(side, code=code)
         return
     with (
-        checked_out(side.revision, code) as moved,
+        code_at(side.revision, code) as moved,
         models_of_revision(moved, targets, settings, observer) as described,
     ):
         yield dataclasses.replace(side, code=described)

@@ -45,7 +45,7 @@ from benchbench.model.own import ONNX, ModelSpec, parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.rerun import replan
-from benchbench.plan.suite import check_params, implied_sizes, of_fields, unchanged_sizes
+from benchbench.plan.suite import check_params, implied_sizes, select_params, unchanged_sizes
 from benchbench.running import recording, request
 from benchbench.running.observer import RunObserver, duration
 from benchbench.running.request import Request, Terms
@@ -145,7 +145,7 @@ def measuring(
     itself measures, too. Raises UsageError, CannotWrite.
     """
     if results is not None:
-        selectors.follow_stored(results)
+        selectors.follow_stored_ids(results)
     targets = [] if here else [target for team in teams for target in team.targets]
     with (
         ready(targets, wait_s, results, observer) as tell_disturbances,
@@ -312,7 +312,7 @@ def models_of_revision(
 
 def _sizes_of(model: OwnModel, options: MeasureOptions) -> dict[str, list[Scalar]]:
     """Parameter → the values that are asked for of a model. Raises UsageError for one of another type."""
-    own = of_fields(request.params_asked(options), model.fields())
+    own = select_params(request.params_asked(options), model.fields())
     check_params(model, own)
     return {name: values for key, values in own.items() for name in tied(key)}
 

@@ -21,7 +21,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.running.heat import LiveCase, run_heat
 from benchbench.running.verification import Announce, Precomputed, decoded
-from benchbench.store.codec import storable
+from benchbench.store.codec import storable_record
 
 MOST_USED = 0.8  # of the memory, by the processes of a heat
 QUOTA_PERIODS = 5  # of a CPU quota, that a turn lasts at least
@@ -188,7 +188,7 @@ class Recorder:
             stages_s={**stages, "wall": wall_s},
             part=self._part,
         )
-        return storable(record)[0]
+        return storable_record(record)[0]
 
     def _job(self, case: Case) -> Message | Failure:
         """The job that measures the case; a failure if it is known to fail."""

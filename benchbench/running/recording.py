@@ -33,7 +33,7 @@ from benchbench.model.profile import Communication, Profile, Profiled, RankProfi
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, fitting, plan
+from benchbench.plan.cases import Plan, plan, without_too_large
 from benchbench.plan.devices import check_devices, requested_devices
 from benchbench.plan.revision import commit_tag
 from benchbench.running.observer import RunObserver, RunProgress
@@ -138,7 +138,7 @@ def plan_run(probes: Sequence[Probe], asked: Request) -> RunInfo:
     """The head of the run that is asked for. Raises UsageError for a device or mode that does not exist."""
     check_devices(requested_devices(asked.entries, asked.selection.devices), probes)
     chosen = plan(asked.entries, asked.selection, probes)
-    return run_head(probes, fitting(chosen, machine().memory_bytes), asked)
+    return run_head(probes, without_too_large(chosen, machine().memory_bytes), asked)
 
 
 def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:

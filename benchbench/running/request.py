@@ -67,7 +67,7 @@ def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
     `models`: the names of the user's, which are measured in place of a suite that nobody names.
     """
     backends, options = _named_backends(options), with_project(options)
-    named = [suites.own_suite(models)] if models else []
+    named = [suites.model_suite(models)] if models else []
     named += [suites.load_suite(name) for name in options.suites or (() if models else ("quick",))]
     patterns = () if options.suites else models  # which mean what is measured
     narrowed = dataclasses.replace(selection(options, patterns), backends=backends)

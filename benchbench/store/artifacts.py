@@ -50,7 +50,7 @@ def profile_files(profiled: Profiled, traces: Mapping[str, bytes]) -> tuple[Prof
     }
     try:
         table = _json(profiled)
-        _decoded(table)
+        _decode(table)
     except (UnreadableInput, ValueError) as error:
         reason = f"the profile could not be read again, so it is not stored: {error}"
         profiled = dataclasses.replace(profiled, outcome=Failure(status=Status.FAILED, message=reason))
@@ -143,10 +143,10 @@ def _is_quantity(number: float) -> bool:
 def _read(path: Path) -> Profiled:
     if path.stat().st_size > LIMIT:
         raise UnreadableInput(f"larger than {LIMIT} bytes")
-    return _decoded(path.read_bytes())
+    return _decode(path.read_bytes())
 
 
-def _decoded(text: bytes) -> Profiled:
+def _decode(text: bytes) -> Profiled:
     if len(text) > LIMIT:
         raise UnreadableInput(f"larger than {LIMIT} bytes")
     try:

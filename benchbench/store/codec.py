@@ -54,10 +54,10 @@ def encode(record: Record, redact: Redaction = str) -> bytes:
 
     Raises ValueError for NaN and infinity: JSON has neither.
     """
-    return sealed(to_json(record, redact=redact))
+    return seal_text(to_json(record, redact=redact))
 
 
-def storable(record: Record, redact: Redaction = str) -> tuple[Record, bytes]:
+def storable_record(record: Record, redact: Redaction = str) -> tuple[Record, bytes]:
     """Return the record and its line. A record that could not be read again becomes a failure of its case.
 
     Raises CannotWrite if the failure could not be read again either.
@@ -90,7 +90,7 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
         raise UnreadableInput(f"longer than {LIMIT} bytes")
     if not has_seal(line) and checksums:
         raise UnreadableInput(NO_SEAL)
-    line_object = _converted(_parsed(line, unique=not checksums), _Line)
+    line_object = _convert(_parse(line, unique=not checksums), _Line)
     if not 0 <= line_object.started <= LATEST:
         raise UnreadableInput("started: no time of a calendar")
     fields = {field.name: getattr(line_object, field.name) for field in dataclasses.fields(Record)}
@@ -119,7 +119,7 @@ def part_of_line(line: bytes, part: type[T], *, checksums: bool) -> T:
 
 def decode_head(text: bytes) -> RunInfo:
     """Parse the head of a run that was sent, not stored. Raises UnreadableInput."""
-    return _converted(_parsed(text), RunInfo)
+    return _convert(_parse(text), RunInfo)
 
 
 def outcome_of(raw: object) -> Measurement | Failure:
@@ -129,10 +129,10 @@ def outcome_of(raw: object) -> Measurement | Failure:
     if not isinstance(raw, dict):
         raise UnreadableInput("outcome: not an object")
     if raw.get("status") != Status.OK:
-        failure = _converted(raw, Failure, "outcome: ")
+        failure = _convert(raw, Failure, "outcome: ")
         _check_error(failure)
         return failure
-    measurement = _converted(_with_typed_notes(raw), Measurement, "outcome: ")
+    measurement = _convert(_with_typed_notes(raw), Measurement, "outcome: ")
     if measurement.iterations < 1 or not measurement.block_s:
         raise UnreadableInput("outcome: a measurement without a block or a step")
     _check_error(measurement)
@@ -233,18 +233,18 @@ def part_of_document(path: Path, part: type[T], complete_kind: type[Any], hint: 
 
 def _document_of(text: bytes, kind: type[T]) -> T:
     is_sealed = has_seal(text)
-    raw = _parsed(text, unique=not is_sealed)
+    raw = _parse(text, unique=not is_sealed)
     if "checksums" in raw and not is_sealed:
         raise UnreadableInput(NO_SEAL)
-    return _converted(raw, kind)
+    return _convert(raw, kind)
 
 
-def sealed_document(text: bytes, kind: type[Any], description: str) -> bytes:
+def seal_document(text: bytes, kind: type[Any], description: str) -> bytes:
     """Add a checksum to a JSON object that is to be stored as a file of `kind`.
 
     Raises CannotWrite, with the object's `description`, if it could not be read again.
     """
-    text = sealed(text)
+    text = seal_text(text)
     try:
         if len(text) > LIMIT:
             raise UnreadableInput(f"longer than {LIMIT} bytes")
@@ -257,7 +257,7 @@ def sealed_document(text: bytes, kind: type[Any], description: str) -> bytes:
     return text
 
 
-def _parsed(text: bytes, *, unique: bool = True) -> dict[str, Any]:
+def _parse(text: bytes, *, unique: bool = True) -> dict[str, Any]:
     if text.count(b",") + text.count(b"[") + text.count(b"{") > MOST_VALUES:
         raise UnreadableInput(f"more than {MOST_VALUES} values")
     raw = parse_json(text, unique=unique)
@@ -271,7 +271,7 @@ def _parsed(text: bytes, *, unique: bool = True) -> dict[str, Any]:
     return raw
 
 
-def _converted(raw: object, kind: type[T], prefix: str = "") -> T:
+def _convert(raw: object, kind: type[T], prefix: str = "") -> T:
     try:
         return msgspec.convert(raw, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -298,7 +298,7 @@ def to_json(value: Any, indent: int | None = None, redact: Redaction = str) -> b
     return text.encode(errors="replace")  # a file name may contain half a surrogate pair
 
 
-def sealed(text: bytes) -> bytes:
+def seal_text(text: bytes) -> bytes:
     """Add a checksum to a non-empty JSON object; a newline at the end of the text is kept."""
     newline = b"\n" if text.endswith(b"\n") else b""
     body = text.rstrip(b"\n")[:-1].rstrip()

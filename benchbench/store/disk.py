@@ -60,14 +60,14 @@ def save_below(root: Path, path: Path, content: bytes) -> None:
         folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for below in [*reversed(path.relative_to(root).parents)][1:]:
-                parent, folder = folder, _opened(folder, root / below)
+                parent, folder = folder, _open_below(folder, root / below)
                 os.close(parent)
             _replace_in(folder, path.name, content)
         finally:
             os.close(folder)
 
 
-def _opened(parent: int, path: Path) -> int:
+def _open_below(parent: int, path: Path) -> int:
     """Open the folder `path` below the open folder `parent`, creating it if needed."""
     try:
         with suppress(FileExistsError):
@@ -148,7 +148,7 @@ def lock(path: Path) -> int:
     with writing(path):
         descriptor = os.open(path, os.O_RDONLY)
     for _ in range(TRIES):
-        if _locked(descriptor):
+        if _try_lock(descriptor):
             return descriptor
         sleep(PAUSE_S)
     os.close(descriptor)
@@ -160,17 +160,17 @@ def lock(path: Path) -> int:
 def reserved(folder: Path) -> Iterator[None]:
     """Lock a run, and the runs inside it, against additions by other processes. Raises CannotWrite."""
     with ExitStack() as locks:
-        for run in _with_inner(folder):
+        for run in _run_folders(folder):
             locks.callback(os.close, lock(run))
         yield
 
 
 def in_use(folder: Path) -> bool:
     """True if another process is adding to the run or to one inside it."""
-    return any(map(is_locked, _with_inner(folder)))
+    return any(map(is_locked, _run_folders(folder)))
 
 
-def _with_inner(folder: Path) -> list[Path]:
+def _run_folders(folder: Path) -> list[Path]:
     """Return the run's folder and the folders of second tests inside it."""
     return [path for path in (folder, *paths.listed(folder / "runs")) if os.path.isdir(path)]
 
@@ -180,13 +180,13 @@ def is_locked(path: Path) -> bool:
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            return not _locked(descriptor)
+            return not _try_lock(descriptor)
         finally:
             os.close(descriptor)
     return False
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -28,7 +28,7 @@ from benchbench.model.status import Status
 from benchbench.redaction import Redaction, own_redaction
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import profile_facts
-from benchbench.store.codec import sealed
+from benchbench.store.codec import seal_text
 from benchbench.store.disk import is_locked, lock
 from benchbench.store.naming import fleet_of
 
@@ -137,7 +137,7 @@ class RunWriter:
         Returns the stored record: a failure replaces a record that could not be read again. Raises
         CannotWrite; earlier records stay valid.
         """
-        record, text = codec.storable(record, self._redact)
+        record, text = codec.storable_record(record, self._redact)
         line = text + b"\n"
         with disk.writing(self._path, f" (the record has {len(line)} bytes)"):
             end = os.fstat(self._descriptor).st_size
@@ -173,7 +173,7 @@ class RunWriter:
     def end(self) -> None:
         """Write end.json with the number of records, so that losses are noticed later. Raises CannotWrite."""
         count = sum(line != b"\n" for line in read_lines(self._path))
-        text = sealed(codec.to_json(End(records=count), indent=1) + b"\n")
+        text = seal_text(codec.to_json(End(records=count), indent=1) + b"\n")
         with disk.writing(self._path):
             disk.replace(self._path.with_name(END), text)
 
@@ -229,7 +229,7 @@ def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> R
 def _head_text(info: RunInfo, redact: Redaction | None = None) -> bytes:
     values = {field.name: getattr(info, field.name) for field in fields(info)}
     text = codec.to_json(_Head(**values, checksums=True), indent=1, redact=redact or own_redaction())
-    return codec.sealed_document(text + b"\n", _Head, f"the head of the run {info.id}")
+    return codec.seal_document(text + b"\n", _Head, f"the head of the run {info.id}")
 
 
 def store_run(root: Path, run: Run) -> Path:

@@ -122,22 +122,24 @@ def find_run(root: Path, selector: str) -> Path:
     if selector in ids or len(matching) == 1:
         return root / RUNS / (selector if selector in ids else matching[0])
     if selector and has_run(Path(selector)):
-        return _named(root, selector)
-    confirmations = [] if matching else _confirming(root, ids, selector)
+        return _folder_at(root, selector)
+    confirmations = [] if matching else _find_confirmations(root, ids, selector)
     if len(confirmations) == 1:
         return confirmations[0]
     if matching:
-        raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
+        raise UnreadableInput(
+            f"{selector!r} is the beginning of {len(matching)} runs.", _matching_hint(matching)
+        )
     folders = (Path(selector), Path(selector, RUNS)) if selector else ()
     if runs_inside := [path for parent in folders for path in paths.listed(parent) if has_run(path)]:
         content = f"it contains {count_of(len(runs_inside), 'run')}"
         raise UnreadableInput(
             f"{selector} is a folder of runs, not a run: {content}.", f"Name one: {runs_inside[-1]}"
         )
-    raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(root, selector, ids))
+    raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _suggestion(root, selector, ids))
 
 
-def _named(root: Path, selector: str) -> Path:
+def _folder_at(root: Path, selector: str) -> Path:
     """Folder of the run at a path; below `root` if the path leads there."""
     folder, top = paths.by_name(selector), paths.resolved(root)
     return root / folder.relative_to(top) if folder.is_relative_to(top) else folder
@@ -148,7 +150,7 @@ def folder_in_results(root: Path, run: Path) -> Path | None:
     return run if paths.resolved(run).is_relative_to(paths.resolved(root / RUNS)) else None
 
 
-def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
+def _find_confirmations(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
     """Find confirmation runs inside other runs by their ids or beginnings of them."""
     folders = [root / RUNS / name / RUNS / run_id for name in ids for run_id in run_ids(root / RUNS / name)]
     return [folder for folder in folders if selector and folder.name.upper().startswith(selector.upper())]
@@ -159,7 +161,7 @@ def find_run_id(root: Path, selector: str) -> str:
     folder = find_run(root, selector)
     if folder.parent != root / RUNS:
         message = f"{selector!r} is not among the runs in {root / RUNS}."
-        raise UnreadableInput(message, _listing(root))
+        raise UnreadableInput(message, _listing_hint(root))
     return folder.name
 
 
@@ -204,7 +206,7 @@ def _moment(text: str) -> float:
         raise UsageError(f"{text!r} is no date.", "Write --since 2026-01-31.") from None
 
 
-def follow_stored(root: Path) -> None:
+def follow_stored_ids(root: Path) -> None:
     """Make new ids greater than the stored ones, so that `latest` is the newest run even if the clock went
     back.
     """
@@ -229,18 +231,18 @@ def remove_run(root: Path, name: str) -> None:
         shutil.rmtree(removed)
 
 
-def _some(ids: list[str]) -> str:
+def _matching_hint(ids: list[str]) -> str:
     return f"Type more of it: {', '.join(ids[-5:])}{', …' if len(ids) > 5 else ''}"
 
 
-def _listing(root: Path) -> str:
+def _listing_hint(root: Path) -> str:
     return f"accelbench list runs{results_option(root)} lists the stored runs."
 
 
-def _nearest(root: Path, selector: str, ids: list[str]) -> str:
+def _suggestion(root: Path, selector: str, ids: list[str]) -> str:
     if not ids:
         return "There are no runs yet: accelbench run --suite hello"
-    return nearest(selector[:100].upper(), ids) or _listing(root)
+    return nearest(selector[:100].upper(), ids) or _listing_hint(root)
 
 
 def has_run(folder: Path) -> bool:

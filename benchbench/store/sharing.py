@@ -80,7 +80,7 @@ def write_shared(source: Path, folder: Path) -> SharedRun:
             writer.end()
     finally:
         writer.close()
-    return SharedRun(folder=folder, kept=_kept(run), dropped=_dropped(run, source, values, texts))
+    return SharedRun(folder=folder, kept=_kept_lines(run), dropped=_dropped_lines(run, source, values, texts))
 
 
 def _names(cases: Sequence[Case]) -> set[str]:
@@ -221,7 +221,7 @@ def _notes(notes: Sequence[Note], texts: _Texts) -> tuple[Note, ...]:
     )
 
 
-def _kept(run: Run) -> tuple[str, ...]:
+def _kept_lines(run: Run) -> tuple[str, ...]:
     info, machine = run.info, run.info.machine
     threads = count_of(machine.threads, "thread")
     records, cases = count_of(len(run.records), "record"), count_of(len(info.plan), "case")
@@ -235,7 +235,7 @@ def _kept(run: Run) -> tuple[str, ...]:
     )
 
 
-def _dropped(run: Run, source: Path, values: Mapping[str, str], texts: _Texts) -> tuple[str, ...]:
+def _dropped_lines(run: Run, source: Path, values: Mapping[str, str], texts: _Texts) -> tuple[str, ...]:
     logs = sum(bool(record.outcome.log) for record in run.records if isinstance(record.outcome, Failure))
     run_files = sum(os.path.exists(source / name) for name in FILES)
     files = sum(os.path.isfile(path) for path in source.rglob("*")) - run_files

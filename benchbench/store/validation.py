@@ -180,7 +180,7 @@ class _Records:
 
     def _record_faults(self, number: int, line: bytes) -> Iterator[str]:
         try:
-            faults = list(schema_faults("record", _parsed(line, is_sealed=self._is_sealed)))
+            faults = list(schema_faults("record", _parse(line, is_sealed=self._is_sealed)))
             yield from faults
             if faults:
                 return
@@ -201,7 +201,7 @@ def _read_object(path: Path, kind: str = "") -> tuple[Fields, list[str]]:
     """Read the JSON object in a file, empty if there is none, and its faults. `kind`: guessed by default."""
     try:
         text = read_file(path, LIMIT)
-        fields = _parsed(text, is_sealed=b'"checksums"' in text)
+        fields = _parse(text, is_sealed=b'"checksums"' in text)
     except UnreadableInput as error:
         return {}, [str(error).removeprefix(f"{path}: ")]
     faults = list(schema_faults(kind or _kind(fields), fields))
@@ -214,7 +214,7 @@ def _kind(fields: Fields) -> str:
     return "report" if "rows" in fields else "fleet" if "measuring" in fields else "baseline"
 
 
-def _parsed(text: bytes, *, is_sealed: bool) -> Fields:
+def _parse(text: bytes, *, is_sealed: bool) -> Fields:
     """Parse a JSON object and verify its checksum, if it must have one. Raises UnreadableInput."""
     if not has_seal(text) and is_sealed:
         raise UnreadableInput(NO_SEAL)

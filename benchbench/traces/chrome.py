@@ -52,7 +52,7 @@ def parse_profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping
     )
 
 
-def detailed(times: Profile, details: Profile) -> Profile:
+def add_details(times: Profile, details: Profile) -> Profile:
     """Add FLOPs and memory from a second recording of as many steps, scaling its times."""
     details_by_name = {operator.name: operator for operator in details.operators}
     return replace(

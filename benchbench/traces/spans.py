@@ -52,7 +52,7 @@ class Piece:
     span: int
 
 
-def nested(spans: Sequence[Span], window: TraceWindow) -> tuple[list[int | None], list[Piece]]:
+def nest_spans(spans: Sequence[Span], window: TraceWindow) -> tuple[list[int | None], list[Piece]]:
     """Parent of each span, and the pieces in which each named span was the innermost."""
     lanes: dict[tuple[bool, str], list[int]] = defaultdict(list)
     for index, span in enumerate(spans):
@@ -109,7 +109,7 @@ def wall_shares(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, float]]:
     return ((piece, passed[piece.end_s] - passed[piece.start_s]) for piece in pieces)
 
 
-def enclosing(index: int, parents: Sequence[int | None]) -> Iterator[int]:
+def enclosing_spans(index: int, parents: Sequence[int | None]) -> Iterator[int]:
     """Spans around a span, from the inside out."""
     above = parents[index]
     while above is not None:

@@ -14,7 +14,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from benchbench.model.profile import Communication, Gaps, Operator
-from benchbench.traces.spans import Piece, Span, TraceWindow, enclosing, gaps_of, nested, wall_shares
+from benchbench.traces.spans import (
+    Piece,
+    Span,
+    TraceWindow,
+    enclosing_spans,
+    gaps_of,
+    nest_spans,
+    wall_shares,
+)
 
 MOST_POINTS = 500  # points of a memory timeline
 MOST_KERNELS = 5  # listed kernels per operator
@@ -71,7 +79,7 @@ def summarise(spans: Sequence[Span], window: TraceWindow, allocations: Sequence[
     """Summarise the spans within `window`; spans beyond its ends are cut off there."""
     inside = [span for span in spans if span.end_s > window.start_s and span.start_s < window.end_s]
     rows: dict[str, _Row] = defaultdict(_Row)
-    parents, pieces = nested(inside, window)
+    parents, pieces = nest_spans(inside, window)
     host = [piece for piece in pieces if not inside[piece.span].on_device]
     device = [piece for piece in pieces if inside[piece.span].on_device]
     for piece, share in wall_shares(host):
@@ -115,7 +123,7 @@ def _count(
         if not span.name or span.on_device:
             continue
         row = rows[span.name]
-        if span.name not in {spans[outer].name for outer in enclosing(index, parents)}:
+        if span.name not in {spans[outer].name for outer in enclosing_spans(index, parents)}:
             row.host_total_s += min(span.end_s, window.end_s) - max(span.start_s, window.start_s)
         if span.start_s >= window.start_s and not span.helps:
             row.calls += 1
@@ -146,7 +154,7 @@ def _charge_device(
             row.flops, row.bytes = _plus(row.flops, span.flops), _plus(row.bytes, span.bytes)
         seen_spans.add(piece.span)
         enclosing_names = (
-            () if launcher is None else (spans[outer].name for outer in enclosing(launcher, parents))
+            () if launcher is None else (spans[outer].name for outer in enclosing_spans(launcher, parents))
         )
         for name in {owner, *enclosing_names} - {""}:
             rows[name].device_total_s += piece.end_s - piece.start_s

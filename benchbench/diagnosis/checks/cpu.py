@@ -31,7 +31,7 @@ def system_load(host: Host) -> Sequence[Observation]:
     text = f"others use {cores:.2f} of {len(host.cpus)} CPUs{f' ({names})' if names else ''}"
     if average is not None:
         text += f"; load average {average:.2f}"
-    level = _tolerated(cores, host.threads)
+    level = _level_of_load(cores, host.threads)
     if level is Level.OK and average is not None and average >= len(host.cpus):
         level = Level.WARNING  # busy in the last minute, though not now
     return (Observation(level, text, cores, "cores"),)
@@ -43,10 +43,10 @@ def steal(host: Host) -> Sequence[Observation]:
         return unknown_result(NO_STAT)
     cores = (host.after.steal_s - host.before.steal_s) / host.pause_s
     text = f"the hypervisor withholds {cores:.2f} of {len(host.cpus)} CPUs"
-    return (Observation(_tolerated(cores, host.threads), text, cores, "cores"),)
+    return (Observation(_level_of_load(cores, host.threads), text, cores, "cores"),)
 
 
-def _tolerated(cores: float, threads: int) -> Level:
+def _level_of_load(cores: float, threads: int) -> Level:
     limit = tolerated_cores(threads)
     return graded(cores, limit, 5 * limit)
 
@@ -95,7 +95,7 @@ def quota(host: Host) -> Sequence[Observation]:
     return (Observation(Level.OK if least >= host.threads else Level.PROBLEM, text, least, "CPUs"),)
 
 
-def throttled(host: Host) -> Sequence[Observation]:
+def throttling(host: Host) -> Sequence[Observation]:
     """Check the share of quota periods in which this process's cgroup was stopped."""
     throttling = read_throttling(throttling_files(host.root))
     if throttling is None or not throttling.periods:

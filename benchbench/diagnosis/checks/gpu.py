@@ -55,7 +55,7 @@ def clocks(host: Host) -> Sequence[Observation]:
         level = graded(gpu.max_sm_mhz / gpu.set_sm_mhz, 1.01) if gpu.set_sm_mhz else Level.WARNING
         return Observation(level, f"{text}, set to {gpu.set_sm_mhz}", gpu.set_sm_mhz, "MHz")
 
-    return _judged(host, judge)
+    return _judge_gpus(host, judge)
 
 
 def power(host: Host) -> Sequence[Observation]:
@@ -68,7 +68,7 @@ def power(host: Host) -> Sequence[Observation]:
         level = graded(default / limit, 1.01)
         return Observation(level, f"power limit {limit:.0f} W of {default:.0f} W", limit, "W")
 
-    return _judged(host, judge)
+    return _judge_gpus(host, judge)
 
 
 def heat(host: Host) -> Sequence[Observation]:
@@ -85,7 +85,7 @@ def heat(host: Host) -> Sequence[Observation]:
         level = Level.PROBLEM if reasons else Level.WARNING if close else Level.OK
         return Observation(level, text, now.temperature_c, "°C")
 
-    return _judged(host, judge)
+    return _judge_gpus(host, judge)
 
 
 def persistence(host: Host) -> Sequence[Observation]:
@@ -113,10 +113,10 @@ def _switch(
         level = Level.OK if good in (None, is_on) else Level.WARNING
         return Observation(level, f"{name} is {'on' if is_on else 'off'}")
 
-    return _judged(host, judge)
+    return _judge_gpus(host, judge)
 
 
-def _judged(host: Host, judge: Callable[[GpuSettings, GpuState], Observation]) -> Sequence[Observation]:
+def _judge_gpus(host: Host, judge: Callable[[GpuSettings, GpuState], Observation]) -> Sequence[Observation]:
     return _observe_gpus(host, lambda nvml, index: judge(nvml.settings(index), nvml.state(index)))
 
 

@@ -27,7 +27,7 @@ CHECKS = (
     ),
     Check(
         "CPU throttling",
-        cpu.throttled,
+        cpu.throttling,
         "the quota stopped this process's group: steps in between are long",
         "raise the quota, or give fewer --threads",
     ),

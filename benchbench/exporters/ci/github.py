@@ -12,7 +12,7 @@ from typing import ClassVar
 from benchbench.documents.run import RunReport
 from benchbench.exporters.base import RunExporter
 from benchbench.exporters.ci._outcomes import Outcome, Severity, outcomes
-from benchbench.exporters.markdown import escaped
+from benchbench.exporters.markdown import escape
 from benchbench.format import interval, visible
 from benchbench.model.status import Verdict
 
@@ -81,9 +81,9 @@ def _summary(report: RunReport, results: list[Outcome], room: int) -> bytes:
     """Table of outcomes, worst first, and the number of rows without room."""
     counts = Counter(outcome.word for outcome in results)
     title = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no case"
-    head = f"### accelbench: {escaped(title)}\n\nRun {escaped(visible(report.run.info.id))}\n\n"
+    head = f"### accelbench: {escape(title)}\n\nRun {escape(visible(report.run.info.id))}\n\n"
     if damaged := _damaged(report)[:TEXT_LIMIT]:
-        head += f"{escaped(damaged)}\n\n"
+        head += f"{escape(damaged)}\n\n"
     head += "| case | result | latency [95 %] | notes |\n| --- | --- | --- | --- |\n"
     rows = [_row(outcome).encode() for outcome in results]
     last = f"\n… and {len(rows)} more\n".encode()
@@ -104,4 +104,4 @@ def _row(outcome: Outcome) -> str:
         else ""
     )
     cells = (outcome.case, outcome.word, latency, "; ".join(outcome.texts))
-    return f"| {' | '.join(escaped(cell) for cell in cells)} |\n"
+    return f"| {' | '.join(escape(cell) for cell in cells)} |\n"
