@@ -116,7 +116,7 @@ IMPORTS = {
     "more after it": (of_import() + b"{}", "not valid JSON"),
     "lone surrogate": (of_import().replace(b"test_a", rb"\ud800"), "not valid JSON"),
     "date": (of_import(datetime="0001-01-01T00:00:00+23:59"), ""),
-    "twice": (of_import(benchmarks=[BENCHMARK] * 2), "test_a is there twice"),
+    "twice": (of_import(benchmarks=[BENCHMARK] * 2), "test_a appears twice"),
     "many": (
         of_import(benchmarks=[{**BENCHMARK, "fullname": f"{n}"} for n in range(10_001)]),
         "10001 benchmarks",

@@ -131,7 +131,7 @@ def test_what_is_there_stays_as_it_is(built: tuple[Home, str]) -> None:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
     elsewhere = home.run(*CREATE, "--base", str(program), code=2)
-    assert f"exists already, made from {sys.executable}." in elsewhere.stderr
+    assert f"exists already, created from {sys.executable}." in elsewhere.stderr
     assert record.stat().st_mtime_ns == before
 
 

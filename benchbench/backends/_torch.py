@@ -12,7 +12,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Memory
 
-ON_THE_CPU = "torch does not track memory on the CPU; the host's peak holds it"
+ON_THE_CPU = "torch does not track memory on the CPU; the host's peak includes it"
 TENSOR_CORES = frozenset(
     {Dtype.TF32, Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.AMP_FP16, Dtype.AMP_BF16}
 )  # dtypes that tensor cores multiply

@@ -293,7 +293,7 @@ class JaxSession(Session):
 
         expected, actual = MATMUL_PRECISION.get(self._dtype), jax.config.jax_default_matmul_precision
         if expected != actual:
-            raise PrecisionMismatch(f"asked for matmul precision {expected}, JAX reports {actual}")
+            raise PrecisionMismatch(f"requested matmul precision {expected}, JAX reports {actual}")
         precision = {
             "float32_multiply": "tf32" if self._dtype is Dtype.TF32 else "ieee",
             "storage": str(jax.device_put(np.zeros((), self.dtype)).dtype),  # float32 for float64 without x64
@@ -356,8 +356,8 @@ class JaxSession(Session):
             return xla.count_events(Path(folder))
 
     def reset_peak(self) -> None:
-        """JAX cannot reset it. A case has a separate process, so the peak includes only its first call
-        besides.
+        """JAX cannot reset it. Each case has its own process, so the peak is that of the case with its first
+        call.
         """
 
     def peak_device(self) -> Memory:

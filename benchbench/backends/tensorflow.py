@@ -339,7 +339,7 @@ class TensorFlowSession(Session):
 
         enabled = bool(tf.config.experimental.tensor_float_32_execution_enabled())
         if enabled != self._tf32:
-            raise PrecisionMismatch(f"asked for TF32 {self._tf32}, TensorFlow reports {enabled}")
+            raise PrecisionMismatch(f"requested TF32 {self._tf32}, TensorFlow reports {enabled}")
         precision = {"float32_multiply": "tf32" if enabled else "ieee", "storage": self.dtype.name}
         return precision | ({"multiply": self.compute.name} if self.compute else {})
 

@@ -126,7 +126,7 @@ class Torch(Backend):
         )
         | dict.fromkeys(  # docs.pytorch.org/docs/stable/notes/cuda.html, "Usage with DistributedDataParallel"
             ((strategy, "cudagraph") for strategy in PARALLEL),
-            "accelbench has verified no CUDA graph of several devices; PyTorch asks for DDP made on a side "
+            "accelbench has verified no CUDA graph of several devices; PyTorch needs DDP created on a side "
             "stream and eleven eager steps before a capture",
         )
     )
@@ -220,7 +220,7 @@ class Torch(Backend):
         if mode in OF_CUDA and device.device_class is DeviceClass.CPU:
             return "a CUDA graph needs a CUDA device"
         if mode == "cudagraph" and dtype is Dtype.AMP_FP16:
-            return "gradient scaling reads the device on every step, which a CUDA graph cannot hold"
+            return "gradient scaling reads the device on every step, which a CUDA graph cannot contain"
         return ""
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:

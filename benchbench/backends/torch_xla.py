@@ -34,7 +34,7 @@ class TorchXla(Backend):
     framework = "torch"
     modes = ("lazy",)
     refused_modes: ClassVar[dict[str, str]] = {
-        "eager": "torch_xla is used lazily; operation by operation, XLA would compile each one alone"
+        "eager": "torch_xla is used lazily; operation by operation, XLA would compile each one separately"
     }
     dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16, Dtype.AMP_BF16)
     keeps_compiled = False
@@ -169,7 +169,7 @@ class XlaSession(TorchSession):
 
         actual = backends.get_mat_mul_precision()
         if actual != STRICT:
-            raise PrecisionMismatch(f"asked for matmul precision {STRICT}, torch_xla reports {actual}")
+            raise PrecisionMismatch(f"requested matmul precision {STRICT}, torch_xla reports {actual}")
         return {**super().precision(), "xla_matmul": actual}
 
     def no_op(self) -> Callable[[], Any]:

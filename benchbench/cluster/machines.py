@@ -303,7 +303,7 @@ def read_fleet(results: Path, name: str = "") -> FleetInfo:
         message = f"No fleet {name!r} in {folder}." if name else f"There is no fleet in {folder}."
         hint = f"There are {', '.join(ids[-5:])}." if ids else "accelbench fleet begins one."
         raise UsageError(message, hint)
-    return codec.document(_path(results, matching[-1]), FleetInfo, "Measure it anew: accelbench fleet")
+    return codec.document(_path(results, matching[-1]), FleetInfo, "Measure it again: accelbench fleet")
 
 
 def runs_of(results: Path, fleet: str) -> Iterator[Run]:

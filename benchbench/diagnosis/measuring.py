@@ -58,10 +58,10 @@ def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.
 
     Raises UsageError, NothingToMeasure.
     """
-    asked, targets = request.request_on_targets(options)
-    doubled = replace(asked, policy=noise.double_rounds(asked.policy))
-    team = Team(targets=targets, settings=asked.settings)
-    with measuring([team], asked.wait_s, None, observer) as bench:
+    noise_request, targets = request.request_on_targets(options)
+    doubled = replace(noise_request, policy=noise.double_rounds(noise_request.policy))
+    team = Team(targets=targets, settings=noise_request.settings)
+    with measuring([team], noise_request.wait_s, None, observer) as bench:
         info = bench.plan(doubled)
         (records,) = bench.record([info])
     return noise.case_noise(info, records)
@@ -73,7 +73,7 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
     selection = request.selection(options)
-    asked = Request(
+    ceilings_request = Request(
         entries=ceilings.entries(
             selection.dtypes or ceilings.DTYPES, chosen_threads(None, selection.threads)
         ),
@@ -83,9 +83,9 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
         seed=options.seed,
         command=options.command,
     )
-    team = Team(targets=request.requested_targets(options), settings=asked.settings)
+    team = Team(targets=request.requested_targets(options), settings=ceilings_request.settings)
     with measuring([team], options.wait_s, None, observer) as bench:
-        info = bench.plan(asked)
+        info = bench.plan(ceilings_request)
         (records,) = bench.record([info])
         for _ in ceilings.CPU_SIDES[1:]:  # larger products, while the rate grows
             if cases := ceilings.larger_products(records):

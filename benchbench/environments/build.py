@@ -264,7 +264,7 @@ def existing_environment(request: BuildRequest, variant: str = "") -> Environmen
     if request_built and variant and request_built.variant != variant:
         raise UsageError(f"{request.name} exists already, of another build.", hint)
     if request_built and request_built.base != request.base:
-        raise UsageError(f"{request.name} exists already, made from {request_built.base}.", hint)
+        raise UsageError(f"{request.name} exists already, created from {request_built.base}.", hint)
     return environment
 
 

@@ -72,8 +72,8 @@ def targets(
 ) -> list[Target]:
     """Create targets by name, without duplicates. Raises UsageError.
 
-    The interpreter of a target is the one in `interpreters_by_name`, else that of its environment, else,
-    without a label, `running`. Without names, every backend with real time is a target; `labelled` adds every
+    A target's interpreter is the one in `interpreters_by_name`, or that of its environment. A target without
+    a label may use `running`. Without names, every backend with real time is a target; `labelled` adds every
     environment.
     """
     target_names = dict.fromkeys(names) or dict.fromkeys(

@@ -73,7 +73,7 @@ def _run_pages(run: Run, earlier: Run | None) -> tuple[_Entry, list[File]]:
     comparison = compare_runs(earlier, run)
     headline_text = headline(comparison)
     comparison_page = comparison_document(comparison, select_verdicts(comparison, (), "ratio"))
-    links = {f"beside run {earlier.info.id}: {headline_text}": f"{quote(run.info.id)}-before.html"}
+    links = {f"compared with run {earlier.info.id}: {headline_text}": f"{quote(run.info.id)}-before.html"}
     worse = any(verdict.verdict is Verdict.SLOWER for verdict in comparison.verdicts)
     pages = [
         (f"{path}-before.html", _page(comparison_page, HOME)),
@@ -95,7 +95,7 @@ def _index(entries: Sequence[_Entry], trends: Sequence[Trend]) -> bytes:
     links |= {trend.case: f"cases/{slug(trend.case)}.html" for trend in trends}
     document = Document(
         name="index",
-        title=f"{count_of(len(entries), 'run')}; in {len(worse)} a case was slower than in the run before",
+        title=f"{count_of(len(entries), 'run')}; in {len(worse)} a case was slower than in the previous run",
         headline=newest.finding if newest else "no runs yet",
         tables=(
             table([_run_row(entry) for entry in reversed(entries)], title="Runs"),
@@ -114,7 +114,7 @@ def _run_row(entry: _Entry) -> dict[str, Content]:
         "run": info.id,
         "started": info.started,
         "finding": entry.finding,
-        "beside the run before": Cell((entry.against,), Tone.BAD if entry.worse else Tone.PLAIN),
+        "compared with the previous run": Cell((entry.against,), Tone.BAD if entry.worse else Tone.PLAIN),
         "machine": info.machine.cpu,
         "tags": " ".join(f"{name}={value}" for name, value in info.tags.items()),
     }

@@ -168,7 +168,7 @@ def division_obstacle(
     if is_limited and available_count < placement.devices:
         return Obstacle(
             Status.UNAVAILABLE,
-            f"{placement.devices} {kind} devices are asked for, {available_count} are available",
+            f"it needs {placement.devices} {kind} devices, {available_count} are available",
         )
     return None
 

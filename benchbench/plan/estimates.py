@@ -81,7 +81,7 @@ def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = Fal
     """Seconds of one process of the case; `first`: the run's first one, which compiles."""
     if _backend(case).virtual:
         return FORK_S
-    if case.is_call:  # the duration of a call is unknown: assume the maximum for fast ones
+    if case.is_call:  # unknown duration: assume that of most calls
         return FORK_S + policy.warmup_min_s + policy.max_s
     device_class = _class_of(case, classes)
     step = _step_s(case, device_class)
@@ -106,7 +106,7 @@ def _rounds_s(case: Case, policy: Policy, classes: Classes, earlier_s: float | N
 
 
 def _prepared_s(case: Case, *, first: bool) -> float:
-    """Seconds of fork, build, first call, and of generating inputs, also those of the check afterwards."""
+    """Seconds before timing, and to generate the inputs of the check afterwards."""
     startup = start_up(case)
     call = startup.call_s + startup.layer_s * _layers(case) + startup.weight_s * _weight_bytes(case)
     return FORK_S + 2 * DRAW_S * _drawn_bytes(case) + call * (1.0 if first else startup.kept)

@@ -198,10 +198,10 @@ def targets_of_variants(
     requested: Sequence[Target],
     interpreters: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[Target], list[Target]]:
-    """Targets of both sides.
+    """Targets of both sides. A side with a target has only that one.
 
-    A side without a target has the `requested` ones, else the other side's backend under this interpreter,
-    else every backend.
+    Other sides have the `requested` targets. By default, these are the other side's backend under this
+    interpreter, or every backend.
     """
     a, b = (variant.target for variant in variants)
     return _targets(a, b, requested, interpreters), _targets(b, a, requested, interpreters)

@@ -406,9 +406,9 @@ def unchanged_sizes(suites: Sequence[Suite], selection: Selection, planned: Sequ
 
 
 def implied_sizes(info: RunInfo) -> Iterator[str]:
-    """`resnet50_infer: sizes of the suite quick: image=128 (default 224)`.
+    """Name the sizes that come from a suite which the user did not name.
 
-    For each workload that was chosen by name, and whose sizes are those of a suite that nobody named.
+    For workloads selected by name: `resnet50_infer: sizes of the suite quick: image=128 (default 224)`.
     """
     if not any(word.startswith(("-w", "--workload")) for word in info.command):
         return

@@ -101,7 +101,7 @@ class OperatorTable:
 
     @property
     def slowest(self) -> RankRow | None:
-        """The rank with the most work besides waiting; None for a single rank, or if unknown."""
+        """The rank with the most work, not counting waits; None for a single rank, or if unknown."""
         busy = {rank: rank.own_s if self.waiting_shown else rank.computing_s for rank in self.ranks}
         if any(seconds is None for seconds in busy.values()):
             return None

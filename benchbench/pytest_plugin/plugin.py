@@ -88,9 +88,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def accelbench(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`accelbench(function, *args, backend=None, device=None)`: measure a function and return its result.
 
-    After each call, it waits for the devices of the result. `backend`: `torch`, `tensorflow` or `jax`, by
-    default that of the arrays in the result; `python` waits for nothing. `device`: such as `cpu` or `cuda:0`,
-    by default that of the result. One call per test.
+    After each call, the fixture waits for the devices of the result. `backend`: `torch`, `tensorflow` or
+    `jax`, by default the framework of the result's arrays; `python` waits for nothing. `device`: such as
+    `cpu` or `cuda:0`, by default the result's device. One call per test.
     """
     calls: list[str] = []
 

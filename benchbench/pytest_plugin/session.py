@@ -147,7 +147,7 @@ def earlier(results: Path, name: str) -> Run | None:
         return None
     run = runs.read_run(results / runs.RUNS / name)
     if not same_hardware(run.info.machine, machine()):
-        raise UsageError(f"The run {name!r} was made on other hardware.", "Choose another name.")
+        raise UsageError(f"The run {name!r} was measured on other hardware.", "Choose another name.")
     return run
 
 

@@ -59,7 +59,7 @@ def profile_files(profiled: Profiled, traces: Mapping[str, bytes]) -> tuple[Prof
 
 
 def _json(profiled: Profiled) -> bytes:
-    """Raises ValueError for NaN and infinity."""
+    """Encode a profile. Raises ValueError for NaN and infinity."""
     text = json.dumps(
         dataclasses.asdict(profiled), allow_nan=False, ensure_ascii=False, separators=(",", ":")
     )

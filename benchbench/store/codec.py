@@ -32,7 +32,7 @@ from benchbench.redaction import Redaction, redacted
 
 T = TypeVar("T")
 # Limits of a line and of a file, for writing and for reading. 1,000 blocks of 512 ranks take
-# 12 MiB, or 60 MiB and 3.1 million values if each block is a batch of its own; a million blocks take 18 MiB.
+# 12 MiB, or 60 MiB and 3.1 million values if each block is a separate batch; a million blocks take 18 MiB.
 # Without the second limit, reading `{},{},…` would take 3 GiB of memory; with it, less than 1.2 GiB.
 LIMIT = 64 * 2**20  # bytes
 MOST_VALUES = 2**22
@@ -167,7 +167,7 @@ def _check_notes(notes: Sequence[Note]) -> None:
 
 
 def _check_ranks(measurement: Measurement) -> None:
-    """Check each rank's numbers, and that the case's own are the slowest rank's."""
+    """Check the numbers of each rank, and that the slowest rank's are those of the case."""
     for rank in measurement.ranks:
         _check_numbers([*rank.warmup_block_s, *rank.block_s, rank.cold_s or 0.0])
         _check_numbers([number for batch in rank.batches for number in dataclasses.astuple(batch)])
@@ -240,9 +240,9 @@ def _document_of(text: bytes, kind: type[T]) -> T:
 
 
 def seal_document(text: bytes, kind: type[Any], description: str) -> bytes:
-    """Add a checksum to a JSON object that is to be stored as a file of `kind`.
+    """Add a checksum to a JSON object of `kind`, and check that it can be read again.
 
-    Raises CannotWrite, with the object's `description`, if it could not be read again.
+    Raises CannotWrite, with the object's `description`, if it cannot.
     """
     text = seal_text(text)
     try:

@@ -121,7 +121,7 @@ def sync(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path, detail: str = "") -> Iterator[None]:
-    """CannotWrite for an OSError; `detail` is appended to the message."""
+    """Turn an OSError into CannotWrite; `detail` is appended to the message."""
     try:
         yield
     except OSError as error:
@@ -158,7 +158,7 @@ def lock(path: Path) -> int:
 
 @contextmanager
 def reserved(folder: Path) -> Iterator[None]:
-    """Lock a run, and the runs inside it, against additions by other processes. Raises CannotWrite."""
+    """Lock a run and the runs inside it. Raises CannotWrite if another process is adding to one."""
     with ExitStack() as locks:
         for run in _run_folders(folder):
             locks.callback(os.close, lock(run))

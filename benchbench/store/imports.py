@@ -206,7 +206,7 @@ def _add(
     ):
         raise ValueError(f"{name} has a sample that is no duration")
     if name in process.outcomes:
-        raise ValueError(f"{name} is there twice")
+        raise ValueError(f"{name} appears twice")
     if median(steps_s) == 0:
         message = "half of its samples are 0: too short for its clock"
         process.outcomes[name] = Failure(status=Status.FAILED, message=message)

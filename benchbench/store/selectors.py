@@ -194,7 +194,7 @@ class RunFilter:
             _moment(self.since)
 
     def takes(self, info: Dated) -> bool:
-        """True if the run is selected."""
+        """True if the run has all tags and started late enough."""
         recent = not self.since or start_time(info) >= _moment(self.since)
         return recent and all(info.tags.get(name) == value for name, value in self.tags.items())
 

@@ -78,7 +78,7 @@ def heat(host: Host) -> Sequence[Observation]:
         if now.temperature_c is None:
             return Observation(Level.UNKNOWN, "its temperature is not shown")
         reasons = dict.fromkeys(name for bit, name in THROTTLED.items() if (now.reasons or 0) & bit)
-        text = f"{now.temperature_c} °C" + (f", held back by {', '.join(reasons)}" if reasons else "")
+        text = f"{now.temperature_c} °C" + (f", limited by {', '.join(reasons)}" if reasons else "")
         if gpu.slowdown_c:
             text += f"; slows itself at {gpu.slowdown_c} °C"
         close = gpu.slowdown_c is not None and now.temperature_c >= gpu.slowdown_c - 10

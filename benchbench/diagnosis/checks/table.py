@@ -83,7 +83,7 @@ CHECKS = (
     Check(
         "huge pages",
         memory.huge_pages,
-        "a page fault may wait until a huge page has been made",
+        "a page fault may wait until a huge page is free",
         "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",
     ),
     Check(
@@ -157,7 +157,7 @@ CHECKS = (
         "GPU clocks",
         gpu.clocks,
         "the GPU is slower than it can be, though steadier: compare only with the same setting",
-        "full speed: sudo nvidia-smi -rac -rgc; steadiest: sudo nvidia-smi -lgc MHZ,MHZ, as it can hold",
+        "full speed: sudo nvidia-smi -rac -rgc; steadiest: sudo nvidia-smi -lgc MHZ,MHZ, a sustainable clock",
     ),
     Check(
         "GPU power limit",
@@ -174,7 +174,7 @@ CHECKS = (
     Check(
         "GPU persistence",
         gpu.persistence,
-        "the driver is loaded anew for each process: cold starts are longer, clocks begin low",
+        "each process loads the driver again: cold starts are longer, clocks begin low",
         "sudo nvidia-smi -pm 1",
     ),
     Check(
