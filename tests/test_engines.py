@@ -236,7 +236,7 @@ def test_runs_on_a_gpu_are_queued_and_waited_for_at_the_end_of_a_block(
     running = SimpleNamespace(
         io_binding=lambda: binding,
         get_inputs=lambda: [SimpleNamespace(name="x")],
-        get_outputs=lambda: [SimpleNamespace(name="y")],
+        get_outputs=lambda: [SimpleNamespace(name="y", shape=[1])],
         run_with_iobinding=lambda bound, options: diary.append("run"),
     )
     session = OnnxSession("cuda:1", Dtype.FLOAT32, 2)

@@ -185,7 +185,7 @@ class Share:
 
 
 def unfinished_cases(info: RunInfo, records: Sequence[Record]) -> list[tuple[Case, int]]:
-    """Planned cases without a record in some round, with the first such round. Failed cases are finished.
+    """Planned cases that lack a record, each with its first missing round. Failed cases are finished.
 
     Additional rounds within a budget are not required.
     """

@@ -201,10 +201,10 @@ CUT_OFF = "its process ended before the job did"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds without a sign of life before a machine is given up: `begin_s` before its first one, then
-    `silent_s`.
+    """Time limits for signs of life: `begin_s` for the first one, `silent_s` between later ones.
 
-    A measuring machine is never silent for longer than `entry.HEARTBEAT_S`.
+    A machine beyond them is given up. A measuring machine is never silent for longer than
+    `entry.HEARTBEAT_S`.
     """
 
     begin_s: float = BEGIN_S

@@ -66,8 +66,8 @@ def case_noise(info: RunInfo, records: Sequence[Record]) -> list[Noise]:
 
 
 def _noise(verdict: CaseComparison, significant: float | None, records: Sequence[Record]) -> Noise:
-    """Noise of a case. `significant`: the smallest change, of any size, that is significant with
-    80 % power.
+    """Noise of a case. `significant`: the smallest significant change with 80 % power, without a
+    threshold.
     """
     outcomes = [record.outcome for record in records if record.case.id == verdict.case]
     medians = [step_s(outcome) for outcome in outcomes if isinstance(outcome, Measurement)]

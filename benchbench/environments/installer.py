@@ -186,7 +186,9 @@ def _run_or_raise(
 
 
 def _run(site: Site, command: Sequence[str], watch: Callable[[], None] = lambda: None) -> int:
-    """Run a command, writing its output to the log, and return its exit code. It ends with this process."""
+    """Run a command, writing its output to the log, and return its exit code. It is ended if this process is
+    interrupted.
+    """
     process = _start(site, command)
     try:
         while True:
@@ -198,7 +200,7 @@ def _run(site: Site, command: Sequence[str], watch: Callable[[], None] = lambda:
 
 
 def _start(site: Site, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a command that inherits the lock, so that it protects the folder even if this process ends."""
+    """Start a command that inherits the lock, so that the folder stays locked if it outlives this process."""
     try:
         with site.log.open("ab") as log:
             return subprocess.Popen(

@@ -68,10 +68,10 @@ class RankRow:
 class OperatorTable:
     """Profile of a case per step. Self times of operators and `idle_s` add up to `step_s`.
 
-    With several ranks, operators are those of the first. `communication_s`: time in which data passed between
-    devices; `exposed_s`: the part without simultaneous computation; with several ranks, means. None without
-    communication. `waiting_shown`: whether communication includes the wait for other ranks; gloo's trace of a
-    pipeline lacks it.
+    For several ranks, the first one's operators are listed. `communication_s`: time in which data passed
+    between devices; `exposed_s`: the part without simultaneous computation; with several ranks, means. None
+    without communication. `waiting_shown`: whether communication includes the wait for other ranks; gloo's
+    trace of a pipeline lacks it.
     """
 
     case: str
