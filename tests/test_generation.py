@@ -76,7 +76,7 @@ def test_a_prompt_costs_its_tokens_but_for_their_logits(
     whole, last = prefill.tiny(), decode.tiny()
     first = flops(whole, batch=batch, length=1)
     further = sum(flops(last, batch=batch, length=seen) for seen in range(2, length + 1))
-    logits = last.tied_logits.flops(batch)
+    logits = last.layers()[-1].flops(batch)
     assert first + further == flops(whole, batch=batch, length=length) + (length - 1) * logits
 
 

@@ -222,43 +222,6 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelfAttention:
-    """Scaled dot-product attention of a sequence with itself: its products only; it has no weights."""
-
-    length: int
-    width: int  # of all heads together
-    heads: int
-    causal: bool
-    beside: ClassVar[bool] = False
-    roundings: ClassVar[int] = 3  # scores, their softmax, result
-
-    @property
-    def head(self) -> int:
-        """The width of one head."""
-        return self.width // self.heads
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """How many queries there are, and how many keys."""
-        return self.length, self.length
-
-    @property
-    def products(self) -> int:
-        return self.head + self.length
-
-    def weights(self) -> dict[str, Weight]:
-        return {}
-
-    def flops(self, batch: int) -> int:
-        """QKᵀ and PV, of the pairs that a causal mask leaves."""
-        pairs = self.length * (self.length + 1) // 2 if self.causal else self.length**2
-        return 4 * batch * pairs * self.width
-
-    def elements(self, batch: int) -> int:
-        return 4 * batch * self.length * self.width
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CausalAttention:
     """Attention of the last `rows` of `length` positions to all up to each: products alone, no weights."""
 
@@ -434,7 +397,7 @@ class MultiHeadAttention:
 
     def elements(self, batch: int) -> int:
         """Operand and result of both projections and of attention, and the weights, each once."""
-        moved = 6 * self.length + 5 * self.memory  # as of two Dense and one SelfAttention
+        moved = 6 * self.length + 5 * self.memory  # as of two Dense and the attention between
         if self.memory == self.length:
             moved -= self.memory  # the operand is projected to queries, keys and values at once
         return batch * moved * self.width + sum(prod(weight.shape) for weight in self.weights().values())

@@ -18,7 +18,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.note import Note
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._image_sets import PREFETCHED, ImageSet, augmented
-from benchbench.workloads._layers import CausalAttention, MultiHeadAttention, SelfAttention
+from benchbench.workloads._layers import CausalAttention, MultiHeadAttention
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import jax_layers
@@ -112,7 +112,7 @@ def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Prog
 
 def _attention_notes(network: Network, context: DeviceContext) -> tuple[Note, ...]:
     """A note that says which attention its layers call, of each kind once."""
-    dtype, kinds = context.compute or context.dtype, (SelfAttention, CausalAttention, MultiHeadAttention)
+    dtype, kinds = context.compute or context.dtype, (CausalAttention, MultiHeadAttention)
     found = (
         each
         for layer in network.layers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
-from benchbench.workloads._layers import Dense
+from benchbench.workloads._layers import EPSILON, Dense, Embedding, Norm, RmsNorm
 
 
 def conv(layer: Conv) -> Any:
@@ -58,11 +58,23 @@ def encoder_layers(depth: int, width: int, heads: int, feed_forward: int, **opti
     return nn.ModuleList(nn.TransformerEncoderLayer(width, heads, feed_forward, **own) for _ in range(depth))
 
 
-def module_of(layer: Conv | ConvTranspose | Dense) -> Any:
-    """torch.nn's own."""
-    if isinstance(layer, Dense):
-        return dense(layer)
-    return conv(layer) if isinstance(layer, Conv) else conv_transpose(layer)
+def module_of(layer: Conv | ConvTranspose | Dense | Embedding | Norm | RmsNorm) -> Any:
+    """The module of torch.nn for a layer; of norms, layer normalisation."""
+    from torch import nn
+
+    match layer:
+        case Dense():
+            return dense(layer)
+        case Conv():
+            return conv(layer)
+        case ConvTranspose():
+            return conv_transpose(layer)
+        case Embedding():
+            return nn.Embedding(layer.count, layer.width)
+        case Norm():
+            return nn.LayerNorm(layer.channels, bias=layer.shift is not None)
+        case RmsNorm():
+            return nn.RMSNorm(layer.channels, eps=EPSILON)
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:

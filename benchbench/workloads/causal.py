@@ -1,0 +1,201 @@
+"""Chains of causal blocks, whose forward pass is written once for all frameworks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any, ClassVar
+
+from benchbench.arrays import Array
+from benchbench.workloads._forward import (
+    Forward,
+    JaxForward,
+    LayerRecorder,
+    Place,
+    ReferenceForward,
+    TensorFlowForward,
+    TorchForward,
+)
+from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, RmsNorm, Rotary, TiedLogits
+from benchbench.workloads._programs import torch_layers
+from benchbench.workloads.base import Draw
+from benchbench.workloads.network import BlockChain, Link
+
+
+class CausalChain(BlockChain):
+    """A language model: give `embed`, `block` and `output` in the operators of `_forward.py`.
+
+    Layers, their work, and the programs follow. Without positions the tokens are the whole sequence.
+    """
+
+    length: int  # tokens of a sample
+    vocabulary: int
+
+    input_names: ClassVar[tuple[str, ...]] = ("tokens",)
+    images = frozenset()
+    item = "token"
+    read_by_blocks: ClassVar[tuple[str, ...]] = ()  # tables that every block reads at its tokens' positions
+
+    @abstractmethod
+    def embed(self, nn: Forward, tokens: Any, place: Place) -> Any:
+        """The first block's input: (batch, tokens, width)."""
+
+    @abstractmethod
+    def block(self, nn: Forward, x: Any, place: Place) -> Any:
+        """The output of a block, in the shape of its input."""
+
+    @abstractmethod
+    def output(self, nn: Forward, x: Any) -> Any:
+        """The logits, from the last block's output."""
+
+    @property
+    def rows(self) -> int:
+        """Tokens of a sample that a step computes with."""
+        return self.length
+
+    @property
+    def logits(self) -> int:
+        """Number of a sample's last tokens whose next token is predicted."""
+        return self.rows
+
+    @property
+    def items(self) -> int:
+        return self.batch * self.rows
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        return self.batch, self.logits, self.vocabulary
+
+    def inputs(self, draw: Draw) -> dict[str, Array]:
+        """Tokens, all equally likely."""
+        return {"tokens": draw.integers("tokens", self.batch, self.rows, below=self.vocabulary)}
+
+    def links(self) -> list[Link]:
+        """Embeddings, the blocks, and the logits."""
+        place, links = Place(), []
+
+        def record(shares: tuple[str, ...], part: Callable[..., Any], x: Any, scope: str = "") -> Any:
+            nn = LayerRecorder(self.length)
+            nn.scope = scope
+            result = part(nn, x)
+            links.append(Link(layers=tuple(nn.layers), outputs=prod(result), shares=(*shares, *nn.shared)))
+            return result
+
+        x = record((), partial(self.embed, place=place), (self.rows,))
+        for name in self.blocks:
+            x = record(self.read_by_blocks, partial(self.block, place=place), x, name)
+        record((), self.output, x)
+        return links
+
+    def torch(self) -> Any:
+        """torch.nn's layers and F.scaled_dot_product_attention, which picks the fused kernel."""
+        return torch_module(self)
+
+    def tensorflow(
+        self,
+        weights: dict[str, Any],
+        tokens: Any,
+        *,
+        training: bool,
+        positions: Any = None,
+        cache: Any = None,
+    ) -> Any:
+        return self._computed(TensorFlowForward(weights), tokens, positions, cache)
+
+    def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
+        return self._computed(ReferenceForward(ops, weights), tokens)
+
+    def _computed(self, nn: Forward, tokens: Any, positions: Any = None, cache: Any = None) -> Any:
+        place = Place(positions, nn.tables(self.read_by_blocks, tokens, positions), cache)
+        x = self.embed(nn, tokens, place)
+        for name in self.blocks:
+            x = self.block(nn.within(name), x, place)
+        return self.output(nn, x)
+
+    def jax(
+        self,
+        weights: dict[str, Any],
+        tokens: Any,
+        *,
+        training: bool,
+        positions: Any = None,
+        cache: Any = None,
+    ) -> Any:
+        x = self.jax_embed(weights, tokens, positions)
+        for name in self.blocks:
+            x = self.jax_block(weights, name, x, positions, cache)
+        return self.jax_output(weights, x)
+
+    def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
+        return self.embed(JaxForward(weights), tokens, Place(positions))
+
+    def jax_block(
+        self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
+    ) -> Any:
+        nn = JaxForward(weights).within(name)
+        return self.block(nn, x, Place(positions, nn.tables(self.read_by_blocks, x, positions), cache))
+
+    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
+        return self.output(JaxForward(weights), x)
+
+
+def torch_module(network: CausalChain) -> Any:
+    """The network as a module with a module for each block; its parameters have the weights' names."""
+    from torch import Tensor, nn
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self, name: str, layers: Sequence[Layer]) -> None:
+            super().__init__()
+            _add_modules(self, layers, f"{name}.")
+            self.nn = TorchForward(self)
+
+        def forward(self, x: Tensor, place: Place = Place()) -> Tensor:  # noqa: B008 - it is immutable
+            return network.block(self.nn, x, place)
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            first, *blocks, last = network.links()
+            _add_modules(self, first.layers)
+            named = zip(network.blocks, blocks, strict=True)
+            self.layers = nn.ModuleList(Block(name, link.layers) for name, link in named)
+            _add_modules(self, last.layers)
+            self.nn = TorchForward(self)
+
+        def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
+            tables = self.nn.tables(network.read_by_blocks, tokens, positions)
+            x = network.embed(self.nn, tokens, Place(positions))
+            for index, block in enumerate(self.layers):
+                x = block(x, Place(positions, tables, cache and cache[index]))
+            return self.output(x)
+
+        def links(self) -> list[Callable[[Tensor], Tensor]]:
+            return [self.embed, *(partial(self.block, block) for block in self.layers), self.output]
+
+        def embed(self, tokens: Tensor) -> Tensor:
+            return network.embed(self.nn, tokens, Place())
+
+        def block(self, block: nn.Module, x: Tensor) -> Tensor:
+            return block(x, Place(tables=self.nn.tables(network.read_by_blocks, x, None)))
+
+        def output(self, x: Tensor) -> Tensor:
+            return network.output(self.nn, x)
+
+    return Model()
+
+
+def _add_modules(module: Any, layers: Sequence[Layer], prefix: str = "") -> None:
+    """Add a module of torch.nn for each layer, or buffers for tables that are not learnt."""
+    import torch
+
+    for layer in layers:
+        match layer:
+            case Rotary():
+                for name, weight in layer.weights().items():
+                    module.register_buffer(name, torch.empty(weight.shape))
+            case TiedLogits():
+                module.logits = torch_layers.tied_dense()
+            case Dense() | Norm() | RmsNorm() | Embedding():
+                module.add_module(layer.name.removeprefix(prefix), torch_layers.module_of(layer))
