@@ -7,7 +7,7 @@
 `LayerRecorder` collects the layers of such a pass: their weights and their counted work. The other classes
 compute it, each in the idiom of its framework. If two of them differ, one deviates from the reference.
 
-A name is that of a layer within its block. Sizes are those of the output.
+Names are layers' names within the block; sizes are the output's sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No rank goes on before all have come: the latency of a collective, and nothing else."""
+"""A barrier: the latency of a collective alone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ IN_THE_PROGRAM = "it has no barrier of devices that one process drives: their or
 
 @dataclass(frozen=True)
 class Barrier(BetweenRanks):
-    """Each rank counts how often it has come; one that goes on ahead of another sees it lag behind.
+    """Each rank counts its arrivals. A rank that continues too early sees a smaller count of another rank.
 
-    The output is how often that happened in a rank, so 0 is verified of all steps so far. Ranks of a launcher
-    have no memory in common: before anything is timed, each in turn comes late, and the others must wait.
+    The output is the number of early ranks, so 0 is verified for all steps so far. Ranks of a launcher share
+    no memory: before timing, each in turn arrives late, and the others must wait.
     """
 
     summary = "no rank goes on before all have come"
@@ -72,9 +72,9 @@ class Barrier(BetweenRanks):
 
 
 def counted(arrived: memoryview[int], rank: int, barrier: Callable[[], Any]) -> Callable[[], bool]:
-    """A function that waits at `barrier` and returns whether it went on before all had come.
+    """A function that waits at `barrier` and returns whether it passed before all had arrived.
 
-    `arrived`: how often each rank has come, in memory that all of them see.
+    `arrived`: number of arrivals of each rank, in shared memory.
     """
 
     def wait() -> bool:
@@ -91,10 +91,10 @@ def gone_early(
     late_s: float = LATE_S,
     clock: Callable[[], float] = perf_counter,
 ) -> int:
-    """How often this rank went on at `barrier` while another was still to come.
+    """Number of times this rank passed `barrier` before another had arrived.
 
-    Every rank in turn comes `late_s` seconds after all have met, at most `MOST_LATE` of them: a rank that is
-    back sooner after it set out to meet has not waited. Each uses its own clock alone.
+    After a meeting, one rank in turn arrives `late_s` seconds late, at most `MOST_LATE` of them. A rank that
+    passes the barrier sooner has not waited. Each rank uses only its own clock.
     """
     early = 0
     for late in range(0, world.processes, -(-world.processes // MOST_LATE)):

@@ -190,7 +190,7 @@ class AttentionBackward(Backward, Attention):
 class AttentionDecode(ScaledDotProduct):
     """One query to the keys of all earlier tokens: what a language model computes for each new token.
 
-    The default heads are those of a layer of Llama 3 8B. Keys and values are most of the bytes moved.
+    By default as many heads as a layer of Llama 3 8B has. Keys and values are most of the bytes moved.
     """
 
     batch: int = 8

@@ -111,7 +111,7 @@ class Conv2dBackwardData(_Gradient):
         return grad(along_upstream)(ops.np.ones(self.image_shape))
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """What autograd calls, asked for one gradient; of the images it takes shape and memory layout."""
+        """The call that autograd makes, for one gradient; it reads only shape and layout of the images."""
         import torch
 
         images = torch.empty(self.image_shape, dtype=context.dtype, device=context.device)
@@ -188,7 +188,7 @@ class Conv2dBackwardWeights(_Gradient):
         return grad(along_upstream)(ops.np.ones(self.filter_shape))
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """What autograd calls, asked for one gradient; of the filters it takes shape and memory layout."""
+        """The call that autograd makes, for one gradient; it reads only shape and layout of the filters."""
         import torch
 
         filters = torch.empty(self.filter_shape, dtype=context.dtype, device=context.device)
@@ -271,7 +271,7 @@ class Conv3d(Convolution):
         return self.filters, self.channels, *[self.kernel] * 3
 
     def tiny(self) -> Self:
-        """Odd sizes; kernel, stride and padding as they are."""
+        """Odd sizes, with the same kernel, stride and padding."""
         side = self.kernel + 2
         return replace(self, batch=2, channels=5, depth=side, height=side + 1, width=side + 3, filters=7)
 
@@ -321,7 +321,7 @@ class DepthwiseConv2d(Convolution):
         return self.channels, 1, self.kernel, self.kernel
 
     def tiny(self) -> Self:
-        """Odd sizes; kernel, stride and padding as they are."""
+        """Odd sizes, with the same kernel, stride and padding."""
         side = 2 * self.kernel + 3
         return replace(self, batch=2, channels=5, height=side, width=side + 2)
 
@@ -413,7 +413,7 @@ class ConvTranspose2d(Operation):
         return self.batch, self.filters, height, width
 
     def tiny(self) -> Self:
-        """Odd sizes; kernel, stride and padding as they are."""
+        """Odd sizes, with the same kernel, stride and padding."""
         side = self.padding + 3
         return replace(self, batch=2, channels=5, height=side, width=side + 2, filters=7)
 

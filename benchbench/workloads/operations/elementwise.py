@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Tensors
 
 SHARE = "share of zeros"
-COUNTED = 4096  # elements, or all of fewer: enough that the share of zeros tells a rate of 0.1 from 0.15
+COUNTED = 4096  # elements, or all of fewer: enough to distinguish rates of 0.1 and 0.15 by the share of zeros
 SIGMAS = 6.0  # a right share is further from the rate once in 10⁹ outputs: 2 exp(−6²/2), as in verify.py
 
 

@@ -53,7 +53,7 @@ class Gemm(FunctionOperation):
         return replace(self, m=48, n=33, k=65)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """A and B, as they are stored."""
+        """A and B, transposed where stored so."""
         a = (self.k, self.m) if self.transpose_a else (self.m, self.k)
         b = (self.n, self.k) if self.transpose_b else (self.k, self.n)
         return {"a": draw.normal("a", *a), "b": draw.normal("b", *b)}

@@ -55,7 +55,7 @@ class _Pool2d(MemoryBound):
         return self.batch, self.channels, rows, columns
 
     def tiny(self) -> Self:
-        """Odd sizes; kernel, stride and padding as they are."""
+        """Odd sizes, with the same kernel, stride and padding."""
         side = 2 * self.kernel + 3
         return replace(self, batch=3, channels=7, height=side, width=side + 2)
 

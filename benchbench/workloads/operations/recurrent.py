@@ -81,20 +81,20 @@ class Recurrent(Operation):
         }
 
     @abstractmethod
-    def step(self, ops: Any, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The next state in the reference; `given`: the input times its weights, plus the bias."""
+    def step(self, ops: Any, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The next state in the reference; `projected`: the input times its weights, plus the bias."""
 
     @abstractmethod
-    def jax_step(self, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The next state in JAX; `given` as for `step`."""
+    def jax_step(self, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The next state in JAX; `projected` as for `step`."""
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         x, weights, outputs = arrays["x"], dict(arrays), []
         state = (ops.np.zeros((len(x), self.hidden)),) * self.states
         for t in range(self.length):
             weights = ops.reused(weights)
-            given = ops.linear(x[:, t], weights["weight_ih"], weights["bias"])
-            state = self.step(ops, given, weights["weight_hh"], state)
+            projected = ops.linear(x[:, t], weights["weight_ih"], weights["bias"])
+            state = self.step(ops, projected, weights["weight_hh"], state)
             outputs.append(state[0])
         return ops.np.stack(outputs, axis=1)
 
@@ -104,8 +104,8 @@ class Recurrent(Operation):
         import jax.numpy as jnp
 
         def layer(x: Any, weight_ih: Any, weight_hh: Any, bias: Any) -> Any:
-            def one(state: Any, given: Any) -> Any:
-                state = self.jax_step(given, weight_hh, state)
+            def one(state: Any, projected: Any) -> Any:
+                state = self.jax_step(projected, weight_hh, state)
                 return state, state[0]
 
             state = (jnp.zeros((self.batch, self.hidden), x.dtype),) * self.states
@@ -174,19 +174,19 @@ class Lstm(Recurrent):
     gates = 4  # input, forget, cell, output: the order of PyTorch and Keras
     states = 2  # output, cell
 
-    def step(self, ops: Any, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def step(self, ops: Any, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         h, c = state
-        i, f, g, o = ops.np.split(ops.add(given, ops.linear(h, weight_hh)), self.gates, axis=1)
+        i, f, g, o = ops.np.split(ops.add(projected, ops.linear(h, weight_hh)), self.gates, axis=1)
         kept = ops.multiply(ops.sigmoid(f), c)
         c = ops.add(kept, ops.multiply(ops.sigmoid(i), ops.tanh(g)))
         return ops.multiply(ops.sigmoid(o), ops.tanh(c)), c
 
-    def jax_step(self, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def jax_step(self, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         import jax
         import jax.numpy as jnp
 
         h, c = state
-        i, f, g, o = jnp.split(given + h @ weight_hh.T, self.gates, axis=1)
+        i, f, g, o = jnp.split(projected + h @ weight_hh.T, self.gates, axis=1)
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
         return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
@@ -206,20 +206,20 @@ class Gru(Recurrent):
     torch_layer = keras_layer = "GRU"
     gates = 3  # reset, update, new: the order of PyTorch; Keras has update, reset, new
 
-    def step(self, ops: Any, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def step(self, ops: Any, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         (h,) = state
-        r, z, n = ops.np.split(given, self.gates, axis=1)
+        r, z, n = ops.np.split(projected, self.gates, axis=1)
         hr, hz, hn = ops.np.split(ops.linear(h, weight_hh), self.gates, axis=1)
         z = ops.sigmoid(ops.add(z, hz))
         n = ops.tanh(ops.add(n, ops.multiply(ops.sigmoid(ops.add(r, hr)), hn)))
         return (ops.add(ops.multiply(ops.add(1, -z), n), ops.multiply(z, h)),)
 
-    def jax_step(self, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def jax_step(self, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         import jax
         import jax.numpy as jnp
 
         (h,) = state
-        r, z, n = jnp.split(given, self.gates, axis=1)
+        r, z, n = jnp.split(projected, self.gates, axis=1)
         hr, hz, hn = jnp.split(h @ weight_hh.T, self.gates, axis=1)
         z = jax.nn.sigmoid(z + hz)
         n = jnp.tanh(n + jax.nn.sigmoid(r + hr) * hn)
@@ -267,15 +267,15 @@ class Rnn(Recurrent):
         """The bias has elements enough that its gradient's error does not depend on one of them."""
         return replace(super().tiny(), hidden=19)
 
-    def step(self, ops: Any, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def step(self, ops: Any, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         (h,) = state
-        return (ops.tanh(ops.add(given, ops.linear(h, weight_hh))),)
+        return (ops.tanh(ops.add(projected, ops.linear(h, weight_hh))),)
 
-    def jax_step(self, given: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def jax_step(self, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         import jax.numpy as jnp
 
         (h,) = state
-        return (jnp.tanh(given + h @ weight_hh.T),)
+        return (jnp.tanh(projected + h @ weight_hh.T),)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Update(Training):
         return 1
 
     def refuses(self, dtype: Dtype) -> str:
-        """What the optimizer cannot keep; TF32 and mixed precision are of products, and here are none."""
+        """The optimizer's reason, or that there are no products: TF32 and mixed precision need them."""
         if dtype in (Dtype.TF32, Dtype.FLOAT8, *AMP):
             return f"an update multiplies no matrices: {dtype} would be float32"
         return refusal(self.optimizer, dtype)
@@ -201,7 +201,7 @@ class Update(Training):
 
 
 def parameters_of(network: str) -> dict[str, Weight]:
-    """What is learnt of it, by PyTorch's names. Raises UsageError."""
+    """Learnt parameters by PyTorch's names. Raises UsageError."""
     if network == "small":
         return SMALL
     names = [module.name for module in iter_modules(networks.__path__) if not module.name.startswith("_")]

@@ -80,8 +80,8 @@ class Copy(Vectors):
     """y = x: the bandwidth of the device's memory.
 
     Compilers and torch_xla leave out a plain copy, and tf.identity returns the same buffer. Torch and
-    TensorFlow multiply by a one that is an input instead, which moves the same bytes. JAX copies any array
-    that is not donated.
+    TensorFlow multiply by 1 instead, an input of the program, which moves the same bytes. JAX copies any
+    array that is not donated.
     """
 
     summary = "copy of a large array: memory bandwidth"

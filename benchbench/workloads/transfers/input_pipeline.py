@@ -105,7 +105,7 @@ class InputPipeline(TrainingStep, PlainCnn):
         return self.batch_at(0)
 
     def batch_at(self, step: int) -> dict[str, Array]:
-        """What the pipeline gives to a step, counted from 0: images NCHW and their classes."""
+        """Inputs of a step, counted from 0: images NCHW and their classes."""
         import numpy as np
 
         images, order = self.image_set(), self.order()
@@ -114,7 +114,7 @@ class InputPipeline(TrainingStep, PlainCnn):
         return {"images": batch.transpose(0, 3, 1, 2).copy(), "labels": images.labels[rows[:, 0]]}
 
     def image_set(self) -> ImageSet:
-        """The set, which lies in memory or in files. Raises Unsupported."""
+        """The set, in memory or in files. Raises Unsupported."""
         return _opened(self.source, self.samples, self.side, self.classes)
 
     def order(self) -> Indices:

@@ -48,7 +48,7 @@ class Overlap(Operation):
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """What has been copied, and the product."""
+        """The copied array and the product."""
         return {NEXT: (self.copied,), PRODUCT: self.output_shape}
 
     def tiny(self) -> Self:
@@ -71,7 +71,7 @@ class Overlap(Operation):
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
-        """What has been copied, and the product."""
+        """The copied array and the product."""
         copied = arrays["x"][indices[NEXT][:, 0]].astype(float)
         return {NEXT: copied, PRODUCT: self.reference(arrays, indices[PRODUCT])}
 
