@@ -240,7 +240,7 @@ def test_slower_on_one_session_is_provisional_and_ends_with_12(bench: Bench) -> 
     bench.pace("0.003 0.001")
     found = bench.check(code=12)
     assert found["endings"] == ["provisional", "inconclusive"]
-    assert found["conclusions"][-1].startswith("to decide it now: accelbench check --baseline main --ab ")
+    assert any("--ab" in conclusion for conclusion in found["conclusions"])
     assert bench.check("latest", "--exit-zero")["counts"] == {"provisional": 1, "inconclusive": 1}
 
 
