@@ -1,0 +1,221 @@
+"""Heats on this machine: the spread of their ratios, their latency beside a bare loop, and false winners.
+
+    python -m studies.heats [HEATS [RUNS [WORK…]]] > studies/output/heats.md
+
+HEATS (12, at least 2) of each work; RUNS (10) of each backend beside itself; WORK: from the suite `quick`.
+For a quick trial: `python -m studies.heats 2 0 gemm`. First make sure that nothing else runs: `accelbench
+doctor`.
+
+Heats alternate in shuffled order with processes of every engine measured alone, one after another, and with
+a bare loop in a fresh process: torch's step and a clock. All have the same threads and allocator.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import geometric_mean, mean, median, stdev
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import benchbench
+from benchbench.analyse.doubts import log_ratio, timed
+from benchbench.judging.ranking import Standing, judge_records
+from benchbench.machine.environment import machine
+from benchbench.machine.sampler import watch_neighbours
+from benchbench.model.case import Case
+from benchbench.model.measurement import Measurement
+from benchbench.model.options import MeasureOptions
+from benchbench.running.measure import Team, measuring
+from benchbench.running.observer import RunObserver
+from benchbench.running.recorder import Recorder, measure_together
+from benchbench.running.request import request_on_targets
+from benchbench.stats import t_quantile
+from studies.recorded import called, place
+
+WORKS = ("gemm", "conv2d", "attention", "resnet50_infer", "convnet_train")
+REFERENCE = "torch"  # the engine of the bare loop, and of each ratio
+TWINS = ("torch", "jax", "onnxruntime")
+TWIN_WORKS = ("gemm", "conv2d", "attention")
+HEATS, RUNS = 12, 10
+LOOP_WARM_UP_S, LOOP_S = 1.0, 2.0
+
+Processes = Mapping[str, Measurement]  # engine → what a process of it measured
+
+
+@dataclass
+class Samples:
+    """The replicates of a work, each measured in three ways."""
+
+    heats: list[Processes] = field(default_factory=list)
+    sequential: list[Processes] = field(default_factory=list)
+    loops: list[float] = field(default_factory=list)  # seconds of a step
+
+    @property
+    def engines(self) -> list[str]:
+        """Engines that never failed, the reference first."""
+        replicates = [*self.heats, *self.sequential]
+        names = [name for name in replicates[0] if all(name in each for each in replicates)]
+        return sorted(names, key=lambda name: (not name.startswith(f"{REFERENCE} "), name))
+
+    @property
+    def calm_share(self) -> float:
+        """Share of the heats' cycles that other programs left alone."""
+        turns = [turn for heat in self.heats for one in heat.values() for turn in one.turns]
+        return mean([turn.is_calm for turn in turns])
+
+
+def measure_work(work: str, heats: int) -> Samples:
+    """Measure a work in each way, as often as there are heats."""
+    options = MeasureOptions(suites=("quick",), workloads=(work,), devices=("cpu",), preset="quick")
+    request, targets = request_on_targets(options)
+    team = Team(targets=targets, settings=request.settings)
+    samples, source = Samples(), random.Random(work)
+    with measuring([team], None, None, RunObserver()) as bench:
+        info = bench.plan(request)
+        recorder = Recorder(bench.pools[0], info, lambda _: None)
+        recorder.prepare(info.plan)
+        bench.pools[0].await_ahead(info.plan)
+        reference = next(case for case in info.plan if case.target == REFERENCE)
+        for number in range(heats):
+            for way in source.sample(("heat", "sequential", "loop"), 3):
+                order = source.sample(info.plan, len(info.plan))
+                if way == "heat":
+                    samples.heats.append(_heat(recorder, order, number, info.seed))
+                elif way == "sequential":
+                    alone = [_heat(recorder, [case], number, info.seed) for case in order]
+                    samples.sequential.append({name: one for heat in alone for name, one in heat.items()})
+                else:
+                    samples.loops.append(bare_loop(reference))
+    return samples
+
+
+def _heat(recorder: Recorder, cases: Sequence[Case], number: int, seed: int) -> Processes:
+    """The measurements of one heat of these cases."""
+    records = measure_together([(recorder, case) for case in cases], number, seed, lambda *_: None)
+    return {
+        f"{record.case.target} {record.case.mode}": record.outcome
+        for _, record in records
+        if isinstance(record.outcome, Measurement)
+    }
+
+
+def bare_loop(case: Case) -> float:
+    """Median seconds of the case's step in a loop, in a fresh process."""
+    command = [sys.executable, "-m", "studies.heats", "loop", json.dumps(asdict(case))]
+    return float(called(command, place()))
+
+
+def loop(case_json: str) -> float:
+    """Median seconds of a step that nothing but a clock surrounds."""
+    from benchbench.backends.torch import Torch
+    from benchbench.machine.environment import usable_threads
+    from benchbench.worker.program import build, case_of, workload_of
+
+    fields = json.loads(case_json)
+    case, backend = case_of(fields), Torch()
+    backend.load()
+    session = backend.open(case.device, case.computes_in, case.mode, usable_threads())
+    with build(backend, session, workload_of(fields), case.computes_in) as runner:
+        seconds: list[float] = []
+        begin = before = perf_counter()
+        while before < begin + LOOP_WARM_UP_S + LOOP_S or not seconds:
+            runner.step()
+            after = perf_counter()
+            if after > begin + LOOP_WARM_UP_S:
+                seconds.append(after - before)
+            before = after
+    return median(seconds)
+
+
+def spreads(work: str, samples: Samples) -> Iterator[str]:
+    """A row for each engine beside the reference."""
+    reference, *others = samples.engines
+    for engine in others:
+        # a cycle of one process has nothing to do with that of another which was measured alone
+        alone = [
+            math.log(one[engine].median_step_s / one[reference].median_step_s) for one in samples.sequential
+        ]
+        heats = [log_ratio(timed(heat[reference]), timed(heat[engine])) for heat in samples.heats]
+        cells = [f"{math.exp(mean(logs)):.3f}× | {stdev(logs):.1%}" for logs in (alone, heats)]
+        yield f"| {work} | {engine} / {reference} | {' | '.join(cells)} | {samples.calm_share:.0%} |"
+
+
+def beside_loop(work: str, samples: Samples) -> str:
+    """A row: the reference's latency in heats and alone, over that of the bare loop."""
+    reference = samples.engines[0]
+    cells = []
+    for replicates in (samples.heats, samples.sequential):
+        pairs = zip(replicates, samples.loops, strict=True)
+        logs = [math.log(one[reference].median_step_s / loop_s) for one, loop_s in pairs]
+        half = t_quantile(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+        cells.append("{:.3f} [{:.3f}, {:.3f}]".format(*(math.exp(mean(logs) + d) for d in (0, -half, half))))
+    return f"| {work} | {1e3 * geometric_mean(samples.loops):.3g} ms | {' | '.join(cells)} |"
+
+
+def twins(backend: str, runs: int) -> Counter[Standing]:
+    """How often works end each way if one backend is measured under two names: a winner is wrong."""
+    standings: Counter[Standing] = Counter()
+    twin = f"{backend}@twin"
+    for _ in range(runs):
+        with TemporaryDirectory() as folder:
+            run = benchbench.run(
+                "quick",
+                workloads=TWIN_WORKS,
+                backends=(backend, twin),
+                pythons={twin: sys.executable},
+                devices="cpu",
+                preset="quick",
+                results=Path(folder),
+            )
+        verdicts = judge_records(run.records, run.info.policy).values()
+        standings.update(verdict.standing for verdict in verdicts)
+    return standings
+
+
+def load() -> str:
+    """What other programs use now."""
+    pause = watch_neighbours()
+    cores = "an unknown share" if pause.cores is None else f"{pause.cores:.2f}"
+    return f"others use {cores} of {pause.cpus} CPUs, load average {os.getloadavg()[0]:.1f}"
+
+
+def main(heats: int, runs: int, works: Sequence[str]) -> None:
+    """Print three tables."""
+    here, command = machine(), f"python -m studies.heats {heats} {runs}"
+    print(f"{here.cpu}, {here.threads} threads, {heats} heats a work, `{command}`\n")
+    print(f"Before: {load()}.\n")
+    samples = {work: measure_work(work, heats) for work in works}
+    print("## Ratios: standard deviation of the logarithm, between heats and between sequential processes\n")
+    print("| work | engines | sequential | spread | heats | spread | calm cycles |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for work, sample in samples.items():
+        print("\n".join(spreads(work, sample)), flush=True)
+    print(f"\n## {REFERENCE}'s latency over that of a bare loop, with 95 % intervals\n")
+    print("| work | bare loop | heats | alone |")
+    print("| --- | ---: | ---: | ---: |")
+    for work, sample in samples.items():
+        print(beside_loop(work, sample), flush=True)
+    print(f"\n## One backend under two names: {', '.join(TWIN_WORKS)}\n")
+    print("| backend | runs | works | a winner named, wrongly | within 5 % | open |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for backend in TWINS if runs else ():
+        standings = twins(backend, runs)
+        counts = [standings[each] for each in (Standing.WON, Standing.TIED, Standing.OPEN)]
+        print(f"| {backend} | {runs} | {standings.total()} | {' | '.join(map(str, counts))} |", flush=True)
+    print(f"\nAfter: {load()}.")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["loop"]:
+        print(loop(sys.argv[2]))
+    else:
+        heats, runs = [*map(int, sys.argv[1:3]), *(HEATS, RUNS)[len(sys.argv[1:3]) :]]
+        main(heats, runs, sys.argv[3:] or WORKS)
