@@ -2,11 +2,11 @@
 
     python -m studies.ranking [RUNS [TITLE]] > studies/output/ranking.md
 
-A run is works × backends × rounds of log times: a factor common to a round and work, whose backends follow
-each other, and a process's own, of the noise named. Of each cell it prints the share of works whose fastest
-is named, and the rounds that were made in the mean; the runs in which any winner is wrong, and the share of
-the named that are wrong, in the mean over runs. Where two are equal, naming either is wrong. Last, how often
-walks reach the levels of all looks, where nothing differs and the noise is known.
+A run is works × backends × heats of log times: a factor common to a heat, which all of its backends meet, and
+noise of the named kind for each process. Each cell has the share of works whose fastest is named and the mean
+number of heats, the share of runs in which any winner is wrong, and the mean share of wrong winners. If two
+are equal, naming either is wrong. The last table has walks that reach the level of any look, where nothing
+differs and the noise is known.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 from benchbench.judging.ranking import ERROR, Standing, judge_records, share_of, work_key
 from benchbench.model.case import Case
+from benchbench.model.measurement import Turn
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.running.schedule import due
@@ -30,14 +31,14 @@ from tests.simulator import Array
 
 Generator = np.random.Generator
 HEADER = (
-    "| noise | works × backends | of a round / own | lead | equal | rounds | named | rounds made | "
+    "| noise | works × backends | of a heat / own | lead | equal | heats | named | heats made | "
     "runs with a wrong one | wrong of the named |"
 )
 QUICK = POLICIES["quick"]
-MOST = 10  # rounds drawn for each run
-LOOKS = ((3, 5), (3, 8), (5, 8), (8, 16), (3, 30))  # planned and most rounds
+MOST = 10  # heats drawn for each run
+LOOKS = ((3, 5), (3, 8), (5, 8), (8, 16), (3, 30))  # planned and most heats
 HALF_EQUAL = (("normal", 8), ("normal", 30), ("t, 3 degrees", 8), ("t, 3 degrees", 30), ("log-normal", 8))
-FIRST = "first look"  # the name of a policy whose further rounds are not made
+FIRST = "first look"  # the name of a policy whose further heats are not made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,7 @@ ONE_UNLIKE = ("one engine in modes", "one noisy engine")  # beside engines whose
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one run: works named, of these wrongly, and rounds made of a case in the mean."""
+    """Counts of one run: works with a winner, wrong winners, and the mean number of heats of a case."""
 
     named: int
     wrong: int
@@ -187,7 +188,9 @@ def _measured(policy: Policy, cases: Sequence[Sequence[Case]], logs: Array) -> I
     for number in range(min(most, len(logs))):
         for case in due(policy, number, flat, made, 0.0):
             step_s = 1e-3 * math.exp(float(logs[(number, *place[case.id])]))
-            made.append(a_record(a_measurement(block_s=(step_s,), iterations=1), case=case, round=number))
+            turn = Turn(cycle=0, began_s=0.0, ended_s=step_s, blocks=1, cpu_s=0.0)
+            measurement = a_measurement(block_s=(step_s,), iterations=1, turns=(turn,))
+            made.append(a_record(measurement, case=case, round=number))
     yield from made
 
 
@@ -203,20 +206,15 @@ def line(cell: Cell, runs: int, seed: int = 7) -> str:
 
 
 def cells() -> Iterator[tuple[str, list[Cell]]]:
-    """By what they are to show."""
+    """Titles of tables, each with its cells."""
     four = (1.0, 1.15, 1.4, 2.0)
-    fixed = of_rounds(QUICK, 3)
-    power = [
-        Cell(noise="normal", ratios=(1, 1.05, 1.4, 2), common=0.01, own=0.01),
-        Cell(noise="normal", ratios=four, common=0.05, own=0.03),
-        Cell(noise="normal", ratios=four),
-        Cell(noise="normal", ratios=(1, 1.3, 1.4, 2), own=0.08),
-    ]
-    first, longer = replace(QUICK, name=FIRST), replace(QUICK, most_rounds=MOST)
-    yield "Power, the preset's rounds alone", [replace(cell, policy=first) for cell in power]
-    yield "Power, three rounds and never more", [replace(cell, policy=fixed) for cell in power]
-    yield "Power, rounds where it is open", power
-    yield "Power, rounds where it is open, up to ten", [replace(cell, policy=longer) for cell in power]
+    leads = (1.03, 1.05, 1.1, 1.2)
+    power = [Cell(noise="normal", ratios=(1, lead, 1.4, 2), own=0.03) for lead in leads]
+    power += [Cell(noise="normal", ratios=four), Cell(noise="normal", ratios=(1, 1.3, 1.4, 2), own=0.08)]
+    first, fixed = replace(QUICK, name=FIRST), of_rounds(QUICK, 3)
+    yield "Power, the first look alone", [replace(cell, policy=first) for cell in power]
+    yield "Power, three heats and never more", [replace(cell, policy=fixed) for cell in power]
+    yield "Power, heats where it is open", power
     yield (
         "Power under other noise",
         [
@@ -251,7 +249,7 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
         ],
     )
     yield (
-        "More rounds: the two in front are equal",
+        "More heats: the two in front are equal",
         [
             Cell(noise="normal", ratios=(1.0, 1.0, 1.4, 2.0), equal=8, policy=of_rounds(QUICK, rounds))
             for rounds in (3, 5, 10)
@@ -280,7 +278,7 @@ def walks(policy: Policy, count: int = 200_000, seed: int = 7) -> float:
 
 
 def main(runs: int, only: str = "") -> None:
-    """`only`: how the title begins of what is simulated; empty: all."""
+    """Print the tables whose titles begin with `only`."""
     print(f"Who is fastest: {runs} runs a row, `python -m studies.ranking {runs}`\n")
     for title, rows in cells():
         if not title.startswith(only):
@@ -290,7 +288,7 @@ def main(runs: int, only: str = "") -> None:
         for cell in rows:
             print(line(cell, runs), flush=True)
         print()
-    print("## All looks together\n\n| rounds | reached |\n| --- | --: |")
+    print("## All looks together\n\n| heats | reached |\n| --- | --: |")
     for planned, most in LOOKS:
         print(f"| {planned}–{most} | {walks(replace(QUICK, rounds=planned, most_rounds=most)):.1%} |")
 

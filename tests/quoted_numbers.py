@@ -20,7 +20,7 @@ from benchbench.launch import pool
 from benchbench.machine import conditions, sampler
 from benchbench.model import measurement
 from benchbench.profiling import tables
-from benchbench.running import measure, schedule, time_left
+from benchbench.running import measure, recorder, schedule, time_left
 from benchbench.timing import policy, sampling
 from benchbench.worker import after_timing, jobs, plausibility, reference, verify
 from benchbench.workloads import _amp, steps
@@ -55,6 +55,7 @@ KNOWN = {
                 sampler,
                 tables,
                 measure,
+                recorder,
                 schedule,
                 time_left,
                 policy,

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchbench.judging.comparison import THRESHOLD
-from benchbench.timing.policy import POLICIES
+from benchbench.timing.policy import POLICIES, looks
 from tests.quoted_numbers import DOCS, quoted, value_of, with_numbers
 from tests.quoted_tables import QUOTED, renewed
 from tests.test_architecture import ROOT
@@ -74,7 +74,8 @@ def test_the_table_of_presets_is_that_of_the_policies() -> None:
         policy = POLICIES[name]
         cells = (
             policy.rounds,
-            policy.most_rounds or policy.rounds,
+            ", ".join(map(str, looks(policy))),
+            policy.cycles,
             f"{100 * policy.precision:g} %",
             f"{policy.max_s:g}",
         )
