@@ -6,16 +6,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SHOWN = (  # noise, rounds: rows of studies/output/adaptive_rounds.md
-    ("1 %", "default"),
+    ("1 %", "`--rounds 5`"),
     ("1 %", "`--budget`"),
     ("3 %", "`--rounds 5`"),
-    ("3 %", "default"),
     ("3 %", "`--budget`"),
-    ("5 %", "default"),
+    ("5 %", "`--rounds 5`"),
     ("5 %", "`--budget`"),
-    ("t₃ 2 %", "default"),
-    ("log-normal about 1.2 %", "default"),
-    ("skewed processes, scale 2 %", "default"),
+    ("t₃ 2 %", "`--rounds 5`"),
+    ("log-normal about 1.2 %", "`--rounds 5`"),
     ("skewed processes, scale 2 %", "`--rounds 5`"),
     ("1 %, of 6 cases 3 %", "`--quick`"),
     ("two modes, 0.1 %", "`--quick`"),
