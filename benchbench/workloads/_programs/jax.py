@@ -30,7 +30,6 @@ from benchbench.workloads.program import images_layout
 if TYPE_CHECKING:
     from benchbench.workloads._layers import Weight
     from benchbench.workloads.base import Arrays
-    from benchbench.workloads.decoder import Decoder
 
 Shape = tuple[int, ...]
 
@@ -85,7 +84,9 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     return divide_program(network, context, program)
 
 
-def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Program:
+def generation(
+    network: Any, context: DeviceContext, arrays: Arrays
+) -> Program:  # `network`: a Decoder, which imports this package
     """The state is the cache, whose memory is given to the next one."""
     import jax
     import numpy as np

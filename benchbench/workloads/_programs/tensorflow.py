@@ -23,7 +23,6 @@ from benchbench.workloads.program import images_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
-    from benchbench.workloads.decoder import Decoder
 
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
@@ -97,7 +96,9 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     )
 
 
-def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Program:
+def generation(
+    network: Any, context: DeviceContext, arrays: Arrays
+) -> Program:  # `network`: a Decoder, which imports this package
     """The cache is variables, of which a step assigns a slice."""
     import numpy as np
     import tensorflow as tf

@@ -21,7 +21,6 @@ from benchbench.workloads.program import images_layout, torch_layout, without_gr
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
-    from benchbench.workloads.decoder import Decoder
 
 SHARDED = (Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL)
 # The workers are forked from a server that has started no thread. A fork of this process would copy the locks
@@ -90,7 +89,9 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     )
 
 
-def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Program:
+def generation(
+    network: Any, context: DeviceContext, arrays: Arrays
+) -> Program:  # `network`: a Decoder, which imports this package
     """A module that owns its cache as buffers: what compiles or exports it knows that they change.
 
     A graph of ONNX Runtime begins each step with the prompt's cache, and leaves out the next one.
