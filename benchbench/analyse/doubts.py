@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import starmap
 
 from benchbench.machine.conditions import other_cores, step_s, stolen_cores, tolerated_cores
-from benchbench.model.measurement import Measurement, calm_ones
+from benchbench.model.measurement import Measurement, calm_places
 from benchbench.stats import mean, median
 
 FEWEST = 2  # rounds that tell a spread: with so many better ones, the others are left out
@@ -67,7 +67,7 @@ def cycles_of(measured: Measurement) -> Cycles:
 def calm_cycles(cycles: Cycles) -> list[int]:
     """The cycles that nobody disturbed; none if these are too few to stand for the heat."""
     numbers = list(cycles)
-    return [numbers[place] for place in calm_ones([not disturbed for _, disturbed in cycles.values()])]
+    return [numbers[place] for place in calm_places([not disturbed for _, disturbed in cycles.values()])]
 
 
 def doubt(measured: Measurement) -> Doubt:

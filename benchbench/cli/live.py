@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchbench.cli.live_table import LiveTable, alternative, sizes_told, work_title
+from benchbench.cli.live_table import LiveTable, alternative, differing_params, work_title
 from benchbench.cli.screen import tell
 from benchbench.documents.plan import SIDES, left_out_of, run_summary, time_split
 from benchbench.documents.short_names import Telling
@@ -42,6 +42,7 @@ class Lines(RunObserver):
         self._where = hide_secrets()(results_option(results))  # a path to type stays whole
         self._verbose = verbose
         self._infos: Sequence[RunInfo] = ()  # of what has begun
+        self._differing: Telling = set()
         self._sides = [""]
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
         self._hide = hide_secrets()
@@ -65,13 +66,14 @@ class Lines(RunObserver):
         """What is left out, then the bar if there is a terminal to show it."""
         tell(*map(self._redact, left_out_of(infos)))
         self._infos = infos
+        self._differing = differing_params(infos)
         self._sides = [f"{side} " for side in SIDES] if len(infos) > 1 else [""]
         if len(infos) > 1:
             labels = [info.partner.label if info.partner else info.id for info in infos]
             named = [f"{side}: {self._redact(label)}" for side, label in zip(SIDES, labels, strict=True)]
             tell(", ".join(named))
         if sys.stderr.isatty() and infos[0].plan:
-            self._table = LiveTable(infos)
+            self._table = LiveTable(infos, self._differing, self._redact)
 
     def resume(self, records: Sequence[Record]) -> None:
         """How many records exist already."""
@@ -105,7 +107,7 @@ class Lines(RunObserver):
         """`heat 1  gemm m=512 … · float32 · cpu: openvino graph 1.71 ms, jax jit 2.98 ms`."""
         heat, self._heat = self._heat, []
         if heat:
-            tell(self._redact(heat_line(heat, self._sides, sizes_told(self._infos))))
+            tell(self._redact(heat_line(heat, self._sides, self._differing)))
 
     def kept(self, goes_on: str = "") -> str:
         """Message for an interrupted command: the command that goes on with the finished cases.
@@ -141,12 +143,12 @@ class Lines(RunObserver):
                 tell(f"next: accelbench {self._report} {each.info.id}{self._where}")
 
 
-def heat_line(heat: Sequence[tuple[int, Record]], sides: Sequence[str], known: Telling) -> str:
+def heat_line(heat: Sequence[tuple[int, Record]], sides: Sequence[str], differing: Telling) -> str:
     """The results of a heat, fastest first, as a line of text."""
     results: list[tuple[float, str]] = []
     for side, record in heat:
         if isinstance(outcome := record.outcome, Measurement):
             step, name = step_s(outcome), f"{sides[side]}{alternative(record.case)}"
             results.append((step, f"{name} {seconds(step)}{'' if outcome.steady else ' (still warming up)'}"))
-    title, number = work_title(heat[0][1].case, known), heat[0][1].round + 1
+    title, number = work_title(heat[0][1].case, differing), heat[0][1].round + 1
     return f"heat {number}  {title}: {', '.join(text for _, text in sorted(results))}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from benchbench.documents.answers import answer
-from benchbench.documents.plan import time_left
-from benchbench.documents.short_names import Telling, telling, telling_params
+from benchbench.documents.plan import SIDES, time_left
+from benchbench.documents.run_table import short_title
+from benchbench.documents.short_names import Telling, telling
 from benchbench.format import at_words, count_of, seconds, visible
 from benchbench.judging.ranking import judge_records, work_key
 from benchbench.machine.conditions import step_s
@@ -21,19 +22,20 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 ANSWERS = 8  # works whose answers fit below the table
-SIDES = "AB"
 
 
 class LiveTable:
     """A row for each case of the current work, the time left, and a line for each work measured so far."""
 
-    def __init__(self, infos: Sequence[RunInfo]) -> None:
+    def __init__(self, infos: Sequence[RunInfo], differing: Telling, redact: Callable[[str], str]) -> None:
+        """`differing`: the parameters by which works differ. `redact`: applied to every text shown."""
         from rich.console import Console
         from rich.live import Live
         from rich.progress_bar import ProgressBar
 
         self._infos = infos
-        self._known = sizes_told(infos)
+        self._differing = differing
+        self._redact = redact
         self._time_left = time_left(infos)
         self._total = sum(len(info.plan) * info.policy.rounds for info in infos)
         self._cases: Sequence[tuple[int, Case]] = ()
@@ -74,7 +76,7 @@ class LiveTable:
         if len(self._infos) == 1:
             verdicts = judge_records([record for _, record in records], self._infos[0].policy)
             for verdict in verdicts.values():
-                self._answers[work_title(record.case, self._known)] = str(answer(verdict))
+                self._answers[work_title(record.case, self._differing)] = str(answer(verdict))
 
     def print(self, text: str, style: str = "") -> None:
         """Print lines above the table."""
@@ -102,7 +104,7 @@ class LiveTable:
         parts: list[RenderableType] = [*self._heat_parts(), status]
         shown = [(work, line) for work, line in self._answers.items() if line][-ANSWERS:]
         parts += [
-            Text(f"{visible(work)}: {visible(line)}", overflow="ellipsis", no_wrap=True)
+            Text(visible(self._redact(f"{work}: {line}")), overflow="ellipsis", no_wrap=True)
             for work, line in shown
         ]
         if (more := len(self._answers) - ANSWERS) > 0:
@@ -118,7 +120,7 @@ class LiveTable:
             return []
         planned = self._infos[0].policy.rounds
         heat = f"heat {self._number + 1} of {max(planned, self._number + 1)}"
-        title = visible(f"{work_title(self._cases[0][1], self._known)}   {heat}")
+        title = visible(self._redact(f"{work_title(self._cases[0][1], self._differing)}   {heat}"))
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ("", "latency", "ratio", ""):
             table.add_column(column, justify="right" if column else "left")
@@ -129,7 +131,9 @@ class LiveTable:
             name = f"{SIDES[side]} {alternative(case)}" if len(self._infos) > 1 else alternative(case)
             latency = seconds(step) if step else ""
             ratio = f"{step / fastest:.2f}×" if step and fastest else ""
-            table.add_row(*map(Text, (visible(name), latency, ratio, self._states.get(place, "waiting"))))
+            table.add_row(
+                *map(Text, (visible(self._redact(name)), latency, ratio, self._states.get(place, "waiting")))
+            )
         return [Text(title, style="bold", overflow="ellipsis", no_wrap=True), table]
 
     def _step_s(self, side: int, case: Case) -> float | None:
@@ -140,19 +144,14 @@ class LiveTable:
         return None
 
 
-def sizes_told(infos: Sequence[RunInfo]) -> Telling:
+def differing_params(infos: Sequence[RunInfo]) -> Telling:
     """The parameters by which the works of a plan differ."""
     return telling((case.workload, case.params) for info in infos for case in info.plan)
 
 
-def work_title(case: Case, known: Telling) -> str:
-    """`gemm m=512 n=512 … · float32 · cpu`."""
-    params = telling_params(case.workload, case.params, known)
-    sizes = [f"{name}={value}" for name, value in params.items()]
-    if len(sizes) < len(case.params):
-        sizes.append("…")
-    device = case.device.partition(":")[0]
-    return " · ".join(filter(None, (" ".join([case.workload, *sizes]), str(case.dtype or ""), device)))
+def work_title(case: Case, differing: Telling) -> str:
+    """The work of a case, as a report calls it, with the kind of its device."""
+    return short_title(case, differing, case.device.partition(":")[0])
 
 
 def alternative(case: Case) -> str:

@@ -532,19 +532,24 @@ def _one_mode(rows: Iterable[Row]) -> bool:
 
 def _work(group: Sequence[Row], by: str, known: Telling, one_mode: bool) -> Work:
     case = group[0].case
-    params = _params(case, by)
-    short = telling_params(case.workload, params, known)
-    more = " …" if len(short) < len(params) else ""
     devices = {row.case.device for row in group}
     same_device = len(devices) == 1 and by != "device"
-    context = _context(case, by, case.device if same_device else "")
+    device = case.device if same_device else ""
     return Work(
-        title=" · ".join((_head(case.workload, params), *context)),
-        short_title=" · ".join((_head(case.workload, short) + more, *context)),
+        title=" · ".join((_head(case.workload, _params(case, by)), *_context(case, by, device))),
+        short_title=short_title(case, known, device, by),
         rows=tuple(group),
         names=tuple(_marked(row, _name(row.case, by, same_device, False)) for row in group),
         short_names=tuple(_marked(row, _name(row.case, by, same_device, one_mode)) for row in group),
     )
+
+
+def short_title(case: Case, known: Telling, device: str, by: str = "") -> str:
+    """`gemm  m=512 n=512 … · float32 · cpu`: a work by the parameters that differ among works."""
+    params = _params(case, by)
+    short = telling_params(case.workload, params, known)
+    more = " …" if len(short) < len(params) else ""
+    return " · ".join((_head(case.workload, short) + more, *_context(case, by, device)))
 
 
 def _head(workload: str, params: Mapping[str, Scalar]) -> str:

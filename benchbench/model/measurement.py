@@ -90,13 +90,23 @@ class Turn:
     @property
     def is_calm(self) -> bool:
         """Whether other programs used too little of the CPUs to show."""
-        return self.other_cores is None or self.other_cores <= QUIET_CORES
+        return is_calm(self.other_cores)
 
 
-def calm_ones(are_calm: Sequence[bool]) -> list[int]:
-    """The places of calm turns or cycles; none if these are too few to stand for the heat."""
-    places = [place for place, is_calm in enumerate(are_calm) if is_calm]
-    return places if len(places) >= min(ENOUGH_CALM, len(are_calm) / 2) else []
+def is_calm(other_cores: float | None) -> bool:
+    """Whether other programs that use so many cores use too few to show."""
+    return other_cores is None or other_cores <= QUIET_CORES
+
+
+def are_enough(calm: int, cycles: int) -> bool:
+    """Whether so many calm ones of all cycles of a heat represent it."""
+    return calm >= min(ENOUGH_CALM, cycles / 2)
+
+
+def calm_places(are_calm: Sequence[bool]) -> list[int]:
+    """The places of calm turns or cycles; none if these are too few to represent the heat."""
+    places = [place for place, calm in enumerate(are_calm) if calm]
+    return places if are_enough(len(places), len(are_calm)) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +223,7 @@ class Measurement:
         if not self.turns:
             return median(self.steps_s)
         medians = [median(steps) for steps in self.turn_steps_s]
-        calm = calm_ones([turn.is_calm for turn in self.turns])
+        calm = calm_places([turn.is_calm for turn in self.turns])
         return median([medians[place] for place in calm] or medians)
 
     @property

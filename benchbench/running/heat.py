@@ -14,7 +14,7 @@ from random import Random
 
 from benchbench.launch.transport import Answer, JobEnd, RunningJob
 from benchbench.machine.sampler import CycleWatch, TurnSampler
-from benchbench.model.measurement import ENOUGH_CALM, QUIET_CORES, Failure, Measurement
+from benchbench.model.measurement import Failure, Measurement, are_enough, is_calm
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 
@@ -168,7 +168,7 @@ def run_heat(
 class _Parts:
     """The parts of a heat: one, or several if memory does not hold all cases at once.
 
-    The first case takes part in each, so that the ratio of any two can be chained. A case that lacked memory
+    The first case takes part in each, so that every other is compared with it. A case that lacked memory
     beside others is tried again in a later part, then alone.
     """
 
@@ -238,7 +238,7 @@ def take_cycles(living: list[LiveCase], policy: Policy, random: Random, first: i
     Those that end are removed from `living`. If other programs disturbed too many cycles, there are further
     ones, up to as many as were planned.
     """
-    planned, quiet, timed_s, cycle = policy.cycles, 0, 0.0, first
+    planned, calm, timed_s, cycle = policy.cycles, 0, 0.0, first
     while living and cycle - first < 2 * planned:
         awake_s = {case: case.wall_s for case in living}
         used = {case: case.turn(policy.turn_s) for case in random.sample(living, len(living))}
@@ -247,11 +247,11 @@ def take_cycles(living: list[LiveCase], policy: Policy, random: Random, first: i
         other_cores = watch.other_cores(sum(cpu_s or 0.0 for cpu_s in used.values()))
         for case in living:
             case.count(cycle, other_cores)
-        quiet += other_cores is None or other_cores <= QUIET_CORES
+        calm += is_calm(other_cores)
         cycle += 1
         done = cycle - first
         if done >= policy.min_cycles and timed_s >= policy.max_s * len(living):
             planned = min(planned, done)
-        if done >= planned and quiet >= min(ENOUGH_CALM, planned / 2):
+        if done >= planned and are_enough(calm, planned):
             break
     return cycle

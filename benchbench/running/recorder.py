@@ -43,8 +43,8 @@ def measure_together(
     def measured_alone(place: int, *, after_hang: bool = False) -> tuple[int, Record]:
         recorder, case = competitors[place]
         report(place, "measuring alone")
-        is_told = len(competitors) > 1 and not is_virtual(case.backend)
-        notes = [note(NoteKind.MEASURED_ALONE)] if is_told else []
+        has_company = len(competitors) > 1 and not is_virtual(case.backend)
+        notes = [note(NoteKind.MEASURED_ALONE)] if has_company else []
         return place, recorder.record(case, number, notes, after_hang=after_hang)
 
     live: dict[LiveCase, int] = {}

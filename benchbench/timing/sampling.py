@@ -51,10 +51,13 @@ TO_DEVIATION = 1.4826  # of a MAD, for normal data (Iglewicz & Hoaglin 1993)
 
 
 class Turns(Protocol):
-    """The source of turns: see `worker.turns`."""
+    """The source of a case's turns."""
 
     def take(self, block_s: float) -> Iterator[float]:
-        """Seconds of each turn, for a warm step whose blocks last `block_s`."""
+        """Seconds of each turn, for a warm step whose blocks last `block_s`.
+
+        The next turn is requested when the turn before is finished.
+        """
 
 
 class Stopwatch(Protocol):

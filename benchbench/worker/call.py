@@ -22,9 +22,8 @@ from benchbench.model.measurement import CALL, Measurement
 from benchbench.model.note import Note
 from benchbench.model.run import Policy
 from benchbench.registry import load_class
-from benchbench.timing.sampling import measure_steps
+from benchbench.timing.sampling import Turns, measure_steps
 from benchbench.worker.function import bound_function
-from benchbench.worker.turns import Turns
 
 Message = dict[str, Any]
 FRAMEWORKS = {

@@ -23,6 +23,7 @@ from benchbench.timing.sampling import (
     SHORTEST_BLOCK_S,
     Samples,
     Stopwatch,
+    Turns,
     measure_steps,
 )
 from benchbench.worker import verify
@@ -47,7 +48,6 @@ from benchbench.worker.program import (
     verify_form,
 )
 from benchbench.worker.ranks import on_cpu
-from benchbench.worker.turns import Turns
 from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
 PART_BLOCKS = 11  # of a part of a step, timed alone

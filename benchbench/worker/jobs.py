@@ -22,6 +22,7 @@ from benchbench.model.profile import Profile
 from benchbench.model.status import Status
 from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
+from benchbench.timing.sampling import Turns
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
@@ -44,7 +45,6 @@ from benchbench.worker.program import (
     workload_of,
 )
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
-from benchbench.worker.turns import Turns
 from benchbench.worker.verify import NotAnOutput
 from benchbench.workloads.base import Operation, Workload
 

@@ -6,25 +6,15 @@ Between two turns the parent stops this process, so that others can be timed. St
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from benchbench.machine.kernel import cpu_seconds
 
 Message = dict[str, Any]
 
 
-class Turns(Protocol):
-    """The source of a case's turns."""
-
-    def take(self, block_s: float) -> Iterator[float]:
-        """Seconds of each turn, for a warm case whose blocks last `block_s`.
-
-        The next turn is requested when the case has finished the turn before.
-        """
-
-
 class ParentTurns:
-    """Turns that the parent gives, a message each."""
+    """Turns that the parent gives, a message each; a `timing.sampling.Turns`."""
 
     def __init__(self, send: Callable[[Message], None], receive: Callable[[], Message]) -> None:
         self._send = send
