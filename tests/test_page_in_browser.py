@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.real, needs_chromium, pytest.mark.xdist_group("browser
 Show = Callable[..., None]
 
 VERBS = (
-    *("report", "time", "compare", "check", "history", "hardware", "profile", "profile of two", "bisect"),
+    *("report", "compare", "check", "history", "hardware", "profile", "profile of two", "bisect"),
     *("doctor", "doctor --ceilings", "doctor --selftest", "doctor --aa"),
 )
 WIDTHS = (320, 400, 800, 1600)  # pixels

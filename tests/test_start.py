@@ -266,7 +266,7 @@ def test_whatever_measures_tells_the_same_before_it(tmp_path: Path) -> None:
     assert len(run) == 2
     for others in (
         ("run", "--resume"),
-        ("check", "--baseline", "main"),
+        ("check", "--baseline", "main", "--inconclusive", "pass"),
         ("compare", "--ab", "mode=eager", "mode=compile", *FAKE[1:]),
         ("doctor", "--aa", "one.toml", "-b", "fake", "-d", "cpu"),
         ("doctor", "--ceilings", "-b", "fake", "-d", "cpu"),

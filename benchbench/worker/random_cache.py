@@ -49,9 +49,10 @@ def cached_result(name: str, compute: Callable[[], dict[str, Any]]) -> dict[str,
     with suppress(OSError, ValueError):
         stored: dict[str, Any] = json.loads(path.read_bytes())
         return stored
-    result = compute()
-    _keep(path, lambda file: file.write(json.dumps(result).encode()))
-    return result
+    text = json.dumps(compute())
+    _keep(path, lambda file: file.write(text.encode()))
+    computed: dict[str, Any] = json.loads(text)  # as the next reader gets it: lists, no tuples
+    return computed
 
 
 def cached_arrays(name: str, compute: Callable[[], dict[str, AnyArray]]) -> dict[str, AnyArray]:
