@@ -256,6 +256,17 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
         ],
     )
     yield (
+        "Heats that agree better than the least spread",
+        [
+            *(Cell(noise="normal", ratios=(1, lead, 1.4, 2), own=0.01) for lead in leads[:3]),
+            *(
+                Cell(noise="normal", ratios=(1.0, 1.0, 1.4, 2.0), works=works, equal=works, own=own)
+                for own in (0.01, 0.02, 0.025)
+                for works in (1, 8)
+            ),
+        ],
+    )
+    yield (
         "Half of the works lead, in the others the two in front are equal",
         [
             Cell(noise=noise, ratios=(1.0, 1.3, 1.4, 2.0), works=works, equal=works // 2)

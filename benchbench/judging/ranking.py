@@ -383,9 +383,12 @@ def _with_variance(rival: Rival, moderated: Moderation, least: tuple[float, floa
         return rival
     variance, degrees = moderated(rival.difference.variance, rival.difference.degrees)
     variance, degrees = max((variance, degrees), least or (variance, degrees))
-    if rival.pairs.alternated:
-        variance = max(variance, LEAST_SPREAD**2)
-    return replace(rival, difference=rival.difference.with_variance(variance, degrees))
+    difference = rival.difference.with_variance(variance, degrees)
+    if rival.pairs.alternated:  # the least spread is known, so it has no degrees of freedom to lack
+        known = rival.difference.with_variance(LEAST_SPREAD**2, math.inf)
+        confidence = 1 - ERROR * rival.share
+        difference = max(difference, known, key=lambda either: either.half_width(confidence))
+    return replace(rival, difference=difference)
 
 
 def _exp(log: float) -> float:

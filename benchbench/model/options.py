@@ -301,8 +301,8 @@ class MeasureOptions:
     )
     preset: str | None = _switches(
         None,
-        brief="3 heats of 12 turns, up to 5 of undecided works.",
-        quick="3 heats of 15 turns, up to 8 of undecided works: a first look.",
+        brief="3 heats of 10 turns, up to 8 of undecided works.",
+        quick="3 heats of 12 turns, up to 8 of undecided works: a first look.",
         rigorous="8 heats of 60 turns, up to 16 of undecided works.",
     )
     rounds: int | None = field(

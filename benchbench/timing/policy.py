@@ -14,13 +14,13 @@ from benchbench.stats import headline
 
 POLICIES = {
     "brief": Policy(
-        name="brief", rounds=3, most_rounds=5, cycles=12, precision=0.03, min_s=0.3, max_s=0.5,
-        warmup_min_s=0.2, warmup_max_s=2.0, warmup_min_blocks=3,
+        name="brief", rounds=3, most_rounds=8, cycles=10, precision=0.03, min_s=0.3, max_s=0.5,
+        warmup_min_s=0.1, warmup_max_s=2.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5, reimports=False,
     ),
     "quick": Policy(
-        name="quick", rounds=3, most_rounds=8, cycles=15, precision=0.02, min_s=0.5, max_s=1.0,
-        warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
+        name="quick", rounds=3, most_rounds=8, cycles=12, precision=0.02, min_s=0.5, max_s=1.0,
+        warmup_min_s=0.1, warmup_max_s=3.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5, reimports=False,
     ),
     "default": Policy(

@@ -35,7 +35,7 @@ from benchbench.worker.after_timing import (
 )
 from benchbench.worker.memory import step_peak
 from benchbench.worker.own.workload import OwnWorkload
-from benchbench.worker.plausibility import check_last_output, check_new_inputs
+from benchbench.worker.plausibility import MOST_SETS, check_last_output, check_new_inputs
 from benchbench.worker.program import (
     Message,
     Runner,
@@ -185,7 +185,8 @@ def check_timed(
     # is checked once a run, as it is verified at its small size. An operation's output costs little to check.
     is_first = not job["warm"]
     with stage(stages, "plausible"):
-        check_new_inputs(backend, workload, case, runner, session, together(session.timer(), session))
+        timer = together(session.timer(), session)
+        check_new_inputs(backend, workload, case, runner, session, timer, MOST_SETS if is_first else 1)
     if is_first or isinstance(workload, Operation):
         with stage(stages, "verify_again"):
             check_other_inputs(backend, workload, case, runner, session, job)

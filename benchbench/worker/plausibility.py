@@ -54,20 +54,26 @@ def check_last_output(
 
 
 def check_new_inputs(
-    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session, timer: Stopwatch
+    backend: Backend,
+    workload: Workload,
+    case: Case,
+    runner: Runner,
+    session: Session,
+    timer: Stopwatch,
+    most_sets: int = MOST_SETS,
 ) -> None:
     """Raise Implausible if steps with new inputs take far longer than with those that were timed.
 
     Such a program keeps its results. New contents are written into the arrays that were timed, where these
     can be overwritten, so the address tells it nothing. Single steps are compared, since a block of steps
-    with the same inputs would hide the first one.
+    with the same inputs would hide the first one. `most_sets`: of new inputs, compared at once.
     """
     if runner.program.feed:  # its inputs are new in every step
         return
     refill = Refill(backend, workload, case, runner, session)
     timed = runner.program.inputs
     input_bytes = max(1, sum(map(session.nbytes, timed)))
-    sets = min(session.world.gather(clamp(SETS_BYTES / input_bytes, 1, MOST_SETS)))
+    sets = min(session.world.gather(clamp(SETS_BYTES / input_bytes, 1, most_sets)))
     drawn, timed_arrays = numbers(FIRST_NEW), refill.arrays(0)
 
     def seconds(inputs: tuple[Any, ...]) -> float:
@@ -84,8 +90,10 @@ def check_new_inputs(
         return seconds(inputs)
 
     def ratio(prepare: Callable[[], None] = lambda: None) -> float:
-        seconds(timed)  # so that the timed inputs are no longer new after the ratio before this one
-        seconds(timed)
+        if session.overwrites:
+            refill(timed_arrays)
+        for _ in range(2):  # so that the timed inputs are no longer new after the ratio before this one
+            seconds(timed)
         seen = min(seen_s(prepare) for _ in range(sets))
         new = min(new_s(prepare) for _ in range(sets))
         return new / seen if new - seen > SMALLEST_GAIN_S else 1.0
