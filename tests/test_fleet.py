@@ -47,6 +47,7 @@ from benchbench.plan.suite import suite_path
 from benchbench.store import codec, runs
 from benchbench.store.naming import ULID
 from benchbench.store.validation import validate_path
+from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
 from tests.fleets import CASES, PLANNED, QUICK, ROUNDS, FakeCluster, Scripted, Told, a_resumption, measured
 from tests.program import environment, running_in
@@ -274,6 +275,19 @@ def test_what_was_not_asked_fails_the_machine_that_says_it_alone(tmp_path: Path,
     again = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, measure=FREE, resume="")
     assert not incomplete(again)
     assert validate_path(tmp_path).faults == ()
+
+
+def test_undecided_works_may_have_further_rounds(tmp_path: Path) -> None:
+    policy = POLICIES["quick"]
+    adaptive = Scripted(
+        head=lambda info: replace(info, policy=policy),
+        records=lambda record: [
+            replace(record, round=number)
+            for number in ([0] if record.round == 0 else range(1, policy.rounds + 1))
+        ],
+    )
+    result = measured(FakeCluster({"a": adaptive}), tmp_path, measure=replace(QUICK, rounds=None))
+    assert [(share.state, share.reason) for share in result.shares] == [("done", "")]
 
 
 @pytest.mark.parametrize("name", ["../../evil", "", ".", "..", "x" * 300, "runs/x", "a\0b", "\u202e", "A"])
@@ -584,13 +598,12 @@ def test_a_damaged_fleet_says_so(tmp_path: Path) -> None:
 
 def test_unfinished_are_cases_that_lack_a_round_they_were_to_have() -> None:
     one, two, three = CASES
-    noisy = Policy(name="default", rounds=2, continue_above=0.1)
-    info = a_run_info(plan=CASES, policy=noisy)
+    info = a_run_info(plan=CASES, policy=Policy(name="default", rounds=2))
     assert unfinished_cases(info, []) == [(one, 0), (two, 0), (three, 0)]
-    steady, wild = some_rounds(1.0, 1.0, case=one), some_rounds(1.0, 2.0, case=two)
+    complete, begun = some_rounds(1.0, 1.0, case=one), some_rounds(1.0, case=two)
     failed = [a_record(a_failure(), case=three)]
-    assert unfinished_cases(info, [*steady, *wild, *failed]) == [(two, 2)]
-    assert unfinished_cases(info, [*steady[:1], *wild, *failed]) == [(one, 1), (two, 2)]
+    assert unfinished_cases(info, [*complete, *begun, *failed]) == [(two, 1)]
+    assert unfinished_cases(info, [*complete[:1], *begun, *failed]) == [(one, 1), (two, 1)]
 
 
 scripts = st.builds(

@@ -27,14 +27,14 @@ from benchbench.running import recording
 from benchbench.running.observer import RunObserver
 from benchbench.running.schedule import CaseWidth, affordable, due, in_blocks, soonest, undecided, widest
 from benchbench.store import codec
-from benchbench.timing.policy import POLICIES, half_width, in_words, looks, of_rounds, rounds_of, within
+from benchbench.timing.policy import POLICIES, half_width, in_words, looks, of_rounds, within
 from tests.answering import answer_all
 from tests.factories import a_case, a_measurement, a_probe, a_run, a_run_info, some_rounds
 from tests.program import accelbench
 from tests.program import rows as stored_rows
 
 Script = Sequence[tuple[Case, Sequence[float | None]]]
-FIVE = Policy(name="default", rounds=5, continue_above=0.02)
+FIVE = Policy(name="default", rounds=5)
 
 
 def cases(count: int) -> list[Case]:
@@ -103,23 +103,6 @@ def test_the_half_width_is_that_of_the_interval_over_processes() -> None:
     assert half_width([a_measurement(block_s=(0.0,) * 5)] * 3) == math.inf
 
 
-NARROW, WIDE = [1.0, 1.001, 0.999, 1.0, 1.0], [1.0, 1.1, 0.9, 1.0, 1.0]
-
-
-@pytest.mark.parametrize(("seconds", "wanted"), [(NARROW, 5), (WIDE, 10), (WIDE[:4], 5)])
-def test_a_case_whose_interval_is_wide_gets_twice_the_rounds(seconds: list[float], wanted: int) -> None:
-    outcomes = [record.outcome for record in some_rounds(*seconds)]
-    assert rounds_of(FIVE, outcomes) == wanted
-    assert rounds_of(dataclasses.replace(FIVE, continue_above=None), outcomes) == 5
-
-
-def test_whether_to_continue_is_decided_once() -> None:
-    outcomes = [record.outcome for record in some_rounds(*WIDE, *[1.0] * 4)]
-    assert rounds_of(FIVE, outcomes) == 10  # though all nine together are narrower
-    outcomes = [record.outcome for record in some_rounds(*NARROW, 2.0)]
-    assert rounds_of(FIVE, outcomes) == 5
-
-
 def test_rounds_that_all_have_come_first_whatever_the_time() -> None:
     pending = cases(3)
     assert due(within(0.001), 2, pending, [], -100.0) == pending
@@ -131,7 +114,7 @@ def test_rounds_that_all_have_come_first_whatever_the_time() -> None:
     [
         (POLICIES["quick"], ["3", "8"]),
         (POLICIES["default"], ["5", "8"]),
-        (FIVE, ["5", "10"]),
+        (FIVE, ["5"]),
         (of_rounds(POLICIES["default"], 4), ["4"]),
         (within(600), ["3", "600"]),
     ],
@@ -200,11 +183,11 @@ def counts(records: list[Record]) -> list[int]:
     return [ids.count(each) for each in sorted(set(ids))]
 
 
-def test_noisy_cases_are_measured_in_as_many_rounds_again_and_steady_ones_are_not() -> None:
-    steady, noisy, broken = cases(3)
-    records, _ = run(FIVE, [(steady, [1.0] * 5), (noisy, [*WIDE, *WIDE]), (broken, [1.0, None])])
-    assert counts(records) == [5, 10, 2]
-    assert [record.round for record in records if record.case == noisy] == list(range(10))
+def test_every_case_has_the_rounds_of_the_policy_until_it_fails() -> None:
+    steady, broken = cases(2)
+    records, _ = run(FIVE, [(steady, [1.0] * 5), (broken, [1.0, None])])
+    assert counts(records) == [5, 2]
+    assert [record.round for record in records if record.case == steady] == list(range(5))
 
 
 class TooLong(Scripted):
@@ -228,17 +211,15 @@ def test_a_measurement_that_no_record_can_hold_is_a_failure_and_not_made_in_each
 OLD = a_probe(target=Target(name="torch@old", backend="torch", python="python"))
 
 
-def test_rounds_that_are_missing_are_told_by_what_the_case_should_have_had() -> None:
-    steady, noisy = cases(2)
-    records, _ = run(FIVE, [(steady, [1.0] * 5), (noisy, [*WIDE, *WIDE])])
+def test_a_note_counts_the_rounds_of_a_case_if_some_are_missing() -> None:
+    first, second = cases(2)
+    records, _ = run(FIVE, [(first, [1.0] * 5), (second, [1.0] * 5)])
 
     def notes(kept: list[Record]) -> list[list[str]]:
-        found = rows(a_run(kept, plan=(steady, noisy), policy=FIVE))
-        return [[note.text for note in row.notes if note.kind is NoteKind.MISSING_ROUNDS] for row in found]
+        table = rows(a_run(kept, plan=(first, second), policy=FIVE))
+        return [[note.text for note in row.notes if note.kind is NoteKind.MISSING_ROUNDS] for row in table]
 
     assert notes(records) == [[], []]
-    assert notes(records[:-2]) == [[], ["8 of 10 rounds"]]
-    assert notes(records[:-2][::-1]) == [[], ["8 of 10 rounds"]]
     assert notes(records[:8]) == [["4 of 5 rounds"], ["4 of 5 rounds"]]
 
 

@@ -1,7 +1,6 @@
 """The variance between processes: told by all cases of a comparison, and by rounds that it did not choose."""
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,13 +17,12 @@ from benchbench.judging.comparison import compare_runs
 from benchbench.judging.variance import at_least_the_mean, in_modes, larger_variances, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Policy
-from benchbench.model.status import Verdict
 from benchbench.stats import Difference, headline, welch
 from benchbench.timing.policy import POLICIES, within
 from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, alike, measured, rates, two_modes
 from tests.factories import a_run, some_rounds
 from tests.rendering import rendered
-from tests.simulator import a_scheduled_run, a_suite, allowed
+from tests.simulator import a_suite, allowed
 
 differences = st.lists(
     st.builds(
@@ -213,16 +211,6 @@ def test_the_variance_can_be_each_cases_own() -> None:
     assert sum((each.mde or 0) for each in shared.verdicts) < sum((each.mde or 0) for each in own.verdicts)
     with pytest.raises(UsageError, match="No variance named 'mine'"):
         benchbench.compare(ref, new, variance="mine")
-
-
-def test_a_schedule_gives_noisy_cases_more_rounds_and_the_same_ones_decide() -> None:
-    logs = np.random.default_rng(1).normal(0, 1, (2, 10)) * np.array([[0.001], [0.1]])
-    run = a_scheduled_run(Policy(name="stored", rounds=5, continue_above=0.02), np.exp(logs))
-    counts = [sum(record.case == case for record in run.records) for case in run.info.plan]
-    assert counts == [5, 10]
-    fixed = replace(run, info=replace(run.info, policy=Policy(name="fixed", rounds=10)))
-    assert compare_runs(run, run).verdicts[1].high != compare_runs(fixed, fixed).verdicts[1].high
-    assert compare_runs(run, run).verdicts[0].verdict is Verdict.SAME
 
 
 def test_all_rounds_of_a_budget_count() -> None:

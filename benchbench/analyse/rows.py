@@ -37,7 +37,6 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.stats import calm_prior, deviation, median, quantile, t_quantile
-from benchbench.timing.policy import rounds_of
 from benchbench.timing.sampling import OVERHEAD
 from benchbench.workloads.base import CONSUMER, SOURCE
 
@@ -260,8 +259,7 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     )
     if not row.ok:
         return row
-    finished = [record.outcome for record in done if record.outcome.status != Status.INTERRUPTED]
-    made = _measured(context, row, measured, rounds_of(context.info.policy, finished))
+    made = _measured(context, row, measured, context.info.policy.rounds)
     return replace(made, notes=(*_part_notes(done), *made.notes))
 
 

@@ -90,7 +90,7 @@ def resumed_head(info: RunInfo, before: RunInfo) -> RunInfo:
 
 def _rounds(policy: Policy) -> tuple[object, ...]:
     """The fields of a policy that decide when a run is complete."""
-    return policy.rounds, policy.continue_above, policy.budget_s
+    return policy.rounds, policy.most_rounds, policy.budget_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +311,5 @@ class Receiver:
 
 
 def _most_rounds(policy: Policy) -> int:
-    """Maximum rounds of a case: twice as many if it is noisy, unlimited under a budget."""
-    if policy.budget_s is not None:
-        return 2**31
-    return policy.rounds if policy.continue_above is None else 2 * policy.rounds
+    """Maximum rounds of a case: unlimited under a budget."""
+    return 2**31 if policy.budget_s is not None else policy.most_rounds or policy.rounds

@@ -63,6 +63,4 @@ def _shortfall(side: CaseDigest, policy: Policy, anyhow: bool) -> str:
         return ""
     if not set(range(wanted)) <= set(side.rounds):
         return f"records of {count} of {count_of(wanted, 'round')}"
-    may_stop = policy.budget_s is not None or policy.most_rounds is not None  # after any further round
-    continued = policy.continue_above is not None and count > wanted and not may_stop
-    return f"records of {count} of {2 * wanted} rounds" if continued and count < 2 * wanted else ""
+    return ""

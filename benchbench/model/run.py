@@ -27,7 +27,6 @@ class Policy:
     warmup_max_s: float = 20.0
     window_s: float = 0.5  # what a warm-up window of at most 20 blocks spans
     slow_s: float = 3.0  # fewer than `min_blocks` will do where they span this
-    continue_above: float | None = None  # half width between processes beyond which rounds are doubled
     most_rounds: int | None = None  # of works whose fastest is not told; None: no more than the others
     budget_s: float | None = None  # wall time for more rounds: of such works, then of the widest cases
     settled: float = 0.005  # half width between processes at which a budget leaves a case alone
@@ -39,8 +38,7 @@ class Policy:
     @property
     def planned(self) -> int | None:
         """How many rounds of a case tell its spread; None: all, since it does not decide their number."""
-        chosen = (self.continue_above, self.most_rounds, self.budget_s)
-        return None if all(each is None for each in chosen) else self.rounds
+        return None if self.most_rounds is None and self.budget_s is None else self.rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.plan.costs import cost_of
-from benchbench.timing.policy import half_width, looks, rounds_of
+from benchbench.timing.policy import half_width, looks
 
 SHARE = 0.5  # of the wide cases that one more round measures: afterwards, others may be the widest
 
@@ -50,12 +50,7 @@ def due(
     else:  # works are judged at looks alone; in between, those of the round before go on
         going_on = number < looks(policy)[-1]
         asked = {case_key(record.case) for record in records if going_on and record.round == number - 1}
-    return [
-        case
-        for case in pending
-        if case_key(case) in asked
-        or number < rounds_of(policy, [record.outcome for record in found.get(case.id, [])])
-    ]
+    return [case for case in pending if case_key(case) in asked]
 
 
 def undecided(policy: Policy, records: Iterable[Record]) -> list[list[Case]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchbench.format import count_of
 from benchbench.machine.conditions import step_s
-from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.measurement import Measurement
 from benchbench.model.run import Policy
 from benchbench.stats import headline
 
@@ -69,24 +69,12 @@ def within(budget_s: float) -> Policy:
 
 def of_rounds(policy: Policy, rounds: int) -> Policy:
     """The same policy with so many rounds of every case, and no further ones."""
-    return replace(policy, rounds=rounds, most_rounds=None, continue_above=None, budget_s=None)
+    return replace(policy, rounds=rounds, most_rounds=None, budget_s=None)
 
 
 def on_accelerator(policy: Policy) -> Policy:
     """The same policy, with the warm-up that an accelerator needs at least."""
     return replace(policy, warmup_min_s=max(policy.warmup_min_s, ACCELERATOR_S))
-
-
-def rounds_of(policy: Policy, outcomes: Sequence[Measurement | Failure]) -> int:
-    """How many rounds a case gets at least, by its outcomes in the order of rounds.
-
-    Twice as many as it has anyway where its interval over those is wide (docs/measuring.md). Only they tell
-    its spread afterwards: with the others it would be too small where the first happen to agree.
-    """
-    first = [each for each in outcomes[: policy.rounds] if isinstance(each, Measurement)]
-    if policy.continue_above is None or len(first) < policy.rounds:
-        return policy.rounds
-    return 2 * policy.rounds if half_width(first) > policy.continue_above else policy.rounds
 
 
 def half_width(measured: Sequence[Measurement], planned: int | None = None) -> float:
@@ -110,7 +98,6 @@ def in_words(policy: Policy) -> str:
     rounds = count_of(policy.rounds, "heat")
     if policy.budget_s is not None:
         return f"{rounds}, then more of undecided works or noisy cases until {policy.budget_s:g} s are over"
-    noisy = policy.continue_above is not None
     if policy.most_rounds is not None:
-        return f"{rounds}, up to {policy.most_rounds} of {'noisy cases or ' if noisy else ''}undecided works"
-    return f"{rounds}, of noisy cases {2 * policy.rounds}" if noisy else rounds
+        return f"{rounds}, up to {policy.most_rounds} of undecided works"
+    return rounds
