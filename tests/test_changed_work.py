@@ -253,7 +253,7 @@ def test_work_that_only_another_version_has_parameters_of_is_estimated_without_t
 @pytest.mark.real
 def test_a_file_tells_what_its_model_takes_and_gives(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from benchbench.worker.own.describe import described
+    from benchbench.worker.own.describe import describe_model
 
     (tmp_path / "two.py").write_text(
         "import torch\n"
@@ -263,6 +263,6 @@ def test_a_file_tells_what_its_model_takes_and_gives(tmp_path: Path) -> None:
         "def inputs(batch=2):\n"
         "    return torch.randn(batch, 3), torch.arange(batch)\n"
     )
-    graph = described(ModelSpec(folder=str(tmp_path), file=str(tmp_path / "two.py")), None)["graph"]
+    graph = describe_model(ModelSpec(folder=str(tmp_path), file=str(tmp_path / "two.py")), None)["graph"]
     assert graph["takes"] == ["float32[2,3]", "int64[2]"]
     assert graph["gives"] == ["float32[2]", "float32[2,3]"]

@@ -17,8 +17,8 @@ from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
 from benchbench.worker.own import torch_module
-from benchbench.worker.own.describe import described
-from benchbench.worker.own.faults import refusal
+from benchbench.worker.own.conversion_errors import conversion_error
+from benchbench.worker.own.describe import describe_model
 from benchbench.worker.own.workload import OwnInference
 from benchbench.workloads.base import Draw
 from tests.program import accelbench
@@ -47,7 +47,7 @@ def inputs(batch=2):
 def of_text(tmp_path: Path, text: str, attribute: str = "") -> dict[str, Any]:
     file = tmp_path / "mine.py"
     file.write_text(text)
-    return described(parse_spec(f"mine.py{attribute and ':' + attribute}", str(tmp_path)), None)
+    return describe_model(parse_spec(f"mine.py{attribute and ':' + attribute}", str(tmp_path)), None)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def of_text(tmp_path: Path, text: str, attribute: str = "") -> dict[str, Any]:
         (BODY + MODULE.format(name="Net", more=", width") + INPUTS, "Net needs 'width'", "Give it a default"),
         (
             BODY + "model = lambda: 3\n" + INPUTS,
-            "mine.py gives no torch module, but int",
+            "mine.py is int, not a torch module",
             "Return an nn.Module",
         ),
     ],
@@ -161,13 +161,13 @@ def test_an_engine_that_cannot_take_a_model_says_which_operator_and_where(
     program = backend.program(session, model, model.arrays(Draw(Dtype.FLOAT32)))
     with pytest.raises(Exception) as caught:  # noqa: PT011 - torch's own kinds
         session.compile(program.step, 0)(*program.inputs)
-    assert refusal(caught.value, model) == f"{told} {number}"
+    assert conversion_error(caught.value, model) == f"{told} {number}"
 
 
 def test_an_error_of_the_model_itself_is_no_refusal(tmp_path: Path) -> None:
     spec = parse_spec("bert_tiny.py", str(OWN))
     model = OwnInference(spec, torch_module.load(spec).sizes)
-    assert refusal(ValueError("its own"), model) is None
+    assert conversion_error(ValueError("its own"), model) is None
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -21,9 +21,9 @@ from benchbench.model.own import ModelSpec, parse_spec
 from benchbench.model.run import Settings
 from benchbench.running.measure import model_specs
 from benchbench.running.resume import with_models
-from benchbench.worker.own import given_inputs
-from benchbench.worker.own.describe import described
-from benchbench.worker.own.named import model_of
+from benchbench.worker.own import input_file
+from benchbench.worker.own.describe import describe_model
+from benchbench.worker.own.lookup import own_workload
 from benchbench.worker.own.source import ModelMistake
 from benchbench.worker.own.workload import INPUT
 from benchbench.workloads.base import Draw
@@ -51,11 +51,11 @@ def test_arrays_are_found_by_name_by_place_and_by_what_the_model_calls_its_argum
     named = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
     unnamed = with_inputs(a_spec(), tmp_path, IDS, MASK)
     for spec, own in ((named, OWN_INPUTS), (unnamed, OWN_INPUTS), (named, by_place), (unnamed, by_place)):
-        found = given_inputs.in_place_of(spec, own, ("ids", "mask", "more"), {"batch": 3})
+        found = input_file.arrays_for(spec, own, ("ids", "mask", "more"), {"batch": 3})
         assert list(found) == list(own)
         assert [each.tolist() for each in found.values()] == [IDS.tolist(), MASK.tolist()]
     single = with_inputs(a_spec(), tmp_path, anything=IDS.astype(np.int16))
-    (found_alone,) = given_inputs.in_place_of(single, {"": OWN_INPUTS["ids"]}, (), {}).values()
+    (found_alone,) = input_file.arrays_for(single, {"": OWN_INPUTS["ids"]}, (), {}).values()
     assert found_alone.dtype == np.int64
 
 
@@ -64,14 +64,14 @@ def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: P
 
     def of(batch: int) -> AnyArray:
         own = {name: np.zeros((batch, 7), np.int64) for name in OWN_INPUTS}
-        return given_inputs.in_place_of(spec, own, (), {"batch": batch})["ids"]
+        return input_file.arrays_for(spec, own, (), {"batch": batch})["ids"]
 
     assert of(2).tolist() == IDS[:2].tolist()
     assert of(8)[:3].tolist() == IDS.tolist()
     assert {*of(8)[3:].flat} <= {*IDS.flat}
-    given_inputs.check_size(spec, {"batch": 3})
-    with pytest.raises(ModelMistake, match="no batch=4"):
-        given_inputs.check_size(spec, {"batch": 4})
+    input_file.check_size(spec, {"batch": 3})
+    with pytest.raises(ModelMistake, match="fewer than batch=4"):
+        input_file.check_size(spec, {"batch": 4})
 
 
 @pytest.mark.parametrize(
@@ -92,21 +92,21 @@ def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: P
 def test_what_does_not_fit_is_a_mistake_with_a_hint(tmp_path: Path, given: dict[str, AnyArray]) -> None:
     spec = with_inputs(a_spec(), tmp_path, **given)
     with pytest.raises(ModelMistake) as mistake:
-        given_inputs.in_place_of(spec, OWN_INPUTS, ("ids", "mask"), {"batch": 3})
+        input_file.arrays_for(spec, OWN_INPUTS, ("ids", "mask"), {"batch": 3})
     assert mistake.value.hint
 
 
 def test_a_file_that_is_no_file_of_arrays_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "given.npz").write_text("text")
-    with pytest.raises(ModelMistake, match=r"given\.npz is no file of arrays"):
-        given_inputs.arrays_in(str(tmp_path / "given.npz"))
+    with pytest.raises(ModelMistake, match=r"given\.npz is not a file of arrays"):
+        input_file.read_arrays(str(tmp_path / "given.npz"))
 
 
 def test_other_elements_have_another_digest_and_the_order_of_arrays_does_not_matter(tmp_path: Path) -> None:
     one = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
     turned = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
     other = with_inputs(a_spec(), tmp_path, ids=IDS + 1, mask=MASK)
-    assert given_inputs.digest(one) == given_inputs.digest(turned) != given_inputs.digest(other)
+    assert input_file.digest(one) == input_file.digest(turned) != input_file.digest(other)
 
 
 def test_options_of_models_are_refused_without_one_and_a_file_must_be_there(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_options_of_models_are_refused_without_one_and_a_file_must_be_there(tmp_
 
 
 def the_sizes(spec: ModelSpec) -> dict[str, Any]:
-    facts = described(spec, None)
+    facts = describe_model(spec, None)
     assert "mistake" not in facts, facts
     return facts
 
@@ -137,21 +137,21 @@ def test_a_torch_module_computes_with_the_first_inputs_and_others_are_these_shuf
     given = with_inputs(spec, tmp_path, images)
     facts = the_sizes(given)
     assert facts["sizes"] == {"batch": 3, "width": 8}
-    assert facts["graph"]["digest"] == f"{the_graph_alone(given)}+inputs-{given_inputs.digest(given)}"
-    model = model_of(given, facts["sizes"])
+    assert facts["graph"]["digest"] == f"{the_graph_alone(given)}+inputs-{input_file.digest(given)}"
+    model = own_workload(given, facts["sizes"])
     (first,) = model.input_arrays(Draw(Dtype.FLOAT64)).values()
     (second,) = model.input_arrays(Draw(Dtype.FLOAT64, renewed=lambda _: 1)).values()
     assert np.array_equal(first, images.astype(np.float32))
     assert not np.array_equal(first, second)
     assert np.array_equal(np.sort(first, axis=None), np.sort(second, axis=None))
-    assert "no batch=4" in described(given, {"batch": 4})["mistake"]
-    assert described(given, {"batch": 2})["graph"]["flops"] * 3 == facts["graph"]["flops"] * 2
+    assert "fewer than batch=4" in describe_model(given, {"batch": 4})["mistake"]
+    assert describe_model(given, {"batch": 2})["graph"]["flops"] * 3 == facts["graph"]["flops"] * 2
     weights = model.weights(Draw(Dtype.FLOAT32))  # calibrated on more samples than there are
     assert all(np.isfinite(each).all() for each in weights.values())
 
 
 def the_graph_alone(spec: ModelSpec) -> str:
-    digest: str = model_of(spec, described(spec, None)["sizes"]).graph_of()["digest"]
+    digest: str = own_workload(spec, describe_model(spec, None)["sizes"]).graph_of()["digest"]
     return digest
 
 
@@ -161,7 +161,7 @@ def test_a_model_without_a_word_on_its_inputs_takes_those_of_a_file_as_it_calls_
     source = (OWN / "bert_tiny.py").read_text().partition("\ndef inputs")[0]
     (tmp_path / "mute.py").write_text(source)
     spec = parse_spec("mute.py", str(tmp_path))
-    assert "has no inputs" in described(spec, None)["mistake"]
+    assert "has no inputs" in describe_model(spec, None)["mistake"]
     ids = np.arange(8).reshape(2, 4)
     facts = the_sizes(with_inputs(spec, tmp_path, ids))
     assert "batch" not in facts["sizes"]
@@ -177,13 +177,13 @@ def test_weights_as_they_are_are_the_model_s_own(tmp_path: Path) -> None:
     spec = dataclasses.replace(parse_spec("convolutions.py", str(OWN)), as_they_are=True)
     facts = the_sizes(spec)
     assert facts["graph"]["digest"].endswith("+as-they-are")
-    own = torch_module.tensors_of(torch_module.built(spec, facts["sizes"]))
-    model: Any = model_of(spec, facts["sizes"])
+    own = torch_module.tensors_of(torch_module.build(spec, facts["sizes"]))
+    model: Any = own_workload(spec, facts["sizes"])
     weights = model.weights(Draw(Dtype.FLOAT32))
     assert all(
         np.array_equal(weights[f"weight:{name}"], each.numpy(force=True)) for name, each in own.items()
     )
-    drawn: Any = model_of(dataclasses.replace(spec, as_they_are=False), facts["sizes"])
+    drawn: Any = own_workload(dataclasses.replace(spec, as_they_are=False), facts["sizes"])
     changed = [
         name for name, each in drawn.weights(Draw(Dtype.FLOAT32)).items() if (each != weights[name]).any()
     ]
@@ -201,7 +201,7 @@ def test_a_jax_function_takes_its_inputs_from_a_file_and_its_parameters_as_they_
     spec = dataclasses.replace(with_inputs(plain, tmp_path, x=given), as_they_are=True)
     facts = the_sizes(spec)
     assert facts["sizes"]["batch"] == 5
-    arrays = model_of(spec, facts["sizes"]).arrays(Draw(Dtype.FLOAT32))
+    arrays = own_workload(spec, facts["sizes"]).arrays(Draw(Dtype.FLOAT32))
     assert np.array_equal(arrays[INPUT], given)
     assert not arrays["weight:bias"].any()
 

@@ -241,7 +241,7 @@ def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_p
         for name in ("beside.py", "mine.py"):
             os.utime(tmp_path / name, (1e9, 1e9))
         spec = parse_spec("mine.py", str(tmp_path))
-        module = torch_module.built(spec, {})
+        module = torch_module.build(spec, {})
         found.append((module.in_features, module.out_features))
         torch_module.load.cache_clear()
         for name in ("beside", "accelbench_own_mine"):

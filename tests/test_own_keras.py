@@ -21,9 +21,9 @@ from benchbench.model.case import Dtype
 from benchbench.model.own import JAX, KERAS, TORCH, ModelSpec, kind_of_version, parse_spec
 from benchbench.worker.own import jax_function, keras_model
 from benchbench.worker.own.jax_workload import JaxInference
-from benchbench.worker.own.keras_reference import called_again
+from benchbench.worker.own.keras_reference import repeat_calls
 from benchbench.worker.own.keras_workload import KerasInference
-from benchbench.worker.own.reference import own_expected, own_reference, seen_weights
+from benchbench.worker.own.reference import own_expected, own_reference, weight_coverage
 from benchbench.worker.own.side_effects import side_effect
 from benchbench.worker.own.source import ModelMistake
 from benchbench.worker.own.workload import OwnOperation
@@ -176,7 +176,7 @@ def test_a_right_keras_engine_is_well_within_and_every_wrong_one_beyond(
             patch.setattr(KerasInference, "model", changed)
             wrong[name] = deviation(model).ratio
     with monkeypatch.context() as patch:
-        patch.setattr(keras_model, "called", lambda made, given: made(given, training=True))
+        patch.setattr(keras_model, "call", lambda made, given: made(given, training=True))
         wrong["training"] = deviation(model).ratio
     assert min(wrong.values()) > 2, wrong
 
@@ -190,7 +190,7 @@ def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -
     images, *weights = arrays.values()
     assert relative_error(np.asarray(own_exact(model)), forward(images, weights)) < 1e-12
     tolerance = own_reference(model, Dtype.FLOAT32).tolerance
-    assert seen_weights(model, tolerance).faint_share < 0.1
+    assert weight_coverage(model, tolerance).faint_share < 0.1
     assert not [name for name, each in arrays.items() if each.size > 1 and np.ptp(each) == 0]
 
 
@@ -224,7 +224,7 @@ def model():
 """)
     spec = with_kind(parse_spec(f"keeps_{keeps}.py", str(tmp_path)))
     workload = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
-    assert bool(side_effect(called_again(workload))) == keeps
+    assert bool(side_effect(repeat_calls(workload))) == keeps
 
 
 @pytest.mark.real
@@ -252,7 +252,7 @@ def test_a_saved_model_with_a_function_of_python_is_refused(tmp_path: Path) -> N
     layers = [keras.Input((4,)), keras.layers.Lambda(lambda x: 2 * x)]
     keras.Sequential(layers).save(tmp_path / "doubling.keras")
     with pytest.raises(ModelMistake):
-        keras_model.built(with_kind(parse_spec("doubling.keras", str(tmp_path))), {})
+        keras_model.build(with_kind(parse_spec("doubling.keras", str(tmp_path))), {})
 
 
 @pytest.mark.real
@@ -265,9 +265,9 @@ def test_layers_that_say_their_dtype_because_they_were_saved_compute_in_the_one_
         spec = with_kind(parse_spec(file.name, str(file.parent)))
         model = KerasInference(spec, {**keras_model.load(spec).sizes})
         for dtype in ("float32", "bfloat16"):
-            built = keras_model.built(spec, model.sizes, dtype)
+            built = keras_model.build(spec, model.sizes, dtype)
             assert [each.compute_dtype for each in built.layers] == [dtype]
-        weights = [each for name, each in model.made_weights().items() if "kernel" in name]
+        weights = [each for name, each in model.make_weights().items() if "kernel" in name]
         assert np.array_equal(weights[0], keras_model.as_array(made.layers[0].kernel.value))
 
 

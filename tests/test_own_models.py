@@ -235,7 +235,7 @@ def test_a_model_takes_the_place_of_the_usual_suite() -> None:
     assert from_keywords("quick", {}, "f").suites == ("quick",)
 
 
-def described(graphs: Mapping[int, int]) -> own_models.OwnModel:
+def describe_model(graphs: Mapping[int, int]) -> own_models.OwnModel:
     """A model as a worker that is not started describes it. `graphs`: batch → FLOPs; the first by default."""
     (model,) = described_steps(graphs).values()
     return model
@@ -262,7 +262,7 @@ def described_steps(
 
 
 def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
-    model = described({1: 1000, 8: 8000})
+    model = describe_model({1: 1000, 8: 8000})
 
     def told(**sizes: list[Scalar]) -> str:
         return model.told(sizes)[0].partition(" (counted")[0]
@@ -275,7 +275,7 @@ def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
 
 
 def test_a_model_that_the_workloads_chosen_leave_out_is_refused() -> None:
-    model = described({1: 1000})
+    model = describe_model({1: 1000})
     with catalogue.with_models({"net": model}):
         asked = MeasureOptions(model=("net:Net",), workloads=("gemm",))
         with pytest.raises(UsageError, match="net is not among"):
@@ -299,7 +299,7 @@ def test_of_a_model_that_trains_a_phase_or_a_pattern_chooses_one_step() -> None:
 
 
 def test_a_model_without_a_loss_has_no_training_step_and_says_how_it_gets_one() -> None:
-    model = described({1: 1000})
+    model = describe_model({1: 1000})
     with catalogue.with_models({"net": model}):
         for asked in (MeasureOptions(phases=("train",)), MeasureOptions(workloads=("net_train",))):
             with pytest.raises(UsageError) as refused:

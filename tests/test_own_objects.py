@@ -17,7 +17,7 @@ import benchbench
 from benchbench.errors import UsageError
 from benchbench.launch.model_objects import written
 from benchbench.model.own import parse_spec
-from benchbench.worker.own.describe import described
+from benchbench.worker.own.describe import describe_model
 
 pytestmark = [pytest.mark.real]
 
@@ -36,7 +36,7 @@ def a_module(width: int = 8) -> torch.nn.Module:
 
 def described_object(inputs: Any, **training: Any) -> dict[str, Any]:
     with written(f"mine_{abs(hash(str(inputs)))}", a_module(), inputs, training) as file:
-        return described(parse_spec(file.name, str(file.parent)), None)
+        return describe_model(parse_spec(file.name, str(file.parent)), None)
 
 
 def test_a_module_in_memory_is_measured_and_verified_at_each_size(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.openvino import OpenVino
 from benchbench.model.case import Dtype
 from benchbench.model.own import ONNX, parse_spec
-from benchbench.worker.own.describe import described
-from benchbench.worker.own.named import model_of
+from benchbench.worker.own.describe import describe_model
+from benchbench.worker.own.lookup import own_workload
 from benchbench.worker.own.onnx_file import OnnxInference
 from benchbench.worker.own.reference import own_expected, own_reference
 from benchbench.worker.verify import Deviation, output_deviation, output_elements
@@ -76,7 +76,7 @@ def written(folder: Path, change: Change = lambda model: None, name: str = "mine
 
 def operation(file: Path, **sizes: Any) -> OnnxInference:
     spec = parse_spec(file.name, str(file.parent))
-    found = model_of(spec, {**model_of(spec, {}).load().sizes, **sizes})
+    found = own_workload(spec, {**own_workload(spec, {}).load().sizes, **sizes})
     assert isinstance(found, OnnxInference)
     return found
 
@@ -84,7 +84,7 @@ def operation(file: Path, **sizes: Any) -> OnnxInference:
 def test_axes_without_a_number_are_parameters_and_the_first_is_the_batch(tmp_path: Path) -> None:
     spec = parse_spec(written(tmp_path).name, str(tmp_path))
     assert spec.kind == ONNX
-    found = described(spec, {"batch": 3, "length": 5})
+    found = describe_model(spec, {"batch": 3, "length": 5})
     assert found["sizes"] == {"batch": 1, "length": 1}
     assert found["graph"]["parameters"] == WORDS * WIDTH + WIDTH * WIDTH + 2 * WIDTH
     assert found["graph"]["flops"] == 2 * 3 * 5 * WIDTH * WIDTH
@@ -97,11 +97,11 @@ def test_axes_without_a_number_are_parameters_and_the_first_is_the_batch(tmp_pat
 
 def test_integers_are_rows_of_the_table_that_they_index_or_a_mask_that_hides_no_row(tmp_path: Path) -> None:
     model = operation(written(tmp_path), batch=40, length=50)
-    inputs = model.made_inputs(0)
+    inputs = model.make_inputs(0)
     assert {inputs["words"].min(), inputs["words"].max()} == {0, WORDS - 1}
     assert set(np.unique(inputs["mask"])) == {0, 1}
     assert (inputs["mask"][:, 0] == 1).all()
-    assert not np.array_equal(inputs["words"], model.made_inputs(1)["words"])
+    assert not np.array_equal(inputs["words"], model.make_inputs(1)["words"])
 
 
 def test_inputs_of_a_file_take_the_place_of_those_that_are_drawn(tmp_path: Path) -> None:
@@ -109,16 +109,16 @@ def test_inputs_of_a_file_take_the_place_of_those_that_are_drawn(tmp_path: Path)
     np.savez(tmp_path / "given.npz", mask=words > 0, words=words)
     plain = parse_spec(written(tmp_path).name, str(tmp_path))
     spec = dataclasses.replace(plain, input=str(tmp_path / "given.npz"))
-    assert "mask in given.npz is of bool" in described(spec, None)["mistake"]
+    assert "mask in given.npz contains booleans" in describe_model(spec, None)["mistake"]
     np.savez(tmp_path / "other.npz", mask=np.ones_like(words), words=words)
     spec = dataclasses.replace(plain, input=str(tmp_path / "other.npz"))
-    found = described(spec, None)
+    found = describe_model(spec, None)
     assert found["sizes"] == {"batch": 3}
     assert found["graph"]["flops"] == 2 * 3 * 4 * WIDTH * WIDTH
-    model = model_of(spec, {"batch": 3})
+    model = own_workload(spec, {"batch": 3})
     assert isinstance(model, OnnxInference)
-    assert model.made_inputs(0)["words"].tolist() == words.tolist()
-    other = model.made_inputs(1)["words"]
+    assert model.make_inputs(0)["words"].tolist() == words.tolist()
+    other = model.make_inputs(1)["words"]
     assert other.tolist() != words.tolist()
     assert sorted(other.flat) == sorted(words.flat)
 
@@ -128,7 +128,7 @@ def test_only_what_is_computed_makes_another_version(tmp_path: Path) -> None:
         spec = parse_spec(
             written(tmp_path, change, f"{change.__name__.strip('<>')}.onnx").name, str(tmp_path)
         )
-        return str(described(spec, None)["graph"]["digest"])
+        return str(describe_model(spec, None)["graph"]["digest"])
 
     def renamed(model: Any) -> None:
         model.doc_string = "made elsewhere"
@@ -313,8 +313,13 @@ def test_an_operator_that_onnx_does_not_evaluate_leaves_it_unverified(tmp_path: 
 
 def test_what_is_no_model_is_a_mistake_that_is_told(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("this is no model")
-    assert described(parse_spec("text.onnx", str(tmp_path)), None)["mistake"] == "It is no ONNX file."
-    assert "There is no file none.onnx" in described(parse_spec("none.onnx", str(tmp_path)), None)["mistake"]
+    assert (
+        describe_model(parse_spec("text.onnx", str(tmp_path)), None)["mistake"] == "It is not an ONNX file."
+    )
+    assert (
+        "There is no file none.onnx"
+        in describe_model(parse_spec("none.onnx", str(tmp_path)), None)["mistake"]
+    )
 
 
 @pytest.mark.parametrize("place", ["../elsewhere.bin", "{folder}/elsewhere.bin", "link.bin", "here.bin"])
@@ -333,7 +338,7 @@ def test_weights_are_read_from_the_file_s_own_folder_alone(tmp_path: Path, place
         for key, value in {"location": place.format(folder=tmp_path), "length": str(weights.nbytes)}.items():
             tensor.external_data.add(key=key, value=value)
 
-    found = described(parse_spec(written(own, external).name, str(own)), None)
+    found = describe_model(parse_spec(written(own, external).name, str(own)), None)
     assert ("outside of its folder" in found.get("mistake", "")) == (place != "here.bin")
 
 
@@ -400,7 +405,7 @@ def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
     assert all(0 < row["error_of_allowed"] < 0.8 for row in rows(tmp_path))
     monkeypatch.chdir(tmp_path)
     written(tmp_path, name="model.onnx")
-    inputs = operation(tmp_path / "mine.onnx", batch=2, length=4).made_inputs(0)
+    inputs = operation(tmp_path / "mine.onnx", batch=2, length=4).make_inputs(0)
     names: dict[str, Any] = {
         "onnxruntime": onnxruntime,
         "openvino": openvino,

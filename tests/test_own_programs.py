@@ -23,7 +23,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
 from benchbench.worker.own import torch_module, torch_program
-from benchbench.worker.own.describe import described
+from benchbench.worker.own.describe import describe_model
 from benchbench.worker.own.program_file import CouldExecute, check_program, tensors_only
 from benchbench.worker.own.reference import own_expected, own_reference
 from benchbench.worker.own.torch_reference import outputs, wide_step
@@ -80,23 +80,23 @@ def the_model(file: Path, **sizes: Any) -> OwnInference:
 
 
 def test_free_axes_are_sizes_whose_defaults_the_example_has(folder: Path) -> None:
-    found = described(parse_spec("words.pt2", str(folder)), None)
+    found = describe_model(parse_spec("words.pt2", str(folder)), None)
     assert found["sizes"] == {"batch": 3, "words_1": 5}
     assert found["graph"]["flops"] == 2 * 3 * 5 * 8 * 16
     assert found["graph"]["parameters"] == 40 * 8 + 8 * 16 + 16 + 16
-    assert described(parse_spec("named.pt2", str(folder)), None)["sizes"] == {}
+    assert describe_model(parse_spec("named.pt2", str(folder)), None)["sizes"] == {}
     model = the_model(folder / "words.pt2", batch=6, words_1=2)
     assert model.output_shapes == {"output": (6, 2, 16)}
 
 
 def test_a_size_that_was_not_exported_is_a_mistake_that_is_told(folder: Path) -> None:
-    found = described(parse_spec("words.pt2", str(folder)), {"words_1": 9})
+    found = describe_model(parse_spec("words.pt2", str(folder)), {"words_1": 9})
     assert "It was exported for words_1 from 0 to 8, not for 9." in found["mistake"]
 
 
 def test_inputs_have_the_elements_of_the_example(folder: Path) -> None:
     model = the_model(folder / "words.pt2", batch=50)
-    given, other = model.made_inputs(0), model.made_inputs(1)
+    given, other = model.make_inputs(0), model.make_inputs(1)
     assert given["0"].max() < 30
     assert set(given["1"].ravel()) == {0, 1}
     assert (given["0"] != other["0"]).any()
@@ -108,7 +108,7 @@ def test_its_float64_is_that_of_the_module(folder: Path, name: str) -> None:
     exported, _ = wide_step(model, Draw(Dtype.FLOAT32))
     module = Narrowing().double()
     module.load_state_dict(exported.state_dict())
-    inputs = [torch.from_numpy(each) for each in model.made_inputs(0).values()]
+    inputs = [torch.from_numpy(each) for each in model.make_inputs(0).values()]
     with torch.no_grad():
         (exact,) = computed_in(Widening(), lambda: {"": module(*inputs)}).values()
     assert relative_error(outputs(model, Dtype.FLOAT32, 0)["output"], exact.numpy()) < 1e-14
@@ -120,7 +120,7 @@ def test_what_it_makes_itself_lies_where_it_is_run(tmp_path: Path) -> None:
             return x + torch.arange(x.shape[1], dtype=torch.float32)
 
     torch.export.save(torch.export.export(Placed(), (torch.zeros(2, 3),)), tmp_path / "placed.pt2")
-    module = torch_module.built(parse_spec("placed.pt2", str(tmp_path)), {})
+    module = torch_module.build(parse_spec("placed.pt2", str(tmp_path)), {})
     torch_program.place_on(module, "meta")
     assert module(torch.zeros(2, 3, device="meta")).device.type == "meta"
     torch_program.place_on(module, "cpu")
@@ -168,8 +168,8 @@ def test_the_right_program_agrees_and_a_wrong_one_does_not(folder: Path) -> None
     ("name", "mistake"),
     [
         ("none.pt2", "There is no file none.pt2"),
-        ("weights.pt2", "is no program that this torch reads"),
-        ("mixed.pt2", "both by place and by name"),
+        ("weights.pt2", "torch cannot read the program"),
+        ("mixed.pt2", "both positional and keyword inputs"),
     ],
 )
 def test_what_is_no_program_is_a_mistake_that_is_told(folder: Path, name: str, mistake: str) -> None:
@@ -271,7 +271,7 @@ def test_a_program_that_could_execute_code_is_refused_before_torch_reads_it(
             evil.writestr(f"evil/{name}", content)
     with pytest.raises(CouldExecute):
         check_program("evil.pt2")
-    assert described(parse_spec("evil.pt2", str(tmp_path)), None)["mistake"]
+    assert describe_model(parse_spec("evil.pt2", str(tmp_path)), None)["mistake"]
     assert not Path("EXECUTED").exists()
 
 

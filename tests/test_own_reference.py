@@ -23,7 +23,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.own import parse_spec
 from benchbench.worker.own import torch_graph, torch_module
-from benchbench.worker.own.reference import own_expected, own_reference, own_tolerance, seen_weights
+from benchbench.worker.own.reference import own_expected, own_reference, own_tolerance, weight_coverage
 from benchbench.worker.own.source import ModelMistake
 from benchbench.worker.own.torch_reference import wide_step
 from benchbench.worker.own.workload import OwnInference
@@ -137,7 +137,7 @@ def test_the_reference_of_a_model_that_narrows_is_float64_and_double_alone_is_no
         values = {name: mpmath.matrix(np.atleast_2d(array).tolist()) for name, array in arrays.items()}
         rows = [twin(values, row) for row in range(2)]
     assert relative_error(np.asarray(exact), np.array(rows)) < 1e-12
-    module = torch_module.built(model.spec, model.sizes).double()
+    module = torch_module.build(model.spec, model.sizes).double()
     with torch.no_grad():
         for name, tensor in torch_module.tensors_of(module).items():
             tensor.copy_(torch.from_numpy(arrays[f"weight:{name}"]))
@@ -191,7 +191,7 @@ def test_statistics_that_batch_norms_begin_with_hide_weights_and_calibrated_ones
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     model = the_model("convolutions")
-    calibrated = seen_weights(model, own_tolerance(model, Dtype.FLOAT32))
+    calibrated = weight_coverage(model, own_tolerance(model, Dtype.FLOAT32))
     assert calibrated.share < 0.01
     faint = the_model("faint")
     found = own_reference(faint, Dtype.FLOAT32)
@@ -234,8 +234,8 @@ def test_a_configuration_tells_what_its_model_takes(
 
 
 def test_a_model_of_images_has_no_length_among_its_sizes() -> None:
-    assert torch_module.sizes_by(SimpleNamespace(num_channels=3)) == {"batch": 1}
-    assert torch_module.sizes_by(SimpleNamespace(vocab_size=10)).keys() == {"batch", "length"}
+    assert torch_module.config_sizes(SimpleNamespace(num_channels=3)) == {"batch": 1}
+    assert torch_module.config_sizes(SimpleNamespace(vocab_size=10)).keys() == {"batch", "length"}
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_count_that_is_added_up_as_an_integer_does_not_err() -> None:
 
 
 def test_a_configuration_that_tells_no_inputs_is_a_mistake() -> None:
-    with pytest.raises(ModelMistake, match="neither images nor words"):
+    with pytest.raises(ModelMistake, match="neither image channels nor a vocabulary"):
         torch_module.inputs_of_config(SimpleNamespace(config=SimpleNamespace()), batch=2, length=5)
 
 
@@ -303,7 +303,7 @@ def test_the_digest_is_of_what_is_computed() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("random_numbers", "takes every output too far"),
+        ("random_numbers", "moves every output too far"),
         ("float32_only", "it does not compute in float64"),
         ("only_integers", "its outputs are integers"),
     ],

@@ -21,10 +21,10 @@ from benchbench.model.case import Dtype, Phase
 from benchbench.model.own import parse_spec
 from benchbench.worker import after_timing
 from benchbench.worker.own import torch_module, torch_training
-from benchbench.worker.own.describe import described
+from benchbench.worker.own.describe import describe_model
 from benchbench.worker.own.torch_objective import objective_of
 from benchbench.worker.own.torch_training import OwnTraining
-from benchbench.worker.own.training_reference import DRAWS, training_reference, turned_updates
+from benchbench.worker.own.training_reference import DRAWS, sign_ambiguity, training_reference
 from benchbench.worker.program import Runner, WrongResult, build, loss_of
 from benchbench.worker.verify import Deviation, trained_elements, worst
 from benchbench.workloads._reference.torch_rounding import Rounding
@@ -139,7 +139,7 @@ def evaluation_mode(_: Any, module: Any) -> None:
 
 
 def dropout_on(patch: Patch) -> None:
-    patch.setattr(torch_training, "without_dropout", lambda _: False)
+    patch.setattr(torch_training, "disable_dropout", lambda _: False)
 
 
 ALL = {
@@ -254,13 +254,13 @@ def test_a_step_that_moves_nothing_is_found_after_timing(monkeypatch: Patch) -> 
 
 def test_a_model_is_described_with_its_training_step() -> None:
     spec = parse_spec("train_encoder.py", str(OWN))
-    outputs, step = described(spec, None), described(dataclasses.replace(spec, trains=True), None)
+    outputs, step = describe_model(spec, None), describe_model(dataclasses.replace(spec, trains=True), None)
     assert outputs["has_loss"]
     assert set(step["sizes"]) - set(outputs["sizes"]) == {"lr"}
     assert step["graph"]["flops"] > 2 * outputs["graph"]["flops"]
     assert step["graph"]["digest"] != outputs["graph"]["digest"]
-    assert described(parse_spec("train_tagger.py", str(OWN)), None)["has_loss"]  # it gives its own loss
-    assert not described(parse_spec("bert_tiny.py", str(OWN)), None)["has_loss"]
+    assert describe_model(parse_spec("train_tagger.py", str(OWN)), None)["has_loss"]  # it gives its own loss
+    assert not describe_model(parse_spec("bert_tiny.py", str(OWN)), None)["has_loss"]
 
 
 def test_a_loss_of_another_kind_of_model_is_told_not_to_be_used(tmp_path: Path) -> None:
@@ -301,11 +301,11 @@ def test_what_nobody_can_train_in_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        ("def loss(output):\n    return output\n", "its loss is no number, but [2, 4]"),
-        ("def loss(output):\n    return output.sum()\noptimizer = 3\n", "optimizer is no function"),
+        ("def loss(output):\n    return output\n", "its loss is [2, 4], not a number"),
+        ("def loss(output):\n    return output.sum()\noptimizer = 3\n", "optimizer is not a function"),
         (
             "def loss(output):\n    return output.sum()\ndef optimizer(model):\n    return model\n",
-            "optimizer(model) gives no torch.optim.Optimizer, but Linear",
+            "optimizer(model) returns Linear, not a torch.optim.Optimizer",
         ),
     ],
 )
@@ -314,7 +314,7 @@ def test_what_is_wrong_with_a_loss_or_an_optimizer_is_said(tmp_path: Path, text:
     body = "import torch\nmodel = torch.nn.Linear(4, 4)\ndef inputs(batch=2): return torch.randn(batch, 4)\n"
     file.write_text(body + text)
     spec = dataclasses.replace(parse_spec(file.name, str(tmp_path)), trains=True)
-    found = described(spec, None)
+    found = describe_model(spec, None)
     assert mistake in found["mistake"]
     assert found["hint"]
 
@@ -349,6 +349,6 @@ def test_an_update_whose_gradient_may_have_either_sign_is_tolerated_as_turned(
     """Of four elements that Adam moves alike, one has a gradient that a large enough rounding turns."""
     gradient, update = np.array([1e-5, 1.0, -1.0, 1.0]), np.array([0.1, -0.1, 0.1, -0.1])
     draws = [{"gradient of w": gradient + moved} for moved in (error, -error)]
-    assert turned_updates({"gradient of w": gradient, "update of w": update}, draws) == pytest.approx(found)
+    assert sign_ambiguity({"gradient of w": gradient, "update of w": update}, draws) == pytest.approx(found)
     frozen = {"gradient of w": gradient, "update of w": np.zeros(4)}
-    assert turned_updates(frozen, draws) == {}
+    assert sign_ambiguity(frozen, draws) == {}

@@ -20,8 +20,8 @@ from benchbench.model.run import Policy
 from benchbench.timing.policy import POLICIES
 from benchbench.worker.after_timing import check_cpu_limits
 from benchbench.worker.case import measure_case
-from benchbench.worker.own.describe import described
-from benchbench.worker.own.named import model_of
+from benchbench.worker.own.describe import describe_model
+from benchbench.worker.own.lookup import own_workload
 from benchbench.worker.own.source import most_taps
 from benchbench.worker.plausibility import check_new_inputs
 from benchbench.worker.program import Implausible, WrongResult, build
@@ -218,7 +218,7 @@ def test_a_filter_has_as_many_taps_as_its_sides_without_the_channels() -> None:
 def test_a_users_model_is_no_faster_than_the_cpu() -> None:
     pytest.importorskip("torch")
     spec = ModelSpec(folder=str(Path(__file__).parent / "own"), file="wide.py")
-    model = model_of(spec, described(spec, None)["sizes"])
+    model = own_workload(spec, describe_model(spec, None)["sizes"])
     assert model.multiplications_saved == 1
     check_cpu_limits(model, a_case(device="cpu"), 1.0)
     with pytest.raises(Implausible, match="FLOP/s"):

@@ -118,7 +118,7 @@ class OwnModelSize:
     def refuses(self, dtype: Dtype) -> str:
         """Why it cannot be computed in `dtype`, else ""."""
         if dtype is Dtype.INT8:
-            return "accelbench quantises no model of yours"
+            return "accelbench does not quantise user models"
         if dtype is Dtype.FLOAT8:
             return NO_FLOAT8
         if self.trains and (reason := refuses_to_train(self.params, dtype)):

@@ -29,7 +29,7 @@ from benchbench.worker import random_cache, verify
 from benchbench.worker.call import called_case, look_at
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import last_lines, one_line
-from benchbench.worker.own.named import own_model, use_cpu
+from benchbench.worker.own.lookup import find_own_workload, use_cpu
 from benchbench.worker.own.torch_training import OwnTraining
 from benchbench.worker.own.workload import OwnOperation, OwnWorkload
 from benchbench.worker.program import (
@@ -101,13 +101,13 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE, turns: Turns
 def refused_by_engine(error: BaseException, job: Message) -> str | None:
     """Why an engine cannot take a user's model, if that is what the error says."""
     case = job.get("case") or {}
-    model = own_model(case["workload"], case["params"]) if case else None
+    model = find_own_workload(case["workload"], case["params"]) if case else None
     if model is None:
         return None
-    from benchbench.worker.own.faults import refusal
+    from benchbench.worker.own.conversion_errors import conversion_error
 
     with suppress(Exception):  # another error while this one is explained: it is told as it is
-        return refusal(error, model)
+        return conversion_error(error, model)
     return None
 
 
@@ -121,7 +121,7 @@ def preload_kinds(backend: Backend, job: Message) -> Message:
     for phase, mode in job["kinds"]:
         backend.preload(Phase(phase), mode)
     for name, spec in own.from_text(os.environ.get(own.VARIABLE, "")).items():
-        if spec.is_quiet and (model := own_model(name, {})):
+        if spec.is_quiet and (model := find_own_workload(name, {})):
             with suppress(Exception):  # the job that needs it will tell
                 model.load()
     return {}
@@ -183,9 +183,9 @@ def use_threads(count: int) -> None:
 
 def describe_model(_: Backend, job: Message) -> Message:
     """What a plan needs to know of a user's model; at given parameters what a step costs."""
-    from benchbench.worker.own.describe import described
+    from benchbench.worker.own.describe import describe_model
 
-    return {"described": described(ModelSpec(**job["spec"]), job["params"])}
+    return {"described": describe_model(ModelSpec(**job["spec"]), job["params"])}
 
 
 def probe(backend: Backend) -> Message:

@@ -17,7 +17,7 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
 from benchbench.worker import random_cache, verify
-from benchbench.worker.own.named import own_model
+from benchbench.worker.own.lookup import find_own_workload
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
@@ -262,7 +262,7 @@ def case_of(fields: Message) -> Case:
 
 def workload_of(fields: Message) -> Workload:
     """The instance that `workload`, `params` and `placement` name; a user's own model before any other."""
-    if own := own_model(fields["workload"], fields["params"]):
+    if own := find_own_workload(fields["workload"], fields["params"]):
         return own
     kind = registry.load_class("benchbench.workloads", fields["workload"], Workload)  # type: ignore[type-abstract]
     return kind(**fields["params"]).divided(placement_of(fields["placement"]))

@@ -1,1 +1,1 @@
-"""A user's own model, where its file is executed: found, described, built, verified by its own float64."""
+"""User models: import, description, programs and float64 references. The user's file is executed here."""

@@ -1,4 +1,4 @@
-"""What a user's model is, for whoever plans with it: names, sizes, work. Its file is imported here."""
+"""Description of a user's model for the planner: names, sizes, cost. The user's file is imported here."""
 
 from __future__ import annotations
 
@@ -13,67 +13,67 @@ from typing import Any
 from benchbench.model.case import Scalar
 from benchbench.model.own import KIND_OF_FILE, TORCH, ModelSpec
 from benchbench.worker.causes import one_line
-from benchbench.worker.own import given_inputs
-from benchbench.worker.own.named import model_of, use_cpu
-from benchbench.worker.own.source import ModelMistake, imported, in_folder, line_in
+from benchbench.worker.own import input_file
+from benchbench.worker.own.lookup import own_workload, use_cpu
+from benchbench.worker.own.source import ModelMistake, import_model_file, in_model_folder, line_of_error
 from benchbench.worker.own.torch_objective import LOSS, objective_of
 
 
-def says_loss(spec: ModelSpec, graph: Mapping[str, Any]) -> bool:
-    """Whether its file says what the loss of a training step is, or the model gives one."""
-    if spec.kind == TORCH and not spec.is_program and LOSS_ITSELF in graph["outputs"].items():
+def defines_loss(spec: ModelSpec, graph: Mapping[str, Any]) -> bool:
+    """True if the file or the model's output defines the loss of a training step."""
+    if spec.kind == TORCH and not spec.is_program and SCALAR_LOSS in graph["outputs"].items():
         return True
     if Path(spec.file).suffix in KIND_OF_FILE:
         return False
     if spec.kind == TORCH:
         return objective_of(spec).loss is not None
-    with in_folder(spec):
-        return callable(getattr(imported(spec), LOSS, None))
+    with in_model_folder(spec):
+        return callable(getattr(import_model_file(spec), LOSS, None))
 
 
-def described(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str, Any]:
-    """A model's sizes and what a step costs: at its defaults, or at `params`.
+def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict[str, Any]:
+    """Describe a model's sizes and the cost of a step, at its defaults updated by `params`.
 
-    `mistake`: what is wrong with the file instead, with `hint` and `line`.
+    If the file has a mistake, return only `mistake`, `hint` and `line`.
     """
-    begin, threads = time.perf_counter(), _thread_count()
+    started_at, threads_before = time.perf_counter(), _thread_count()
     try:
         use_cpu(spec.kind)
-        loaded = model_of(spec, {}).load()
-        took_s, started = time.perf_counter() - begin, _thread_count() - threads
-        usual = objective_of(spec).sizes(loaded.sizes) if spec.trains else loaded.sizes
-        sizes = {**usual, **(params or {})}
-        given_inputs.check_size(spec, sizes)
-        graph = model_of(spec, sizes).facts()
-        has_loss = not spec.trains and says_loss(spec, graph)
+        loaded = own_workload(spec, {}).load()
+        import_s, new_threads = time.perf_counter() - started_at, _thread_count() - threads_before
+        default_sizes = objective_of(spec).sizes(loaded.sizes) if spec.trains else loaded.sizes
+        sizes = {**default_sizes, **(params or {})}
+        input_file.check_size(spec, sizes)
+        graph = own_workload(spec, sizes).facts()
+        has_loss = not spec.trains and defines_loss(spec, graph)
     except ModelMistake as mistake:
         return {"mistake": str(mistake), "hint": mistake.hint, "line": None}
     except BaseException as error:  # noqa: BLE001 - a user's file may fail in any way
-        return {"mistake": one_line(error), "hint": "", "line": line_in(error, spec)}
+        return {"mistake": one_line(error), "hint": "", "line": line_of_error(error, spec)}
     return {
         "attribute": loaded.attribute,
         "is_default": loaded.is_default,
-        "sizes": usual,
-        "of_model": list(loaded.sizes_of_model),
-        "of_inputs": list(loaded.sizes_of_inputs),
+        "sizes": default_sizes,
+        "of_model": list(loaded.model_sizes),
+        "of_inputs": list(loaded.input_sizes),
         "has_loss": has_loss,
-        "graph": {name: graph[name] for name in KEPT if name in graph},
-        "import_s": took_s,
-        "can_be_preloaded": started <= 0 and not _uses_cuda(),
+        "graph": {name: graph[name] for name in GRAPH_KEYS if name in graph},
+        "import_s": import_s,
+        "can_be_preloaded": new_threads <= 0 and not _uses_cuda(),
     }
 
 
-# An output of that name with no axis: what models of transformers give for labels.
-LOSS_ITSELF: tuple[str, list[int]] = (LOSS, [])
-# Of the graph's facts.
-KEPT = (
+# Transformers models that are given labels return their loss as a scalar output of this name.
+SCALAR_LOSS: tuple[str, list[int]] = (LOSS, [])
+# Keys of the graph's facts that are part of the description.
+GRAPH_KEYS = (
     *("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images", "dtype"),
     *("takes", "gives", "data"),
 )
 
 
 def _thread_count() -> int:
-    """Threads of this process, those of libraries too where the system tells them."""
+    """Number of threads of this process; on Linux this includes the threads of libraries."""
     tasks = Path("/proc/self/task")
     return len([*tasks.iterdir()]) if os.path.isdir(tasks) else threading.active_count()
 

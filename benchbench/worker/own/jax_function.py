@@ -1,6 +1,6 @@
-"""A user's JAX function and its parameters: found where a spec says, made, given inputs; its arrays by name.
+"""A user's JAX function and its parameters: import, construction, inputs, and arrays by path.
 
-A module of flax or equinox is such a function, whose parameters it holds itself.
+A flax or equinox module is treated as a function whose parameters are the module's arrays.
 """
 
 from __future__ import annotations
@@ -14,137 +14,142 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import MODULES_OF_JAX, ModelSpec, classes_imported
-from benchbench.worker.own import given_inputs
+from benchbench.worker.own import input_file
 from benchbench.worker.own.source import (
-    Loaded,
+    LoadedModel,
     ModelMistake,
-    Sought,
-    imported,
-    in_folder,
-    other_than,
-    parameters_of,
+    ModelSearch,
+    default_sizes,
+    distinct_inputs,
+    import_model_file,
+    in_model_folder,
+    parameter_names,
     seed_everything,
-    sizes_of,
 )
 from benchbench.workloads.base import OUTPUT
 
-INPUTS = (
+INPUTS_HINT = (
     "Add a function that makes the model's inputs, whose parameters are its sizes:\n"
     "def inputs(batch=1):\n"
     "    return numpy.random.randn(batch, 784).astype('float32')"
 )
-KEY, RNGS = "key", "rngs"  # parameters of modules' classes that are random keys: equinox's, flax's
+KEY, RNGS = "key", "rngs"  # names of random-key parameters in equinox and flax classes
 
 
 @dataclass(frozen=True)
 class Function:
-    """`call(leaves, *args, **kwargs)`, where `leaves` are the arrays of its parameters by name."""
+    """A function `call(leaves, *args, **kwargs)`; `leaves` are the arrays of its parameters by name."""
 
     call: Callable[..., Any]
     leaves: Mapping[str, Any]
 
 
 def use_cpu() -> None:
-    """Have this process compute on the CPU alone: it describes, or computes a reference."""
+    """Restrict this process to the CPU."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
 
 
 @cache
-def load(spec: ModelSpec) -> Loaded:
-    """Import what the spec names, once in a process. Raises ModelMistake, and whatever the file raises."""
-    with in_folder(spec):
-        module, sought = imported(spec), Sought(classes_imported(MODULES_OF_JAX), "JAX function or module")
-        name, found = sought.named_in(module, spec)
+def load(spec: ModelSpec) -> LoadedModel:
+    """Import the model, once per process. Raises ModelMistake, and any exception of the user's file."""
+    with in_model_folder(spec):
+        module, search = (
+            import_model_file(spec),
+            ModelSearch(classes_imported(MODULES_OF_JAX), "JAX function or module"),
+        )
+        name, model = search.find(module, spec)
         inputs = getattr(module, "inputs", None)
         if not callable(inputs):
             if not spec.input:
-                raise ModelMistake(f"{spec.text} has no inputs.", INPUTS)
+                raise ModelMistake(f"{spec.text} has no inputs.", INPUTS_HINT)
             inputs = None
-        make, sizes = _factory(found, name, getattr(module, "params", None))
-        of_inputs = sizes_of(inputs, "inputs") if inputs else {}
-        is_default = name == sought.default_in(module)
-        return given_inputs.sized(spec, Loaded(name, is_default, make, sizes, inputs, of_inputs))
+        make, sizes = _factory(model, name, getattr(module, "params", None))
+        input_sizes = default_sizes(inputs, "inputs") if inputs else {}
+        is_default = name == search.default_name(module)
+        return input_file.with_file_sizes(
+            spec, LoadedModel(name, is_default, make, sizes, inputs, input_sizes)
+        )
 
 
-def _factory(found: Any, name: str, params: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
-    """What makes the function, perhaps with its parameters, and its sizes; an object is the module itself."""
+def _factory(model: Any, name: str, params: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
+    """Return (factory, sizes). The factory returns the function, perhaps with its parameters."""
     if params is not None:
-        sizes = sizes_of(params, "params", (KEY,)) if inspect.isroutine(params) else {}
-        return _with_params(found, params), sizes
-    if not inspect.isroutine(found) and not inspect.isclass(found):
-        return lambda: found, {}
-    return _keyed(found), sizes_of(_signed(found), name, (KEY, RNGS, "self"))
+        sizes = default_sizes(params, "params", (KEY,)) if inspect.isroutine(params) else {}
+        return _with_params(model, params), sizes
+    if not inspect.isroutine(model) and not inspect.isclass(model):
+        return lambda: model, {}
+    return _bind_keys(model), default_sizes(_signature_owner(model), name, (KEY, RNGS, "self"))
 
 
 def _with_params(model: Any, params: Any) -> Callable[..., tuple[Any, Any]]:
-    """What makes a pair of a function and its parameters."""
+    """Return a factory of (function, parameters)."""
     if not inspect.isroutine(params):
         return lambda: (model, params)
-    made = _keyed(params)
-    return lambda **sizes: (model, made(**sizes))
+    make_params = _bind_keys(params)
+    return lambda **sizes: (model, make_params(**sizes))
 
 
-def _signed(function: Any) -> Any:
-    """What has the signature: a class of flax's does not tell that of its `__init__`."""
+def _signature_owner(function: Any) -> Any:
+    """Return `__init__` for a class, since flax classes hide the signature of their `__init__`."""
     return function.__init__ if inspect.isclass(function) else function
 
 
-def _keyed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, given the random keys that it asks for."""
+def _bind_keys(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a factory to pass random keys to the parameters that need one."""
     import jax
 
-    def made(**sizes: Any) -> Any:
-        asked = inspect.signature(_signed(function)).parameters
-        if KEY in asked and asked[KEY].default is inspect.Parameter.empty:
+    def make(**sizes: Any) -> Any:
+        parameters = inspect.signature(_signature_owner(function)).parameters
+        if KEY in parameters and parameters[KEY].default is inspect.Parameter.empty:
             sizes[KEY] = jax.random.PRNGKey(0)
-        if RNGS in asked and asked[RNGS].default is inspect.Parameter.empty:
+        if RNGS in parameters and parameters[RNGS].default is inspect.Parameter.empty:
             from flax import nnx
 
             sizes[RNGS] = nnx.Rngs(0)
         return function(**sizes)
 
-    return made
+    return make
 
 
-def built(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
-    """The function at these parameters, in inference; the same numbers in every process."""
+def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
+    """Build the function at these parameters for inference, with the same numbers in every process."""
     import jax
 
     loaded = load(spec)
-    own = {name: value for name, value in params.items() if name in loaded.sizes_of_model}
-    with in_folder(spec):
+    model_sizes = {name: value for name, value in params.items() if name in loaded.model_sizes}
+    with in_model_folder(spec):
         seed_everything(0)
-        made = loaded.make(**own)
-        if isinstance(made, tuple):
-            function, tree = made
+        model = loaded.make(**model_sizes)
+        if isinstance(model, tuple):
+            function, tree = model
             if hasattr(function, "apply"):  # a module of flax's linen
                 return _of_tree(function.apply, tree)
             return _of_tree(function, tree)
-        if hasattr(made, "init") and hasattr(made, "apply"):
-            given = arguments_like(_given(spec, params, 0))
-            own_, named = given(named_arrays(_given(spec, params, 0)))
-            return _of_tree(made.apply, made.init(jax.random.PRNGKey(0), *own_, **named))
-    if _is_nnx(made):
-        return _of_nnx(made)
-    if callable(made) and any(map(_is_weight, jax.tree.leaves(made))):
-        if hasattr(made, "__dataclass_fields__"):
+        if hasattr(model, "init") and hasattr(model, "apply"):
+            arguments = arguments_like(_inputs(spec, params, 0))
+            args, kwargs = arguments(arrays_by_path(_inputs(spec, params, 0)))
+            return _of_tree(model.apply, model.init(jax.random.PRNGKey(0), *args, **kwargs))
+    if _is_nnx(model):
+        return _of_nnx(model)
+    if callable(model) and any(map(_is_weight, jax.tree.leaves(model))):
+        if hasattr(model, "__dataclass_fields__"):
             import equinox
 
-            made = equinox.nn.inference_mode(made)
-        return _of_tree(lambda tree, *given, **named: tree(*given, **named), made)
+            model = equinox.nn.inference_mode(model)
+        return _of_tree(lambda tree, *args, **kwargs: tree(*args, **kwargs), model)
     raise ModelMistake(
-        f"{spec.text} gives no JAX function with parameters, but {type(made).__name__}.",
+        f"{spec.text} is {type(model).__name__}, not a JAX function with parameters.",
         "Write a function model(params, x), and params: a tree of arrays, or a function that makes one.",
     )
 
 
-def _is_nnx(made: Any) -> bool:
+def _is_nnx(model: Any) -> bool:
     import sys
 
     nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(made, nnx.Module)
+    return nnx is not None and isinstance(model, nnx.Module)
 
 
 def _of_nnx(module: Any) -> Function:
@@ -153,30 +158,33 @@ def _of_nnx(module: Any) -> Function:
     module.eval()
     graph, state = nnx.split(module)
 
-    def call(tree: Any, *given: Any, **named: Any) -> Any:
-        return nnx.merge(graph, tree)(*given, **named)
+    def call(tree: Any, *args: Any, **kwargs: Any) -> Any:
+        return nnx.merge(graph, tree)(*args, **kwargs)
 
     return _of_tree(call, state)
 
 
 def _of_tree(function: Callable[..., Any], tree: Any) -> Function:
-    """The function of a tree as one of its arrays; what is no array of numbers stays as it is."""
+    """Convert a function of a parameter tree to a function of the tree's arrays by name.
+
+    Leaves that are not arrays of numbers stay constant.
+    """
     import jax
 
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
-    rest = [None if _is_weight(each) else each for _, each in paths]
-    leaves = {name: each for name, (_, each) in zip(names, paths, strict=True) if _is_weight(each)}
+    constants = [None if _is_weight(leaf) else leaf for _, leaf in paths]
+    leaves = {name: leaf for name, (_, leaf) in zip(names, paths, strict=True) if _is_weight(leaf)}
 
-    def call(leaves: Mapping[str, Any], *given: Any, **named: Any) -> Any:
-        whole = [leaves.get(name, other) for name, other in zip(names, rest, strict=True)]
-        return function(jax.tree_util.tree_unflatten(structure, whole), *given, **named)
+    def call(leaves: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        values = [leaves.get(name, constant) for name, constant in zip(names, constants, strict=True)]
+        return function(jax.tree_util.tree_unflatten(structure, values), *args, **kwargs)
 
     return Function(call, leaves)
 
 
 def _is_weight(value: Any) -> bool:
-    """Whether it is an array of numbers, and no random key."""
+    """True for an array of numbers that is not a random key."""
     import jax
     import numpy as np
 
@@ -185,83 +193,91 @@ def _is_weight(value: Any) -> bool:
     return isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
-def made_inputs(
+def make_inputs(
     spec: ModelSpec, params: Mapping[str, Scalar], number: int
 ) -> tuple[dict[str, AnyArray], Any]:
-    """The inputs by name, as arrays, and as they were given; each number has a seed of its own."""
-    with in_folder(spec):
-        given = _given(spec, params, number)
-        arrays = named_arrays(given)
+    """Return the inputs as arrays by path, and in the structure that `inputs` returned.
+
+    Each number has its own seed.
+    """
+    with in_model_folder(spec):
+        inputs = _inputs(spec, params, number)
+        arrays = arrays_by_path(inputs)
         if number:
-            arrays = dict(other_than(named_arrays(_given(spec, params, 0)), arrays, number))
-    return arrays, given
+            arrays = dict(distinct_inputs(arrays_by_path(_inputs(spec, params, 0)), arrays, number))
+    return arrays, inputs
 
 
-def _given(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
-    """What its `inputs` gives; with a file of inputs, those in the same places."""
+def _inputs(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
+    """Inputs in the structure of the user's `inputs`, with elements of the input file if there is one."""
     import jax
 
     if not spec.input:
-        return _drawn(spec, params, number)
+        return _drawn_inputs(spec, params, number)
     if load(spec).inputs is None:
-        return given_inputs.alone(spec, params)
-    like = _drawn(spec, params, number)
-    arrays = given_inputs.in_place_of(spec, named_arrays(like), _parameters(spec), params)
-    return jax.tree.unflatten(jax.tree.structure(like), list(arrays.values()))
+        return input_file.unmatched_arrays(spec, params)
+    drawn = _drawn_inputs(spec, params, number)
+    arrays = input_file.arrays_for(spec, arrays_by_path(drawn), _argument_names(spec), params)
+    return jax.tree.unflatten(jax.tree.structure(drawn), list(arrays.values()))
 
 
-def _parameters(spec: ModelSpec) -> list[str]:
-    """What the function calls its arguments besides its parameters, in order."""
-    module = imported(spec)
+def _argument_names(spec: ModelSpec) -> list[str]:
+    """Names of the function's arguments after its parameters."""
+    module = import_model_file(spec)
     function = getattr(module, load(spec).attribute)
     if getattr(module, "params", None) is None:
-        return parameters_of(function.__call__ if inspect.isclass(function) else function, without=("self",))
-    return parameters_of(function)[1:]
+        return parameter_names(
+            function.__call__ if inspect.isclass(function) else function, without=("self",)
+        )
+    return parameter_names(function)[1:]
 
 
-def _drawn(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
+def _drawn_inputs(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
     loaded = load(spec)
-    own = {name: value for name, value in params.items() if name in loaded.sizes_of_inputs}
+    input_sizes = {name: value for name, value in params.items() if name in loaded.input_sizes}
     seed_everything(number)
     assert loaded.inputs
-    return loaded.inputs(**own)
+    return loaded.inputs(**input_sizes)
 
 
-def named_arrays(value: Any) -> dict[str, AnyArray]:
-    """Each array in what a function takes or gives, by its place there; a single one is called ""."""
-    return {name: as_array(each) for name, each in named(value).items()}
+def arrays_by_path(value: Any) -> dict[str, AnyArray]:
+    """Arrays in the function's inputs or outputs by path; a single one has the path ""."""
+    return {name: as_array(leaf) for name, leaf in leaves_by_path(value).items()}
 
 
-def named(value: Any) -> dict[str, Any]:
-    """The same as they are."""
+def leaves_by_path(value: Any) -> dict[str, Any]:
+    """Leaves of a tree by path, such as `0.mask`."""
     import jax
 
     paths, _ = jax.tree_util.tree_flatten_with_path(value)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): each for path, each in paths}
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
 
 
 def outputs_of(value: Any) -> dict[str, Any]:
-    """The arrays that a function gave, by name; a single one is the `output`."""
-    return {name or OUTPUT: each for name, each in named(value).items()}
+    """The function's outputs by name; a single one is called `output`."""
+    return {name or OUTPUT: leaf for name, leaf in leaves_by_path(value).items()}
 
 
-def arguments_like(given: Any) -> Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """A function of arrays by name that makes the arguments: a dictionary is passed by keyword."""
+def arguments_like(example: Any) -> Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return a function that makes (args, kwargs) from arrays by path.
+
+    A dictionary is passed by keyword.
+    """
     import jax
 
-    structure = jax.tree.structure(given)
+    structure = jax.tree.structure(example)
 
-    def arguments(own: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        made = jax.tree.unflatten(structure, list(own.values()))
-        if isinstance(made, dict):
-            return (), made
-        return (made, {}) if isinstance(made, tuple) else ((made,), {})
+    def arguments(arrays: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        inputs = jax.tree.unflatten(structure, list(arrays.values()))
+        if isinstance(inputs, dict):
+            return (), inputs
+        return (inputs, {}) if isinstance(inputs, tuple) else ((inputs,), {})
 
     return arguments
 
 
 def as_array(value: Any) -> AnyArray:
-    """An array as NumPy has it, of the same rank; it has no bfloat16, whose values float32 holds."""
+    """Convert to NumPy with the same shape; bfloat16, which NumPy lacks, becomes float32."""
     import numpy as np
 
     array: AnyArray = np.array(value)

@@ -1,7 +1,7 @@
-"""A user's JAX function in float64, whatever it asks for, with each equation's result rounded at random.
+"""Evaluation of a user's JAX function in float64, exactly or with a random rounding error in each equation.
 
-Its jaxpr is interpreted one equation after the other: dtypes that equations name are widened, as those of
-`convert_element_type` are.
+The jaxpr is interpreted equation by equation. Float dtypes in equations, such as those of
+`convert_element_type`, are replaced by float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchbench.worker.random_cache import cached_normal
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
-BITS = {  # of the significand, the leading one included
+BITS = {  # of the significand, including the implicit leading bit
     Dtype.FLOAT64: 24,
     Dtype.FLOAT32: 24,
     Dtype.TF32: 11,
@@ -28,21 +28,24 @@ BITS = {  # of the significand, the leading one included
 }
 
 
-class Exact:
-    """No rounding: float64 as JAX has it."""
+class NoRounding:
+    """Leave the float64 results of JAX unchanged."""
 
     def result(self, value: Any) -> Any:
-        """What an equation gives."""
+        """Return an equation's result with its rounding error."""
         return value
 
     def summed(self, value: Any, terms: float) -> Any:
-        """A sum of so many terms, or what it is of."""
+        """Return a sum of `terms` terms (or its operand) with the error of the summation."""
         return value
 
 
 @dataclass(frozen=True)
-class AtRandom(Exact):
-    """Rounding to so many bits, for draws that are `tolerated` times."""
+class RandomRounding(NoRounding):
+    """Round results to `bits` at random, and add the errors of sums.
+
+    The errors of sums are scaled down by `tolerated`, the factor by which draws are tolerated.
+    """
 
     bits: int
     tolerated: float
@@ -67,92 +70,93 @@ class AtRandom(Exact):
 
 
 def outputs(workload: JaxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
-    """Every equation computes in float64."""
-    return _outputs(workload, dtype, number, Exact())
+    """Outputs of the function, every equation computed in float64."""
+    return _outputs(workload, dtype, number, NoRounding())
 
 
 def rounded_outputs(workload: JaxInference, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
-    """Every equation's result is rounded to one of the two neighbours that the dtype has, by chance.
+    """Outputs with each equation's result rounded at random to a neighbour in the dtype.
 
-    And what is added up errs.
+    Sums also get the error of their summation.
     """
     import numpy as np
 
     source = np.random.default_rng((SEED, seed))
-    return _outputs(workload, dtype, number, AtRandom(BITS[dtype], workload.draws_tolerated, source))
+    return _outputs(workload, dtype, number, RandomRounding(BITS[dtype], workload.draws_tolerated, source))
 
 
-def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounds: Exact) -> dict[str, AnyArray]:
+def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounding: NoRounding) -> dict[str, AnyArray]:
     import jax
 
     arrays = workload.arrays(Draw(dtype, standard=cached_normal, renewed=lambda _: number))
-    computed = workload.outputs()
+    compute = workload.outputs()
     with jax.enable_x64(True):
-        leaves, inputs = workload.tensors(arrays, _wide)
-        closed, shapes = jax.make_jaxpr(computed, return_shape=True)(leaves, inputs)
+        leaves, inputs = workload.tensors(arrays, _wide_array)
+        closed, shapes = jax.make_jaxpr(compute, return_shape=True)(leaves, inputs)
         flat = jax.tree.leaves((leaves, inputs))
-        found = interpreted(closed.jaxpr, closed.consts, flat, rounds)
+        results = interpret(closed.jaxpr, closed.consts, flat, rounding)
         return {
-            name: jax_function.as_array(each).astype(float) for name, each in zip(shapes, found, strict=True)
+            name: jax_function.as_array(value).astype(float)
+            for name, value in zip(shapes, results, strict=True)
         }
 
 
-def _wide(array: AnyArray) -> Any:
+def _wide_array(array: AnyArray) -> Any:
     import jax.numpy as jnp
 
     return jnp.asarray(array.astype(float) if array.dtype.kind == "f" else array)
 
 
-def interpreted(jaxpr: Any, constants: Any, values: Any, rounds: Exact) -> list[Any]:
-    """The results of a jaxpr of these values, computed in float64; rounded as `rounds` says."""
+def interpret(jaxpr: Any, constants: Any, values: Any, rounding: NoRounding) -> list[Any]:
+    """Evaluate a jaxpr in float64 and return its results, with errors added by `rounding`."""
     from jax.extend import core
 
-    known: dict[Any, Any] = {}
+    values_by_variable: dict[Any, Any] = {}
 
     def read(atom: Any) -> Any:
-        return _widened(atom.val) if isinstance(atom, core.Literal) else known[atom]
+        return _widen(atom.val) if isinstance(atom, core.Literal) else values_by_variable[atom]
 
-    known.update(zip(jaxpr.constvars, map(_widened, constants), strict=True))
-    known.update(zip(jaxpr.invars, map(_widened, values), strict=True))
-    for each in jaxpr.eqns:
-        own = [read(atom) for atom in each.invars]
-        found = CONTROL.get(each.primitive.name, _computed)(each, own, rounds)
-        known.update(zip(each.outvars, found, strict=True))
+    values_by_variable.update(zip(jaxpr.constvars, map(_widen, constants), strict=True))
+    values_by_variable.update(zip(jaxpr.invars, map(_widen, values), strict=True))
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        results = CONTROL_FLOW.get(equation.primitive.name, _evaluate)(equation, operands, rounding)
+        values_by_variable.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _computed(equation: Any, values: list[Any], rounds: Exact) -> list[Any]:
-    """An equation's results; of one that calls a jaxpr with its own values, that jaxpr's."""
-    inner = _called(equation)
+def _evaluate(equation: Any, values: list[Any], rounding: NoRounding) -> list[Any]:
+    """Results of an equation; a call of an inner jaxpr is interpreted."""
+    inner = _inner_jaxpr(equation)
     if inner is not None:
-        return interpreted(inner.jaxpr, inner.consts, values, rounds)
-    parameters = {name: _wide_dtype(value) for name, value in equation.params.items()}
-    count = TERMS.get(equation.primitive.name)
+        return interpret(inner.jaxpr, inner.consts, values, rounding)
+    parameters = {name: _widen_dtype(value) for name, value in equation.params.items()}
+    count = TERM_COUNTS.get(equation.primitive.name)
     terms = count(equation.params, *values) if count else 0.0
     if terms:
-        values = [rounds.summed(values[0], terms), *values[1:]]
-    found = equation.primitive.bind(*values, **parameters)
-    results = [_widened(each) for each in (found if equation.primitive.multiple_results else [found])]
-    return [rounds.result(rounds.summed(each, terms) if terms else each) for each in results]
+        values = [rounding.summed(values[0], terms), *values[1:]]
+    bound = equation.primitive.bind(*values, **parameters)
+    results = [_widen(result) for result in (bound if equation.primitive.multiple_results else [bound])]
+    return [rounding.result(rounding.summed(result, terms) if terms else result) for result in results]
 
 
-def _along(x: Any, axes: Any) -> int:
+def _count(x: Any, axes: Any) -> int:
     return math.prod(x.shape[axis] for axis in axes)
 
 
-# Primitives that add up → of how many terms, by their parameters and operands.
-TERMS: Mapping[str, Callable[..., float]] = {
-    "dot_general": lambda own, left, _: _along(left, own["dimension_numbers"][0][0]),
-    "conv_general_dilated": lambda own, _, kernel: (
-        kernel.size / kernel.shape[own["dimension_numbers"].rhs_spec[0]]
+# Primitive that sums → its number of terms, as a function of its parameters and operands.
+TERM_COUNTS: Mapping[str, Callable[..., float]] = {
+    "dot_general": lambda params, left, _: _count(left, params["dimension_numbers"][0][0]),
+    "conv_general_dilated": lambda params, _, kernel: (
+        kernel.size / kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     ),
-    "reduce_sum": lambda own, x: _along(x, own["axes"]),
-    "cumsum": lambda own, x: x.shape[own["axis"]],
-    "reduce_window_sum": lambda own, _: math.prod(own["window_dimensions"]),
+    "reduce_sum": lambda params, x: _count(x, params["axes"]),
+    "cumsum": lambda params, x: x.shape[params["axis"]],
+    "reduce_window_sum": lambda params, _: math.prod(params["window_dimensions"]),
 }
 
 
-def _called(equation: Any) -> Any:
+def _inner_jaxpr(equation: Any) -> Any:
     from jax.extend import core
 
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
@@ -164,59 +168,61 @@ def _called(equation: Any) -> Any:
     return None
 
 
-def _scanned(equation: Any, values: list[Any], rounds: Exact) -> list[Any]:
+def _scan(equation: Any, values: list[Any], rounding: NoRounding) -> list[Any]:
     import jax.numpy as jnp
 
-    own, inner = equation.params, equation.params["jaxpr"]
-    fixed, carried = own["num_consts"], own["num_consts"] + own["num_carry"]
-    state, stacks = values[fixed:carried], values[carried:]
+    params, inner = equation.params, equation.params["jaxpr"]
+    constant_count, carry_end = params["num_consts"], params["num_consts"] + params["num_carry"]
+    state, stacks = values[constant_count:carry_end], values[carry_end:]
     rows: list[list[Any]] = []
-    turns = range(own["length"])
-    for turn in reversed(turns) if own["reverse"] else turns:
-        given = [*values[:fixed], *state, *(each[turn] for each in stacks)]
-        found = interpreted(inner.jaxpr, inner.consts, given, rounds)
-        state = found[: own["num_carry"]]
-        rows.append(found[own["num_carry"] :])
-    if own["reverse"]:
+    iterations = range(params["length"])
+    for index in reversed(iterations) if params["reverse"] else iterations:
+        operands = [*values[:constant_count], *state, *(stack[index] for stack in stacks)]
+        results = interpret(inner.jaxpr, inner.consts, operands, rounding)
+        state = results[: params["num_carry"]]
+        rows.append(results[params["num_carry"] :])
+    if params["reverse"]:
         rows.reverse()
     return [*state, *(jnp.stack(column) for column in zip(*rows, strict=True))]
 
 
-def _repeated(equation: Any, values: list[Any], rounds: Exact) -> list[Any]:
-    own = equation.params
-    asked, done = own["cond_nconsts"], own["cond_nconsts"] + own["body_nconsts"]
-    state = values[done:]
+def _while(equation: Any, values: list[Any], rounding: NoRounding) -> list[Any]:
+    params = equation.params
+    cond_end, body_end = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    state = values[body_end:]
     while bool(
-        interpreted(own["cond_jaxpr"].jaxpr, own["cond_jaxpr"].consts, [*values[:asked], *state], rounds)[0]
+        interpret(
+            params["cond_jaxpr"].jaxpr, params["cond_jaxpr"].consts, [*values[:cond_end], *state], rounding
+        )[0]
     ):
-        given = [*values[asked:done], *state]
-        state = interpreted(own["body_jaxpr"].jaxpr, own["body_jaxpr"].consts, given, rounds)
+        operands = [*values[cond_end:body_end], *state]
+        state = interpret(params["body_jaxpr"].jaxpr, params["body_jaxpr"].consts, operands, rounding)
     return state
 
 
-def _chosen(equation: Any, values: list[Any], rounds: Exact) -> list[Any]:
+def _cond(equation: Any, values: list[Any], rounding: NoRounding) -> list[Any]:
     branches = equation.params["branches"]
-    chosen = branches[min(max(int(values[0]), 0), len(branches) - 1)]
-    return interpreted(chosen.jaxpr, chosen.consts, values[1:], rounds)
+    branch = branches[min(max(int(values[0]), 0), len(branches) - 1)]
+    return interpret(branch.jaxpr, branch.consts, values[1:], rounding)
 
 
-CONTROL: Mapping[str, Callable[[Any, list[Any], Exact], list[Any]]] = {
-    "scan": _scanned,
-    "while": _repeated,
-    "cond": _chosen,
+CONTROL_FLOW: Mapping[str, Callable[[Any, list[Any], NoRounding], list[Any]]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
 }
 
 
-def _widened(value: Any) -> Any:
-    """An array of float64 where it has floats."""
+def _widen(value: Any) -> Any:
+    """Convert to a JAX array, floats to float64."""
     import jax.numpy as jnp
 
     value = jnp.asarray(value)
     return value.astype(jnp.float64) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
 
-def _wide_dtype(value: Any) -> Any:
-    """A dtype that an equation asks for, widened if it is one of floats."""
+def _widen_dtype(value: Any) -> Any:
+    """Replace a float dtype by float64; return any other parameter unchanged."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -228,26 +234,33 @@ def _wide_dtype(value: Any) -> Any:
 def row_gradients(
     workload: JaxInference, tolerance: Mapping[str, float]
 ) -> Iterator[tuple[AnyArray, AnyArray, bool]]:
-    """By jax.vjp of the function in float64; a row has the last axis's number."""
+    """Yield weights and gradients, computed by jax.vjp in float64. Rows are indices of the last axis."""
     import jax
     import numpy as np
 
     arrays = workload.arrays(Draw(Dtype.FLOAT32, standard=cached_normal))
-    source, computed = np.random.default_rng(SEED), workload.outputs()
+    source, compute = np.random.default_rng(SEED), workload.outputs()
     with jax.enable_x64(True):
-        leaves, inputs = workload.tensors(arrays, _wide)
-        trained = {name: each for name, each in leaves.items() if each.dtype == np.float64}
-        found, back = jax.vjp(lambda trained: computed({**leaves, **trained}, inputs), trained)
-        vectors = {name: _projection(each, tolerance.get(name), source) for name, each in found.items()}
-        (gradients,) = back(vectors)
-        for name, weight in trained.items():
+        leaves, inputs = workload.tensors(arrays, _wide_array)
+        float_leaves = {name: leaf for name, leaf in leaves.items() if leaf.dtype == np.float64}
+        outputs, backward = jax.vjp(
+            lambda float_leaves: compute({**leaves, **float_leaves}, inputs), float_leaves
+        )
+        vectors = {name: _projection(output, tolerance.get(name), source) for name, output in outputs.items()}
+        (gradients,) = backward(vectors)
+        for name, weight in float_leaves.items():
             last = weight.shape[-1] if weight.ndim else 1
-            one, other = (np.asarray(each).reshape(-1, last).T for each in (weight, gradients[name]))
-            yield one, other, False
+            weight_rows, gradient_rows = (
+                np.asarray(array).reshape(-1, last).T for array in (weight, gradients[name])
+            )
+            yield weight_rows, gradient_rows, False
 
 
 def _projection(output: Any, tolerance: float | None, source: Any) -> Any:
-    """What an output is projected onto: over its size and its tolerance; nothing of integers."""
+    """Random vector for an output, divided by the output's size times its tolerance.
+
+    It is zero for outputs without a tolerance, and of dtype float0 for integers.
+    """
     import jax
     import numpy as np
 

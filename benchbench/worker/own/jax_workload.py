@@ -1,4 +1,4 @@
-"""A user's JAX function as a workload, in a worker: its parameters and inputs, made once a run; its step."""
+"""Workload of a user's JAX function: its weights, inputs and program."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import jax_function, jax_graph
-from benchbench.worker.own.source import Loaded
-from benchbench.worker.own.workload import INPUT, SPREAD, WEIGHT, OwnOperation
+from benchbench.worker.own.source import LoadedModel
+from benchbench.worker.own.workload import INPUT, NOISE_SCALE, WEIGHT, OwnOperation
 from benchbench.workloads.base import DeviceContext, Draw, Program
 
 if TYPE_CHECKING:
@@ -21,59 +21,59 @@ if TYPE_CHECKING:
 class JaxInference(OwnOperation):
     """The outputs of a user's JAX function."""
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedModel:
         return jax_function.load(self.spec)
 
     def graph_of(self) -> dict[str, Any]:
         return jax_graph.graph_of(self.spec, self.sizes)
 
-    def made_inputs(self, number: int) -> dict[str, AnyArray]:
-        return jax_function.made_inputs(self.spec, self.sizes, number)[0]
+    def make_inputs(self, number: int) -> dict[str, AnyArray]:
+        return jax_function.make_inputs(self.spec, self.sizes, number)[0]
 
-    def made_weights(self) -> dict[str, AnyArray]:
-        """Those that are all one number are drawn around it: a bias of zeros can be forgotten unseen."""
+    def make_weights(self) -> dict[str, AnyArray]:
+        """Parameters of the function. Constant arrays get random noise; see `workload.make_weights`."""
         import numpy as np
 
-        leaves = jax_function.built(self.spec, self.sizes).leaves
-        made = {name: jax_function.as_array(each) for name, each in leaves.items()}
+        leaves = jax_function.build(self.spec, self.sizes).leaves
+        weights = {name: jax_function.as_array(leaf) for name, leaf in leaves.items()}
         for name in () if self.spec.as_they_are else jax_graph.constant_leaves(leaves):
-            noise = Draw(Dtype.FLOAT32).normal(name, *made[name].shape, scale=SPREAD)
-            made[name] = made[name] + np.asarray(noise).reshape(made[name].shape)
-        return made
+            noise = Draw(Dtype.FLOAT32).normal(name, *weights[name].shape, scale=NOISE_SCALE)
+            weights[name] = weights[name] + np.asarray(noise).reshape(weights[name].shape)
+        return weights
 
     def tensors(self, arrays: Arrays, put: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Weights and inputs by their own names, each as `put` has it."""
+        """Return (weights, inputs) by name, each array converted by `put`."""
         return (
             {
-                name.removeprefix(WEIGHT): put(each)
-                for name, each in arrays.items()
+                name.removeprefix(WEIGHT): put(array)
+                for name, array in arrays.items()
                 if name.startswith(WEIGHT)
             },
-            {name.removeprefix(INPUT): put(each) for name, each in arrays.items() if self.is_input(name)},
+            {name.removeprefix(INPUT): put(array) for name, array in arrays.items() if self.is_input(name)},
         )
 
     def outputs(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
-        """The function, of its parameters and inputs by name; it gives its outputs by name."""
-        function = jax_function.built(self.spec, self.sizes)
-        arguments = jax_function.arguments_like(jax_function.made_inputs(self.spec, self.sizes, 0)[1])
+        """Return the function of weights and inputs by name; it returns its outputs by name."""
+        function = jax_function.build(self.spec, self.sizes)
+        arguments = jax_function.arguments_like(jax_function.make_inputs(self.spec, self.sizes, 0)[1])
 
-        def computed(leaves: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-            own, named = arguments(inputs)
-            return jax_function.outputs_of(function.call(leaves, *own, **named))
+        def compute(leaves: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+            args, kwargs = arguments(inputs)
+            return jax_function.outputs_of(function.call(leaves, *args, **kwargs))
 
-        return computed
+        return compute
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The function as it is written, of its parameters: XLA would take what it holds for constants."""
-        computed = self.outputs()
-        held, inputs = self.tensors(arrays, context.put)
+        """Program with the weights as arguments, since XLA treats closed-over arrays as constants."""
+        compute = self.outputs()
+        weights, inputs = self.tensors(arrays, context.put)
         names = list(inputs)
 
-        def step(held: Any, *inputs: Any) -> Any:
-            found = tuple(computed(held, dict(zip(names, inputs, strict=True))).values())
-            return found if len(found) > 1 else found[0]
+        def step(weights: Any, *inputs: Any) -> Any:
+            outputs = tuple(compute(weights, dict(zip(names, inputs, strict=True))).values())
+            return outputs if len(outputs) > 1 else outputs[0]
 
-        def given(arrays: Arrays) -> tuple[Any, ...]:
-            return held, *self.tensors(arrays, context.put)[1].values()
+        def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
+            return weights, *self.tensors(arrays, context.put)[1].values()
 
-        return Program(step, given(arrays), inputs_of=given)
+        return Program(step, make_inputs(arrays), inputs_of=make_inputs)

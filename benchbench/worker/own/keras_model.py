@@ -1,6 +1,6 @@
-"""A user's Keras 3 model: found where a spec says, built in a dtype, given inputs; its weights by name.
+"""A user's Keras 3 model: import, construction in a dtype, inputs, and weights by name.
 
-Keras's backend is the worker's framework: the parent names it in KERAS_BACKEND before anything is imported.
+The parent process sets KERAS_BACKEND to the worker's framework before Keras is imported.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.worker.own import given_inputs, torch_module
+from benchbench.worker.own import input_file, torch_module
 from benchbench.worker.own.source import (
-    Loaded,
+    LoadedModel,
     ModelMistake,
-    Sought,
-    imported,
-    in_folder,
-    other_than,
-    parameters_of,
+    ModelSearch,
+    default_sizes,
+    distinct_inputs,
+    import_model_file,
+    in_model_folder,
+    parameter_names,
     seed_everything,
-    sizes_of,
 )
 from benchbench.workloads.base import OUTPUT
 
-BATCH_OF_SPEC: Mapping[str, Scalar] = {"batch": 1}  # the size of inputs that the model's own spec tells
-INPUTS = (
+DEFAULT_BATCH: Mapping[str, Scalar] = {"batch": 1}  # for models whose own input spec is used
+INPUTS_HINT = (
     "Add a function that makes the model's inputs, whose parameters are its sizes:\n"
     "def inputs(batch=1):\n"
     "    return numpy.random.rand(batch, 28, 28, 1)"
 )
 FLOAT32, FLOAT64 = "float32", "float64"
 NARROW = ("float16", "bfloat16", FLOAT32)
-CONTEXT = ("self", "training", "mask")  # parameters of `call` that are no inputs
+CONTEXT = ("self", "training", "mask")  # parameters of `call` that are not inputs
 
 
 @contextmanager
 def layers_in(dtype: str, *, widens: bool = False) -> Iterator[None]:
-    """Layers that are made meanwhile have this dtype, unless they ask for another.
+    """Set the dtype of layers that are created in the block, unless they ask for another.
 
-    `widens`: whatever they ask for, and whatever is cast meanwhile. Keras has no word for that, so it is told
-    another meaning of the dtypes' names.
+    With `widens`, override layers that ask for another dtype, and casts. Keras has no setting for that, so
+    the meaning of the dtypes' names is changed.
     """
     import keras
     from keras.src.backend.common import dtypes
@@ -71,7 +71,7 @@ def layers_in(dtype: str, *, widens: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _double_precision(*, widens: bool) -> Iterator[None]:
-    """JAX has float64 only where it is told so."""
+    """Enable float64 in JAX for the block."""
     import keras
 
     if not widens or keras.config.backend() != "jax":
@@ -84,7 +84,7 @@ def _double_precision(*, widens: bool) -> Iterator[None]:
 
 
 def use_cpu() -> None:
-    """Have this process compute on the CPU alone: it describes, or computes a reference."""
+    """Restrict this process to the CPU."""
     import keras
 
     backend = keras.config.backend()
@@ -101,50 +101,56 @@ def use_cpu() -> None:
 
 
 def use_device(name: str) -> None:
-    """Have Keras on torch put what it makes on this device, from here on."""
+    """Set the device on which Keras with the torch backend creates tensors, for the rest of the process."""
     import keras
 
-    keras.device(name).__enter__()  # for as long as the process lasts
+    keras.device(name).__enter__()  # never left: for the rest of the process
 
 
 @cache
-def load(spec: ModelSpec, dtype: str = FLOAT32) -> Loaded:
-    """Import what the spec names, once in a process and dtype. Raises ModelMistake, and what the file raises.
+def load(spec: ModelSpec, dtype: str = FLOAT32) -> LoadedModel:
+    """Import the model, once per process and dtype.
 
-    `dtype`: the file may make layers while it is imported, so it is executed again for another.
+    The file may create layers while it is imported, so it is executed again for each dtype. Raises
+    ModelMistake, and any exception of the user's file.
     """
     import keras
 
-    with in_folder(spec):
+    with in_model_folder(spec):
         if spec.is_saved:
-            saved = Loaded(spec.attribute, True, lambda: _saved(spec), {}, None, BATCH_OF_SPEC)
-            return given_inputs.sized(spec, saved)
-        module, sought = imported(spec, variant=dtype), Sought((keras.Model,), "Keras model")
-        name, found = sought.named_in(module, spec)
-        own = getattr(module, "inputs", None)
-        inputs = own if callable(own) and not isinstance(own, keras.KerasTensor) else None
-        sizes_of_inputs = sizes_of(inputs, "inputs") if inputs else BATCH_OF_SPEC
-        if not callable(found):
+            saved = LoadedModel(spec.attribute, True, lambda: _load_saved(spec), {}, None, DEFAULT_BATCH)
+            return input_file.with_file_sizes(spec, saved)
+        module, search = import_model_file(spec, variant=dtype), ModelSearch((keras.Model,), "Keras model")
+        name, model = search.find(module, spec)
+        file_inputs = getattr(module, "inputs", None)
+        inputs = (
+            file_inputs if callable(file_inputs) and not isinstance(file_inputs, keras.KerasTensor) else None
+        )
+        input_sizes = default_sizes(inputs, "inputs") if inputs else DEFAULT_BATCH
+        if not callable(model):
             raise ModelMistake(
-                f"{name} is neither a Keras model nor makes one.", "Name a class or a function."
+                f"{name} is neither a Keras model nor a factory of one.", "Name a class or a function."
             )
-        is_made = isinstance(found, keras.Model)
-        make, sizes = (lambda: found, {}) if is_made else (found, sizes_of(found, name))
-        is_default = name == sought.default_in(module)
-        return given_inputs.sized(spec, Loaded(name, is_default, make, sizes, inputs, sizes_of_inputs))
+        is_model = isinstance(model, keras.Model)
+        make, sizes = (lambda: model, {}) if is_model else (model, default_sizes(model, name))
+        is_default = name == search.default_name(module)
+        return input_file.with_file_sizes(
+            spec, LoadedModel(name, is_default, make, sizes, inputs, input_sizes)
+        )
 
 
-SAFE_KERAS = (3, 11)  # its safe mode has no known hole (CVE-2025-1550, CVE-2025-8747, CVE-2025-9906)
+# First version whose safe mode has no known hole (CVE-2025-1550, CVE-2025-8747, CVE-2025-9906).
+SAFE_KERAS = (3, 11)
 
 
-def _saved(spec: ModelSpec) -> Any:
-    """The model in a file, whose layers are Keras's own: safe mode refuses functions of Python."""
+def _load_saved(spec: ModelSpec) -> Any:
+    """Load a saved model. Its layers must be Keras's own: safe mode refuses Python functions."""
     import keras
 
     if tuple(map(int, keras.__version__.split(".")[:2])) < SAFE_KERAS:
         raise ModelMistake(
-            f"Keras {keras.__version__} can execute code of a file that it loads.",
-            "Keras 3.11 and later cannot: pip install --upgrade keras",
+            f"Keras {keras.__version__} may execute code from a file that it loads.",
+            "Keras 3.11 and later do not: pip install --upgrade keras",
         )
     try:
         return keras.saving.load_model(spec.file, compile=False, safe_mode=True)
@@ -152,12 +158,12 @@ def _saved(spec: ModelSpec) -> Any:
         if "safe_mode" not in str(error):
             raise
         raise ModelMistake(
-            f"{spec.text} is refused: a layer of it is a function of Python, which would be executed.",
-            "Build the model in a Python file, and name that.",
+            f"{spec.text} is refused: one of its layers is a Python function, which would be executed.",
+            "Build the model in a Python file and name that file.",
         ) from error
 
 
-def built(
+def build(
     spec: ModelSpec,
     params: Mapping[str, Scalar],
     dtype: str = FLOAT32,
@@ -165,111 +171,115 @@ def built(
     *,
     widens: bool = False,
 ) -> Any:
-    """A model at these parameters whose layers have this dtype, with its weights; see `layers_in`.
+    """Build a model at these parameters with layers of this dtype; see `layers_in`.
 
-    A saved model's layers ask for the dtype that it was saved in, and so do those of a file that loads one,
-    or of a model that lived in memory: they are widened or narrowed as well.
+    The layers of a saved model ask for the dtype in which they were saved, and so do the layers of a file
+    that loads a model. These models are widened or narrowed, too.
     """
     widens = widens or (spec.is_saved and dtype != FLOAT32)
-    model = _made(spec, params, dtype, seed, widens=widens)
-    if dtype == FLOAT32 or widens or any(each.compute_dtype == dtype for each in _weighted(model)):
+    model = _build_once(spec, params, dtype, seed, widens=widens)
+    if (
+        dtype == FLOAT32
+        or widens
+        or any(layer.compute_dtype == dtype for layer in _layers_with_weights(model))
+    ):
         return model
-    return _made(spec, params, dtype, seed, widens=True)
+    return _build_once(spec, params, dtype, seed, widens=True)
 
 
-def _made(spec: ModelSpec, params: Mapping[str, Scalar], dtype: str, seed: int, *, widens: bool) -> Any:
+def _build_once(spec: ModelSpec, params: Mapping[str, Scalar], dtype: str, seed: int, *, widens: bool) -> Any:
     import keras
 
     with layers_in(dtype, widens=widens):
         loaded = load(spec, f"{dtype} throughout" if widens else dtype)
-        own = {name: value for name, value in params.items() if name in loaded.sizes_of_model}
-        with in_folder(spec):
+        model_sizes = {name: value for name, value in params.items() if name in loaded.model_sizes}
+        with in_model_folder(spec):
             seed_everything(seed)
-            model = loaded.make(**own)
+            model = loaded.make(**model_sizes)
         if not isinstance(model, keras.Model):
             raise ModelMistake(
-                f"{spec.text} gives no Keras model, but {type(model).__name__}.", "Return a keras.Model."
+                f"{spec.text} is {type(model).__name__}, not a Keras model.", "Return a keras.Model."
             )
         if not model.built:
-            with in_folder(spec):
-                given = _given(spec, params, model, 0)
-            flat = [keras.ops.convert_to_tensor(each) for each in keras.tree.flatten(given)]
-            called(model, keras.tree.pack_sequence_as(given, flat))
+            with in_model_folder(spec):
+                inputs = _inputs(spec, params, model, 0)
+            flat = [keras.ops.convert_to_tensor(tensor) for tensor in keras.tree.flatten(inputs)]
+            call(model, keras.tree.pack_sequence_as(inputs, flat))
     return model
 
 
-def _weighted(model: Any) -> list[Any]:
-    """Its layers that have weights of their own, which are what computes most."""
-    return [each for each in model._flatten_layers(include_self=False) if each._trainable_variables]
+def _layers_with_weights(model: Any) -> list[Any]:
+    """Layers with weights of their own, which do most of the computation."""
+    return [layer for layer in model._flatten_layers(include_self=False) if layer._trainable_variables]
 
 
-def called(model: Any, given: Any) -> Any:
-    """What the model gives in inference.
+def call(model: Any, inputs: Any) -> Any:
+    """Call the model in inference mode.
 
-    Several inputs are one argument where its `call` takes one, as that of layers put together does; a
-    dictionary is then passed as it is, else by keyword.
+    Models whose `call` takes a single argument, such as Functional models, get all inputs in it. Other models
+    get a dictionary as keyword arguments, and a sequence as positional ones.
     """
-    if takes_one(model) or not isinstance(given, tuple | list | Mapping):
-        return model(given, training=False)
-    return model(**given, training=False) if isinstance(given, Mapping) else model(*given, training=False)
+    if takes_one(model) or not isinstance(inputs, tuple | list | Mapping):
+        return model(inputs, training=False)
+    return model(**inputs, training=False) if isinstance(inputs, Mapping) else model(*inputs, training=False)
 
 
 def takes_one(model: Any) -> bool:
-    """Whether all inputs are one argument."""
+    """True if all inputs are passed in one argument."""
     if _is_graph(model):
         return True
     parameters = inspect.signature(model.call).parameters.values()
-    kinds = [each.kind for each in parameters]
-    own = [each for each in parameters if each.name not in CONTEXT]
-    return len(own) == 1 and inspect.Parameter.VAR_POSITIONAL not in kinds
+    kinds = [parameter.kind for parameter in parameters]
+    inputs = [parameter for parameter in parameters if parameter.name not in CONTEXT]
+    return len(inputs) == 1 and inspect.Parameter.VAR_POSITIONAL not in kinds
 
 
 def _is_graph(model: Any) -> bool:
-    """Whether it is layers put together, not a class of the user's own."""
+    """True for Sequential and Functional models, False for user-defined classes."""
     import keras
 
     return isinstance(model, keras.Sequential) or type(model).__name__ == "Functional"
 
 
-def made_inputs(
+def make_inputs(
     spec: ModelSpec, params: Mapping[str, Scalar], model: Any, number: int
 ) -> tuple[dict[str, AnyArray], Any]:
-    """The model's inputs by name, as arrays, and as they were given.
+    """Return the inputs as arrays by path, and in the structure that `inputs` returned.
 
-    `number`: which of them; each has a seed of its own.
+    Each number has its own seed.
     """
-    with in_folder(spec):
-        given = _given(spec, params, model, number)
-        arrays = named_arrays(given)
+    with in_model_folder(spec):
+        inputs = _inputs(spec, params, model, number)
+        arrays = arrays_by_path(inputs)
         if number:
-            first = named_arrays(_given(spec, params, model, 0))
-            arrays = dict(other_than(first, arrays, number))
-    return arrays, given
+            first = arrays_by_path(_inputs(spec, params, model, 0))
+            arrays = dict(distinct_inputs(first, arrays, number))
+    return arrays, inputs
 
 
-def named_arrays(value: Any) -> dict[str, AnyArray]:
-    """Each tensor in what a model takes or gives, by its place there; a single one is called ""."""
-    return {".".join(map(str, path)): as_array(each) for path, each in flat_with_path(value)}
+def arrays_by_path(value: Any) -> dict[str, AnyArray]:
+    """Tensors in the model's inputs or outputs as arrays by path; a single one has the path ""."""
+    return {".".join(map(str, path)): as_array(tensor) for path, tensor in flat_with_path(value)}
 
 
 def flat_with_path(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """Each tensor in what a model takes or gives, and how it is reached, step by step."""
+    """Tensors in the model's inputs or outputs, each with its path of keys."""
     import keras
 
     if not keras.tree.is_nested(value):
         return [((), value)]
-    return [(tuple(path), each) for path, each in keras.tree.flatten_with_path(value)]
+    return [(tuple(path), tensor) for path, tensor in keras.tree.flatten_with_path(value)]
 
 
-def at(value: Any, path: Sequence[Any]) -> Any:
-    """The tensor at a place in what a model gave."""
+def tensor_at(value: Any, path: Sequence[Any]) -> Any:
+    """The tensor at a path in the model's output."""
     for key in path:
         value = value[key]
     return value
 
 
 def as_array(tensor: Any) -> AnyArray:
-    """A tensor as NumPy has it; it has no bfloat16, whose values float32 holds."""
+    """Convert to NumPy; bfloat16, which NumPy lacks, becomes float32."""
     import keras
     import numpy as np
 
@@ -280,86 +290,97 @@ def as_array(tensor: Any) -> AnyArray:
     return array.astype(np.float32) if array.dtype.kind not in "fiub" else array
 
 
-def _given(spec: ModelSpec, params: Mapping[str, Scalar], model: Any, number: int) -> Any:
-    """What its `inputs` gives, or the model says of them; with a file of inputs, those in the same places."""
+def _inputs(spec: ModelSpec, params: Mapping[str, Scalar], model: Any, number: int) -> Any:
+    """Inputs in the structure of the user's `inputs` or the model's own spec.
+
+    If there is an input file, its elements are used.
+    """
     import keras
 
-    like = _drawn(spec, params, model, number)
+    drawn = _drawn_inputs(spec, params, model, number)
     if not spec.input:
-        return like
-    arrays = given_inputs.in_place_of(spec, named_arrays(like), _parameters(model), params)
-    return keras.tree.pack_sequence_as(like, [*arrays.values()]) if keras.tree.is_nested(like) else arrays[""]
+        return drawn
+    arrays = input_file.arrays_for(spec, arrays_by_path(drawn), _argument_names(model), params)
+    return (
+        keras.tree.pack_sequence_as(drawn, [*arrays.values()]) if keras.tree.is_nested(drawn) else arrays[""]
+    )
 
 
-def _parameters(model: Any) -> list[str]:
-    """What a model calls its arguments, in order."""
+def _argument_names(model: Any) -> list[str]:
+    """Names of the model's arguments, in order."""
     if model.built and _is_graph(model):
-        return [each.name for each in model.inputs]
-    return parameters_of(model.call, without=CONTEXT)
+        return [tensor.name for tensor in model.inputs]
+    return parameter_names(model.call, without=CONTEXT)
 
 
-def _drawn(spec: ModelSpec, params: Mapping[str, Scalar], model: Any, number: int) -> Any:
+def _drawn_inputs(spec: ModelSpec, params: Mapping[str, Scalar], model: Any, number: int) -> Any:
     loaded = load(spec)
-    own = {name: value for name, value in params.items() if name in loaded.sizes_of_inputs}
+    input_sizes = {name: value for name, value in params.items() if name in loaded.input_sizes}
     seed_everything(number)
-    return loaded.inputs(**own) if loaded.inputs else _inputs_of_spec(spec, model, number, **own)
+    return (
+        loaded.inputs(**input_sizes) if loaded.inputs else _inputs_of_spec(spec, model, number, **input_sizes)
+    )
 
 
 def _inputs_of_spec(spec: ModelSpec, model: Any, number: int, batch: Any) -> Any:
-    """What the model says of its inputs: floats from N(0, 1), or indices that its smallest table has."""
+    """Inputs by the model's own spec: floats from N(0, 1), or indices below the smallest table's size."""
     import keras
     import numpy as np
 
     try:
-        wanted = model.inputs[0] if len(model.inputs) == 1 else model.input
-    except (AttributeError, TypeError, ValueError) as error:  # a class of the user's own says nothing of them
-        raise ModelMistake(f"{spec.text} has no inputs.", INPUTS) from error
+        input_spec = model.inputs[0] if len(model.inputs) == 1 else model.input
+    except (AttributeError, TypeError, ValueError) as error:  # a user-defined class has no input spec
+        raise ModelMistake(f"{spec.text} has no inputs.", INPUTS_HINT) from error
     source = np.random.default_rng(number)
-    tables = [each.input_dim for each in model._flatten_layers() if isinstance(each, keras.layers.Embedding)]
+    tables = [
+        layer.input_dim for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)
+    ]
 
-    def drawn(tensor: Any) -> AnyArray:
+    def draw(tensor: Any) -> AnyArray:
         shape = (batch, *tensor.shape[1:])
-        if spec.input:  # has the lengths that the model leaves free
-            shape = tuple(1 if each is None else each for each in shape)
+        if spec.input:  # the file determines the lengths that the model leaves free
+            shape = tuple(1 if size is None else size for size in shape)
         if None in shape:
-            raise ModelMistake(f"{spec.text} takes inputs of any size: {tensor.shape}.", INPUTS)
+            raise ModelMistake(f"{spec.text} has inputs without a fixed size: {tensor.shape}.", INPUTS_HINT)
         if tensor.dtype.startswith("int"):
             return source.integers(0, min(tables, default=2), shape, dtype=np.int32)
         values: AnyArray = source.standard_normal(shape, np.float32)
         return values
 
-    made: Any = keras.tree.map_structure(drawn, wanted)
-    return made
+    inputs: Any = keras.tree.map_structure(draw, input_spec)
+    return inputs
 
 
 def weights_of(model: Any) -> dict[str, Any]:
-    """Every variable by its number and name: the names of layers count those made before in the process."""
-    return {f"{number}.{each.name}": each for number, each in enumerate(model.weights)}
+    """Variables by number and name. Layer names alone depend on earlier layers of the process."""
+    return {f"{number}.{variable.name}": variable for number, variable in enumerate(model.weights)}
 
 
 def load_weights(model: Any, values: Mapping[str, AnyArray]) -> None:
-    """Give the model's variables these values. Raises ValueError where it has others."""
-    own = weights_of(model)
-    if own.keys() != values.keys():
+    """Assign values to the model's variables. Raises ValueError if the names differ."""
+    variables = weights_of(model)
+    if variables.keys() != values.keys():
         raise ValueError(
-            f"its weights differ from process to process: {sorted(own.keys() ^ values.keys())[:3]}"
+            f"its weights differ between processes: {sorted(variables.keys() ^ values.keys())[:3]}"
         )
-    for name, variable in own.items():
+    for name, variable in variables.items():
         variable.assign(values[name])
 
 
 def outputs_of(value: Any) -> dict[str, Any]:
-    """The tensors that a model gave, by name; a single one is the `output`."""
-    return {".".join(map(str, path)) or OUTPUT: each for path, each in flat_with_path(value)}
+    """The model's outputs by name; a single one is called `output`."""
+    return {".".join(map(str, path)) or OUTPUT: tensor for path, tensor in flat_with_path(value)}
 
 
 def constant_weights(model: Any) -> list[str]:
-    """The names of weights that training moves and whose elements are all equal, as biases are when new."""
+    """Names of trainable weights whose elements are all equal, such as new biases."""
     import numpy as np
 
-    trained = {id(each) for each in model.trainable_weights}
+    trainable_ids = {id(variable) for variable in model.trainable_weights}
     return [
         name
-        for name, each in weights_of(model).items()
-        if id(each) in trained and math.prod(each.shape) and np.ptp(as_array(each.value)) == 0
+        for name, variable in weights_of(model).items()
+        if id(variable) in trainable_ids
+        and math.prod(variable.shape)
+        and np.ptp(as_array(variable.value)) == 0
     ]

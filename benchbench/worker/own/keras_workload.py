@@ -1,4 +1,4 @@
-"""A user's Keras model as a workload, in a worker: weights and inputs, made once a run; its step."""
+"""Workload of a user's Keras model: its weights, inputs and programs."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.worker.own import keras_graph, keras_model
-from benchbench.worker.own.source import Loaded
-from benchbench.worker.own.workload import SPREAD, WEIGHT, OwnOperation
+from benchbench.worker.own.source import LoadedModel
+from benchbench.worker.own.workload import NOISE_SCALE, WEIGHT, OwnOperation
 from benchbench.workloads.base import DeviceContext, Draw, Program
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
-# Times the largest error that moved weights and inputs give: they stand for a rounding a layer, and layers
-# round more often.
-MOVES_TOLERATED = 12.0
+# Tolerance as a multiple of the largest error under perturbed weights and inputs. The perturbation models one
+# rounding per layer, but layers round more often.
+PERTURBATIONS_TOLERATED = 12.0
 
 
 @dataclass(frozen=True)
 class KerasInference(OwnOperation):
-    """The outputs of a user's Keras model: its layers are the same on each of Keras's backends."""
+    """The outputs of a user's Keras model, for each of Keras's backends."""
 
-    draws_tolerated: ClassVar[float] = MOVES_TOLERATED
+    draws_tolerated: ClassVar[float] = PERTURBATIONS_TOLERATED
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedModel:
         return keras_model.load(self.spec)
 
     def graph_of(self) -> dict[str, Any]:
         return keras_graph.graph_of(self.spec, self.sizes)
 
-    def made_inputs(self, number: int) -> dict[str, AnyArray]:
-        model = keras_model.built(self.spec, self.sizes)
-        return keras_model.made_inputs(self.spec, self.sizes, model, number)[0]
+    def make_inputs(self, number: int) -> dict[str, AnyArray]:
+        model = keras_model.build(self.spec, self.sizes)
+        return keras_model.make_inputs(self.spec, self.sizes, model, number)[0]
 
-    def made_weights(self) -> dict[str, AnyArray]:
-        return made_weights(self)
+    def make_weights(self) -> dict[str, AnyArray]:
+        return make_weights(self)
 
     def model(self, arrays: Arrays, dtype: str, seed: int = 0, *, widens: bool = False) -> Any:
-        """The model with these weights; see `keras_model.built`."""
-        model = keras_model.built(self.spec, self.sizes, dtype, seed, widens=widens)
+        """Build the model and load these weights; see `keras_model.build`."""
+        model = keras_model.build(self.spec, self.sizes, dtype, seed, widens=widens)
         values = {
             name.removeprefix(WEIGHT): array for name, array in arrays.items() if name.startswith(WEIGHT)
         }
@@ -52,134 +52,137 @@ class KerasInference(OwnOperation):
             keras_model.load_weights(model, values)
         return model
 
-    def whole_inputs(self, model: Any, tensors: list[Any]) -> Any:
-        """The model's argument, of its input tensors in order."""
-        return self.packing(model)(*tensors)
+    def pack_inputs(self, model: Any, tensors: list[Any]) -> Any:
+        """Pack input tensors, in order, into the model's argument."""
+        return self.packer(model)(*tensors)
 
-    def packing(self, model: Any) -> Callable[..., Any]:
-        """What makes the model's argument of its input tensors; plain where there is but one."""
+    def packer(self, model: Any) -> Callable[..., Any]:
+        """Return a function that packs input tensors into the model's argument."""
         import keras
 
-        given = keras_model.made_inputs(self.spec, self.sizes, model, 0)[1]
-        if not keras.tree.is_nested(given):
+        example = keras_model.make_inputs(self.spec, self.sizes, model, 0)[1]
+        if not keras.tree.is_nested(example):
             return lambda tensor: tensor
-        if isinstance(given, dict) and not any(map(keras.tree.is_nested, given.values())):
-            names = sorted(given)  # as `flatten` has them
+        if isinstance(example, dict) and not any(map(keras.tree.is_nested, example.values())):
+            names = sorted(example)  # the order of `flatten`
             return lambda *tensors: dict(zip(names, tensors, strict=True))
-        return lambda *tensors: keras.tree.pack_sequence_as(given, tensors)
+        return lambda *tensors: keras.tree.pack_sequence_as(example, tensors)
 
-    def taken(self, output: Any) -> Any:
-        """The output, or a tuple of them in the order of their names."""
-        found = tuple(keras_model.at(output, place) for place in self.graph["places"].values())
-        return found if len(found) > 1 else found[0]
+    def ordered_outputs(self, output: Any) -> Any:
+        """The output, or a tuple of outputs in the order of their names."""
+        outputs = tuple(keras_model.tensor_at(output, path) for path in self.graph["places"].values())
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def input_arrays_of(self, arrays: Arrays) -> list[Array]:
-        """Those of the arrays that are inputs, in order."""
+        """Arrays that are inputs, in order."""
         return [array for name, array in arrays.items() if self.is_input(name)]
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The model as it is called."""
+        """Program that calls the model."""
         model = self.model(arrays, context.dtype.name)
-        pack = self.packing(model)
+        pack = self.packer(model)
 
         def step(*inputs: Any) -> Any:
-            return self.taken(keras_model.called(model, pack(*inputs)))
+            return self.ordered_outputs(keras_model.call(model, pack(*inputs)))
 
-        def given(arrays: Arrays) -> tuple[Any, ...]:
+        def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
             return tuple(map(context.put, self.input_arrays_of(arrays)))
 
-        return Program(step, given(arrays), inputs_of=given)
+        return Program(step, make_inputs(arrays), inputs_of=make_inputs)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The model as it is called, without gradients."""
+        """Program that calls the model without gradients."""
         import torch
 
         if isinstance(context, Session) and context.rearranges:
-            raise Unsupported("how its images lie is a Keras model's own word")
+            raise Unsupported("a Keras model determines the layout of its images itself")
         keras_model.use_device(str(context.device))
         model = self.model(arrays, str(context.dtype).removeprefix("torch."))
-        pack = self.packing(model)
+        pack = self.packer(model)
 
         def step(*inputs: Any) -> Any:
             with torch.no_grad():
-                return self.taken(keras_model.called(model, pack(*inputs)))
+                return self.ordered_outputs(keras_model.call(model, pack(*inputs)))
 
-        def given(arrays: Arrays) -> tuple[Any, ...]:
+        def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
             return tuple(map(context.put, self.input_arrays_of(arrays)))
 
-        return Program(step, given(arrays), inputs_of=given)
+        return Program(step, make_inputs(arrays), inputs_of=make_inputs)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The model as a function of its weights: XLA would take what it holds for constants."""
+        """Program with the weights as arguments, since XLA treats closed-over arrays as constants."""
         import jax
 
         model = self.model(arrays, str(context.dtype))
-        pack = self.packing(model)
+        pack = self.packer(model)
         variables = (model.trainable_variables, model.non_trainable_variables)
-        held = jax.device_put([[each.value for each in own] for own in variables], context.device)
+        weights = jax.device_put(
+            [[variable.value for variable in variable_list] for variable_list in variables], context.device
+        )
 
-        def step(held: Any, *inputs: Any) -> Any:
-            return self.taken(stateless(model, held[0], held[1], pack(*inputs)))
+        def step(weights: Any, *inputs: Any) -> Any:
+            return self.ordered_outputs(call_stateless(model, weights[0], weights[1], pack(*inputs)))
 
-        def given(arrays: Arrays) -> tuple[Any, ...]:
-            return held, *map(context.put, self.input_arrays_of(arrays))
+        def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
+            return weights, *map(context.put, self.input_arrays_of(arrays))
 
-        return Program(step, given(arrays), inputs_of=given)
+        return Program(step, make_inputs(arrays), inputs_of=make_inputs)
 
 
-def stateless(model: Any, trained: Any, others: Any, given: Any) -> Any:
-    """What the model gives in inference with these values of its variables."""
+def call_stateless(model: Any, trainable: Any, non_trainable: Any, inputs: Any) -> Any:
+    """Call the model in inference mode with these values of its variables."""
     import keras
 
     variables = [*model.trainable_variables, *model.non_trainable_variables]
-    with keras.StatelessScope(state_mapping=zip(variables, [*trained, *others], strict=True)):
-        return keras_model.called(model, given)
+    with keras.StatelessScope(state_mapping=zip(variables, [*trainable, *non_trainable], strict=True)):
+        return keras_model.call(model, inputs)
 
 
-def made_weights(workload: KerasInference) -> dict[str, AnyArray]:
-    """The weights of a new model, ready to be verified.
+def make_weights(workload: KerasInference) -> dict[str, AnyArray]:
+    """Tensors of a new model, prepared for verification.
 
-    Those that are all one number are drawn around it, since a bias of zeros can be forgotten unseen; batch
-    norms that have seen no batch take the statistics of one.
+    Constant weights get random noise, since a program that forgets a bias of zeros would pass verification.
+    Batch norms that have seen no batch get the statistics of one.
     """
     if workload.spec.as_they_are:
-        weights = keras_model.weights_of(keras_model.built(workload.spec, workload.sizes))
-        return {name: keras_model.as_array(each.value) for name, each in weights.items()}
+        weights = keras_model.weights_of(keras_model.build(workload.spec, workload.sizes))
+        return {name: keras_model.as_array(variable.value) for name, variable in weights.items()}
     with keras_model.layers_in(keras_model.FLOAT64, widens=True):
-        return _prepared(
-            workload, keras_model.built(workload.spec, workload.sizes, keras_model.FLOAT64, widens=True)
+        return _prepare_weights(
+            workload, keras_model.build(workload.spec, workload.sizes, keras_model.FLOAT64, widens=True)
         )
 
 
-def _prepared(workload: KerasInference, model: Any) -> dict[str, AnyArray]:
+def _prepare_weights(workload: KerasInference, model: Any) -> dict[str, AnyArray]:
     import keras
     import numpy as np
 
     weights = keras_model.weights_of(model)
     for name in keras_model.constant_weights(model):
-        noise = Draw(Dtype.FLOAT32).normal(name, *weights[name].shape, scale=SPREAD)
+        noise = Draw(Dtype.FLOAT32).normal(name, *weights[name].shape, scale=NOISE_SCALE)
         weights[name].assign(keras_model.as_array(weights[name].value) + np.asarray(noise))
     kinds = keras.layers.BatchNormalization
-    norms = [each for each in model._flatten_layers() if isinstance(each, kinds) and _is_new(each)]
+    norms = [norm for norm in model._flatten_layers() if isinstance(norm, kinds) and _is_new(norm)]
     if norms:
-        momenta = [each.momentum for each in norms]
-        for each in norms:
-            each.momentum = 0.0
-            each.call = _in_training(each.call)
-        arrays, _ = keras_model.made_inputs(workload.spec, workload.sizes, model, 0)
-        keras_model.called(model, workload.whole_inputs(model, wide_tensors(arrays.values())))
-        for each, momentum in zip(norms, momenta, strict=True):
-            each.momentum = momentum
-            del each.call  # an attribute of the object, over that of its class
-    return {name: keras_model.as_array(each.value) for name, each in weights.items()}
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = 0.0
+            norm.call = _in_training(norm.call)
+        arrays, _ = keras_model.make_inputs(workload.spec, workload.sizes, model, 0)
+        keras_model.call(model, workload.pack_inputs(model, wide_tensors(arrays.values())))
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            del norm.call  # deletes the instance's attribute, which hides the method
+    return {name: keras_model.as_array(variable.value) for name, variable in weights.items()}
 
 
 def _is_new(norm: Any) -> bool:
-    """Whether a batch norm has the statistics that all begin with."""
+    """True if a batch norm has its initial statistics."""
     import numpy as np
 
     return all(
-        np.ptp(keras_model.as_array(each.value)) == 0 for each in (norm.moving_mean, norm.moving_variance)
+        np.ptp(keras_model.as_array(variable.value)) == 0
+        for variable in (norm.moving_mean, norm.moving_variance)
     )
 
 
@@ -191,10 +194,10 @@ def _in_training(call: Any) -> Any:
 
 
 def wide_tensors(arrays: Any) -> list[Any]:
-    """Tensors of them: of float64 where they have floats."""
+    """Convert arrays to tensors, floats to float64."""
     import keras
 
     return [
-        keras.ops.convert_to_tensor(each.astype(keras_model.FLOAT64) if each.dtype.kind == "f" else each)
-        for each in arrays
+        keras.ops.convert_to_tensor(array.astype(keras_model.FLOAT64) if array.dtype.kind == "f" else array)
+        for array in arrays
     ]

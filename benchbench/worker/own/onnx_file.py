@@ -1,4 +1,4 @@
-"""An ONNX file of the user's as a workload: its sizes and inputs as its graph has them, its own weights."""
+"""Workload of a user's ONNX file: sizes and inputs from its graph, and its own weights."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from benchbench.arrays import AnyArray
 from benchbench.backends._onnx import OnnxFile
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec, other_than_file
-from benchbench.worker.own import given_inputs
-from benchbench.worker.own.onnx_floats import is_float, kind_of, save_widened
-from benchbench.worker.own.source import Loaded, ModelMistake, array_type, axis_name, most_taps, shuffled
+from benchbench.worker.own import input_file
+from benchbench.worker.own.onnx_floats import dtype_of_element, is_float, save_widened
+from benchbench.worker.own.source import LoadedModel, ModelMistake, array_type, axis_name, most_taps, shuffled
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.workloads.base import SEED, DeviceContext, Program
 
-DIGITS = 8  # of the digest
-FEW = 64  # elements of an integer constant, such as a shape, whose values are part of the work
-OTHER_MOST = 1  # integers that index no table are 0 or 1, as masks and kinds of tokens are
-PASSED = {
+DIGEST_DIGITS = 8
+MAX_CONSTANT = 64  # elements of an integer constant (such as a shape) whose values are part of the digest
+MAX_OTHER_INTEGER = 1  # for inputs that do not index a table, such as masks and token types
+PASSED_OPERATORS = {  # allowed between an input and the table that it indexes
     "Cast",
     "Identity",
     "Reshape",
@@ -34,39 +34,39 @@ PASSED = {
     "Transpose",
     "Unsqueeze",
     "Flatten",
-}  # on the way to a table
+}
 
 
 @dataclass(frozen=True)
 class OnnxInference(OwnOperation):
-    """The outputs of a graph that the user has as a file."""
+    """The outputs of a graph in a user's ONNX file."""
 
-    def load(self) -> Loaded:
-        return loaded(self.spec)
+    def load(self) -> LoadedModel:
+        return load_model(self.spec)
 
     def graph_of(self) -> dict[str, Any]:
         return graph_of(self.spec, self.sizes)
 
-    def made_inputs(self, number: int) -> dict[str, AnyArray]:
-        return made_inputs(self.spec, self.sizes, number)
+    def make_inputs(self, number: int) -> dict[str, AnyArray]:
+        return make_inputs(self.spec, self.sizes, number)
 
-    def made_weights(self) -> dict[str, AnyArray]:
-        """None besides those in the file."""
+    def make_weights(self) -> dict[str, AnyArray]:
+        """Empty: the weights are in the file."""
         return {}
 
     def refuses(self, dtype: Dtype) -> str:
         return super().refuses(dtype) or other_than_file(self.graph["dtype"], dtype)
 
     def build_onnx(self, context: DeviceContext, arrays: Mapping[str, Any]) -> Program:
-        """The file as it is; where it is verified in a wider dtype than its own, a copy in that."""
-        asked = str(context.dtype).removeprefix("torch.")
-        is_wider = self.graph["dtype"] and asked != self.graph["dtype"]
-        write = partial(save_widened, read(self.spec.file), asked) if is_wider else None
+        """Program of the file, or of a copy in a wider dtype for verification."""
+        dtype = str(context.dtype).removeprefix("torch.")
+        is_wider = self.graph["dtype"] and dtype != self.graph["dtype"]
+        write = partial(save_widened, read(self.spec.file), dtype) if is_wider else None
 
-        def given(arrays: Mapping[str, Any]) -> tuple[Any, ...]:
+        def make_inputs(arrays: Mapping[str, Any]) -> tuple[Any, ...]:
             return tuple(context.put(array) for name, array in arrays.items() if self.is_input(name))
 
-        return Program(OnnxFile(self.spec.file, write), given(arrays), inputs_of=given)
+        return Program(OnnxFile(self.spec.file, write), make_inputs(arrays), inputs_of=make_inputs)
 
 
 @cache
@@ -76,28 +76,28 @@ def read(file: str) -> Any:
 
     try:
         model = onnx.load(file, load_external_data=False)
-        _refuse_elsewhere(model, paths.resolved(Path(file).parent))
+        _refuse_outside_folder(model, paths.resolved(Path(file).parent))
         onnx.load_external_data_for_model(model, str(Path(file).parent))
     except ModelMistake:
         raise
     except FileNotFoundError as error:
         missing = Path(error.filename or file).name
-        raise ModelMistake(f"There is no file {missing}.", "Name it as seen from here.") from error
-    except Exception as error:  # protobuf's own, which is no dependency of ours
-        raise ModelMistake("It is no ONNX file.", "onnx.checker.check_model says what is wrong.") from error
+        raise ModelMistake(f"There is no file {missing}.", "Give a path from this folder.") from error
+    except Exception as error:  # protobuf's own exceptions, and protobuf is not a dependency
+        raise ModelMistake("It is not an ONNX file.", "onnx.checker.check_model explains why.") from error
     if not model.graph.output:
-        raise ModelMistake("Its graph has no output.", "onnx.checker.check_model says what is wrong.")
+        raise ModelMistake("Its graph has no output.", "onnx.checker.check_model explains why.")
     return model
 
 
-def _refuse_elsewhere(model: Any, folder: Path) -> None:
-    """Raise ModelMistake for a tensor whose numbers are in a file outside of the model's folder."""
+def _refuse_outside_folder(model: Any, folder: Path) -> None:
+    """Raise ModelMistake if a tensor's data is in a file outside the model's folder."""
     graphs = [model.graph, *model.functions]
     for graph in graphs:
         tensors = [*getattr(graph, "initializer", ())]
         for sparse in getattr(graph, "sparse_initializer", ()):
             tensors += [sparse.values, sparse.indices]
-        for attribute in (each for node in graph.node for each in node.attribute):
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
             graphs += [attribute.g, *attribute.graphs]
             tensors += [attribute.t, *attribute.tensors]
         for tensor in tensors:
@@ -107,35 +107,32 @@ def _refuse_elsewhere(model: Any, folder: Path) -> None:
                 ):
                     raise ModelMistake(
                         f"Its tensor {tensor.name} is in {entry.value!r:.100}, outside of its folder.",
-                        "Keep the file of its weights beside it.",
+                        "Keep the weights file in the folder of the model.",
                     )
 
 
-def loaded(spec: ModelSpec) -> Loaded:
-    """Its sizes: each axis without a number is a parameter, 1 unless somebody says."""
+def load_model(spec: ModelSpec) -> LoadedModel:
+    """Describe the sizes of the model: each symbolic axis is a parameter with default 1."""
     model = read(spec.file)
     sizes: dict[str, Scalar] = {
-        axis: 1 for _, axes in axes_of(model).items() for axis in axes if isinstance(axis, str)
+        axis: 1 for _, axes in input_axes(model).items() for axis in axes if isinstance(axis, str)
     }
-    return given_inputs.sized(spec, Loaded("model", True, lambda: model, {}, None, sizes))
+    return input_file.with_file_sizes(spec, LoadedModel("model", True, lambda: model, {}, None, sizes))
 
 
-def inputs_in(model: Any) -> list[Any]:
-    """The inputs that are no weights: older files list these, too."""
-    weights = {each.name for each in model.graph.initializer}
-    return [each for each in model.graph.input if each.name not in weights]
+def graph_inputs(model: Any) -> list[Any]:
+    """Inputs that are not weights; older files list weights as inputs, too."""
+    weights = {weight.name for weight in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in weights]
 
 
-def axes_of(model: Any) -> dict[str, list[int | str]]:
-    """Input → its axes: a number, or the name of the parameter that is its size.
-
-    The first axis is the `batch` where its name says so, or says nothing.
-    """
-    found: dict[str, list[int | str]] = {}
+def input_axes(model: Any) -> dict[str, list[int | str]]:
+    """The axes of each input: a fixed length, or the name of the size parameter; see `axis_name`."""
+    axes_by_input: dict[str, list[int | str]] = {}
     names: dict[str, str] = {}
-    for value in inputs_in(model):
+    for value in graph_inputs(model):
         if not value.type.HasField("tensor_type"):
-            raise ModelMistake(f"Its input {value.name} is no tensor.", "accelbench gives tensors only.")
+            raise ModelMistake(f"Its input {value.name} is not a tensor.", "accelbench passes only tensors.")
         axes: list[int | str] = []
         for index, axis in enumerate(value.type.tensor_type.shape.dim):
             if axis.HasField("dim_value") and axis.dim_value > 0:
@@ -145,123 +142,132 @@ def axes_of(model: Any) -> dict[str, list[int | str]]:
             if symbol not in names:
                 names[symbol] = axis_name(axis.dim_param, value.name, index)
             axes.append(names[symbol])
-        found[value.name] = axes
-    return found
+        axes_by_input[value.name] = axes
+    return axes_by_input
 
 
-def made_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> dict[str, AnyArray]:
-    """Inputs of these sizes by name, drawn under a seed of that number.
+def make_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> dict[str, AnyArray]:
+    """Draw inputs of these sizes by name, with the seed of this number.
 
-    Floats are N(0, 1). Integers that index a table are any of its rows; bytes any byte; others 0 or 1, the
-    first of a row 1, so that no mask hides a whole row. Or those of the user's file; others are
-    these, shuffled.
+    Floats are N(0, 1). Integers that index a table are rows of it, bytes are any byte. Other integers are 0
+    or 1, and the first of a row is 1, so that no mask hides a whole row. With a file of inputs, number 0 is
+    the file's arrays and other numbers are these, shuffled.
     """
     if not spec.input:
-        return _drawn(spec, sizes, number)
-    arrays = given_inputs.in_place_of(spec, _drawn(spec, sizes, 0), (), sizes)
+        return _drawn_inputs(spec, sizes, number)
+    arrays = input_file.arrays_for(spec, _drawn_inputs(spec, sizes, 0), (), sizes)
     return {name: shuffled(array, number) for name, array in arrays.items()} if number else arrays
 
 
-def _drawn(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> dict[str, AnyArray]:
+def _drawn_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> dict[str, AnyArray]:
     import numpy as np
 
     model = read(spec.file)
-    tables = rows_indexed(model)
+    tables = table_sizes(model)
     source = np.random.default_rng((SEED, number))
-    found: dict[str, AnyArray] = {}
-    for value in inputs_in(model):
+    inputs: dict[str, AnyArray] = {}
+    for value in graph_inputs(model):
         shape = [
-            axis if isinstance(axis, int) else int(sizes.get(axis, 1)) for axis in axes_of(model)[value.name]
+            axis if isinstance(axis, int) else int(sizes.get(axis, 1))
+            for axis in input_axes(model)[value.name]
         ]
-        kind = kind_of(value.type.tensor_type.elem_type)
-        if is_float(kind):
-            found[value.name] = source.standard_normal(shape).astype(np.float32)
-        elif kind.kind in "iub":
-            most = tables.get(value.name) or (256 if kind == np.uint8 else OTHER_MOST + 1)
-            drawn = source.integers(0, most, shape)
-            if most == OTHER_MOST + 1 and drawn.ndim:
-                drawn[..., :1] = 1
-            found[value.name] = drawn.astype(kind)
+        dtype = dtype_of_element(value.type.tensor_type.elem_type)
+        if is_float(dtype):
+            inputs[value.name] = source.standard_normal(shape).astype(np.float32)
+        elif dtype.kind in "iub":
+            upper_bound = tables.get(value.name) or (256 if dtype == np.uint8 else MAX_OTHER_INTEGER + 1)
+            integers = source.integers(0, upper_bound, shape)
+            if upper_bound == MAX_OTHER_INTEGER + 1 and integers.ndim:
+                integers[..., :1] = 1
+            inputs[value.name] = integers.astype(dtype)
         else:
-            raise ModelMistake(f"Its input {value.name} is of {kind}.", "accelbench draws numbers only.")
-    return found
+            raise ModelMistake(f"Its input {value.name} has dtype {dtype}.", "accelbench draws only numbers.")
+    return inputs
 
 
-def rows_indexed(model: Any) -> dict[str, int]:
-    """Input → how many rows the smallest table has that it indexes, perhaps reshaped on the way."""
-    sizes = {each.name: list(each.dims) for each in model.graph.initializer}
-    came_from = {value.name: value.name for value in inputs_in(model)}
-    found: dict[str, int] = {}
+def table_sizes(model: Any) -> dict[str, int]:
+    """Rows of the smallest table that each input indexes, perhaps after reshapes and casts."""
+    sizes = {weight.name: list(weight.dims) for weight in model.graph.initializer}
+    source_inputs = {value.name: value.name for value in graph_inputs(model)}
+    rows_by_input: dict[str, int] = {}
     for node in model.graph.node:
-        if node.op_type in PASSED and node.input[0] in came_from:
-            came_from |= dict.fromkeys(node.output, came_from[node.input[0]])
-        elif node.op_type == "Gather" and node.input[0] in sizes and node.input[1] in came_from:
-            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
-            name, rows = came_from[node.input[1]], int(sizes[node.input[0]][axis])
-            found[name] = min(rows, found.get(name, rows))
-    return found
+        if node.op_type in PASSED_OPERATORS and node.input[0] in source_inputs:
+            source_inputs |= dict.fromkeys(node.output, source_inputs[node.input[0]])
+        elif node.op_type == "Gather" and node.input[0] in sizes and node.input[1] in source_inputs:
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+            name, rows = source_inputs[node.input[1]], int(sizes[node.input[0]][axis])
+            rows_by_input[name] = min(rows, rows_by_input.get(name, rows))
+    return rows_by_input
 
 
 def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
-    """The facts of the file at these sizes: see `torch_graph.graph_of`. `dtype`: of its floats, else ""."""
+    """Facts of the file at these sizes; see `torch_graph.graph_of`.
+
+    `dtype` is the dtype of its floats, or "" if there are none.
+    """
     model = read(spec.file)
-    arrays = made_inputs(spec, sizes, 0)
+    arrays = make_inputs(spec, sizes, 0)
     shapes = _shapes(model, {name: list(array.shape) for name, array in arrays.items()})
     names = [value.name for value in model.graph.output]
-    kinds = {
-        value.name: kind_of(value.type.tensor_type.elem_type)
-        for value in (*inputs_in(model), *model.graph.output)
+    dtypes = {
+        value.name: dtype_of_element(value.type.tensor_type.elem_type)
+        for value in (*graph_inputs(model), *model.graph.output)
     }
-    if any(shapes.get(name) is None for name in names):  # what an inference of shapes cannot tell
-        shapes |= {name: list(each.shape) for name, each in _run(spec.file, _typed(arrays, kinds)).items()}
-    weights = [(math.prod(each.dims), kind_of(each.data_type)) for each in model.graph.initializer]
-    moved = [*weights, *((math.prod(shapes[name] or []), kinds[name]) for name in (*arrays, *names))]
-    floats = [str(kind) for kind in kinds.values() if is_float(kind)]
+    if any(shapes.get(name) is None for name in names):  # shape inference failed
+        outputs = _evaluate(spec.file, _cast(arrays, dtypes))
+        shapes |= {name: list(output.shape) for name, output in outputs.items()}
+    weights = [
+        (math.prod(weight.dims), dtype_of_element(weight.data_type)) for weight in model.graph.initializer
+    ]
+    moved_tensors = [*weights, *((math.prod(shapes[name] or []), dtypes[name]) for name in (*arrays, *names))]
+    floats = [str(dtype) for dtype in dtypes.values() if is_float(dtype)]
     return {
-        "digest": sha256(json.dumps([*_told(model)]).encode()).hexdigest()[:DIGITS],
+        "digest": sha256(json.dumps([*_operator_facts(model)]).encode()).hexdigest()[:DIGEST_DIGITS],
         "flops": sum(_flops(node, shapes) for node in model.graph.node),
-        "taps": most_taps(each.dims for each in model.graph.initializer),
-        "parameters": sum(count for count, kind in weights if is_float(kind)),
+        "taps": most_taps(weight.dims for weight in model.graph.initializer),
+        "parameters": sum(count for count, dtype in weights if is_float(dtype)),
         "constants": 0,
-        "floats": sum(count for count, kind in moved if is_float(kind)),
-        "other_bytes": sum(count * kind.itemsize for count, kind in moved if not is_float(kind)),
+        "floats": sum(count for count, dtype in moved_tensors if is_float(dtype)),
+        "other_bytes": sum(count * dtype.itemsize for count, dtype in moved_tensors if not is_float(dtype)),
         "outputs": {name: shapes[name] for name in names},
-        "takes": [array_type(kinds[name], array.shape) for name, array in arrays.items()],
-        "gives": [array_type(kinds[name], shapes[name] or ()) for name in names],
-        "takes_images": False,  # which engines would lay out otherwise
-        "integers": [name for name in names if not is_float(kinds[name])],
+        "takes": [array_type(dtypes[name], array.shape) for name, array in arrays.items()],
+        "gives": [array_type(dtypes[name], shapes[name] or ()) for name in names],
+        "takes_images": False,  # images with a layout that engines may change
+        "integers": [name for name in names if not is_float(dtypes[name])],
         "dtype": floats[0] if floats else "",
     }
 
 
-def _shapes(model: Any, given: Mapping[str, list[int]]) -> dict[str, list[int] | None]:
-    """The shapes of values at these inputs, as far as onnx infers them; None: not known."""
+def _shapes(model: Any, input_shapes: Mapping[str, list[int]]) -> dict[str, list[int] | None]:
+    """Shapes of values at these input shapes, as inferred by onnx; None if unknown."""
     import onnx
     from onnx import shape_inference
 
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    for value in fixed.graph.input:
-        for axis, size in zip(value.type.tensor_type.shape.dim, given.get(value.name, ()), strict=False):
+    fixed_model = onnx.ModelProto()
+    fixed_model.CopyFrom(model)
+    for value in fixed_model.graph.input:
+        for axis, size in zip(
+            value.type.tensor_type.shape.dim, input_shapes.get(value.name, ()), strict=False
+        ):
             axis.dim_value = size
-    del fixed.graph.value_info[:]  # of other sizes
-    for value in fixed.graph.output:
+    del fixed_model.graph.value_info[:]  # of other sizes
+    for value in fixed_model.graph.output:
         value.type.tensor_type.ClearField("shape")
-    graph = shape_inference.infer_shapes(fixed, data_prop=True).graph
-    known: dict[str, list[int] | None] = {each.name: list(each.dims) for each in graph.initializer}
+    graph = shape_inference.infer_shapes(fixed_model, data_prop=True).graph
+    shapes: dict[str, list[int] | None] = {weight.name: list(weight.dims) for weight in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
-        kind = value.type.tensor_type
-        axes = [axis.dim_value if axis.HasField("dim_value") else -1 for axis in kind.shape.dim]
-        known[value.name] = axes if kind.HasField("shape") and min(axes, default=0) >= 0 else None
-    return known
+        tensor_type = value.type.tensor_type
+        axes = [axis.dim_value if axis.HasField("dim_value") else -1 for axis in tensor_type.shape.dim]
+        shapes[value.name] = axes if tensor_type.HasField("shape") and min(axes, default=0) >= 0 else None
+    return shapes
 
 
-def _typed(arrays: Mapping[str, AnyArray], kinds: Mapping[str, Any]) -> dict[str, AnyArray]:
-    return {name: array.astype(kinds[name]) for name, array in arrays.items()}
+def _cast(arrays: Mapping[str, AnyArray], dtypes: Mapping[str, Any]) -> dict[str, AnyArray]:
+    return {name: array.astype(dtypes[name]) for name, array in arrays.items()}
 
 
-def _run(file: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """The outputs, by ONNX Runtime where it is installed, else by onnx."""
+def _evaluate(file: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """Run the model with ONNX Runtime if it is installed, otherwise with onnx."""
     if find_spec("onnxruntime") is None:
         from onnx.reference import ReferenceEvaluator
 
@@ -270,28 +276,28 @@ def _run(file: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(arrays)), strict=True))
 
 
 def _flops(node: Any, shapes: Mapping[str, list[int] | None]) -> int:
-    """Of products of matrices and convolutions, two for a multiplication with its sum; 0 of others."""
-    known = [shapes.get(name) for name in (*node.input[:2], *node.output[:1])]
-    if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose") or None in known:
+    """FLOPs of matrix products and convolutions, two per multiply-add; 0 for other operators."""
+    operand_shapes = [shapes.get(name) for name in (*node.input[:2], *node.output[:1])]
+    if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose") or None in operand_shapes:
         return 0
-    left, right, result = (each or [] for each in known)
+    left, right, result = (shape or [] for shape in operand_shapes)
     if node.op_type == "Conv":
         return 2 * math.prod(result) * math.prod(right[1:])
     if node.op_type == "ConvTranspose":
         return 2 * math.prod(left) * math.prod(right[1:])
-    turned = any(each.name == "transA" and each.i for each in node.attribute)
-    return 2 * math.prod(result) * (left[0] if turned else left[-1])
+    is_transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+    return 2 * math.prod(result) * (left[0] if is_transposed else left[-1])
 
 
-def _told(model: Any) -> Iterator[Any]:
-    """What the work is told from: operators with their attributes, and how they follow each other.
+def _operator_facts(model: Any) -> Iterator[Any]:
+    """Operators with their attributes and connections, which identify the work.
 
-    Names of values are what an exporter made up; so is the order of weights.
+    Names of values are left out, since exporters invent them, and so is the order of weights.
     """
     from onnx import numpy_helper
 
@@ -300,17 +306,19 @@ def _told(model: Any) -> Iterator[Any]:
     def number(names: Iterable[str]) -> list[int]:
         return [numbers.setdefault(name, len(numbers)) for name in names]
 
-    number(value.name for value in inputs_in(model))
-    weights = {each.name: each for each in model.graph.initializer}
+    number(value.name for value in graph_inputs(model))
+    weights = {weight.name: weight for weight in model.graph.initializer}
     for node in model.graph.node:
-        held = [weights[name] for name in node.input if name in weights]
+        node_weights = [weights[name] for name in node.input if name in weights]
         constants = [
-            numpy_helper.to_array(each).tolist()
-            for each in held
-            if not is_float(kind_of(each.data_type)) and math.prod(each.dims) <= FEW
+            numpy_helper.to_array(weight).tolist()
+            for weight in node_weights
+            if not is_float(dtype_of_element(weight.data_type)) and math.prod(weight.dims) <= MAX_CONSTANT
         ]
-        attributes = sorted(node.attribute, key=lambda each: str(each.name))
-        digests = [sha256(each.SerializeToString(deterministic=True)).hexdigest() for each in attributes]
-        kinds = [[list(each.dims), str(kind_of(each.data_type))] for each in held]
-        yield [node.domain, node.op_type, digests, kinds, constants, number(node.input), number(node.output)]
+        attributes = sorted(node.attribute, key=lambda attribute: str(attribute.name))
+        digests = [
+            sha256(attribute.SerializeToString(deterministic=True)).hexdigest() for attribute in attributes
+        ]
+        types = [[list(weight.dims), str(dtype_of_element(weight.data_type))] for weight in node_weights]
+        yield [node.domain, node.op_type, digests, types, constants, number(node.input), number(node.output)]
     yield number(value.name for value in model.graph.output)

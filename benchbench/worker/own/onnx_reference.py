@@ -1,4 +1,4 @@
-"""An ONNX file evaluated in float64 by onnx's evaluator, with each operator's result rounded at random."""
+"""Evaluation of an ONNX file in float64 by onnx's evaluator, exactly or with random rounding errors."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import onnx_file
 from benchbench.worker.own.onnx_file import OnnxInference
-from benchbench.worker.own.onnx_floats import kind_of, widened
+from benchbench.worker.own.onnx_floats import dtype_of_element, widen
 from benchbench.worker.own.workload import INPUT
 from benchbench.worker.random_cache import cached_normal
 from benchbench.worker.verify import relative_error
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
-OF_FLOAT64 = 53  # bits of the significand, the leading one included
+FLOAT64_BITS = 53  # of the significand, including the implicit leading bit
 BITS = {Dtype.FLOAT64: 24, Dtype.FLOAT32: 24, Dtype.TF32: 24, Dtype.FLOAT16: 11, Dtype.BFLOAT16: 8}
-# Operators that are whole layers: engines round within them, so their inputs are moved by a rounding, too.
+# Operators that are whole layers. Engines round inside them, so their inputs are perturbed, too.
 LAYERS = frozenset({"Attention", "GRU", "LSTM", "LayerNormalization", "MultiHeadAttention", "RNN"})
 Terms = Callable[..., float]
 
 
 def _axis_of(node: Any) -> int:
-    return node.axis if isinstance(getattr(node, "axis", None), int) else -1  # a function's may be linked
+    return (
+        node.axis if isinstance(getattr(node, "axis", None), int) else -1
+    )  # in a function it may be a reference
 
 
-# Operators that add up products → of how many terms, by the node and its operands.
+# Operator that sums products → its number of terms, as a function of the node and its operands.
 PRODUCTS: Mapping[str, Terms] = {
     "MatMul": lambda _, left, __: left.shape[-1],
     "Gemm": lambda node, left, *_: left.shape[0 if node.transA == 1 else -1],
@@ -38,34 +40,35 @@ PRODUCTS: Mapping[str, Terms] = {
     "ConvTranspose": lambda _, __, kernel, *___: kernel.size / kernel.shape[1],
     **dict.fromkeys(LAYERS, lambda _, x, *__: x.shape[-1]),
 }
-# Operators that add up other terms → how many, by the node, its result and its operands.
+# Operator that sums other terms → their number, as a function of the node, its result and its operands.
 SUMS: Mapping[str, Terms] = {
     "CumSum": lambda _, __, x, axis: x.shape[int(axis)],
-    "Einsum": lambda _, found, *given: math.sqrt(math.prod(x.size for x in given) / found.size),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), lambda node, found, *_: found.shape[_axis_of(node)]),
+    "Einsum": lambda _, result, *operands: math.sqrt(math.prod(x.size for x in operands) / result.size),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), lambda node, result, *_: result.shape[_axis_of(node)]),
     **dict.fromkeys(
         (
             *("AveragePool", "GlobalAveragePool", "ReduceL1", "ReduceL2", "ReduceLogSumExp"),
             *("ReduceMean", "ReduceSum", "ReduceSumSquare"),
         ),
-        lambda _, found, x, *__: x.size / found.size,
+        lambda _, result, x, *__: x.size / result.size,
     ),
 }
-SAMPLED = 32  # rows of weights that are set to zero, one after the other
-UNSEEN, BEYOND = 0.0, 1e9  # a change that does not reach an output, and one that nothing tolerates
-Finish = Callable[[AnyArray, int], AnyArray]  # of values, at so many bits
-Sum = Callable[[AnyArray, float], AnyArray]  # of values, that are sums of so many terms, or these
+SAMPLED_ROWS = 32  # rows of weights that are set to zero, one at a time
+NO_CHANGE, MAX_CHANGE = 0.0, 1e9  # in units of the tolerance
+Perturbation = Callable[[AnyArray, int], AnyArray]  # (values, bits) → values
+SumError = Callable[[AnyArray, float], AnyArray]  # (values, number of terms) → values
 
 
 def outputs(workload: OnnxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
-    """Every operator computes in float64, whatever the file asks for."""
-    return _evaluated(workload, _inputs(workload, dtype, number))
+    """Outputs of the file, all operators computed in float64."""
+    return _evaluate(workload, _inputs(workload, dtype, number))
 
 
 def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
-    """Every operator's result is rounded at random to the dtype, those in loops, branches and functions, too.
+    """Outputs with each operator's result rounded at random to the dtype.
 
-    To a narrower one where the file asks for that. And what is added up errs.
+    This includes operators in loops, branches and functions. Where the file asks for a narrower dtype,
+    results are rounded to that. Sums also get the error of their summation.
     """
     import numpy as np
 
@@ -73,140 +76,162 @@ def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int, number: in
 
     source = np.random.default_rng((SEED, seed))
 
-    def moved(values: AnyArray, bits: int) -> AnyArray:
+    def perturb(values: AnyArray, bits: int) -> AnyArray:
         return np.asarray(values * (1 + 2.0**-bits * source.uniform(-1, 1, values.shape)))
 
-    bits_of = _narrowed(workload.spec.file, workload.graph["dtype"])
-    _evaluator(workload.spec.file)  # imports the kinds of its operators
-    with _finishing(
-        lambda name: min(BITS[dtype], bits_of.get(name, OF_FLOAT64)),
+    bits_of = _narrower_bits(workload.spec.file, workload.graph["dtype"])
+    _evaluator(workload.spec.file)  # imports the operator classes
+    with _patched_operators(
+        lambda name: min(BITS[dtype], bits_of.get(name, FLOAT64_BITS)),
         lambda values, bits: rounded_at_random(values, bits, source),
-        moved,
+        perturb,
         lambda values, terms: summed_at_random(values, terms, workload.draws_tolerated, source),
     ):
-        return _evaluated(workload, _inputs(workload, dtype, number))
+        return _evaluate(workload, _inputs(workload, dtype, number))
 
 
 def row_gradients(
     workload: OnnxInference, tolerance: Mapping[str, float]
 ) -> Iterator[tuple[AnyArray, AnyArray, bool]]:
-    """Of some rows, drawn at random: what each does to the outputs is told by setting it to zero.
+    """Yield the change of the outputs when a row is set to zero, for rows drawn at random.
 
-    The evaluator has no derivatives: the change stands in their place, in units of what is tolerated. Tables
-    are left out, of whose rows inputs look up few.
+    onnx's evaluator has no derivatives, so changes take their place, in units of the tolerance. Tables are
+    left out, since inputs select few of their rows.
     """
     import numpy as np
 
-    given = _inputs(workload, Dtype.FLOAT32, 0)
-    exact = _evaluated(workload, given)
+    inputs = _inputs(workload, Dtype.FLOAT32, 0)
+    exact = _evaluate(workload, inputs)
     rows = [*_rows(workload.spec.file)]
     source = np.random.default_rng(SEED)
-    held = _evaluator(workload.spec.file).rt_inits_
+    weights = _evaluator(workload.spec.file).rt_inits_
     changes: list[float] = []
-    for index in source.permutation(len(rows))[:SAMPLED]:
+    for index in source.permutation(len(rows))[:SAMPLED_ROWS]:
         name, axis, row = rows[index]
-        weight = held[name]
-        held[name] = weight.copy()
-        held[name][(slice(None),) * axis + (row,)] = 0
+        weight = weights[name]
+        weights[name] = weight.copy()
+        weights[name][(slice(None),) * axis + (row,)] = 0
         try:
-            found = _evaluated(workload, given)
+            outputs = _evaluate(workload, inputs)
         finally:
-            held[name] = weight
-        changes.append(max(_change(found[each], exact[each], tolerance.get(each)) for each in exact))
+            weights[name] = weight
+        changes.append(max(_change(outputs[name], exact[name], tolerance.get(name)) for name in exact))
     if changes:
         yield np.ones((len(changes), 1)), np.array(changes)[:, None], False
 
 
-def _change(found: AnyArray, exact: AnyArray, tolerance: float | None) -> float:
-    """How far an output has moved, in units of what is tolerated."""
+def _change(output: AnyArray, exact: AnyArray, tolerance: float | None) -> float:
+    """Change of an output in units of its tolerance."""
     import numpy as np
 
-    if tolerance is None or np.array_equal(found, exact):
-        return UNSEEN
-    if tolerance == 0 or not np.isfinite(found).all():
-        return BEYOND
-    return min(BEYOND, relative_error(found, exact) / tolerance)
+    if tolerance is None or np.array_equal(output, exact):
+        return NO_CHANGE
+    if tolerance == 0 or not np.isfinite(output).all():
+        return MAX_CHANGE
+    return min(MAX_CHANGE, relative_error(output, exact) / tolerance)
 
 
 def _rows(file: str) -> Iterator[tuple[str, int, int]]:
-    """The rows of weights: name, axis and index. What is multiplied from the right has columns instead."""
+    """Yield name, axis and index of each row of the weights; of right operands, each column."""
     nodes = onnx_file.read(file).graph.node
     tables = {node.input[0] for node in nodes if node.op_type == "Gather"}
-    right = {node.input[1] for node in nodes if node.op_type == "MatMul"}
+    right_operands = {node.input[1] for node in nodes if node.op_type == "MatMul"}
     for name, weight in _evaluator(file).rt_inits_.items():
         if is_float(weight) and weight.size > 1 and name not in tables:
-            axis = weight.ndim - 1 if name in right else 0
+            axis = weight.ndim - 1 if name in right_operands else 0
             yield from ((name, axis, row) for row in range(weight.shape[axis]))
 
 
 @contextmanager
-def _finishing(bits_of: Callable[[str], int], finish: Finish, move: Finish, add: Sum) -> Iterator[None]:
-    """Every operator's float results pass `finish`, and what a whole layer is given `move`.
+def _patched_operators(
+    bits_of: Callable[[str], int], finish: Perturbation, move: Perturbation, add: SumError
+) -> Iterator[None]:
+    """Patch the operator classes to perturb their float results.
 
-    What adds up is given, and gives, what passes `add`. `bits_of`: of the value that is called so.
+    Parameters
+    ----------
+    bits_of : callable
+        Bits of the significand for a value's name.
+    finish : callable
+        Applied to every float result.
+    move : callable
+        Applied to the float inputs of whole layers.
+    add : callable
+        Applied to the operands and results of sums.
+
     """
-    kinds = [*_defining("run")]
-    running: list[Any] = []  # nodes: a kind's `run` may call that of its base for the same node
+    classes = [*_classes_defining("run")]
+    running: list[Any] = []  # nodes, since the `run` of a class may call its base's `run` for the same node
 
-    def finishing(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def finished(node: Any, *values: Any, **more: Any) -> tuple[Any, ...]:
-            if any(each is node for each in running):
-                found: tuple[Any, ...] = plain(node, *values, **more)
-                return found
+    def patched_run(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(node: Any, *values: Any, **options: Any) -> tuple[Any, ...]:
+            if any(other is node for other in running):
+                outputs: tuple[Any, ...] = original(node, *values, **options)
+                return outputs
             running.append(node)
             try:
-                return computed(node, plain, values, more)
+                return perturbed_outputs(node, original, values, options)
             finally:
                 running.pop()
 
-        return finished
+        return run
 
-    def computed(node: Any, plain: Callable[..., Any], values: Any, more: Any) -> tuple[Any, ...]:
-        bits, kind = bits_of(node.onnx_node.output[0]), node.onnx_node.op_type
-        if kind in LAYERS:
-            values = tuple(move(wide(each), bits) if is_float(each) else each for each in values)
-        terms = PRODUCTS[kind](node, *values) if kind in PRODUCTS and is_float(values[0]) else 0.0
+    def perturbed_outputs(
+        node: Any, original: Callable[..., Any], values: Any, options: Any
+    ) -> tuple[Any, ...]:
+        bits, operator = bits_of(node.onnx_node.output[0]), node.onnx_node.op_type
+        if operator in LAYERS:
+            values = tuple(move(widened(value), bits) if is_float(value) else value for value in values)
+        terms = PRODUCTS[operator](node, *values) if operator in PRODUCTS and is_float(values[0]) else 0.0
         if terms:
-            values = (add(wide(values[0]), terms), *values[1:])
-        found = plain(node, *values, **more)
-        if kind in SUMS and is_float(found[0]) and found[0].size:
-            terms = SUMS[kind](node, found[0], *values)
-        results = (wide(each) for each in found)
+            values = (add(widened(values[0]), terms), *values[1:])
+        outputs = original(node, *values, **options)
+        if operator in SUMS and is_float(outputs[0]) and outputs[0].size:
+            terms = SUMS[operator](node, outputs[0], *values)
+        results = (widened(output) for output in outputs)
         if terms:
-            results = (add(each, terms) if is_float(each) else each for each in results)
-        return tuple(finish(each, bits) if is_float(each) else each for each in results)
+            results = (add(result, terms) if is_float(result) else result for result in results)
+        return tuple(finish(result, bits) if is_float(result) else result for result in results)
 
-    plain = {each: vars(each)["run"] for each in kinds}
-    for each, run in plain.items():
-        each.run = finishing(run)
+    originals = {class_: vars(class_)["run"] for class_ in classes}
+    for class_, run in originals.items():
+        class_.run = patched_run(run)
     try:
         yield
     finally:
-        for each, run in plain.items():
-            each.run = run
+        for class_, run in originals.items():
+            class_.run = run
 
 
-def _defining(method: str) -> Iterator[Any]:
-    """The kinds of operators that define a method themselves, as unary and binary ones do theirs."""
+def _classes_defining(method: str) -> Iterator[Any]:
+    """Operator classes that define a method themselves, as unary and binary operators do."""
     from onnx.reference.op_run import OpRun
 
     waiting: list[Any] = [OpRun]
     while waiting:
-        kind = waiting.pop()
-        waiting.extend(kind.__subclasses__())
-        if method in vars(kind):
-            yield kind
+        class_ = waiting.pop()
+        waiting.extend(class_.__subclasses__())
+        if method in vars(class_):
+            yield class_
 
 
 @cache
-def _narrowed(file: str, kind: str) -> dict[str, int]:
-    """Value → its bits, of those that the file computes in other floats than its own kind."""
+def _narrower_bits(file: str, dtype: str) -> dict[str, int]:
+    """Significand bits of the values that the file computes in other dtypes than its own."""
     from onnx import shape_inference
 
     bits = {"float16": BITS[Dtype.FLOAT16], "bfloat16": BITS[Dtype.BFLOAT16], "float32": BITS[Dtype.FLOAT32]}
     values = shape_inference.infer_shapes(onnx_file.read(file)).graph.value_info
-    kinds = {each.name: str(kind_of(each.type.tensor_type.elem_type)) for each in values if _is_tensor(each)}
-    return {name: bits[other] for name, other in kinds.items() if other != kind and other in bits}
+    dtypes = {
+        value.name: str(dtype_of_element(value.type.tensor_type.elem_type))
+        for value in values
+        if _is_tensor(value)
+    }
+    return {
+        name: bits[value_dtype]
+        for name, value_dtype in dtypes.items()
+        if value_dtype != dtype and value_dtype in bits
+    }
 
 
 def _is_tensor(value: Any) -> bool:
@@ -215,58 +240,58 @@ def _is_tensor(value: Any) -> bool:
 
 def _inputs(workload: OnnxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
     arrays = workload.input_arrays(Draw(dtype, standard=cached_normal, renewed=lambda _: number))
-    return {name.removeprefix(INPUT): wide(array) for name, array in arrays.items()}
+    return {name.removeprefix(INPUT): widened(array) for name, array in arrays.items()}
 
 
-def _evaluated(workload: OnnxInference, given: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """The outputs by name, in float64."""
+def _evaluate(workload: OnnxInference, inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """Outputs by name, in float64."""
     evaluator = _evaluator(workload.spec.file)
-    found = evaluator.run(None, dict(given))
-    return {name: wide(each) for name, each in zip(evaluator.output_names, found, strict=True)}
+    outputs = evaluator.run(None, dict(inputs))
+    return {name: widened(output) for name, output in zip(evaluator.output_names, outputs, strict=True)}
 
 
 def is_float(value: Any) -> bool:
     return getattr(getattr(value, "dtype", None), "kind", "") == "f"
 
 
-def wide(values: AnyArray) -> AnyArray:
-    """Floats in float64, others as they are."""
+def widened(values: AnyArray) -> AnyArray:
+    """Convert floats to float64; return other arrays unchanged."""
     return values.astype(float) if is_float(values) else values
 
 
 @cache
 def _evaluator(file: str) -> Any:
-    """onnx's evaluator of the file with every float in float64."""
+    """onnx's evaluator of the file, with every float in float64."""
     from onnx.reference import ReferenceEvaluator
 
-    return ReferenceEvaluator(widened(onnx_file.read(file), "float64"), new_ops=fast_operators())
+    return ReferenceEvaluator(widen(onnx_file.read(file), "float64"), new_ops=fast_operators())
 
 
 def fast_operators() -> list[Any]:
-    """Convolutions and pooling, which onnx's evaluator computes element by element, by torch in float64."""
+    """Convolution and pooling by torch in float64; onnx's evaluator computes them element by element."""
     from onnx.reference.op_run import OpRun
     from onnx.reference.ops.op_max_pool import MaxPool as AnyMaxPool
 
     class Conv(OpRun):  # type: ignore[misc]
         op_domain = ""
 
-        def _run(self, x: Any, w: Any, b: Any = None, **asked: Any) -> tuple[Any, ...]:
-            return (_convolved(x, w, b, **asked),)
+        def _run(self, x: Any, w: Any, b: Any = None, **options: Any) -> tuple[Any, ...]:
+            return (_convolve(x, w, b, **options),)
 
     class MaxPool(AnyMaxPool):  # type: ignore[misc]
         op_domain = ""
 
-        def _run(self, x: Any, **asked: Any) -> tuple[Any, ...]:
-            plain = asked.get("auto_pad") in (None, "NOTSET") and not asked.get("ceil_mode")
-            if not plain or len(self.output) > 1:
-                found: tuple[Any, ...] = super()._run(x, **asked)
-                return found
-            return (_pooled(x, **asked),)
+        def _run(self, x: Any, **options: Any) -> tuple[Any, ...]:
+            is_simple = options.get("auto_pad") in (None, "NOTSET") and not options.get("ceil_mode")
+            if not is_simple or len(self.output) > 1:
+                outputs: tuple[Any, ...] = super()._run(x, **options)
+                return outputs
+            return (_pool(x, **options),)
 
     return [Conv, MaxPool]
 
 
-def _convolved(
+def _convolve(
     x: AnyArray,
     w: AnyArray,
     b: AnyArray | None,
@@ -281,20 +306,20 @@ def _convolved(
     import torch
 
     axes = x.ndim - 2
-    steps, holes = list(strides or [1] * axes), list(dilations or [1] * axes)
-    ends = list(pads or [0] * 2 * axes)
+    stride, dilation = list(strides or [1] * axes), list(dilations or [1] * axes)
+    padding = list(pads or [0] * 2 * axes)
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        ends = _same(x.shape[2:], w.shape[2:], steps, holes, upper=auto_pad == "SAME_UPPER")
+        padding = _same_padding(x.shape[2:], w.shape[2:], stride, dilation, upper=auto_pad == "SAME_UPPER")
     elif auto_pad == "VALID":
-        ends = [0] * 2 * axes
-    padded = torch.nn.functional.pad(torch.tensor(x), _around(ends, axes))
+        padding = [0] * 2 * axes
+    padded = torch.nn.functional.pad(torch.tensor(x), _torch_padding(padding, axes))
     convolve = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[axes - 1]
     bias = None if b is None else torch.tensor(b)
-    found: AnyArray = convolve(padded, torch.tensor(w), bias, steps, 0, holes, group or 1).numpy()
-    return found
+    result: AnyArray = convolve(padded, torch.tensor(w), bias, stride, 0, dilation, group or 1).numpy()
+    return result
 
 
-def _pooled(
+def _pool(
     x: AnyArray,
     *,
     kernel_shape: Sequence[int],
@@ -306,27 +331,33 @@ def _pooled(
     import torch
 
     axes = x.ndim - 2
-    around = _around(list(pads or [0] * 2 * axes), axes)
-    padded = torch.nn.functional.pad(torch.tensor(x), around, value=-torch.inf)
+    padding = _torch_padding(list(pads or [0] * 2 * axes), axes)
+    padded = torch.nn.functional.pad(torch.tensor(x), padding, value=-torch.inf)
     functional = torch.nn.functional
     pool = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[axes - 1]
-    steps, holes = list(strides or [1] * axes), list(dilations or [1] * axes)
-    found: AnyArray = pool(padded, list(kernel_shape), steps, 0, holes).numpy()
-    return found
+    stride, dilation = list(strides or [1] * axes), list(dilations or [1] * axes)
+    result: AnyArray = pool(padded, list(kernel_shape), stride, 0, dilation).numpy()
+    return result
 
 
-def _around(ends: Sequence[int], axes: int) -> list[int]:
-    """ONNX's paddings, all beginnings first, as torch has them: of the last axis first, beginning and end."""
-    return [end for axis in reversed(range(axes)) for end in (ends[axis], ends[axis + axes])]
+def _torch_padding(padding: Sequence[int], axes: int) -> list[int]:
+    """Convert ONNX padding, all beginnings first, to torch's: last axis first, beginning and end."""
+    return [end for axis in reversed(range(axes)) for end in (padding[axis], padding[axis + axes])]
 
 
-def _same(
-    sizes: Sequence[int], kernel: Sequence[int], steps: Sequence[int], holes: Sequence[int], *, upper: bool
+def _same_padding(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    *,
+    upper: bool,
 ) -> list[int]:
-    """Paddings by which the result has as many elements as steps fit into an axis."""
-    total = [
-        max(0, (-(-size // step) - 1) * step + (width - 1) * hole + 1 - size)
-        for size, width, step, hole in zip(sizes, kernel, steps, holes, strict=True)
+    """Padding for which the output has ceil(size / stride) elements per axis."""
+    totals = [
+        max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
+        for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
     ]
-    less, more = [each // 2 for each in total], [each - each // 2 for each in total]
-    return [*less, *more] if upper else [*more, *less]
+    smaller = [total // 2 for total in totals]
+    larger = [total - total // 2 for total in totals]
+    return [*smaller, *larger] if upper else [*larger, *smaller]

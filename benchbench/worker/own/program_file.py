@@ -1,6 +1,6 @@
-"""A check that a file of torch.export holds data and no code, made before torch reads it.
+"""Check that a torch.export file contains data and no code, before torch reads it.
 
-torch's reader trusts the file: it unpickles members of any type, evaluates sizes as expressions of Python,
+torch's reader trusts the file: it unpickles members of any type, evaluates sizes as Python expressions,
 compiles names of the graph into a module, and loads compiled libraries.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 MODELS, WEIGHTS, CONSTANTS, INPUTS = "models/", "data/weights/", "data/constants/", "data/sample_inputs/"
-TENSOR = "tensor_"  # the beginning of a constant's name that is a tensor; others are objects
+TENSOR = "tensor_"  # prefix of constants that are tensors; others are objects
 CONFIG = "_config.json"
 FOLDERS = (MODELS, WEIGHTS, CONSTANTS, INPUTS, "extra/", ".data/")
 TOP_LEVEL = ("archive_format", "archive_version", "byteorder")
@@ -27,12 +27,15 @@ OLD_GRAPH = "serialized_exported_program.json"
 OLD_PICKLE = re.compile(r"serialized_(state_dict|constants|example_inputs)\.(pt|json)")
 OLD_TOP_LEVEL = ("version",)
 OLD_EXTRA = "extra_files/"
-FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch's variable: no torch.load accepts other than tensors
+FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch's environment variable: torch.load accepts only tensors
 
 IDENTIFIER = re.compile(r"[\w.]*")
 LABEL = re.compile(r"[\w.@:+<>/\- ]*")  # of modules, parameters, devices: no quote, bracket or line break
-FREE_TEXT = frozenset({"metadata", "as_string", "as_strings", "guards_code", "torch_version"})  # never run
-NAMES = frozenset({"name", "as_name", "forward_arg_names"})  # written into the module's code
+# Keys whose text is never executed.
+FREE_TEXT = frozenset({"metadata", "as_string", "as_strings", "guards_code", "torch_version"})
+NAMES = frozenset(
+    {"name", "as_name", "forward_arg_names"}
+)  # keys whose text becomes part of the module's code
 OPERATORS = (
     re.compile(
         r"torch\.ops\.(aten|prims|quantized|quantized_decomposed|mkldnn|onednn|torchvision)"
@@ -55,7 +58,7 @@ PARTS_OF_EXPRESSION = (
     *(ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
 )
 NUMBER_OR_NAME = re.compile(r"[\w.+-]*")
-FUNCTIONS = re.compile(r"[A-Z]\w*|floor|ceiling|sqrt|log|exp")  # of sympy; no function of Python's own
+FUNCTIONS = re.compile(r"[A-Z]\w*|floor|ceiling|sqrt|log|exp")  # functions of sympy, none of Python
 
 
 class CouldExecute(Exception):
@@ -63,11 +66,11 @@ class CouldExecute(Exception):
 
 
 class NotAProgram(Exception):
-    """The file holds no program of torch.export."""
+    """The file is not a torch.export program."""
 
 
 def check_program(file: str) -> None:
-    """Check a file before torch reads it and runs its program. Raises CouldExecute, NotAProgram."""
+    """Check a file before torch reads it. Raises CouldExecute or NotAProgram."""
     try:
         with ZipFile(file) as archive:
             names = [entry.filename for entry in archive.infolist()]
@@ -80,23 +83,23 @@ def check_program(file: str) -> None:
             elif any(f"/{MODELS}" in name for name in names):
                 _check_records(names, archive.read, file)
             else:
-                raise NotAProgram("it holds no graph")
+                raise NotAProgram("it contains no graph")
     except (BadZipFile, OSError) as error:
         raise NotAProgram(str(error)) from error
 
 
 @contextmanager
 def tensors_only() -> Iterator[None]:
-    """Meanwhile torch.load accepts tensors alone, whatever its caller asks for."""
-    before = os.environ.get(FORCED)
+    """Make torch.load accept only tensors inside the block, whatever its caller asks for."""
+    previous = os.environ.get(FORCED)
     os.environ[FORCED] = "1"
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[FORCED]
         else:
-            os.environ[FORCED] = before
+            os.environ[FORCED] = previous
 
 
 def _check_old(names: list[str], read: Callable[[str], bytes]) -> None:
@@ -104,13 +107,13 @@ def _check_old(names: list[str], read: Callable[[str], bytes]) -> None:
         if OLD_PICKLE.fullmatch(name):
             _check_pickle(name, read(name))
         elif name == OLD_GRAPH:
-            _check_graph(_parsed(name, read(name)))
+            _check_graph(_parse_json(name, read(name)))
         elif name not in OLD_TOP_LEVEL and not name.startswith(OLD_EXTRA):
             raise CouldExecute(f"torch.export writes no member {name}")
 
 
 def _check_records(names: list[str], read: Callable[[str], bytes], file: str) -> None:
-    """Check the members below the archive's own folder."""
+    """Check the members below the archive's root folder."""
     import torch
 
     root = f"{PurePath(names[0]).parts[0]}/"
@@ -124,33 +127,33 @@ def _check_records(names: list[str], read: Callable[[str], bytes], file: str) ->
     def content(record: str) -> bytes:
         if record not in records:
             raise CouldExecute(f"it lacks its member {record}")
-        found = read(root + record)
-        if reader.get_record(record) != found:
-            raise CouldExecute(f"torch reads its member {record} otherwise")
-        return found
+        member_content = read(root + record)
+        if reader.get_record(record) != member_content:
+            raise CouldExecute(f"torch reads other content for its member {record}")
+        return member_content
 
     for record in records:
         if record not in TOP_LEVEL and not record.startswith(FOLDERS):
-            raise CouldExecute(f"it holds {record}, and torch.export.save writes none")
+            raise CouldExecute(f"it contains {record}, which torch.export.save does not write")
         if record.startswith(MODELS):
-            _check_graph(_parsed(record, content(record)))
+            _check_graph(_parse_json(record, content(record)))
         elif record.startswith((WEIGHTS, CONSTANTS)) and record.endswith(CONFIG):
-            _check_payloads(record, _parsed(record, content(record)), content)
+            _check_payloads(record, _parse_json(record, content(record)), content)
         elif record.startswith(INPUTS) or (
             record.startswith((WEIGHTS, CONSTANTS)) and record.endswith(".pt")
         ):
             _check_pickle(record, content(record))
 
 
-def _parsed(name: str, content: bytes) -> Any:
+def _parse_json(name: str, content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CouldExecute(f"{name} is no JSON") from error
+        raise CouldExecute(f"{name} is not JSON") from error
 
 
 def _check_payloads(name: str, config: Any, content: Callable[[str], bytes]) -> None:
-    """Check the weights or constants that a configuration lists: numbers, or pickled tensors."""
+    """Check the weights or constants listed in a configuration: raw numbers or pickled tensors."""
     folder = WEIGHTS if name.startswith(WEIGHTS) else CONSTANTS
     entries = config.get("config") if isinstance(config, dict) else None
     for entry in entries.values() if isinstance(entries, dict) else ():
@@ -162,19 +165,19 @@ def _check_payloads(name: str, config: Any, content: Callable[[str], bytes]) -> 
 
 
 def _check_pickle(name: str, content: bytes) -> None:
-    """Raise CouldExecute for a pickle of more than tensors, numbers and containers of them."""
+    """Raise CouldExecute unless a pickle contains only tensors, numbers and containers."""
     import torch
 
     if not content:
         return
     try:
         torch.load(BytesIO(content), weights_only=True)
-    except Exception as error:  # an unpickler that meets arbitrary bytes
-        raise CouldExecute(f"its member {name} holds more than tensors") from error
+    except Exception as error:  # unpickling arbitrary bytes can raise anything
+        raise CouldExecute(f"its member {name} contains more than tensors") from error
 
 
 def _check_graph(value: Any, key: str = "") -> None:
-    """Check each text of a serialized graph by the key that it stands under."""
+    """Check each string of a serialized graph by its key."""
     if isinstance(value, dict):
         for name, part in value.items():
             if not LABEL.fullmatch(name):
@@ -200,7 +203,7 @@ def _is_data(key: str, text: str) -> bool:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether sympy can evaluate the text without calling anything of Python's own."""
+    """True if sympy can evaluate the text without calling a Python function."""
     if "\n" in text or not EXPRESSION.fullmatch(text):
         return False
     try:
@@ -220,15 +223,18 @@ def _is_expression(text: str) -> bool:
 
 
 def _check_structure(text: str) -> None:
-    """Check how inputs or outputs are nested: torch imports what an enumeration or a default names."""
-    waiting: list[Any] = [text]
-    while waiting:
-        part = waiting.pop()
+    """Check the nesting of inputs or outputs.
+
+    torch imports the modules that enumerations and default factories name.
+    """
+    queue: list[Any] = [text]
+    while queue:
+        part = queue.pop()
         if isinstance(part, Mapping):
             if not {"__enum__", "default_factory_module"}.isdisjoint(part):
                 raise CouldExecute("the structure of its inputs or outputs names something to import")
-            waiting += part.values()
+            queue += part.values()
         elif isinstance(part, list):
-            waiting += part
+            queue += part
         elif isinstance(part, str) and part[:1] in ("[", "{", '"'):
-            waiting.append(_parsed("the structure of its inputs or outputs", part.encode()))
+            queue.append(_parse_json("the structure of its inputs or outputs", part.encode()))

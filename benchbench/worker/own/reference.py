@@ -1,8 +1,8 @@
-"""What a user's model must give: the model itself in float64, and how far rounding may take each output.
+"""Float64 references of user models, and how far rounding may move each output.
 
-How a kind of model is run in float64, and what rounding does to it, is in a file for each kind. How much of
-the weights verification can see is counted: of a row of a weight that could be zero without an output
-leaving its tolerance, nothing is known.
+The evaluation in float64 and the model of rounding errors are in one module for each kind of model. This
+module also counts the rows of weights that verification cannot see: rows that could be zero without any
+output leaving its tolerance.
 """
 
 from __future__ import annotations
@@ -17,43 +17,41 @@ from benchbench.model.case import Dtype
 from benchbench.model.own import JAX, KERAS, ONNX, TORCH
 from benchbench.worker.causes import one_line
 from benchbench.worker.own import jax_reference, keras_reference, onnx_reference, torch_reference
-from benchbench.worker.own.side_effects import Repeated, side_effect
+from benchbench.worker.own.side_effects import RepeatedCalls, side_effect
 from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.worker.verify import FLOAT64_FACTOR, UNIT_ROUNDOFF, VERIFIABLE, Reference, relative_error
 
-DRAWS_OF_INTEGERS = 3  # of each inputs, at the measured size
-DRAWS = 2  # they agree within some per cent
-FEW, DRAWS_OF_FEW = 16, 6  # fewer elements of an output may all err by little in two draws
-MOST_FAINT = (
-    0.1  # of the weights' rows that tell too little, beyond which a result that agrees says too little
-)
-MOST_HIDDEN = 0.9  # of all rows: with ReLUs half of them rest on the inputs of one sample
-FLOAT64_OF_FLOAT32 = 2.0**-29  # float64's unit roundoff over float32's
+INTEGER_DRAWS = 3  # rounding draws for integer outputs, for each set of inputs at the measured size
+DRAWS = 2  # rounding draws for other outputs; they agree within a few per cent
+FEW, DRAWS_OF_FEW = 16, 6  # outputs with fewer elements need more draws: all may have small errors in two
+MAX_FAINT = 0.1  # share of faint rows of weights above which a matching result proves too little
+MAX_HIDDEN = 0.9  # share of all rows; with ReLUs half of them are inactive for one sample
+FLOAT64_OF_FLOAT32 = 2.0**-29  # unit roundoff of float64 divided by that of float32
 
 
-class OfKind(Protocol):
-    """What is computed of one kind of model, by its framework. Outputs are by name, floats of float64."""
+class Evaluator(Protocol):
+    """Evaluation of one kind of model. Outputs are returned by name, floats as float64."""
 
     def outputs(self, workload: Any, dtype: Dtype, number: int) -> dict[str, AnyArray]:
-        """The outputs in float64, of weights and of the inputs of that number as the dtype has them."""
+        """The outputs in float64, for weights and the inputs of this number (0 or 1) rounded to the dtype."""
 
     def rounded_outputs(self, workload: Any, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
-        """The same with what rounding to the dtype may do; each seed draws otherwise."""
+        """The outputs with random rounding errors of the dtype, drawn with `seed`."""
 
     def row_gradients(
         self, workload: Any, tolerance: Mapping[str, float]
     ) -> Iterator[tuple[AnyArray, AnyArray, bool]]:
-        """Each weight, a random projection's derivative by it, both (rows, …), and whether it is a table.
+        """Yield (weight, gradient, is_table) of each weight, the arrays with shape (rows, …).
 
-        The projection is of the outputs, each over its size times its tolerance. Of a table inputs look up
-        some rows.
+        The gradient is that of a random projection of the outputs, each divided by its size times its
+        tolerance. A table is a weight of which the inputs select some rows, such as an embedding.
         """
 
 
-def of_kind(workload: OwnOperation) -> OfKind:
-    """What computes the kind of this model."""
-    kinds: Mapping[str, OfKind] = {
+def evaluator_of(workload: OwnOperation) -> Evaluator:
+    """Evaluator for the kind of this model."""
+    kinds: Mapping[str, Evaluator] = {
         TORCH: torch_reference,
         KERAS: keras_reference,
         JAX: jax_reference,
@@ -63,11 +61,16 @@ def of_kind(workload: OwnOperation) -> OfKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """How many rows the weights have, and how many of them the verification cannot see.
+class WeightCoverage:
+    """Number of rows of the weights, and of rows that verification cannot see.
 
-    `faint`: change the outputs by less than is tolerated; `resting`: do not change them with these inputs, as
-    behind a ReLU.
+    Attributes
+    ----------
+    faint : int
+        Rows that change the outputs by less than the tolerance.
+    resting : int
+        Rows that do not change the outputs for these inputs, as behind a ReLU.
+
     """
 
     rows: int
@@ -76,124 +79,124 @@ class Seen:
 
     @property
     def share(self) -> float:
-        """The share that it cannot see."""
+        """Share of rows that verification cannot see."""
         return (self.faint + self.resting) / self.rows if self.rows else 0.0
 
     @property
     def faint_share(self) -> float:
-        """The share of rows that change an output by less than is tolerated, among those that change it."""
+        """Share of faint rows among the rows that change an output."""
         return self.faint / (self.rows - self.resting) if self.rows > self.resting else 0.0
 
 
-# Kinds whose models may have side effects; JAX functions and ONNX files are evaluated without any.
-CALLED_AGAIN: Mapping[str, Callable[[Any], Repeated]] = {
-    TORCH: torch_reference.called_again,
-    KERAS: keras_reference.called_again,
+# Kinds whose models may have side effects. JAX functions and ONNX files are evaluated without any.
+REPEAT_CALLS: Mapping[str, Callable[[Any], RepeatedCalls]] = {
+    TORCH: torch_reference.repeat_calls,
+    KERAS: keras_reference.repeat_calls,
 }
 
 
 class CannotVerify(Exception):
-    """The model's own float64 does not tell what is right; the message says why."""
+    """The model's float64 result cannot serve as a reference; the message has the reason."""
 
 
 def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
-    """The reference of all outputs, whose elements are in the run's folder (`own_expected`).
+    """Reference of all outputs, without the expected elements; see `own_expected` for these.
 
-    `unverified`: why there is none, if so.
+    If verification is impossible, `unverified` has the reason.
     """
     try:
         _require_no_side_effect(workload.tiny())
-        expected = _kept(workload, dtype, 0)
-        _kept(workload, dtype, 1)
-        tolerance = own_tolerance(workload, dtype)
-        decided = _decided_by_rounding(
-            workload, dtype, [name for name in tolerance if workload.is_integer(name)]
+        expected = _expected_outputs(workload, dtype, 0)
+        _expected_outputs(workload, dtype, 1)
+        all_tolerances = own_tolerance(workload, dtype)
+        rounding_dependent = _rounding_dependent(
+            workload, dtype, [name for name in all_tolerances if workload.is_integer(name)]
         )
-        kept = {
+        tolerances = {
             name: limit
-            for name, limit in tolerance.items()
-            if name in expected and expected[name].size and name not in decided
+            for name, limit in all_tolerances.items()
+            if name in expected and expected[name].size and name not in rounding_dependent
         }
-        skipped = [name for name in workload.output_shapes if name not in kept]
-        _require_main_output(workload, kept, expected)
-        seen = seen_weights(workload, own_tolerance(workload, Dtype.FLOAT32))
+        skipped = [name for name in workload.output_shapes if name not in tolerances]
+        _require_main_output(workload, tolerances, expected)
+        coverage = weight_coverage(workload, own_tolerance(workload, Dtype.FLOAT32))
         reason = ""
-        if all(workload.is_integer(name) for name in kept):
+        if all(workload.is_integer(name) for name in tolerances):
             reason = "its outputs are integers, which most mistakes leave as they are"
-        if seen.faint_share > MOST_FAINT or seen.share > MOST_HIDDEN:
-            reason = f"{seen.share:.0%} of the rows of its weights could be zero, and no output would tell"
-    except CannotVerify as why:
-        return Reference(expected={}, tolerance={}, others={}, unverified=str(why))
+        if coverage.faint_share > MAX_FAINT or coverage.share > MAX_HIDDEN:
+            reason = f"{coverage.share:.0%} of the rows of its weights could be zero without a visible change"
+    except CannotVerify as error:
+        return Reference(expected={}, tolerance={}, others={}, unverified=str(error))
     return Reference(
         expected={},
-        tolerance=kept,
+        tolerance=tolerances,
         others={},
         kept=True,
-        hidden=seen.share,
+        hidden=coverage.share,
         skipped=skipped,
         unverified=reason,
     )
 
 
-def _decided_by_rounding(workload: OwnOperation, dtype: Dtype, integers: Sequence[str]) -> Sequence[str]:
-    """The integer outputs that rounding changes at the measured size, for the first inputs or the others.
+def _rounding_dependent(workload: OwnOperation, dtype: Dtype, integers: Sequence[str]) -> Sequence[str]:
+    """Integer outputs that rounding changes at the measured size, for either set of inputs.
 
-    The small batch does not tell: the more elements there are, the closer are two of them somewhere.
+    The small batch is not enough: the more elements there are, the closer two of them are.
     """
     if not integers:
         return ()
 
-    def found() -> dict[str, list[str]]:
+    def changed_names() -> dict[str, list[str]]:
         changed: set[str] = set()
         for number in (0, 1):
-            exact = _kept(workload, dtype, number)
-            for seed in range(DRAWS_OF_INTEGERS):
+            exact = _expected_outputs(workload, dtype, number)
+            for seed in range(INTEGER_DRAWS):
                 with _in_float64():
-                    drawn = of_kind(workload).rounded_outputs(workload, dtype, seed, number)
+                    rounded = evaluator_of(workload).rounded_outputs(workload, dtype, seed, number)
                 for name in integers:
-                    _require_shape(name, drawn.get(name), exact[name].shape)
-                    changed |= {name} if relative_error(drawn[name], exact[name]) else set()
+                    _require_shape(name, rounded.get(name), exact[name].shape)
+                    changed |= {name} if relative_error(rounded[name], exact[name]) else set()
         return {"names": sorted(changed)}
 
-    kept = cached_result(f"integers that rounding to {dtype} decides of {workload!r}", found)
-    names: Sequence[str] = kept["names"]
+    result = cached_result(f"integers that rounding to {dtype} decides of {workload!r}", changed_names)
+    names: Sequence[str] = result["names"]
     return names
 
 
 def _require_main_output(
-    workload: OwnOperation, kept: Mapping[str, float], expected: Mapping[str, AnyArray]
+    workload: OwnOperation, tolerances: Mapping[str, float], expected: Mapping[str, AnyArray]
 ) -> None:
-    """Raise CannotVerify unless the main output is compared, which is the first that the model gives."""
+    """Raise CannotVerify unless the main (first) output has a tolerance."""
     main = next(iter(workload.output_shapes))
-    if main in kept:
+    if main in tolerances:
         return
     if main in expected and not expected[main].size:
         raise CannotVerify(f"its {main} has no elements")
-    which = f"its main output, {main}," if kept else "every output"
+    which = f"its main output, {main}," if tolerances else "every output"
     raise CannotVerify(
-        f"rounding alone, or chance, takes {which} too far from float64: with a tolerance above "
+        f"rounding alone, or chance, moves {which} too far from float64: with a tolerance above "
         f"{VERIFIABLE:.0%}, zeros might pass"
     )
 
 
 def _require_no_side_effect(workload: OwnOperation) -> None:
-    """Raise CannotVerify for a model that keeps state, or overwrites its inputs."""
-    call_again = CALLED_AGAIN.get(workload.spec.kind)
+    """Raise CannotVerify for a model that keeps state or overwrites its inputs."""
+    call_again = REPEAT_CALLS.get(workload.spec.kind)
     if call_again is None:
         return
 
-    def found() -> dict[str, str]:
+    def find_reason() -> dict[str, str]:
         with _in_float64():
             return {"reason": side_effect(call_again(workload))}
 
-    if reason := cached_result(f"side effects of {workload!r}", found)["reason"]:
+    if reason := cached_result(f"side effects of {workload!r}", find_reason)["reason"]:
         raise CannotVerify(reason)
 
 
 def own_expected(workload: OwnOperation, dtype: Dtype, reference: Reference) -> Reference:
-    """The reference with its elements: of both inputs, all of them."""
-    first: dict[str, Any] = _kept(workload, dtype, 0)
-    second: dict[str, Any] = _kept(workload, dtype, 1)
+    """The reference with the expected elements of both sets of inputs."""
+    first: dict[str, Any] = _expected_outputs(workload, dtype, 0)
+    second: dict[str, Any] = _expected_outputs(workload, dtype, 1)
     return replace(
         reference,
         expected={name: first[name] for name in reference.tolerance},
@@ -201,24 +204,24 @@ def own_expected(workload: OwnOperation, dtype: Dtype, reference: Reference) -> 
     )
 
 
-def _kept(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, AnyArray]:
-    """The outputs in float64 of inputs and weights as the dtype has them, from the run's folder."""
+def _expected_outputs(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, AnyArray]:
+    """The model's outputs in float64, cached in the run folder."""
     name = f"float64 of inputs {number} in {dtype.storage} of {workload!r}"
     return cached_arrays(name, lambda: _exact(workload, dtype, number))
 
 
 def _exact(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, AnyArray]:
     with _in_float64():
-        outputs = of_kind(workload).outputs(workload, dtype, number)
-    if wrong := [name for name, values in outputs.items() if not _is_finite(values)]:
-        raise CannotVerify(f"its {wrong[0]} in float64 is not finite")
+        outputs = evaluator_of(workload).outputs(workload, dtype, number)
+    if non_finite := [name for name, values in outputs.items() if not _is_finite(values)]:
+        raise CannotVerify(f"its {non_finite[0]} in float64 is not finite")
     for name, shape in workload.output_shapes.items():
         _require_shape(name, outputs.get(name), shape)
     return outputs
 
 
 def _require_shape(name: str, values: AnyArray | None, shape: tuple[int, ...]) -> None:
-    """Raise CannotVerify where the output of other numbers has another shape."""
+    """Raise CannotVerify if an output's shape differs from the expected one."""
     if values is None or values.shape != shape:
         raise CannotVerify(
             f"the shape of its {name} depends on the values of its inputs, so rounding may change it: "
@@ -228,7 +231,7 @@ def _require_shape(name: str, values: AnyArray | None, shape: tuple[int, ...]) -
 
 @contextmanager
 def _in_float64() -> Iterator[None]:
-    """What the model raises in float64 is why it cannot be verified."""
+    """Convert the model's exceptions to CannotVerify."""
     try:
         yield
     except Exception as error:
@@ -242,58 +245,62 @@ def _is_finite(values: AnyArray) -> bool:
 
 
 def own_tolerance(workload: OwnOperation, dtype: Dtype) -> dict[str, float]:
-    """Output → how far rounding takes it, at a small batch; without what it takes too far to tell anything.
+    """Tolerance of each output, estimated at a small batch.
 
-    Integers must be as they are in float64: where rounding decides them, they tell nothing.
+    Outputs that rounding moves too far are left out, and so are integers that rounding changes.
     """
     small = workload.tiny()
-    return cached_result(f"tolerance in {dtype} of {small!r}", lambda: _drawn(small, dtype))
+    return cached_result(f"tolerance in {dtype} of {small!r}", lambda: _draw_tolerance(small, dtype))
 
 
-def _drawn(workload: OwnOperation, dtype: Dtype) -> dict[str, float]:
-    exact = _kept(workload, dtype, 0)
-    count = DRAWS_OF_FEW if any(values.size < FEW for values in exact.values()) else DRAWS
+def _draw_tolerance(workload: OwnOperation, dtype: Dtype) -> dict[str, float]:
+    exact = _expected_outputs(workload, dtype, 0)
+    draw_count = DRAWS_OF_FEW if any(values.size < FEW for values in exact.values()) else DRAWS
     with _in_float64():
-        draws = [of_kind(workload).rounded_outputs(workload, dtype, seed) for seed in range(count)]
+        draws = [evaluator_of(workload).rounded_outputs(workload, dtype, seed) for seed in range(draw_count)]
     integers = {name for name in exact if workload.is_integer(name)}
-    wider = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
-    found: dict[str, float] = {}
+    float64_factor = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
+    tolerances: dict[str, float] = {}
     for name, values in exact.items():
-        for draw in draws:
-            _require_shape(name, draw.get(name), values.shape)
-        error = max(relative_error(draw[name], values) for draw in draws)
-        limit = wider * max(workload.draws_tolerated * error, UNIT_ROUNDOFF[dtype.storage])
+        for rounded in draws:
+            _require_shape(name, rounded.get(name), values.shape)
+        error = max(relative_error(rounded[name], values) for rounded in draws)
+        limit = float64_factor * max(workload.draws_tolerated * error, UNIT_ROUNDOFF[dtype.storage])
         if name in integers:
-            found |= {name: 0.0} if error == 0 else {}
+            tolerances |= {name: 0.0} if error == 0 else {}
         elif error <= VERIFIABLE and limit <= VERIFIABLE:  # zeros have a relative error of 1
-            found[name] = limit
-    return found
+            tolerances[name] = limit
+    return tolerances
 
 
-def seen_weights(workload: OwnOperation, tolerance: Mapping[str, float]) -> Seen:
-    """How many rows of the weights could be zero without any output leaving its tolerance.
+def weight_coverage(workload: OwnOperation, tolerance: Mapping[str, float]) -> WeightCoverage:
+    """Count the rows of the weights that could be zero without any output leaving its tolerance.
 
-    One way back tells, from a random projection of each output: its derivative along a row, which is that of
-    N(0, ‖change of the output‖²), beside the tolerated change. Rows of a table that no input looks up are not
-    counted.
+    The estimate takes one backward pass from a random projection of each output. Its derivative along a row
+    is distributed as N(0, ‖change of the output‖²), and is compared with the tolerated change. Rows of a
+    table that no input selects are not counted.
     """
     small = workload.tiny()
-    found = cached_result(f"seen of {small!r}", lambda: _counted(small, tolerance))
-    return Seen(found["rows"], found["faint"], found["resting"])
+    counts = cached_result(f"seen of {small!r}", lambda: _count_rows(small, tolerance))
+    return WeightCoverage(counts["rows"], counts["faint"], counts["resting"])
 
 
-def _counted(workload: OwnOperation, tolerance: Mapping[str, float]) -> dict[str, int]:
+def _count_rows(workload: OwnOperation, tolerance: Mapping[str, float]) -> dict[str, int]:
     import numpy as np
 
     rows = faint = resting = 0
-    for weight, gradient, is_table in of_kind(workload).row_gradients(workload, tolerance):
+    for weight, gradient, is_table in evaluator_of(workload).row_gradients(workload, tolerance):
         count = len(weight)
-        changes = np.abs((gradient * weight).reshape(count, -1).sum(axis=1))
-        acts = np.abs(gradient).reshape(count, -1).sum(axis=1) > 0
-        if workload.spec.as_they_are:  # an engine may leave out a row of zeros: the model gives the same
-            used = np.abs(weight).reshape(count, -1).sum(axis=1) > 0
-            changes, acts, count = changes[used], acts[used], int(used.sum())
-        faint += int((changes[acts] < 1).sum())
-        rows += int(acts.sum()) if is_table else count
-        resting += 0 if is_table else int((~acts).sum())
+        change_sizes = np.abs((gradient * weight).reshape(count, -1).sum(axis=1))
+        is_active = np.abs(gradient).reshape(count, -1).sum(axis=1) > 0
+        if workload.spec.as_they_are:  # an engine may skip rows of zeros
+            is_nonzero = np.abs(weight).reshape(count, -1).sum(axis=1) > 0
+            change_sizes, is_active, count = (
+                change_sizes[is_nonzero],
+                is_active[is_nonzero],
+                int(is_nonzero.sum()),
+            )
+        faint += int((change_sizes[is_active] < 1).sum())
+        rows += int(is_active.sum()) if is_table else count
+        resting += 0 if is_table else int((~is_active).sum())
     return {"rows": rows, "faint": faint, "resting": resting}

@@ -1,6 +1,6 @@
-"""Side effects of a user's model: state kept between calls, and inputs overwritten.
+"""Side effects of a user's model: state kept between calls, and overwritten inputs.
 
-A benchmark calls a model thousands of times. What it gives then is comparable only if equal calls give equal
+A benchmark calls a model thousands of times. The calls are only comparable if equal inputs give equal
 outputs.
 """
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from benchbench.arrays import AnyArray
 from benchbench.worker.verify import relative_error
 
-MOST_APART = 2.0**-30  # of equal calls in float64: sums in another order differ by far less
+# Relative difference of equal calls in float64; sums in another order differ by far less.
+MAX_DIFFERENCE = 2.0**-30
 STATE = (
     "the model keeps state between calls: reset it in forward, or take the state as an input and return it"
 )
@@ -20,40 +21,40 @@ Outputs = Mapping[str, AnyArray]
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
-    """The outputs of a first and a later call with the same inputs; the names of overwritten inputs."""
+class RepeatedCalls:
+    """Outputs of a first and a later call with the same inputs, and names of overwritten inputs."""
 
     first: Outputs
     again: Outputs
     overwritten: Sequence[str] = ()
 
 
-def called_twice(call: Callable[[int], Outputs]) -> tuple[Outputs, Outputs]:
-    """The outputs for the first inputs, before and after a call with others.
+def call_twice(call: Callable[[int], Outputs]) -> tuple[Outputs, Outputs]:
+    """Outputs for the first inputs, before and after a call with other inputs.
 
-    `call`: the outputs for the inputs of a number, which are the same objects each time. The other inputs
-    matter: a cache that holds the same input twice may give the same as with that input alone.
+    `call` takes the number of the inputs and must pass the same objects each time. The call in between
+    matters: a cache that contains the same input twice may give the same result as with that input alone.
     """
     first = call(0)
     call(1)
     return first, call(0)
 
 
-def side_effect(calls: Repeated) -> str:
-    """The side effect that keeps a model from being verified, with the way out; "" if there is none.
+def side_effect(calls: RepeatedCalls) -> str:
+    """Describe the side effect that prevents verification, with advice; "" if there is none.
 
-    An input may be overwritten if the outputs stay the same, as by a ReLU in place.
+    An input may be overwritten if the outputs stay the same, as with an in-place ReLU.
     """
     if is_same(calls.first, calls.again):
         return ""
     if not calls.overwritten:
         return STATE
-    named = "".join(f" {name}" for name in calls.overwritten if name)
-    return f"the model overwrites its input{named}: let it work on a copy"
+    names = "".join(f" {name}" for name in calls.overwritten if name)
+    return f"the model overwrites its input{names}: let it work on a copy"
 
 
 def is_same(first: Outputs, again: Outputs) -> bool:
-    """Whether two calls gave the same outputs, up to the order of sums."""
+    """True if two calls gave the same outputs, up to the order of summation."""
     import numpy as np
 
     if first.keys() != again.keys():
@@ -62,7 +63,7 @@ def is_same(first: Outputs, again: Outputs) -> bool:
         again[name].shape == values.shape
         and (
             np.array_equal(again[name], values, equal_nan=True)
-            or relative_error(again[name], values) <= MOST_APART
+            or relative_error(again[name], values) <= MAX_DIFFERENCE
         )
         for name, values in first.items()
     )

@@ -1,6 +1,6 @@
-"""A user's file, whatever framework it is written in: imported where a spec says, searched for its model.
+"""Import of a user's Python file, for any framework, and search for the model in it.
 
-The user's code is executed here, in a worker. What it raises is told with the line of the user's file.
+The user's code is executed here, in a worker. Its errors are reported with the line of the user's file.
 """
 
 from __future__ import annotations
@@ -25,124 +25,129 @@ from benchbench.arrays import AnyArray
 from benchbench.errors import UsageError
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.worker.own.uncached import UncachedLoader, import_from
+from benchbench.worker.own.uncached import UncachedLoader, prefer_folder
 from benchbench.workloads.base import SEED
 
 _variants: dict[tuple[str, str], ModuleType] = {}
-BATCH = "batch"  # the parameter that is the number of samples, if there is one
-# What exporters call an axis that nobody named: `s77`, `unk__12`, `N`, `dim0`.
+BATCH = "batch"  # name of the parameter for the number of samples
+# Names that exporters give to unnamed axes: `s77`, `unk__12`, `N`, `dim0`.
 UNNAMED = re.compile(r"(s|u|unk_*|dim_?|axis_?|d|n|b)?\d*", re.IGNORECASE)
-DEFAULTS = ("model", "Model")  # what a file's model is called, if nobody says
+DEFAULT_NAMES = ("model", "Model")
 
 
 class ModelMistake(UsageError):
-    """The user's file does not say what is to be measured."""
+    """The user's file does not define what is to be measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a spec names: functions that make the model and its inputs, with their parameters' defaults."""
+class LoadedModel:
+    """A model found in a user's file: its factory, its inputs, and their parameters with defaults."""
 
     attribute: str
-    is_default: bool  # whether it is the model that a file without a name means
+    is_default: bool  # whether this model is used if the user names only the file
     make: Callable[..., Any]
-    sizes_of_model: Mapping[str, Scalar]
-    inputs: Callable[..., Any] | None  # None: what the model itself says
-    sizes_of_inputs: Mapping[str, Scalar]
+    model_sizes: Mapping[str, Scalar]
+    inputs: Callable[..., Any] | None  # None: inputs follow from the model's own description
+    input_sizes: Mapping[str, Scalar]
 
     @property
     def sizes(self) -> dict[str, Scalar]:
-        """Every parameter with its default: those of the inputs first."""
-        return {**self.sizes_of_inputs, **self.sizes_of_model}
+        """Every parameter with its default, input sizes first."""
+        return {**self.input_sizes, **self.model_sizes}
 
 
 def array_type(dtype: Any, shape: Sequence[int]) -> str:
-    """`float32[64,512]`, of whichever framework the dtype is."""
+    """Type and shape as text, such as `float32[64,512]`, for the dtype of any framework."""
     return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
 
 
 def most_taps(shapes: Iterable[Sequence[int]], *, channels_last: bool = False) -> int:
-    """Upper bound on the taps of a filter, in whose shape two axes of channels are first or last.
+    """Upper bound on the taps of a convolution filter, over weights of these shapes.
 
-    A fast convolution does one multiplication at least in place of so many. A first axis of 1 is none of
-    channels: positions that are added to embeddings have it.
+    A fast convolution saves at most this factor of multiplications. The two channel axes come first, or last
+    with `channels_last`. Weights whose first axis is 1 are skipped, as they are position embeddings and not
+    filters.
     """
-    sides = [shape[:-2] if channels_last else shape[2:] for shape in shapes if tuple(shape[:1]) != (1,)]
-    return max(map(math.prod, sides), default=1)
+    filter_shapes = [
+        shape[:-2] if channels_last else shape[2:] for shape in shapes if tuple(shape[:1]) != (1,)
+    ]
+    return max(map(math.prod, filter_shapes), default=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
-    """What a file is searched for: models of these `kinds`, classes of a framework; `noun`: one of them."""
+class ModelSearch:
+    """Search of a module for models: instances or subclasses of `kinds`. `noun` names them in messages."""
 
     kinds: tuple[type, ...]
     noun: str
 
-    def defined_in(self, module: ModuleType) -> list[str]:
-        """The names of the models that a file defines itself: classes, and objects."""
+    def names_defined(self, module: ModuleType) -> list[str]:
+        """Names of the models that a module defines itself: classes and objects."""
         return [
             name
-            for name, each in vars(module).items()
+            for name, value in vars(module).items()
             if not name.startswith("_")
             and (
                 (
-                    inspect.isclass(each)
-                    and issubclass(each, self.kinds)
-                    and each.__module__ == module.__name__
+                    inspect.isclass(value)
+                    and issubclass(value, self.kinds)
+                    and value.__module__ == module.__name__
                 )
-                or isinstance(each, self.kinds)
+                or isinstance(value, self.kinds)
             )
         ]
 
-    def default_in(self, module: ModuleType) -> str | None:
-        """The name of the model that is meant where nobody names one, if there is one."""
-        named = [name for name in DEFAULTS if callable(getattr(module, name, None))]
-        own = self.defined_in(module)
-        return named[0] if named else own[0] if len(own) == 1 else None
+    def default_name(self, module: ModuleType) -> str | None:
+        """Name of the model that is used if the user names none, or None if it is ambiguous."""
+        conventional = [name for name in DEFAULT_NAMES if callable(getattr(module, name, None))]
+        defined = self.names_defined(module)
+        return conventional[0] if conventional else defined[0] if len(defined) == 1 else None
 
-    def named_in(self, module: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
-        """The name that a spec gives, or the default, and what has it. Raises ModelMistake."""
-        own = self.defined_in(module)
-        name = spec.attribute or self.default_in(module)
-        if not name and not own:
+    def find(self, module: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
+        """Return the model that the spec names (or the default) as (name, object). Raises ModelMistake."""
+        defined = self.names_defined(module)
+        name = spec.attribute or self.default_name(module)
+        if not name and not defined:
             raise ModelMistake(
                 f"{spec.text} defines no {self.noun}.", "Name one, or a function that makes one."
             )
         if not name:
-            raise ModelMistake(f"{spec.text} defines {', '.join(own)}.", f"Name one: {spec.text}:{own[0]}.")
-        if (found := getattr(module, name, None)) is None:
+            raise ModelMistake(
+                f"{spec.text} defines {', '.join(defined)}.", f"Name one: {spec.text}:{defined[0]}."
+            )
+        if (model := getattr(module, name, None)) is None:
             raise ModelMistake(
                 f"{spec.text.partition(':')[0]} has no {name}.",
-                f"It defines {', '.join(own) or f'no {self.noun}'}.",
+                f"It defines {', '.join(defined) or f'no {self.noun}'}.",
             )
-        return name, found
+        return name, model
 
 
 @contextmanager
-def in_folder(spec: ModelSpec) -> Iterator[None]:
-    """As if the user's program had been started there; what it raises is a mistake in the file."""
-    import_from(spec.folder)
+def in_model_folder(spec: ModelSpec) -> Iterator[None]:
+    """Run the block in the model's folder, as if the user's program had been started there."""
+    prefer_folder(spec.folder)
     with chdir(spec.folder) if os.path.isdir(spec.folder) else chdir("."):
         yield
 
 
-def imported(spec: ModelSpec, variant: str = "") -> ModuleType:
-    """The module that a spec names, imported once; of each `variant` apart."""
+def import_model_file(spec: ModelSpec, variant: str = "") -> ModuleType:
+    """Import the module that a spec names, once for each `variant`."""
     if not spec.file:
         if variant and (spec.module, variant) not in _variants:
             sys.modules.pop(spec.module, None)
             _variants[spec.module, variant] = importlib.import_module(spec.module)
         return _variants[spec.module, variant] if variant else importlib.import_module(spec.module)
     path = Path(spec.file)
-    import_from(str(path.parent))
+    prefer_folder(str(path.parent))
     name = f"accelbench_own_{spec.stem}" + (f" {variant}" if variant else "")
-    if known := sys.modules.get(name):
-        return known
+    if imported_module := sys.modules.get(name):
+        return imported_module
     loader = UncachedLoader(name, str(path))
-    found = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert found
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # as import does: what it defines may look itself up
+    module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert module_spec
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module  # as the import system does: classes may look up their own module
     seed_everything(0)
     try:
         loader.exec_module(module)
@@ -152,26 +157,27 @@ def imported(spec: ModelSpec, variant: str = "") -> ModuleType:
     return module
 
 
-def sizes_of(function: Any, name: str, given: Sequence[str] = ()) -> dict[str, Scalar]:
-    """The parameters with a scalar default. Raises ModelMistake for one that has none.
+def default_sizes(function: Any, name: str, ignored: Sequence[str] = ()) -> dict[str, Scalar]:
+    """Parameters of a function with their scalar defaults.
 
-    `given`: the names of those that it is called with in any case.
+    Raises ModelMistake for a parameter without a default, unless its name is in `ignored`.
     """
     sizes: dict[str, Scalar] = {}
-    for each in inspect.signature(function).parameters.values():
-        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.name in given:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in ignored:
             continue
-        if each.default is each.empty:
+        if parameter.default is parameter.empty:
             raise ModelMistake(
-                f"{name} needs {each.name!r}.", f"Give it a default: {each.name}=…, or name a function."
+                f"{name} needs {parameter.name!r}.",
+                f"Give it a default: {parameter.name}=…, or name a function.",
             )
-        if type(each.default) in (bool, int, float, str):
-            sizes[each.name] = each.default
+        if type(parameter.default) in (bool, int, float, str):
+            sizes[parameter.name] = parameter.default
     return sizes
 
 
-def parameters_of(function: Any, *, without: Sequence[str] = ()) -> list[str]:
-    """The names of a function's parameters, as far as it tells them."""
+def parameter_names(function: Any, *, without: Sequence[str] = ()) -> list[str]:
+    """Names of a function's parameters; empty if it has no signature."""
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -180,22 +186,19 @@ def parameters_of(function: Any, *, without: Sequence[str] = ()) -> list[str]:
 
 
 def axis_name(symbol: str, tensor: str, index: int) -> str:
-    """What the size of an axis that an exported file leaves free is called; `symbol`: as the file has it.
+    """Name of the size parameter for a free axis of an exported file.
 
-    The first is the batch where its symbol says so, or says nothing. Others that say nothing are called after
-    their tensor: exporters count them anew each time.
+    The first axis is the batch if its symbol is unnamed or contains "batch". Other unnamed axes are called
+    after their tensor, since exporters number them differently each time.
     """
-    says_nothing = UNNAMED.fullmatch(symbol) is not None
-    if index == 0 and (says_nothing or BATCH in symbol.lower()):
+    is_unnamed = UNNAMED.fullmatch(symbol) is not None
+    if index == 0 and (is_unnamed or BATCH in symbol.lower()):
         return BATCH
-    return re.sub(r"\W+", "_", f"{tensor}_{index}" if says_nothing else symbol).strip("_")
+    return re.sub(r"\W+", "_", f"{tensor}_{index}" if is_unnamed else symbol).strip("_")
 
 
 def seed_everything(number: int) -> None:
-    """Every source of random numbers that a user's file may draw from begins at the same place.
-
-    Of frameworks, those that have been imported.
-    """
+    """Seed all random number generators that a user's file may use: Python, NumPy, imported frameworks."""
     import numpy as np
 
     seed = SEED + number
@@ -207,40 +210,40 @@ def seed_everything(number: int) -> None:
         keras.utils.set_random_seed(seed)
 
 
-def other_than(
+def distinct_inputs(
     first: Mapping[str, AnyArray], arrays: Mapping[str, AnyArray], number: int
 ) -> Mapping[str, AnyArray]:
-    """The inputs drawn by another seed; shuffled, each by itself, where it gave those that the first gave.
+    """Return inputs that differ from `first`: the arrays themselves, or shuffled if they are equal.
 
-    So ranges and kinds stay as they are.
+    Inputs that ignore the seed are shuffled one by one, which keeps their ranges and dtypes.
     """
     if all(_equal(first.get(name), array) for name, array in arrays.items()):
         return {name: shuffled(array, number) for name, array in arrays.items()}
     return arrays
 
 
-def _equal(one: AnyArray | None, other: AnyArray) -> bool:
+def _equal(left: AnyArray | None, right: AnyArray) -> bool:
     import numpy as np
 
-    return one is not None and one.shape == other.shape and bool(np.array_equal(one, other))
+    return left is not None and left.shape == right.shape and bool(np.array_equal(left, right))
 
 
 def shuffled(array: AnyArray, number: int) -> AnyArray:
-    """Its elements in another order, that of a number."""
+    """The array with its elements in another order, which depends on `number` only."""
     import numpy as np
 
     flat = np.random.default_rng((SEED, number)).permutation(array.reshape(-1))
-    found: AnyArray = flat.reshape(array.shape)
-    return found
+    result: AnyArray = flat.reshape(array.shape)
+    return result
 
 
-def line_in(error: BaseException, spec: ModelSpec) -> int | None:
-    """The line of the user's file that an exception came from, if one did."""
+def line_of_error(error: BaseException, spec: ModelSpec) -> int | None:
+    """Line of the user's file that an exception was raised from, if any."""
     if isinstance(error, SyntaxError) and error.filename == spec.file:
         return error.lineno
     while error is not None:
         lines = [
-            each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == spec.file
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.file
         ]
         if lines:
             return lines[-1]

@@ -1,6 +1,6 @@
-"""A user's torch module: found where a spec says, built, given inputs; its tensors by name.
+"""A user's torch module: import, construction, inputs, and tensors by name.
 
-The user's code is executed here, in a worker. What it raises is told with the line of the user's file.
+The user's code is executed here, in a worker. Its errors are reported with the line of the user's file.
 """
 
 from __future__ import annotations
@@ -18,304 +18,323 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
-from benchbench.worker.own import given_inputs, torch_program
+from benchbench.worker.own import input_file, torch_program
 from benchbench.worker.own.source import (
-    Loaded,
+    LoadedModel,
     ModelMistake,
-    Sought,
-    imported,
-    in_folder,
-    other_than,
-    parameters_of,
+    ModelSearch,
+    default_sizes,
+    distinct_inputs,
+    import_model_file,
+    in_model_folder,
+    parameter_names,
     seed_everything,
-    sizes_of,
 )
 from benchbench.workloads.base import OUTPUT
 
-THREE_LINES = (
+INPUTS_HINT = (
     "Add a function that makes the model's inputs, whose parameters are its sizes:\n"
     "def inputs(batch=1):\n"
     "    return torch.randn(batch, 3, 224, 224)"
 )
-OF_IMAGES: Mapping[str, Scalar] = {"batch": 1}  # sizes of the inputs of a transformers model: of images,
-FROM_CONFIG: Mapping[str, Scalar] = {**OF_IMAGES, "length": 128}  # of words
-CONFIG_IMAGES = "num_channels"  # what the configuration of a model of images has
-IMAGE_SIZE = 224  # of a model of images whose configuration names none, as those of convolutions alone
+IMAGE_SIZES: Mapping[str, Scalar] = {"batch": 1}  # default input sizes of transformers models of images
+TEXT_SIZES: Mapping[str, Scalar] = {**IMAGE_SIZES, "length": 128}  # and of text
+CHANNELS_KEY = "num_channels"  # in the configurations of models of images
+# Pixels per side for models of images without a size in their configuration, such as convolutional networks.
+DEFAULT_IMAGE_SIZE = 224
 
 
 @cache
-def load(spec: ModelSpec) -> Loaded:
-    """Import what the spec names, once in a process. Raises ModelMistake, and whatever the file raises."""
-    with in_folder(spec):
+def load(spec: ModelSpec) -> LoadedModel:
+    """Import the model, once per process. Raises ModelMistake, and any exception of the user's file."""
+    with in_model_folder(spec):
         if spec.is_config:
-            return given_inputs.sized(spec, _of_config(spec))
+            return input_file.with_file_sizes(spec, _load_config(spec))
         if spec.is_program:
-            return given_inputs.sized(spec, torch_program.load(spec))
-        module, sought = imported(spec), torch_modules()
-        name, found = sought.named_in(module, spec)
-        own = getattr(module, "inputs", None)
-        make, sizes = _factory(found, name)
-        inputs: Callable[..., Any] | None = own if callable(own) else None
-        sizes_of_inputs: Mapping[str, Scalar] = sizes_of(own, "inputs") if callable(own) else {}
-        if inputs is None and (given := getattr(found, "example_inputs", None)) is not None:
-            inputs, sizes_of_inputs = _example(given)
-        if inputs is None and _is_transformers(found):
-            sizes_of_inputs = sizes_by(getattr(found, "config", None) or getattr(found, "config_class", None))
-        elif inputs is None and not spec.input and not inspect.isroutine(found):
-            raise ModelMistake(f"{spec.text} has no inputs.", THREE_LINES)
-        is_default = name == sought.default_in(module)
-        return given_inputs.sized(spec, Loaded(name, is_default, make, sizes, inputs, sizes_of_inputs))
+            return input_file.with_file_sizes(spec, torch_program.load(spec))
+        module, search = import_model_file(spec), torch_search()
+        name, model = search.find(module, spec)
+        file_inputs = getattr(module, "inputs", None)
+        make, sizes = _factory(model, name)
+        inputs: Callable[..., Any] | None = file_inputs if callable(file_inputs) else None
+        input_sizes: Mapping[str, Scalar] = (
+            default_sizes(file_inputs, "inputs") if callable(file_inputs) else {}
+        )
+        if inputs is None and (example := getattr(model, "example_inputs", None)) is not None:
+            inputs, input_sizes = _example_inputs(example)
+        if inputs is None and _is_transformers(model):
+            input_sizes = config_sizes(getattr(model, "config", None) or getattr(model, "config_class", None))
+        elif inputs is None and not spec.input and not inspect.isroutine(model):
+            raise ModelMistake(f"{spec.text} has no inputs.", INPUTS_HINT)
+        is_default = name == search.default_name(module)
+        return input_file.with_file_sizes(
+            spec, LoadedModel(name, is_default, make, sizes, inputs, input_sizes)
+        )
 
 
-def torch_modules() -> Sought:
-    """What is sought in a file written in torch."""
+def torch_search() -> ModelSearch:
+    """Search for torch modules in a user's file."""
     from torch import nn
 
-    return Sought((nn.Module,), "torch module")
+    return ModelSearch((nn.Module,), "torch module")
 
 
-def _factory(found: Any, name: str) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
-    """What makes the model, and its sizes; an object is the model itself."""
+def _factory(model: Any, name: str) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
+    """Return (factory, sizes). If the user's file defines an instance, the factory copies it."""
     from torch import nn
 
-    if isinstance(found, nn.Module):
-        return lambda: deepcopy(found), {}  # whoever has it made may move it to another device
-    if not callable(found):
-        raise ModelMistake(f"{name} is neither a torch module nor makes one.", "Name a class or a function.")
-    return found, sizes_of(found, name)
+    if isinstance(model, nn.Module):
+        return lambda: deepcopy(model), {}  # callers may move it to another device
+    if not callable(model):
+        raise ModelMistake(
+            f"{name} is neither a torch module nor a factory of one.", "Name a class or a function."
+        )
+    return model, default_sizes(model, name)
 
 
-def _example(given: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
-    """The inputs that a class names itself: a function, or what it would return."""
-    if inspect.isroutine(given):
-        given = getattr(given, "__func__", given)
-        parameters = list(inspect.signature(given).parameters)
+def _example_inputs(example: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
+    """Return (function, sizes) for a model's `example_inputs`: a function, or its value."""
+    if inspect.isroutine(example):
+        example = getattr(example, "__func__", example)
+        parameters = list(inspect.signature(example).parameters)
         if parameters[:1] == ["self"]:
-            return given, {}  # called with the model
-        return given, sizes_of(given, "example_inputs")
-    return lambda: given, {}
+            return example, {}  # called with the model
+        return example, default_sizes(example, "example_inputs")
+    return lambda: example, {}
 
 
-def _is_transformers(found: Any) -> bool:
-    return hasattr(found, "config_class") or hasattr(found, "dummy_inputs")
+def _is_transformers(model: Any) -> bool:
+    return hasattr(model, "config_class") or hasattr(model, "dummy_inputs")
 
 
-def _of_config(spec: ModelSpec) -> Loaded:
-    """A model of transformers, without weights: what its configuration alone says."""
+def _load_config(spec: ModelSpec) -> LoadedModel:
+    """A transformers model without weights, from its configuration."""
     fields_ = json.loads(Path(spec.file).read_bytes())
     kind = fields_.get("model_type") if isinstance(fields_, dict) else None
     if not isinstance(kind, str):
-        raise ModelMistake(f"{spec.text} is no configuration of transformers.", "It has no model_type.")
+        raise ModelMistake(f"{spec.text} is not a transformers configuration.", "It has no model_type.")
     _refuse_kernels(fields_, spec)
     from transformers import AutoConfig, AutoModel
 
-    own = {name: value for name, value in fields_.items() if name != "model_type"}
-    made = AutoConfig.for_model(kind, **own)
+    options = {name: value for name, value in fields_.items() if name != "model_type"}
+    config = AutoConfig.for_model(kind, **options)
 
     def make() -> Any:
-        return AutoModel.from_config(made, trust_remote_code=False)
+        return AutoModel.from_config(config, trust_remote_code=False)
 
-    return Loaded(spec.attribute, True, make, {}, None, sizes_by(made))
+    return LoadedModel(spec.attribute, True, make, {}, None, config_sizes(config))
 
 
 def _refuse_kernels(fields_: Any, spec: ModelSpec) -> None:
-    """Raise ModelMistake for a configuration that names kernels on a hub: transformers would execute them."""
+    """Raise ModelMistake if a configuration names kernels on a hub, which transformers would execute."""
     for name, value in fields_.items():
         if isinstance(value, dict):
             _refuse_kernels(value, spec)
         elif "implementation" in name and "/" in str(value):
             raise ModelMistake(
-                f"{spec.text} is refused: its {name} is {value!r:.60}, which is fetched and executed.",
-                "A Python file that makes the model may name it.",
+                f"{spec.text} is refused: its {name} {value!r:.60} would be fetched and executed.",
+                "To use it, write a Python file that builds the model.",
             )
 
 
-def sizes_by(config: Any) -> Mapping[str, Scalar]:
-    """The sizes of the inputs of a transformers model of that configuration, or of that class of it."""
-    return OF_IMAGES if hasattr(config, CONFIG_IMAGES) else FROM_CONFIG
+def config_sizes(config: Any) -> Mapping[str, Scalar]:
+    """Default input sizes of a transformers model with this configuration or configuration class."""
+    return IMAGE_SIZES if hasattr(config, CHANNELS_KEY) else TEXT_SIZES
 
 
-def built(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
-    """A model at these parameters, in evaluation mode, on the CPU; the same numbers in every process."""
+def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
+    """Build a model at these parameters, in evaluation mode, on the CPU.
+
+    It has the same numbers in every process.
+    """
     from torch import nn
 
     loaded = load(spec)
-    own = {name: value for name, value in params.items() if name in loaded.sizes_of_model}
-    with in_folder(spec):
+    model_sizes = {name: value for name, value in params.items() if name in loaded.model_sizes}
+    with in_model_folder(spec):
         seed_everything(0)
-        module = loaded.make(**own)
+        module = loaded.make(**model_sizes)
     if not isinstance(module, nn.Module):
         raise ModelMistake(
-            f"{spec.text} gives no torch module, but {type(module).__name__}.", "Return an nn.Module."
+            f"{spec.text} is {type(module).__name__}, not a torch module.", "Return an nn.Module."
         )
     if getattr(getattr(module, "config", None), "use_cache", False):
-        module.config.use_cache = False  # a cache of keys that nobody asked for is no output
+        module.config.use_cache = False  # otherwise the key-value cache would be an output
     return module.eval()
 
 
-def made_inputs(
+def make_inputs(
     spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int
 ) -> tuple[dict[str, AnyArray], Arguments]:
-    """The model's inputs by name, as arrays, and what makes arguments of tensors by the same names.
+    """Return the model's inputs as arrays by path, and a function that makes arguments from tensors.
 
-    `number`: which of them; each has a seed of its own. Inputs that the seed does not change are shuffled,
-    each by itself, so that ranges and kinds stay as they are.
+    Each number has its own seed. Inputs that ignore the seed are shuffled one by one, which keeps their
+    ranges and dtypes.
     """
-    given = _given(spec, params, module, number)
-    arrays = {name: as_array(tensor) for name, tensor in named_tensors(given).items()}
+    inputs = _inputs(spec, params, module, number)
+    arrays = {name: as_array(tensor) for name, tensor in named_tensors(inputs).items()}
     if number:
-        before = named_tensors(_given(spec, params, module, 0))
-        first = {name: as_array(each) for name, each in before.items()}
-        arrays = dict(other_than(first, arrays, number))
-    return arrays, arguments_like(given)
+        first_inputs = named_tensors(_inputs(spec, params, module, 0))
+        first = {name: as_array(tensor) for name, tensor in first_inputs.items()}
+        arrays = dict(distinct_inputs(first, arrays, number))
+    return arrays, arguments_like(inputs)
 
 
 Arguments = Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def arguments_like(given: Any) -> Arguments:
-    """A function of tensors by name; the usual cases are plain enough for a compiler to follow."""
+def arguments_like(example: Any) -> Arguments:
+    """Return a function that makes (args, kwargs) from tensors by path.
+
+    The usual cases are simple enough for a compiler to trace.
+    """
     import torch
 
     def is_plain(values: Any) -> bool:
-        return not any(isinstance(each, Mapping | tuple | list) for each in values)
+        return not any(isinstance(value, Mapping | tuple | list) for value in values)
 
-    if isinstance(given, torch.Tensor):
-        return lambda own: ((own[""],), {})
-    if isinstance(given, Mapping) and is_plain(given.values()):
-        constants = {name: each for name, each in given.items() if not isinstance(each, torch.Tensor)}
-        return lambda own: ((), {**constants, **own})
-    if isinstance(given, tuple | list) and is_plain(given):
-        return lambda own: (tuple(own.get(str(index), each) for index, each in enumerate(given)), {})
+    if isinstance(example, torch.Tensor):
+        return lambda tensors: ((tensors[""],), {})
+    if isinstance(example, Mapping) and is_plain(example.values()):
+        constants = {name: value for name, value in example.items() if not isinstance(value, torch.Tensor)}
+        return lambda tensors: ((), {**constants, **tensors})
+    if isinstance(example, tuple | list) and is_plain(example):
+        return lambda tensors: (
+            tuple(tensors.get(str(index), value) for index, value in enumerate(example)),
+            {},
+        )
 
-    def filled(own: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        made = _filled(given, "", own)
-        return ((), dict(made)) if isinstance(made, Mapping) else (tuple(made), {})
+    def make_arguments(tensors: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        arguments = _replace_tensors(example, "", tensors)
+        return ((), dict(arguments)) if isinstance(arguments, Mapping) else (tuple(arguments), {})
 
-    return filled
+    return make_arguments
 
 
-def _given(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int) -> Any:
-    """What its `inputs` gives; with a file of inputs, those in the same places."""
+def _inputs(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int) -> Any:
+    """Inputs in the structure of the user's `inputs`, with elements of the input file if there is one."""
     import torch
 
     if not spec.input:
-        return _drawn(spec, params, module, number)
-    if load(spec).inputs is None:  # a transformers model takes what else it is given, too
-        made = given_inputs.alone(spec, params)
-        if isinstance(made, Mapping):
-            return {name: torch.from_numpy(array) for name, array in made.items()}
-        return tuple(map(torch.from_numpy, made if isinstance(made, tuple) else (made,)))
-    like = _drawn(spec, params, module, number)
-    own = {name: as_array(tensor) for name, tensor in named_tensors(like).items()}
-    arrays = given_inputs.in_place_of(spec, own, parameters_of(module.forward), params)
-    return _filled(like, "", {name: torch.from_numpy(array) for name, array in arrays.items()})
+        return _drawn_inputs(spec, params, module, number)
+    if load(spec).inputs is None:  # transformers models accept other inputs, too
+        arrays = input_file.unmatched_arrays(spec, params)
+        if isinstance(arrays, Mapping):
+            return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return tuple(map(torch.from_numpy, arrays if isinstance(arrays, tuple) else (arrays,)))
+    drawn = _drawn_inputs(spec, params, module, number)
+    drawn_arrays = {name: as_array(tensor) for name, tensor in named_tensors(drawn).items()}
+    arrays = input_file.arrays_for(spec, drawn_arrays, parameter_names(module.forward), params)
+    return _replace_tensors(drawn, "", {name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def _drawn(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int) -> Any:
+def _drawn_inputs(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int) -> Any:
     loaded = load(spec)
-    own = {name: value for name, value in params.items() if name in loaded.sizes_of_inputs}
-    with in_folder(spec):
+    input_sizes = {name: value for name, value in params.items() if name in loaded.input_sizes}
+    with in_model_folder(spec):
         seed_everything(number)
         if loaded.inputs is not None:
             takes_model = list(inspect.signature(loaded.inputs).parameters)[:1] == ["self"]
-            return loaded.inputs(module) if takes_model else loaded.inputs(**own)
+            return loaded.inputs(module) if takes_model else loaded.inputs(**input_sizes)
         if _is_transformers(module):
-            return inputs_of_config(module, **{**FROM_CONFIG, **own})
-    raise ModelMistake(f"{spec.text} has no inputs.", THREE_LINES)
+            return inputs_of_config(module, **{**TEXT_SIZES, **input_sizes})
+    raise ModelMistake(f"{spec.text} has no inputs.", INPUTS_HINT)
 
 
 def inputs_of_config(module: Any, batch: Any, length: Any) -> dict[str, Any]:
-    """What a transformers model takes: images where its configuration has channels, else tokens."""
+    """Inputs of a transformers model: images if its configuration has channels, else tokens."""
     import torch
 
     config = module.config
-    if hasattr(config, CONFIG_IMAGES):
-        size = getattr(config, "image_size", IMAGE_SIZE)
+    if hasattr(config, CHANNELS_KEY):
+        size = getattr(config, "image_size", DEFAULT_IMAGE_SIZE)
         shape = size if isinstance(size, list | tuple) else (size, size)
         return {"pixel_values": torch.randn(batch, config.num_channels, *shape)}
     if not hasattr(config, "vocab_size"):
         raise ModelMistake(
-            f"The configuration of {type(module).__name__} tells neither images nor words that it takes.",
-            f"Give its inputs by --input file.npz, or make it in a file of your own. {THREE_LINES}",
+            f"The configuration of {type(module).__name__} has neither image channels nor a vocabulary.",
+            f"Pass inputs with --input file.npz, or build the model in a Python file. {INPUTS_HINT}",
         )
     return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
 
 
-Path_ = tuple[tuple[str, Any], ...]  # how a tensor is reached: by item or by attribute, step by step
+TensorPath = tuple[tuple[str, Any], ...]  # steps of ("item" or "attribute", key)
 
 
-def _placed(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
-    """Each tensor in what a model takes or gives, and where it is."""
+def _tensors_with_paths(value: Any, path: TensorPath = ()) -> Iterator[tuple[TensorPath, Any]]:
+    """Tensors in a model's inputs or outputs, each with its path."""
     import torch
 
     if isinstance(value, torch.Tensor):
         yield path, value
         return
-    for step, each in _parts(value):
-        yield from _placed(each, (*path, step))
+    for step, child in _children(value):
+        yield from _tensors_with_paths(child, (*path, step))
 
 
-def _parts(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
+def _children(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
     if isinstance(value, Mapping):
-        yield from ((("item", key), each) for key, each in value.items())
+        yield from ((("item", key), child) for key, child in value.items())
     elif isinstance(value, tuple | list):
-        yield from ((("item", index), each) for index, each in enumerate(value))
+        yield from ((("item", index), child) for index, child in enumerate(value))
     elif is_dataclass(value) and not isinstance(value, type):
-        yield from ((("attribute", each.name), getattr(value, each.name)) for each in fields(value))
-    elif isinstance(layers := getattr(value, "layers", None), list):  # a cache of transformers
+        yield from ((("attribute", child.name), getattr(value, child.name)) for child in fields(value))
+    elif isinstance(layers := getattr(value, "layers", None), list):  # a transformers cache
         yield ("attribute", "layers"), layers
-    elif hasattr(value, "keys") and hasattr(value, "values") and not callable(value.keys):  # a layer of it
+    elif (
+        hasattr(value, "keys") and hasattr(value, "values") and not callable(value.keys)
+    ):  # a layer of a transformers cache
         yield ("attribute", "keys"), value.keys
         yield ("attribute", "values"), value.values
 
 
-def _name_of(path: Path_) -> str:
-    """`logits`, `hidden_states.0`."""
+def _name_of(path: TensorPath) -> str:
+    """Name of a path, such as `logits` or `hidden_states.0`."""
     return ".".join(str(key) for _, key in path)
 
 
 def named_tensors(value: Any) -> dict[str, Any]:
-    """The tensors in what a model takes or gives, by the way to each."""
-    return {_name_of(path): each for path, each in _placed(value)}
+    """Tensors in a model's inputs or outputs by path."""
+    return {_name_of(path): tensor for path, tensor in _tensors_with_paths(value)}
 
 
 def outputs_of(value: Any) -> dict[str, Any]:
-    """The tensors that a model gave, by name; a single one is the `output`."""
-    return {name or OUTPUT: each for name, each in named_tensors(value).items()}
+    """The model's outputs by name; a single one is called `output`."""
+    return {name or OUTPUT: tensor for name, tensor in named_tensors(value).items()}
 
 
-def places_of_outputs(value: Any) -> dict[str, Path_]:
-    """Where each of them is: see `at`."""
-    return {_name_of(path) or OUTPUT: path for path, _ in _placed(value)}
+def output_paths(value: Any) -> dict[str, TensorPath]:
+    """Path of each output by name; see `tensor_at`."""
+    return {_name_of(path) or OUTPUT: path for path, _ in _tensors_with_paths(value)}
 
 
-def at(value: Any, path: Sequence[Sequence[Any]]) -> Any:
-    """The tensor at a place in what a model gave; plain enough for a compiler to follow."""
+def tensor_at(value: Any, path: Sequence[Sequence[Any]]) -> Any:
+    """The tensor at a path in a model's output. Simple enough for a compiler to trace."""
     for kind, key in path:
         value = value[key] if kind == "item" else getattr(value, key)
     return value
 
 
-def _filled(value: Any, name: str, own: Mapping[str, Any]) -> Any:
-    """`value` with other tensors in the places of its own."""
+def _replace_tensors(value: Any, name: str, tensors: Mapping[str, Any]) -> Any:
+    """Copy of `value` with other tensors in place of its own."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return own[name]
-    inner = [
-        (key, _filled(each, f"{name}.{key}" if name else str(key), own)) for (_, key), each in _parts(value)
+        return tensors[name]
+    children = [
+        (key, _replace_tensors(child, f"{name}.{key}" if name else str(key), tensors))
+        for (_, key), child in _children(value)
     ]
     if isinstance(value, Mapping):
-        return dict(inner)
+        return dict(children)
     if isinstance(value, tuple | list):
-        made = [each for _, each in inner]
-        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+        items = [child for _, child in children]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
 def as_array(tensor: Any) -> AnyArray:
-    """A tensor as NumPy has it; it has no bfloat16, whose values float32 holds."""
+    """Convert to NumPy; bfloat16, which NumPy lacks, becomes float32."""
     import torch
 
     plain = tensor.detach().cpu()
@@ -324,5 +343,5 @@ def as_array(tensor: Any) -> AnyArray:
 
 
 def tensors_of(module: Any) -> dict[str, Any]:
-    """Every parameter and buffer by name, also those that a state dict leaves out; shared ones once."""
+    """Every parameter and buffer by name, including non-persistent ones; shared ones once."""
     return dict(chain(module.named_parameters(), module.named_buffers()))

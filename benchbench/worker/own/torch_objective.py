@@ -1,4 +1,4 @@
-"""What a user's file says of training: its loss, the targets, the optimizer."""
+"""The training objective in a user's file: loss, targets and optimizer."""
 
 from __future__ import annotations
 
@@ -13,101 +13,108 @@ from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own.source import (
     ModelMistake,
-    imported,
-    in_folder,
-    other_than,
+    default_sizes,
+    distinct_inputs,
+    import_model_file,
+    in_model_folder,
     seed_everything,
-    sizes_of,
 )
 from benchbench.worker.own.torch_module import Arguments, arguments_like, as_array, named_tensors
 
-LOSS, TARGETS, OPTIMIZER = "loss", "targets", "optimizer"  # what a file may define besides
-USUAL_OPTIMIZER = "momentum"  # of `_optimizers.py`: updates that follow from gradients, whatever their size
+LOSS, TARGETS, OPTIMIZER = "loss", "targets", "optimizer"  # names in the user's file
+DEFAULT_OPTIMIZER = "momentum"  # of `_optimizers.py`; its updates are proportional to the gradients
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Functions that give the loss of the model's output, its targets, and the optimizer of a model.
+    """Functions for the loss of the model's output, for its targets, and for the optimizer of a model.
 
-    Without a `loss` the model's own output of that name is taken, without an `optimizer` one of the table.
+    Without `loss`, the model's own output of that name is used. Without `optimizer`, one of `_optimizers.py`
+    is used.
     """
 
     loss: Callable[..., Any] | None = None
     targets: Callable[..., Any] | None = None
-    sizes_of_targets: Mapping[str, Scalar] = field(default_factory=dict)
+    target_sizes: Mapping[str, Scalar] = field(default_factory=dict)
     optimizer: Callable[..., Any] | None = None
-    sizes_of_optimizer: Mapping[str, Scalar] = field(default_factory=dict)
+    optimizer_sizes: Mapping[str, Scalar] = field(default_factory=dict)
 
-    def sizes(self, taken: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """All parameters of a training step: those of the model, and what training adds, with defaults."""
-        own = {**self.sizes_of_targets, **self.sizes_of_optimizer}
-        return {**taken, **{name: value for name, value in own.items() if name not in taken}}
+    def sizes(self, model_sizes: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """All parameters of a training step with defaults: those of the model and those of training."""
+        training_sizes = {**self.target_sizes, **self.optimizer_sizes}
+        return {
+            **model_sizes,
+            **{name: value for name, value in training_sizes.items() if name not in model_sizes},
+        }
 
 
 @cache
 def objective_of(spec: ModelSpec) -> Objective:
-    """What the file says of training. Raises ModelMistake, and whatever the file raises."""
+    """The objective in the user's file. Raises ModelMistake, and any exception of the user's file."""
     if spec.is_config:
         return objective_in({})
-    with in_folder(spec):
-        return objective_in(vars(imported(spec)))
+    with in_model_folder(spec):
+        return objective_in(vars(import_model_file(spec)))
 
 
 def objective_in(names: Mapping[str, Any]) -> Objective:
-    """What `loss`, `targets` and `optimizer` among the names say. Raises ModelMistake."""
+    """The objective defined by these names of a module. Raises ModelMistake."""
     loss, targets, optimizer = (names.get(name) for name in (LOSS, TARGETS, OPTIMIZER))
     if not callable(loss):
         loss = None
     if loss and optimizer is not None and not inspect.isroutine(optimizer):
         raise ModelMistake(
-            "optimizer is no function.",
+            "optimizer is not a function.",
             "def optimizer(model):\n    return torch.optim.AdamW(model.parameters(), lr=1e-3)",
         )
-    own = optimizer if inspect.isroutine(optimizer) else None
-    given = list(inspect.signature(own).parameters)[:1] if own else []
+    optimizer_factory = optimizer if inspect.isroutine(optimizer) else None
+    model_parameter = list(inspect.signature(optimizer_factory).parameters)[:1] if optimizer_factory else []
     return Objective(
         loss=loss,
         targets=targets if callable(targets) else None,
-        sizes_of_targets=sizes_of(targets, TARGETS) if callable(targets) else {},
-        optimizer=own,
-        sizes_of_optimizer=sizes_of(own, OPTIMIZER, given) if own else {OPTIMIZER: USUAL_OPTIMIZER},
+        target_sizes=default_sizes(targets, TARGETS) if callable(targets) else {},
+        optimizer=optimizer_factory,
+        optimizer_sizes=default_sizes(optimizer_factory, OPTIMIZER, model_parameter)
+        if optimizer_factory
+        else {OPTIMIZER: DEFAULT_OPTIMIZER},
     )
 
 
-def made_targets(
+def make_targets(
     spec: ModelSpec, params: Mapping[str, Scalar], number: int
 ) -> tuple[dict[str, AnyArray], Arguments]:
-    """The targets by name, as arrays, and what makes arguments of tensors by the same names; or none.
+    """Return the targets as arrays by path, and a function that makes arguments from tensors.
 
-    `number`: which of them, as of the inputs.
+    Both are empty without targets. Each number has its own seed.
     """
     objective = objective_of(spec)
     if objective.targets is None:
         return {}, lambda _: ((), {})
     make = objective.targets
-    own = {name: value for name, value in params.items() if name in objective.sizes_of_targets}
+    target_sizes = {name: value for name, value in params.items() if name in objective.target_sizes}
 
-    def made(number: int) -> Any:
-        with in_folder(spec):
+    def draw(number: int) -> Any:
+        with in_model_folder(spec):
             seed_everything(number)
-            return make(**own)
+            return make(**target_sizes)
 
-    def arrays_of(given: Any) -> dict[str, AnyArray]:
-        return {name: as_array(each) for name, each in named_tensors(given).items()}
+    def arrays_of(targets: Any) -> dict[str, AnyArray]:
+        return {name: as_array(tensor) for name, tensor in named_tensors(targets).items()}
 
-    given = made(number)
-    arrays = arrays_of(given)
+    targets = draw(number)
+    arrays = arrays_of(targets)
     if number:
-        arrays = dict(other_than(arrays_of(made(0)), arrays, number))
-    return arrays, arguments_like(given)
+        arrays = dict(distinct_inputs(arrays_of(draw(0)), arrays, number))
+    return arrays, arguments_like(targets)
 
 
-def takes_several(function: Any) -> bool:
-    """Whether it must be given more than one argument."""
+def takes_several_arguments(function: Any) -> bool:
+    """True if the function needs more than one positional argument."""
     call = function.forward if hasattr(function, "forward") else function
-    needed = [
-        each
-        for each in inspect.signature(call).parameters.values()
-        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    required = [
+        parameter
+        for parameter in inspect.signature(call).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    return len(needed) > 1
+    return len(required) > 1

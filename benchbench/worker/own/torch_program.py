@@ -1,4 +1,4 @@
-"""A program that torch.export saved, as a torch module: its free axes are sizes, its example gives inputs."""
+"""A saved torch.export program as a torch module, with free axes as sizes and inputs like its example."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import Any
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own.program_file import CouldExecute, check_program, tensors_only
-from benchbench.worker.own.source import Loaded, ModelMistake, axis_name
+from benchbench.worker.own.source import LoadedModel, ModelMistake, axis_name
 
-# What an exported program says of its tensors that does not hold in another dtype: it computes nothing.
-CHECKS = "_assert_tensor_metadata"
-WRITTEN = "torch.export.save(torch.export.export(model, inputs), file) writes one."
+CHECKS = "_assert_tensor_metadata"  # operator that fails in other dtypes and computes nothing
+SAVING_HINT = "torch.export.save(torch.export.export(model, inputs), file) writes one."
 
 
-def load(spec: ModelSpec) -> Loaded:
-    """The program of a file, whose weights are its own. Raises ModelMistake."""
+def load(spec: ModelSpec) -> LoadedModel:
+    """The program of a file, with its own weights. Raises ModelMistake."""
     import torch
 
     if not os.path.isfile(spec.file):
-        raise ModelMistake(f"There is no file {spec.text}.", "Name it as seen from here.")
+        raise ModelMistake(f"There is no file {spec.text}.", "Give a path from this folder.")
     try:
         check_program(spec.file)
         with tensors_only():
@@ -30,39 +29,43 @@ def load(spec: ModelSpec) -> Loaded:
     except CouldExecute as error:
         raise ModelMistake(
             f"{spec.text} is refused, since reading it could execute code: {error}.",
-            "Export the model again from its source: accelbench reads programs that are data alone.",
+            "Export the model again from its source: accelbench reads only programs without code.",
         ) from error
-    except Exception as error:  # a zip file, or a version, that torch cannot read
-        raise ModelMistake(f"{spec.text} is no program that this torch reads: {error}", WRITTEN) from error
+    except Exception as error:  # a zip file or a format version that torch cannot read
+        raise ModelMistake(f"torch cannot read the program {spec.text}: {error}", SAVING_HINT) from error
     if not program.example_inputs:
         raise ModelMistake(
-            f"{spec.text} has no inputs.", "torch.export.export(model, inputs) keeps those it is given."
+            f"{spec.text} has no inputs.", "torch.export.export(model, inputs) saves its example inputs."
         )
     if all(program.example_inputs):
         raise ModelMistake(
-            f"{spec.text} takes inputs both by place and by name.", "Export it with all of them by one way."
+            f"{spec.text} takes both positional and keyword inputs.",
+            "Export it with only positional or only keyword inputs.",
         )
-    sizes: dict[str, Scalar] = dict(axes_of(program).values())
+    sizes: dict[str, Scalar] = dict(free_axes(program).values())
 
-    def inputs(**own: Scalar) -> Any:
-        return drawn(program, {**sizes, **own})
+    def inputs(**overrides: Scalar) -> Any:
+        return draw_inputs(program, {**sizes, **overrides})
 
-    return Loaded("model", True, lambda: module_of(program), {}, inputs, sizes)
+    return LoadedModel("model", True, lambda: module_of(program), {}, inputs, sizes)
 
 
 def module_of(program: Any) -> Any:
-    """A module of its own weights that runs in any dtype, whose mode, evaluation or training, is chosen."""
+    """A module with its own weights that runs in any dtype and accepts `train()` and `eval()`."""
     module = deepcopy(program.module(check_guards=False))
-    for name in ("train", "eval"):  # they raise
+    for name in ("train", "eval"):  # the exported ones raise
         vars(module).pop(name, None)
-    for node in [each for each in module.graph.nodes if CHECKS in str(each.target)]:
+    for node in [node for node in module.graph.nodes if CHECKS in str(node.target)]:
         module.graph.erase_node(node)
     module.recompile()
     return module
 
 
 def place_on(module: Any, device: Any) -> None:
-    """Have what the program makes itself, as by `arange`, lie on that device: it has named the exporter's."""
+    """Change the device of tensors that the program creates, such as by `arange`.
+
+    The program contains the exporter's device.
+    """
     import torch
 
     def placed(value: Any) -> Any:
@@ -74,24 +77,24 @@ def place_on(module: Any, device: Any) -> None:
     module.recompile()
 
 
-def axes_of(program: Any) -> dict[Any, tuple[str, int]]:
-    """The symbol of each axis that may have any size → its name, and the size that it has in the example."""
-    found: dict[Any, tuple[str, int]] = {}
+def free_axes(program: Any) -> dict[Any, tuple[str, int]]:
+    """Symbol of each free axis → its name, and its size in the example."""
+    axes: dict[Any, tuple[str, int]] = {}
     for name, example, traced in _inputs(program):
         for index, size in enumerate(getattr(traced, "shape", ())):
             symbol = _expression(size)
-            if getattr(symbol, "is_symbol", False) and symbol not in found:
-                found[symbol] = axis_name(str(symbol), name, index), int(example.shape[index])
-    return found
+            if getattr(symbol, "is_symbol", False) and symbol not in axes:
+                axes[symbol] = axis_name(str(symbol), name, index), int(example.shape[index])
+    return axes
 
 
 def _expression(size: Any) -> Any:
-    """An axis's size as sympy has it; a number as it is."""
+    """Size of an axis as a sympy expression, or an integer."""
     return size if isinstance(size, int) else size.node.expr
 
 
 def _inputs(program: Any) -> list[tuple[str, Any, Any]]:
-    """Each input's name, the example's value, and what was traced with it."""
+    """Name, example value and traced value of each input."""
     import torch
 
     names = program.graph_signature.user_inputs
@@ -100,25 +103,25 @@ def _inputs(program: Any) -> list[tuple[str, Any, Any]]:
     return [(str(name), leaf, traced.get(name)) for name, leaf in zip(names, leaves, strict=True)]
 
 
-def drawn(program: Any, sizes: Mapping[str, Scalar]) -> Any:
-    """Inputs of these sizes, whose elements are drawn from the example's; floats that are all one, N(0, 1).
+def draw_inputs(program: Any, sizes: Mapping[str, Scalar]) -> Any:
+    """Draw inputs of these sizes, with elements from the example; constant float inputs are N(0, 1).
 
-    So ranges and kinds stay as they are. A tuple, or a dictionary of those that are given by name. Raises
-    ModelMistake for a size that was not exported.
+    This keeps ranges and dtypes. Returns a tuple, or a dictionary for keyword inputs. Raises ModelMistake for
+    a size that was not exported.
     """
     import torch
 
-    values = {symbol: sizes[name] for symbol, (name, _) in axes_of(program).items()}
+    values = {symbol: sizes[name] for symbol, (name, _) in free_axes(program).items()}
     for symbol, size in values.items():
-        allowed = program.range_constraints.get(symbol)
-        if allowed is not None and not allowed.lower <= size <= allowed.upper:
-            name, _ = axes_of(program)[symbol]
+        size_range = program.range_constraints.get(symbol)
+        if size_range is not None and not size_range.lower <= size <= size_range.upper:
+            name, _ = free_axes(program)[symbol]
             raise ModelMistake(
-                f"It was exported for {name} from {allowed.lower} to {allowed.upper}, not for {size}.",
-                "torch.export.export(…, dynamic_shapes=…) says what an axis may be.",
+                f"It was exported for {name} from {size_range.lower} to {size_range.upper}, not for {size}.",
+                "torch.export.export(…, dynamic_shapes=…) sets the range of an axis.",
             )
 
-    def made(example: Any, traced: Any) -> Any:
+    def draw(example: Any, traced: Any) -> Any:
         if not isinstance(example, torch.Tensor):
             return example
         axes = map(_expression, traced.shape)
@@ -127,9 +130,9 @@ def drawn(program: Any, sizes: Mapping[str, Scalar]) -> Any:
         )
 
     _, structure = torch.utils._pytree.tree_flatten(program.example_inputs)
-    leaves = [made(example, traced) for _, example, traced in _inputs(program)]
-    own, named = torch.utils._pytree.tree_unflatten(leaves, structure)
-    return named if named else own
+    leaves = [draw(example, traced) for _, example, traced in _inputs(program)]
+    positional, keyword = torch.utils._pytree.tree_unflatten(leaves, structure)
+    return keyword if keyword else positional
 
 
 def _like(example: Any, shape: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A user's torch module in float64, with every operator's result rounded at random, and its derivatives."""
+"""Evaluation of a user's torch module in float64, exactly or with random rounding errors; its gradients."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import torch_module
-from benchbench.worker.own.side_effects import Repeated, called_twice
+from benchbench.worker.own.side_effects import RepeatedCalls, call_twice
 from benchbench.worker.own.source import seed_everything
-from benchbench.worker.own.workload import INPUT, OwnInference, load_weights, widened
+from benchbench.worker.own.workload import INPUT, OwnInference, load_weights, widened_tensor
 from benchbench.worker.random_cache import cached_normal
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
 
 def outputs(workload: OwnInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
-    """Every operator computes in float64, whatever it asks for."""
+    """Outputs of the module, every operator computed in float64."""
     from benchbench.workloads._reference.torch_rounding import Widening
 
-    # A module may draw numbers; where it does, draws of rounding differ.
+    # If the module draws random numbers, other seeds of the rounded outputs make the tolerance too large.
     return _outputs(workload, dtype, number, Widening(), lambda: seed_everything(number))
 
 
 def rounded_outputs(workload: OwnInference, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
-    """Every operator's result is rounded at random, and what is added up errs."""
+    """Outputs with every operator's result rounded at random. Sums also get the error of their summation."""
     import torch
 
     from benchbench.workloads._reference.torch_rounding import Rounding
@@ -35,7 +35,7 @@ def rounded_outputs(workload: OwnInference, dtype: Dtype, seed: int, number: int
 
 
 def _outputs(
-    workload: OwnInference, dtype: Dtype, number: int, mode: Any, seeded: Callable[[], object]
+    workload: OwnInference, dtype: Dtype, number: int, mode: Any, set_seed: Callable[[], object]
 ) -> dict[str, AnyArray]:
     import torch
 
@@ -43,19 +43,19 @@ def _outputs(
 
     draw = Draw(dtype, standard=cached_normal, renewed=lambda _: number)
     step = wide_step(workload, draw)[1]
-    seeded()
+    set_seed()
     with torch.no_grad():
-        found = computed_in(mode, step)
-    return {name: _as_float64(torch_module.as_array(each)) for name, each in found.items()}
+        outputs = computed_in(mode, step)
+    return {name: _as_float64(torch_module.as_array(tensor)) for name, tensor in outputs.items()}
 
 
 def _as_float64(array: AnyArray) -> AnyArray:
-    """Numbers as a session's `fetch` reads them."""
+    """Convert numbers as `Session.fetch` does."""
     return array.astype(float, copy=False)
 
 
 def wide_step(workload: OwnInference, draw: Draw) -> tuple[Any, Callable[[], dict[str, Any]]]:
-    """The module in float64, with the draw's weights, and what gives its outputs of the draw's inputs."""
+    """Return the module in float64 with the draw's weights, and a function that computes its outputs."""
     arrays = workload.arrays(draw)
     module, call = _wide_module(workload, arrays)
     tensors = _wide_inputs(arrays)
@@ -65,40 +65,40 @@ def wide_step(workload: OwnInference, draw: Draw) -> tuple[Any, Callable[[], dic
 def _wide_module(
     workload: OwnInference, arrays: Mapping[str, AnyArray]
 ) -> tuple[Any, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-    """The module in float64, with these weights, and its outputs as a function of its input tensors."""
+    """Return the module in float64 with these weights, and its outputs as a function of its inputs."""
     import torch
 
-    module = torch_module.built(workload.spec, workload.sizes).to(dtype=torch.float64)
+    module = torch_module.build(workload.spec, workload.sizes).to(dtype=torch.float64)
     load_weights(module, arrays)
     arguments = workload.arguments(module)
 
     def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        positional, named = arguments(tensors)
-        return torch_module.outputs_of(module(*positional, **named))
+        positional, keywords = arguments(tensors)
+        return torch_module.outputs_of(module(*positional, **keywords))
 
     return module, call
 
 
 def _wide_inputs(arrays: Mapping[str, AnyArray]) -> dict[str, Any]:
-    """Input tensors by name, floats in float64, in memory of their own."""
+    """Input tensors by name in new memory, floats as float64."""
     inputs = {name.removeprefix(INPUT): array for name, array in arrays.items() if name.startswith(INPUT)}
-    return {name: widened(array.copy()) for name, array in inputs.items()}
+    return {name: widened_tensor(array.copy()) for name, array in inputs.items()}
 
 
-def called_again(workload: OwnInference) -> Repeated:
-    """Call one module in float64 several times; every call draws the same random numbers."""
+def repeat_calls(workload: OwnInference) -> RepeatedCalls:
+    """Call one module in float64 repeatedly, with the same random numbers in every call."""
     import numpy as np
     import torch
 
     from benchbench.workloads._reference.torch_rounding import Widening, computed_in
 
-    numbered = [
+    arrays_by_number = [
         workload.arrays(Draw(Dtype.FLOAT32, standard=cached_normal, renewed=renewed))
         for renewed in (lambda _: 0, workload.is_input)
     ]
-    _, call = _wide_module(workload, numbered[0])
-    inputs = [_wide_inputs(arrays) for arrays in numbered]
-    before = _wide_inputs(numbered[0])
+    _, call = _wide_module(workload, arrays_by_number[0])
+    inputs = [_wide_inputs(arrays) for arrays in arrays_by_number]
+    before = _wide_inputs(arrays_by_number[0])
 
     def outputs_of(number: int) -> dict[str, AnyArray]:
         seed_everything(0)
@@ -106,41 +106,41 @@ def called_again(workload: OwnInference) -> Repeated:
             outputs = computed_in(Widening(), lambda: call(inputs[number]))
         return {name: _as_float64(torch_module.as_array(tensor)) for name, tensor in outputs.items()}
 
-    first, again = called_twice(outputs_of)
+    first, second = call_twice(outputs_of)
     overwritten = [
         name
         for name, tensor in inputs[0].items()
         if not np.array_equal(tensor.numpy(), before[name].numpy(), equal_nan=True)
     ]
-    return Repeated(first, again, overwritten)
+    return RepeatedCalls(first, second, overwritten)
 
 
 def row_gradients(
     workload: OwnInference, tolerance: Mapping[str, float]
 ) -> Iterator[tuple[AnyArray, AnyArray, bool]]:
-    """By autograd; nothing where an operator has no derivative. Tables are embeddings."""
+    """Yield weights and gradients, computed by autograd. Nothing if an operator has no derivative."""
     import torch
 
     from benchbench.workloads._reference.torch_rounding import Widening, plain_operators
 
     module, step = wide_step(workload, Draw(Dtype.FLOAT32, standard=cached_normal))
-    looked_up = {
-        id(each.weight)
-        for each in module.modules()
-        if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag)
+    embedding_ids = {
+        id(layer.weight)
+        for layer in module.modules()
+        if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag)
     }
-    weights = [each for each in module.parameters() if each.is_floating_point()]
-    for each in weights:
-        each.requires_grad_(True)
+    weights = [weight for weight in module.parameters() if weight.is_floating_point()]
+    for weight in weights:
+        weight.requires_grad_(True)
     source = torch.Generator().manual_seed(SEED)
     try:
         with torch.enable_grad(), plain_operators(), Widening():
             outputs = step()
             total = sum(
-                (torch.randn(each.shape, generator=source, dtype=torch.float64) * each).sum()
-                / (float(each.detach().norm()) * tolerance[name])
-                for name, each in outputs.items()
-                if tolerance.get(name) and each.requires_grad and float(each.detach().norm())
+                (torch.randn(output.shape, generator=source, dtype=torch.float64) * output).sum()
+                / (float(output.detach().norm()) * tolerance[name])
+                for name, output in outputs.items()
+                if tolerance.get(name) and output.requires_grad and float(output.detach().norm())
             )
             if not isinstance(total, torch.Tensor):
                 return
@@ -148,7 +148,7 @@ def row_gradients(
     except RuntimeError:  # an operator without a derivative: nothing can be counted
         return
     for weight, gradient in zip(weights, gradients, strict=True):
-        if gradient is not None:  # else it takes no part: nobody can forget it
+        if gradient is not None:  # otherwise the weight is unused
             shape = (int(weight.shape[0]) if weight.dim() else 1, -1)
-            rows = (each.detach().reshape(shape).numpy() for each in (weight, gradient))
-            yield *rows, id(weight) in looked_up
+            rows = (tensor.detach().reshape(shape).numpy() for tensor in (weight, gradient))
+            yield *rows, id(weight) in embedding_ids

@@ -1,4 +1,4 @@
-"""A training step of a user's torch module: its loss, the way back, an optimizer's update."""
+"""Training step of a user's torch module: forward pass, backward pass and optimizer update."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchbench.backends.base import Session
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.own import torch_graph, torch_module
-from benchbench.worker.own.source import BATCH, ModelMistake, array_type, in_folder, most_taps
+from benchbench.worker.own.source import BATCH, ModelMistake, array_type, in_model_folder, most_taps
 from benchbench.worker.own.torch_objective import (
     LOSS,
     OPTIMIZER,
-    made_targets,
+    make_targets,
     objective_of,
-    takes_several,
+    takes_several_arguments,
 )
 from benchbench.worker.own.workload import (
     IMAGE_AXES,
@@ -38,26 +38,31 @@ from benchbench.workloads.base import DeviceContext, Draw, Program, Step, Traini
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
-TARGET = "target:"  # what the names of its arrays begin with, besides
-RESULT_MOVES = 3  # times a parameter's bytes move: the gradient is read, the parameter read and written
-SLOT_MOVES = 2  # and what the optimizer keeps of it: read and written
+TARGET = "target:"  # prefix of array names
+RESULT_MOVES = 3  # transfers per parameter: the gradient is read, the parameter read and written
+SLOT_MOVES = 2  # transfers per element of optimizer state: read and written
 
 
 @dataclass(frozen=True)
 class OwnTraining(TorchWorkload, Training):
-    """A step of a user's own training: forward, backward, the optimizer's update.
+    """A step of a user's training: forward pass, backward pass, and optimizer update.
 
-    `drops`: whether its dropout layers drop. Not where it is verified: every engine draws other numbers.
+    Attributes
+    ----------
+    drops : bool
+        Whether dropout is active. It is off for verification, since every engine draws other numbers.
+
     """
 
     drops: bool = True
-    all_move: ClassVar[bool] = False  # a user's optimizer may move some by less than float32 can tell
+    # A user's optimizer may change some parameters by less than float32 resolves.
+    all_move: ClassVar[bool] = False
 
     def graph_of(self) -> dict[str, Any]:
         return graph_of(self.spec, self.sizes)
 
     def refuses(self, dtype: Dtype) -> str:
-        """What the optimizer of the table cannot keep, too."""
+        """Reason why the step cannot run in the dtype, including limits of the default optimizer."""
         return super().refuses(dtype) or refuses_to_train(self.sizes, dtype)
 
     def small(self) -> Self:
@@ -67,66 +72,66 @@ class OwnTraining(TorchWorkload, Training):
         return name.startswith((INPUT, TARGET))
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """Inputs, and targets."""
+        """Inputs and targets."""
         number = draw.number(INPUT)
-        made = cached_arrays(
+        drawn = cached_arrays(
             f"targets {number} of {self!r}",
-            lambda: made_targets(self.spec, self.sizes, number)[0],
+            lambda: make_targets(self.spec, self.sizes, number)[0],
         )
-        targets = {f"{TARGET}{name}": as_stored(array, draw) for name, array in made.items()}
+        targets = {f"{TARGET}{name}": as_stored(array, draw) for name, array in drawn.items()}
         return {**super().input_arrays(draw), **targets}
 
     def batched(self, arrays: Arrays) -> tuple[list[str], int]:
-        """Those that have a row for each of `batch` samples; none where nobody says what a sample is."""
+        """Return the names of inputs with a row per sample, and the batch size; ([], 0) without a batch."""
         batch = self.sizes.get(BATCH)
-        rows = [name for name, each in arrays.items() if self.is_input(name) and each.shape[:1] == (batch,)]
+        rows = [name for name, array in arrays.items() if self.is_input(name) and array.shape[:1] == (batch,)]
         return rows, batch if rows and type(batch) is int else 0
 
     def weight_of(self, arrays: Mapping[str, AnyArray], name: str) -> AnyArray:
         return arrays[f"{WEIGHT}{name}"]
 
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-        """None: the model itself in float64 is the reference, see `training_reference.py`."""
+        """Not used: the reference is computed in `training_reference.py`."""
         raise NotImplementedError
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The step as torch's users write it: zero_grad, forward, backward, the optimizer's step."""
+        """Program of a usual torch training step: zero_grad, forward, backward, step."""
         import torch
 
-        plain = self.module(arrays, context.device, context.dtype).train()
-        module, given, layout = self.laid_out(context, arrays, plain)
+        unplaced_module = self.module(arrays, context.device, context.dtype).train()
+        module, make_inputs, layout = self.with_layout(context, arrays, unplaced_module)
         if not self.drops:
-            without_dropout(module)
-        learnt = learnt_parameters(module)
-        update = optimizer_of(self.spec, self.sizes, module, fused=isinstance(context, Session))
-        initial = deepcopy(update.state_dict())
+            disable_dropout(module)
+        trainable = trainable_parameters(module)
+        optimizer = optimizer_of(self.spec, self.sizes, module, fused=isinstance(context, Session))
+        initial = deepcopy(optimizer.state_dict())
         loss_of = loss_function(self.spec, self.sizes, module, context.device, context.dtype)
         names = [name for name in arrays if self.is_input(name)]
         kind, mixed = context.device.type, context.compute is not None
 
         def step(*inputs: Any) -> Any:
-            update.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             with torch.autocast(kind, context.compute, enabled=mixed):
                 loss = loss_of(dict(zip(names, inputs, strict=True)))
             loss.backward()
-            update.step()
+            optimizer.step()
             return loss.detach()
 
         def restart(arrays: Arrays) -> tuple[Any, ...]:
             load_weights(module, arrays)
-            restart_optimizer(update, initial, zeros=objective_of(self.spec).optimizer is None)
+            restart_optimizer(optimizer, initial, zeros=objective_of(self.spec).optimizer is None)
             return ()
 
         return Program(
             step,
-            given(arrays),
-            parameters=lambda: learnt,
+            make_inputs(arrays),
+            parameters=lambda: trainable,
             gradients=lambda: {
-                name: torch.zeros_like(each) if each.grad is None else each.grad
-                for name, each in learnt.items()
+                name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                for name, parameter in trainable.items()
             },
             last_gradient="last gradient",
-            inputs_of=given,
+            inputs_of=make_inputs,
             restart=restart,
             seed=torch.manual_seed if self.drops and self.graph["drops"] else None,
             layout=layout,
@@ -136,170 +141,185 @@ class OwnTraining(TorchWorkload, Training):
 def loss_function(
     spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, device: Any, dtype: Any
 ) -> Callable[[Mapping[str, Any]], Any]:
-    """What gives the loss of tensors by the names of their arrays; plain enough for a compiler to follow."""
+    """Return a function that computes the loss from tensors by name.
+
+    It is simple enough for a compiler to trace.
+    """
     import torch
 
     objective = objective_of(spec)
-    arguments = torch_module.made_inputs(spec, sizes, module, 0)[1]
-    of_targets = made_targets(spec, sizes, 0)[1]
-    judge, has_targets = objective.loss, objective.targets is not None
-    if isinstance(judge, torch.nn.Module):
-        judge = deepcopy(judge).to(device=device, dtype=dtype)
-    takes_inputs = judge is not None and not has_targets and takes_several(judge)
+    arguments = torch_module.make_inputs(spec, sizes, module, 0)[1]
+    target_arguments = make_targets(spec, sizes, 0)[1]
+    criterion, has_targets = objective.loss, objective.targets is not None
+    if isinstance(criterion, torch.nn.Module):
+        criterion = deepcopy(criterion).to(device=device, dtype=dtype)
+    takes_inputs = criterion is not None and not has_targets and takes_several_arguments(criterion)
 
     def loss(tensors: Mapping[str, Any]) -> Any:
-        inputs = {name.removeprefix(INPUT): each for name, each in tensors.items() if name.startswith(INPUT)}
-        own, named = arguments(inputs)
-        output = module(*own, **named)
-        if judge is None:
+        inputs = {
+            name.removeprefix(INPUT): tensor for name, tensor in tensors.items() if name.startswith(INPUT)
+        }
+        args, kwargs = arguments(inputs)
+        output = module(*args, **kwargs)
+        if criterion is None:
             return output[LOSS] if isinstance(output, Mapping) else output.loss
         if takes_inputs:
-            return judge(output, *own, **named)
+            return criterion(output, *args, **kwargs)
         targets = {
-            name.removeprefix(TARGET): each for name, each in tensors.items() if name.startswith(TARGET)
+            name.removeprefix(TARGET): tensor for name, tensor in tensors.items() if name.startswith(TARGET)
         }
-        first, rest = of_targets(targets)
-        return judge(output, *first, **rest)
+        target_args, target_kwargs = target_arguments(targets)
+        return criterion(output, *target_args, **target_kwargs)
 
     return loss
 
 
-def learnt_parameters(module: Any) -> dict[str, Any]:
-    """The parameters that training may move, by name."""
-    return {name: each for name, each in module.named_parameters() if each.requires_grad}
+def trainable_parameters(module: Any) -> dict[str, Any]:
+    """Parameters that require a gradient, by name."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def optimizer_of(spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, *, fused: bool) -> Any:
-    """The optimizer that the file makes, else that of the table. Raises ModelMistake for another thing."""
+    """The optimizer that the user's file creates, or the default one.
+
+    Raises ModelMistake if the file creates another object.
+    """
     import torch
 
     objective = objective_of(spec)
     if objective.optimizer is None:
-        parameters = list(learnt_parameters(module).values())
+        parameters = list(trainable_parameters(module).values())
         return optimizer_named(str(sizes[OPTIMIZER])).torch(parameters, fused=fused)
-    own = {name: value for name, value in sizes.items() if name in objective.sizes_of_optimizer}
-    with in_folder(spec):
-        made = objective.optimizer(module, **own)
-    if not isinstance(made, torch.optim.Optimizer):
+    optimizer_sizes = {name: value for name, value in sizes.items() if name in objective.optimizer_sizes}
+    with in_model_folder(spec):
+        optimizer = objective.optimizer(module, **optimizer_sizes)
+    if not isinstance(optimizer, torch.optim.Optimizer):
         raise ModelMistake(
-            f"{spec.text}: optimizer(model) gives no torch.optim.Optimizer, but {type(made).__name__}.",
+            f"{spec.text}: optimizer(model) returns {type(optimizer).__name__}, not a torch.optim.Optimizer.",
             "Return one: torch.optim.AdamW(model.parameters(), lr=1e-3).",
         )
-    return made
+    return optimizer
 
 
-def restart_optimizer(update: Any, initial: Mapping[str, Any], *, zeros: bool) -> None:
-    """Put the optimizer back to what it was before its first step.
+def restart_optimizer(optimizer: Any, initial: Mapping[str, Any], *, zeros: bool) -> None:
+    """Reset the optimizer to its state before the first step.
 
-    `zeros`: what it keeps begins at zero, and stays where it is, as a CUDA graph needs.
+    With `zeros`, the state tensors are zeroed in place, as a CUDA graph needs. Otherwise the initial state is
+    loaded.
     """
     import torch
 
     if not zeros:
-        update.load_state_dict(deepcopy(initial))
+        optimizer.load_state_dict(deepcopy(initial))
         return
     with torch.no_grad():
-        for value in chain.from_iterable(kept.values() for kept in update.state.values()):
+        for value in chain.from_iterable(state.values() for state in optimizer.state.values()):
             if torch.is_tensor(value):
                 value.zero_()
 
 
-def without_dropout(module: Any) -> bool:
-    """Have nothing dropped from here on; whether anything would have been.
+def disable_dropout(module: Any) -> bool:
+    """Set every dropout probability to zero and return whether one was nonzero.
 
-    Dropout layers, those of attention and of recurrent layers, and whatever a module calls its dropout; not
-    the numbers of a function that is called with its own.
+    This covers dropout layers, attention, recurrent layers and attributes named like dropout, but not
+    probabilities in function calls.
     """
-    found = False
-    for owner in chain.from_iterable((each, getattr(each, "config", None)) for each in module.modules()):
+    was_active = False
+    for owner in chain.from_iterable((layer, getattr(layer, "config", None)) for layer in module.modules()):
         for name, value in list(vars(owner).items()) if hasattr(owner, "__dict__") else ():
             kind = type(owner).__name__.lower()
             drops = "drop" in name or (name == "p" and ("drop" in kind or "depth" in kind))
             if drops and isinstance(value, float) and value > 0:
                 setattr(owner, name, 0.0)
-                found = True
-    return found
+                was_active = True
+    return was_active
 
 
 def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
-    """The facts of a training step at these sizes, of values that JSON has.
+    """Facts of a training step at these sizes, as JSON values; see `torch_graph.graph_of`.
 
-    `digest`: as of the outputs, and of the operators of the loss and what the optimizer is told. `flops`: of
-    the way there and back. `drops`: whether anything is dropped.
+    `digest` includes the operators of the loss and the settings of the optimizer. `flops` includes the
+    backward pass. `drops` is True if the model has active dropout.
     """
     import torch
 
-    module = torch_module.built(spec, sizes).train()
-    inputs, _ = torch_module.made_inputs(spec, sizes, module, 0)
-    targets, _ = made_targets(spec, sizes, 0)
+    module = torch_module.build(spec, sizes).train()
+    inputs, _ = torch_module.make_inputs(spec, sizes, module, 0)
+    targets, _ = make_targets(spec, sizes, 0)
     arrays = {f"{INPUT}{name}": array for name, array in inputs.items()}
     arrays |= {f"{TARGET}{name}": array for name, array in targets.items()}
     tensors = torch_module.tensors_of(module)
-    shapes = [[name, list(each.shape)] for name, each in tensors.items()]
-    counted = sum(each.numel() for each in module.parameters())
+    shapes = [[name, list(tensor.shape)] for name, tensor in tensors.items()]
+    parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(torch_graph.constant_parameters(module))
     try:
-        operators, flops, kept, told = _traced(spec, sizes, module.to("meta"), arrays, "meta")
-    except Exception:  # noqa: BLE001 - a module may need its numbers, and fail in any way without
-        own = torch_module.built(spec, sizes).train()
-        operators, flops, kept, told = _traced(spec, sizes, own, arrays, "cpu")
-    moved = [(array.size, torch.from_numpy(array).dtype) for array in arrays.values()]
-    moved += [(each.numel(), each.dtype) for each in tensors.values()]
-    learnt = sum(each.numel() for each in learnt_parameters(module).values())
-    floats = sum(size for size, dtype in moved if dtype.is_floating_point)
+        operators, flops, state_count, optimizer_settings = _trace(
+            spec, sizes, module.to("meta"), arrays, "meta"
+        )
+    except Exception:  # noqa: BLE001 - modules that branch on values raise anything on the meta device
+        cpu_module = torch_module.build(spec, sizes).train()
+        operators, flops, state_count, optimizer_settings = _trace(spec, sizes, cpu_module, arrays, "cpu")
+    tensors_moved = [(array.size, torch.from_numpy(array).dtype) for array in arrays.values()]
+    tensors_moved += [(tensor.numel(), tensor.dtype) for tensor in tensors.values()]
+    trainable_count = sum(parameter.numel() for parameter in trainable_parameters(module).values())
+    floats = sum(size for size, dtype in tensors_moved if dtype.is_floating_point)
     return {
-        "digest": sha256(json.dumps([shapes, operators, told]).encode()).hexdigest()[: torch_graph.DIGITS],
+        "digest": sha256(json.dumps([shapes, operators, optimizer_settings]).encode()).hexdigest()[
+            : torch_graph.DIGEST_DIGITS
+        ],
         "flops": int(flops),
         "taps": most_taps(shape for _, shape in shapes),
-        "parameters": counted,
+        "parameters": parameter_count,
         "constants": constants,
-        "floats": floats + RESULT_MOVES * learnt + SLOT_MOVES * kept,
-        "other_bytes": sum(size * dtype.itemsize for size, dtype in moved if not dtype.is_floating_point),
+        "floats": floats + RESULT_MOVES * trainable_count + SLOT_MOVES * state_count,
+        "other_bytes": sum(
+            size * dtype.itemsize for size, dtype in tensors_moved if not dtype.is_floating_point
+        ),
         "takes_images": any(
             array.ndim == IMAGE_AXES and array.dtype.kind == "f" for array in inputs.values()
         ),
         "takes": [array_type(array.dtype, array.shape) for array in arrays.values()],
         "gives": [LOSS],
-        "drops": without_dropout(module),
+        "drops": disable_dropout(module),
     }
 
 
-def _traced(
+def _trace(
     spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, arrays: Mapping[str, AnyArray], device: str
 ) -> tuple[Any, int, int, Any]:
-    """Operators of the way there, FLOPs of both ways, elements that the optimizer keeps, what it is told."""
+    """Return (operators of the forward pass, FLOPs, elements of optimizer state, optimizer settings)."""
     import torch
 
     from benchbench.workloads._reference.torch_rounding import plain_operators
 
     operators: list[Any] = []
     compute = loss_function(spec, sizes, module, torch.device(device), torch.float32)
-    update = optimizer_of(spec, sizes, module, fused=False)
+    optimizer = optimizer_of(spec, sizes, module, fused=False)
     tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
     with plain_operators(), torch_graph.flop_counter() as counter:
-        with torch_graph.recording(operators):
+        with torch_graph.record_operators(operators):
             loss = compute(tensors)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shown = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise ModelMistake(f"{spec.text}: its loss is no number, but {shown}.", "Return its mean.")
+            raise ModelMistake(f"{spec.text}: its loss is {shown}, not a number.", "Return its mean.")
         loss.backward()
-    update.step()
-    learnt = {id(each) for each in module.parameters()}
-    kept = sum(
+    optimizer.step()
+    parameter_ids = {id(parameter) for parameter in module.parameters()}
+    state_count = sum(
         value.numel()
-        for each, state in update.state.items()
+        for parameter, state in optimizer.state.items()
         for value in state.values()
-        if id(each) in learnt and torch.is_tensor(value) and value.shape == each.shape
+        if id(parameter) in parameter_ids and torch.is_tensor(value) and value.shape == parameter.shape
     )
-    told = [type(update).__name__, *(_plain(group) for group in update.param_groups)]
-    return operators, counter.get_total_flops(), kept, told
+    settings = [type(optimizer).__name__, *(_plain_group(group) for group in optimizer.param_groups)]
+    return operators, counter.get_total_flops(), state_count, settings
 
 
-def _plain(group: Mapping[str, Any]) -> list[Any]:
-    """What a group of parameters is moved by, and how many they are; not by which kernel.
+def _plain_group(group: Mapping[str, Any]) -> list[Any]:
+    """Settings of a group of parameters, and their number, without the choice of kernel.
 
-    What is off is left out, as another version of torch may not know it.
+    Settings that are off are left out, as other versions of torch may not have them.
     """
     kernels = ("params", "fused", "foreach", "capturable", "differentiable")
-    own = [[name, str(value)] for name, value in sorted(group.items()) if name not in kernels and value]
-    return [len(group["params"]), own]
+    settings = [[name, str(value)] for name, value in sorted(group.items()) if name not in kernels and value]
+    return [len(group["params"]), settings]

@@ -1,4 +1,4 @@
-"""A user's model by its name, as the workload that a case names."""
+"""Lookup of user models: the workload for the name in a case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchbench.worker.own.onnx_file import OnnxInference
 from benchbench.worker.own.torch_training import OwnTraining
 from benchbench.worker.own.workload import OwnInference, OwnOperation, OwnWorkload
 
-OPERATIONS: Mapping[str, type[OwnOperation]] = {  # by kind
+INFERENCE_CLASSES: Mapping[str, type[OwnOperation]] = {  # by kind
     TORCH: OwnInference,
     KERAS: KerasInference,
     JAX: JaxInference,
@@ -23,22 +23,22 @@ OPERATIONS: Mapping[str, type[OwnOperation]] = {  # by kind
 }
 
 
-def own_model(name: str, params: Mapping[str, Scalar]) -> OwnWorkload | None:
-    """The user's model of that name at these parameters; None where no model is called so."""
+def find_own_workload(name: str, params: Mapping[str, Scalar]) -> OwnWorkload | None:
+    """The user's model with this name at these parameters, or None if there is no such model."""
     spec = own.from_text(os.environ.get(own.VARIABLE, "")).get(name)
-    return None if spec is None else model_of(spec, params)
+    return None if spec is None else own_workload(spec, params)
 
 
-def model_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> OwnWorkload:
-    """The model that a spec names, or the step of its training, at these parameters."""
-    workload: type[OwnWorkload] = OwnTraining if spec.trains else OPERATIONS[spec.kind]
-    return workload(spec, dict(params))
+def own_workload(spec: ModelSpec, params: Mapping[str, Scalar]) -> OwnWorkload:
+    """Workload of the model (or of its training step) at these parameters."""
+    workload_class: type[OwnWorkload] = OwnTraining if spec.trains else INFERENCE_CLASSES[spec.kind]
+    return workload_class(spec, dict(params))
 
 
 def use_cpu(kind: str) -> None:
-    """Have this process run models of the kind on the CPU alone: it describes one, or computes a reference.
+    """Restrict this process to the CPU, for models of this kind.
 
-    Before its framework has computed anything. Torch does so unless it is told otherwise.
+    Must be called before the framework computes anything. Torch uses the CPU by default.
     """
     if kind == KERAS:
         keras_model.use_cpu()
