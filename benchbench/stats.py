@@ -13,6 +13,7 @@ from benchbench.arrays import Floats
 LARGE_P = 0.1  # of a variance beside those of the others: below, it is not shrunk to them
 STRANGE_P = 0.02  # likewise: below, the others say nothing of it
 WILD_P = 1e-3  # of one of the largest variances: below, it does not tell what is usual
+MAX_LOG = 700.0  # exp of a larger logarithm overflows
 NEWTON_STEPS = 30
 
 
@@ -218,6 +219,11 @@ def deviation(values: Sequence[float]) -> float:
         raise ValueError("one value has no spread")
     centre = mean(values)
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+def bounded_exp(log: float) -> float:
+    """exp(log), with the logarithm limited to ±`MAX_LOG`, so that it neither overflows nor becomes 0."""
+    return math.exp(max(-MAX_LOG, min(MAX_LOG, log)))
 
 
 def t_tail(value: float, degrees: float) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchbench.judging.bisection import Next, SearchEnd, SearchResult, SearchRules, search
+from benchbench.judging.bisection import NextPair, SearchEnd, SearchResult, SearchRules, search
 from benchbench.stats import mean, median, quantile
 
 DISTURBED, DISTURBANCE = 0.05, 0.3  # processes that meet a neighbour, and by how much
@@ -37,7 +37,7 @@ class Scene:
         """The logarithm of what a version takes."""
         return math.fsum(math.log1p(step) for at, step in self.steps.items() if at <= version)
 
-    def measure(self, source: np.random.Generator) -> Callable[[Next], float | None]:
+    def measure(self, source: np.random.Generator) -> Callable[[NextPair], float | None]:
         """What a pair of processes shows."""
 
         def process(version: int) -> float:
@@ -45,7 +45,7 @@ class Scene:
             met = DISTURBANCE * abs(source.standard_normal()) if source.random() < DISTURBED else 0.0
             return self.level(version) + own + met
 
-        def pair(wanted: Next) -> float | None:
+        def pair(wanted: NextPair) -> float | None:
             if wanted.version in self.skipped:
                 return None
             return process(wanted.version) - process(wanted.beside)
@@ -82,7 +82,7 @@ def thresholded(scene: Scene, seed: int, pairs: int) -> bool:
     good, bad = 0, scene.versions - 1
     while bad - good > 1:
         middle = (good + bad) // 2
-        seen = median([measure(Next(middle, 0)) or 0.0 for _ in range(pairs)])
+        seen = median([measure(NextPair(middle, 0)) or 0.0 for _ in range(pairs)])
         good, bad = (good, middle) if seen > scene.level(at) / 2 else (middle, bad)
     return bad == at
 

@@ -17,7 +17,7 @@ import numpy as np
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.hours import between_sessions
+from benchbench.judging.hours import session_spreads
 from benchbench.model.options import Variance
 from benchbench.model.run import Run
 from studies.adaptive_rounds import CASES, Counts, slowed
@@ -58,7 +58,7 @@ def rates(
         medians *= np.exp(places)[..., None]
         stored = [a_session(rows, day=day) for day, rows in enumerate(medians[:-2])]
         ref, new = (_of_day(a_suite(rows), day) for rows, day in zip(medians[-2:], (20, 21), strict=True))
-        known = between_sessions(stored, digest(ref), digest(new), METRICS[0], Variance.SHARED)
+        known = session_spreads(stored, digest(ref), digest(new), METRICS[0], Variance.SHARED)
         for name, between in (("unknown", {}), ("known", known)):
             made = [compare_runs(ref, slowed(new, change), between=between).verdicts for change in changes]
             counts[name].add(made[0], made[1:])

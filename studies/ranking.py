@@ -19,7 +19,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from benchbench.judging.ranking import ERROR, Standing, judge_records, share_of, work_key
+from benchbench.judging.ranking import ALPHA, Standing, judge_records, share_of, work_key
 from benchbench.model.case import Case
 from benchbench.model.measurement import Turn
 from benchbench.model.record import Record
@@ -283,7 +283,7 @@ def walks(policy: Policy, count: int = 200_000, seed: int = 7) -> float:
     for rounds in range(policy.rounds, (policy.most_rounds or MOST) + 1):
         total += source.standard_normal(count) if rounds > policy.rounds else 0.0
         if rounds in looks(policy):
-            level = ERROR * share_of(policy, rounds)
+            level = ALPHA * share_of(policy, rounds)
             reached |= np.abs(total) / math.sqrt(rounds) > NormalDist().inv_cdf(1 - level / 2)
     return float(reached.mean())
 

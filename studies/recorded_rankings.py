@@ -45,8 +45,8 @@ class Told:
 
 def told(run: Run) -> Told:
     """What a run says, by today's rule and by that of before."""
-    verdicts = [each for each in judge_records(run.records, run.info.policy).values() if each.others]
-    led = [each for each in verdicts if min(rival.ratio for rival in each.others) >= LEAD]
+    verdicts = [each for each in judge_records(run.records, run.info.policy).values() if each.compared_rivals]
+    led = [each for each in verdicts if min(rival.ratio for rival in each.compared_rivals) >= LEAD]
     begun = [record.started for record in run.records]
     ends = [record.started + record.stages_s.get("wall", 0.0) for record in run.records]
     return Told(
@@ -85,7 +85,7 @@ def _apart(verdict: WorkVerdict, run: Run) -> bool:
     assert verdict.fastest
     recorded = by_case(run.records)
     intervals = []
-    for each in (verdict.fastest, *(rival.contender for rival in verdict.others)):
+    for each in (verdict.fastest, *(rival.contender for rival in verdict.compared_rivals)):
         outcomes = [record.outcome for record in recorded[each.case.suite, each.case.id]]
         measured = [outcome for outcome in outcomes if isinstance(outcome, Measurement)]
         planned = measured[: run.info.policy.rounds]

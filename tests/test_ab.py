@@ -25,7 +25,7 @@ from benchbench.errors import SuiteError, UsageError
 from benchbench.judging.check import check_interleaved
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.gate_ending import Ending, exit_code
-from benchbench.judging.pairs import beyond_doubt
+from benchbench.judging.pairs import is_beyond_doubt
 from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.launch.project import UserCode
@@ -271,7 +271,7 @@ def test_equal_sides_that_warm_up_are_never_told_apart_beyond_doubt() -> None:
     for noise in (0.01, 0.1, 0.5):
         for _ in range(200):
             sides = [{number: process(noise) for number in range(5)} for _ in range(2)]
-            called += beyond_doubt(fair_pairs(sides[0], sides[1], 3))
+            called += is_beyond_doubt(fair_pairs(sides[0], sides[1], 3))
     assert not called
 
 

@@ -460,7 +460,12 @@ ANSWERS: list[tuple[SearchResult, dict[int, str], str, int]] = [
         12,
     ),
     (SearchResult(end=SearchEnd.NO_DIFFERENCE, pairs=8, whole=WHOLE), {}, "no difference of 3% or more", 0),
-    (SearchResult(end=SearchEnd.UNTOLD, pairs=27, whole=WHOLE), {}, "2.9 and 2.13 cannot be told apart", 12),
+    (
+        SearchResult(end=SearchEnd.UNDECIDED, pairs=27, whole=WHOLE),
+        {},
+        "2.9 and 2.13 cannot be told apart",
+        12,
+    ),
     (
         SearchResult(end=SearchEnd.UNMEASURED, pairs=0),
         {4: "no wheel"},

@@ -8,24 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchbench.judging.bisection import (
-    CONFIRMING,
     LOOKS,
-    Next,
+    MIN_CONFIRMING_PAIRS,
+    NextPair,
     SearchEnd,
     SearchResult,
     SearchRules,
     VersionPair,
     belief,
-    confirmed,
     estimate,
     expected_pairs,
     fit,
-    halving,
+    is_confirmed,
     judge_ends,
-    likeliest,
-    narrowest,
-    next_or_found,
+    median_version,
+    most_probable,
+    next_pair_or_result,
     search,
+    shortest_span,
 )
 from studies.bisections import Scene, is_right, scenes, searched
 
@@ -96,7 +96,7 @@ def test_values_that_are_exact_need_no_more_pairs_than_the_rules_ask_for() -> No
     )
     assert found.span is not None
     assert (found.end, found.span.first, found.span.last) == (SearchEnd.NAMED, 11, 11)
-    assert len(pairs) == LOOKS[0] + math.ceil(math.log2(rules.last)) + CONFIRMING
+    assert len(pairs) == LOOKS[0] + math.ceil(math.log2(rules.last)) + MIN_CONFIRMING_PAIRS
     assert found.step is not None
     assert found.step.mid == pytest.approx(STEP)
 
@@ -120,14 +120,14 @@ def test_two_versions_are_told_apart_by_the_pairs_of_the_ends_alone() -> None:
 
 def test_an_end_that_cannot_be_measured_ends_the_search() -> None:
     for end in (0, 4):
-        found = next_or_found([], SearchRules(versions=5), {end})
+        found = next_pair_or_result([], SearchRules(versions=5), {end})
         assert isinstance(found, SearchResult)
         assert found.end is SearchEnd.UNMEASURED
 
 
 def test_pairs_that_are_used_up_give_the_smallest_range() -> None:
     rules = SearchRules(versions=64, most=9)
-    found = next_or_found([*ends(rules), pair(32, 0.05)], rules)
+    found = next_pair_or_result([*ends(rules), pair(32, 0.05)], rules)
     assert isinstance(found, SearchResult)
     assert found.end is SearchEnd.RANGE
     assert found.span is not None
@@ -139,7 +139,7 @@ def test_ends_are_judged_after_whole_looks_only() -> None:
     rules = SearchRules(versions=3)
     noisy = [0.2, -0.2] * LOOKS[-1]
     assert [judge_ends(noisy[:count], rules) for count in (1, 7, 8, 26)] == [None] * 4
-    assert judge_ends(noisy[: LOOKS[-1]], rules) is SearchEnd.UNTOLD
+    assert judge_ends(noisy[: LOOKS[-1]], rules) is SearchEnd.UNDECIDED
     assert judge_ends(ENDS, rules) is SearchEnd.NAMED
     assert judge_ends([0.0] * 8, rules) is SearchEnd.NO_DIFFERENCE
 
@@ -171,15 +171,15 @@ def test_a_version_is_confirmed_by_pairs_beside_its_predecessor(
 ) -> None:
     rules = SearchRules(versions=9)
     believed = belief([*ends(rules), pair(4, 0.05), pair(3, 0.0)], rules)
-    assert confirmed(changes, believed, rules.confidence) is expected
+    assert is_confirmed(changes, believed, rules.confidence) is expected
 
 
 def test_a_version_that_does_not_differ_from_its_predecessor_is_not_named() -> None:
     rules = SearchRules(versions=4)
     wrong = [*ends(rules), *(pair(2, 0.05) for _ in range(5)), *(pair(1, 0.0) for _ in range(5))]
-    assert next_or_found(wrong, rules) == Next(2, 1)
-    found = next_or_found([*wrong, *(pair(2, 0.0, beside=1) for _ in range(9))], rules)
-    assert isinstance(found, Next)
+    assert next_pair_or_result(wrong, rules) == NextPair(2, 1)
+    found = next_pair_or_result([*wrong, *(pair(2, 0.0, beside=1) for _ in range(9))], rules)
+    assert isinstance(found, NextPair)
 
 
 def test_more_versions_and_more_noise_take_more_pairs() -> None:
@@ -204,12 +204,12 @@ LAST = SearchRules(versions=10)
 @given(measured)
 def test_what_is_believed_is_a_probability(pairs: list[VersionPair]) -> None:
     found = belief(ends(LAST) + pairs, LAST)
-    assert math.fsum(found.larger) == pytest.approx(1)
-    assert all(0 <= each <= 1 for each in (*found.larger, *found.smaller))
-    assert found.larger[0] == 0
-    assert len(found.larger) == LAST.versions
-    assert 0 <= found.two <= 1
-    assert 0.5 <= found.share <= 1.0 + 1e-9
+    assert math.fsum(found.larger_step) == pytest.approx(1)
+    assert all(0 <= each <= 1 for each in (*found.larger_step, *found.smaller_step))
+    assert found.larger_step[0] == 0
+    assert len(found.larger_step) == LAST.versions
+    assert 0 <= found.two_steps_p <= 1
+    assert 0.5 <= found.larger_share <= 1.0 + 1e-9
 
 
 @settings(max_examples=40, deadline=None)
@@ -225,8 +225,8 @@ def test_the_order_of_the_pairs_does_not_matter(pairs: list[VersionPair], source
 def test_slower_and_faster_are_mirror_images(pairs: list[VersionPair]) -> None:
     there = belief(ends(LAST) + pairs, LAST)
     back = belief([pair(p.version, -p.change, p.beside) for p in ends(LAST) + pairs], LAST)
-    assert back.larger == pytest.approx(there.larger, abs=1e-6)
-    assert back.step == pytest.approx(-there.step, abs=1e-9)
+    assert back.larger_step == pytest.approx(there.larger_step, abs=1e-6)
+    assert back.total_step == pytest.approx(-there.total_step, abs=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -237,7 +237,7 @@ def test_a_pair_like_the_bad_end_speaks_for_earlier_versions_and_one_like_the_go
     """Without a second step in sight: of two, one may lie on either side."""
 
     def before(found: list[VersionPair]) -> float:
-        return math.fsum(belief(found, LAST).larger[: version + 1])
+        return math.fsum(belief(found, LAST).larger_step[: version + 1])
 
     known = ends(LAST)
     assert before([*known, pair(version, STEP)]) > before(known) > before([*known, pair(version, 0.0)])
@@ -249,7 +249,7 @@ def test_the_narrowest_range_holds_the_step_with_the_confidence_asked_for(
     weights: list[float], confidence: float
 ) -> None:
     chances = [0.0, *(weight / math.fsum(weights) for weight in weights)]
-    found = narrowest(chances, confidence)
+    found = shortest_span(chances, confidence)
     inside = math.fsum(chances[found.first : found.last + 1])
     assert inside >= confidence - 1e-9
     assert 1 <= found.first <= found.last < len(chances)
@@ -266,9 +266,9 @@ def test_what_is_probed_can_be_measured_and_lies_between_the_ends(
     weights: list[float], skipped: set[int]
 ) -> None:
     chances = [0.0, *(weight / math.fsum(weights) for weight in weights)]
-    chosen, inner = halving(chances, skipped), {*range(1, len(chances) - 1)} - skipped
+    chosen, inner = median_version(chances, skipped), {*range(1, len(chances) - 1)} - skipped
     assert chosen in inner if inner else chosen is None
-    span = likeliest(chances, skipped - {len(chances) - 1})
+    span = most_probable(chances, skipped - {len(chances) - 1})
     assert {*range(span.first, span.last)} <= skipped
 
 

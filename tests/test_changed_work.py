@@ -127,7 +127,7 @@ def test_a_history_goes_on_over_a_changed_computation_and_ends_at_other_arrays()
     (trend,) = trends(runs, METRICS[0])
     assert [point.run for point in trend.points] == ["R0", "R1", "R2", "R3", "R4"]
     assert trend.boundaries == (4,)
-    assert all(trend.bars)
+    assert all(trend.boundary_reasons)
 
 
 # How two versions are planned

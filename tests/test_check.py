@@ -20,8 +20,8 @@ from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
 from benchbench.documents.gate import TITLES, Gate, conclusions
 from benchbench.judging.check import CaseFinding, GateResult, decide
-from benchbench.judging.comparison import LEAST_CASES
-from benchbench.judging.gate_ending import Ending, endings, exit_code, judged
+from benchbench.judging.comparison import MIN_CASES
+from benchbench.judging.gate_ending import Ending, decided_count, endings, exit_code
 from benchbench.judging.missing import MissingRecords
 from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
@@ -29,7 +29,7 @@ from benchbench.judging.sessions import (
     ASSUMED_DEDICATED,
     ASSUMED_MEMORY,
     ASSUMED_SHARED,
-    ENOUGH,
+    MIN_SESSIONS,
     days_of,
     hours_of,
 )
@@ -164,7 +164,7 @@ def test_a_threshold_comes_from_the_first_rule_that_names_the_case() -> None:
     assert limits == snapshot(
         [(0.3, "suite own 'gemm*'"), (0.2, "suite own 'conv2d*'"), (0.07, "accelbench.toml 'm=1'")]
     )
-    assert found.idle == snapshot(("accelbench.toml 'gemn'",))
+    assert found.unused_thresholds == snapshot(("accelbench.toml 'gemn'",))
     plain = only(decide(a_baseline(), a_new(1.0), RULES))
     assert (plain.threshold, plain.threshold_from) == (0.05, "default")
 
@@ -183,7 +183,7 @@ def test_few_sessions_are_provisional_and_a_dedicated_machine_is_taken_to_differ
     shared, dedicated = (only(decide(few, a_new(1.2), policy)) for policy in (ONE_STAGE, dedicated_policy))
     assert shared.provisional
     assert (shared.verdict, shared.reason) == snapshot(
-        (Verdict.INCONCLUSIVE, "4 more sessions on other days would tell how they differ")
+        (Verdict.INCONCLUSIVE, "4 more sessions on other days would show how they differ")
     )
     assert (dedicated.verdict, dedicated.reason) == snapshot(
         (Verdict.PROVISIONAL, "slower, on 1 of 5 sessions")
@@ -199,7 +199,7 @@ def test_few_sessions_are_provisional_and_a_dedicated_machine_is_taken_to_differ
 def test_fewer_than_five_sessions_never_fail_a_check_by_themselves(count: int, confirm: bool) -> None:
     policy = replace(RULES, confirm=confirm)
     found = decide(a_baseline(factors=WEATHER[:count]), a_new(3.0), policy, again(3.0) if confirm else None)
-    enough = count == ENOUGH
+    enough = count == MIN_SESSIONS
     assert only(found).verdict is (Verdict.SLOWER if enough else Verdict.PROVISIONAL)
     assert exit_code(found) == (10 if enough else 12)
     assert exit_code(found, exit_zero=True) == 0
@@ -658,7 +658,7 @@ def test_other_programs_excuse_nothing_else(
 def test_nothing_is_told_beside_other_programs(factor: float, sessions: list[Digest]) -> None:
     found = decide(sessions, a_new(factor, side=BUSY), ONE_STAGE)
     assert only(found).verdict is Verdict.INSUFFICIENT
-    assert judged(found.findings) == 0
+    assert decided_count(found.findings) == 0
 
 
 def test_sessions_that_others_disturbed_do_not_count() -> None:
@@ -753,7 +753,7 @@ def test_a_slower_clock_changes_nothing(new: list[float], factor: float) -> None
     assert scaled.verdict is plain.verdict
 
 
-@pytest.mark.parametrize("others", range(1, LEAST_CASES - 1))  # more would tell what all have in common
+@pytest.mark.parametrize("others", range(1, MIN_CASES - 1))  # more would tell what all have in common
 def test_more_cases_make_each_harder_to_call(others: int) -> None:
     noisy, policy = (1.0, 1.03, 0.97, 1.02, 0.98, 1.0), replace(ONE_STAGE, variance=Variance.OWN)
     found = decide(a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), policy)

@@ -16,7 +16,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
 from benchbench.documents.gate import Gate
 from benchbench.judging.check import decide
-from benchbench.judging.comparison import LEAST_CASES, Comparison, common_factor, compare_runs
+from benchbench.judging.comparison import MIN_CASES, Comparison, common_factor, compare_runs
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.run import Partner, Run
 from tests.factories import a_case, a_run, some_rounds
@@ -103,7 +103,7 @@ def test_a_check_against_stored_sessions_tells_it_too() -> None:
     assert json.loads(rendered(document, "json"))["common_factor"]["moving"] == 6
 
 
-ratios = st.lists(st.floats(-1, 1), min_size=LEAST_CASES, max_size=20)
+ratios = st.lists(st.floats(-1, 1), min_size=MIN_CASES, max_size=20)
 
 
 @given(ratios, st.floats(0.01, 0.5))

@@ -109,7 +109,7 @@ def test_a_significant_change_below_the_threshold_is_not_slower() -> None:
 def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help() -> None:
     found = a_comparison(some_rounds(1e-3, 1.2e-3, 0.9e-3), some_rounds(1.1e-3, 0.95e-3, 1.3e-3))
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert found.reason == snapshot("too noisy for this threshold: more rounds would tell")
+    assert found.reason == snapshot("too noisy for this threshold: more rounds would decide")
     assert found.mde is not None
     assert found.mde > 0.03
 

@@ -28,7 +28,7 @@ from benchbench.analyse.view import RunView
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.variance import allowing_for
+from benchbench.judging.variance import add_drifts
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference
@@ -213,11 +213,11 @@ def test_of_stored_runs_that_walk_few_suites_alarm(rounds: int) -> None:
 def test_what_a_drift_adds_is_known_from_one_walk_alone() -> None:
     walked = drift([[(number, 0.0075 * number) for number in range(5)]] * 6)
     assert walked
-    (wide,) = allowing_for([walked], [Difference(0.05, 1e-6, 100)])
+    (wide,) = add_drifts([walked], [Difference(0.05, 1e-6, 100)])
     assert wide.mid == 0.05
     assert wide.error == pytest.approx(0.03 / math.sqrt(3))
     assert wide.degrees == pytest.approx(1)
-    assert allowing_for([], [Difference(0.05, 1e-6, 100)]) == [Difference(0.05, 1e-6, 100)]
+    assert add_drifts([], [Difference(0.05, 1e-6, 100)]) == [Difference(0.05, 1e-6, 100)]
 
 
 def test_a_comparison_names_the_side_that_drifted_and_an_interleaved_one_need_not() -> None:

@@ -17,8 +17,8 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.cli.app import app, import_commands
 from benchbench.documents import comparison
 from benchbench.gate import baselines
-from benchbench.judging.comparison import HOURS_DIFFER, BetweenSessions, Comparison, compare_runs
-from benchbench.judging.hours import between_sessions
+from benchbench.judging.comparison import NOISY_SESSIONS, Comparison, SessionSpread, compare_runs
+from benchbench.judging.hours import session_spreads
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import OPTIONS, Variance
 from benchbench.model.run import Partner, Run
@@ -193,9 +193,9 @@ def sessions(places: Sequence[float], **over: Any) -> list[Run]:
 CALM = (0.0, 0.02, -0.02, 0.01, -0.01, 0.0, 0.02)
 
 
-def told(stored: Sequence[Run], ref: Run, new: Run) -> dict[str, BetweenSessions]:
+def told(stored: Sequence[Run], ref: Run, new: Run) -> dict[str, SessionSpread]:
     return dict(
-        between_sessions(list(map(digest, stored)), digest(ref), digest(new), LATENCY, Variance.SHARED)
+        session_spreads(list(map(digest, stored)), digest(ref), digest(new), LATENCY, Variance.SHARED)
     )
 
 
@@ -235,7 +235,7 @@ def test_the_intervals_hold_what_sessions_differ_by() -> None:
     assert half == pytest.approx(2.447 * math.sqrt(2) * spread, rel=1e-3)  # t of 6 degrees
     assert known.apart
     assert (known.apart.cases, known.apart.days) == (1, 7)
-    assert known.verdicts[0].reason == HOURS_DIFFER
+    assert known.verdicts[0].reason == NOISY_SESSIONS
     assert any(f"sessions of this machine differ by {100 * spread:.3g} %" in line for line in facts(known))
     larger = compare_runs(of_day(0), of_day(1, factor=1.2), between=told(sessions(CALM), ref, new))
     assert larger.verdicts[0].verdict is Verdict.SLOWER

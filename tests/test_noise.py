@@ -143,7 +143,7 @@ def test_the_documents_example_is_what_is_shown() -> None:
         detectable=0.084,
         ratio=0.982,
         threshold=0.084,
-        reason="too noisy for this threshold: more rounds would tell",
+        reason="too noisy for this threshold: more rounds would decide",
     )
     assert f"```\n{rendered(noise_document([a_noise(), noisy]))}```" in DOCUMENT
 

@@ -20,15 +20,20 @@ from benchbench.judging.advice import likely_size
 from benchbench.judging.check import check_interleaved, decide
 from benchbench.judging.gate_ending import exit_code
 from benchbench.judging.second_test import Confirmation
-from benchbench.judging.session_cases import GatePolicy, SessionVariance, estimated_from_all, likeness
+from benchbench.judging.session_cases import (
+    GatePolicy,
+    SessionVariance,
+    shared_session_variance,
+    squared_correlation,
+)
 from benchbench.judging.sessions import (
     CommonVariance,
     HeavyTails,
-    alike_p,
+    equal_variance_p,
     moments,
-    normal_p,
+    normality_p,
     session_deviation,
-    symmetric_p,
+    symmetry_p,
 )
 from benchbench.model.options import Variance
 from benchbench.model.status import Verdict
@@ -96,15 +101,15 @@ def drawn(source: np.random.Generator, share: float, cases: int = 30, days: int 
 @pytest.mark.parametrize(("share", "square"), [(0.0, 0.0), (0.5, 0.25), (1.0, 1.0)])
 def test_how_alike_cases_are_is_the_mean_square_of_their_correlation(share: float, square: float) -> None:
     source = np.random.default_rng(8)
-    found = [likeness([DAYS] * 30, drawn(source, share)) for _ in range(60)]
+    found = [squared_correlation([DAYS] * 30, drawn(source, share)) for _ in range(60)]
     assert np.mean(found) == pytest.approx(square, abs=0.08)
 
 
 def test_cases_whose_days_differ_or_never_vary_tell_nothing_of_likeness() -> None:
     places = drawn(np.random.default_rng(8), 1.0, cases=3)
-    assert likeness([DAYS, DAYS, tuple(range(1, 11))], places) == pytest.approx(1.0)
-    assert likeness([DAYS] * 2, [[0.0] * 10] * 2) == 0.0
-    assert likeness([DAYS], places[:1]) == 0.0
+    assert squared_correlation([DAYS, DAYS, tuple(range(1, 11))], places) == pytest.approx(1.0)
+    assert squared_correlation([DAYS] * 2, [[0.0] * 10] * 2) == 0.0
+    assert squared_correlation([DAYS], places[:1]) == 0.0
 
 
 # Sessions far from the rest
@@ -112,7 +117,8 @@ def test_cases_whose_days_differ_or_never_vary_tell_nothing_of_likeness() -> Non
 
 def told(drawings: list[list[list[float]]]) -> list[SessionVariance]:
     return [
-        estimated_from_all(places, likeness([DAYS[: len(places[0])]] * CASES, places)) for places in drawings
+        shared_session_variance(places, squared_correlation([DAYS[: len(places[0])]] * CASES, places))
+        for places in drawings
     ]
 
 
@@ -141,7 +147,7 @@ def test_cases_that_differ_unlike_each_other_are_no_heavy_tails(days: int) -> No
     found = told(drawings)
     assert not any(isinstance(each.prior, CommonVariance) for each in found)
     assert sum(each.heavy_tails for each in found) / runs <= allowed(0.15, runs)
-    ps = np.array([normal_p([moments(each) for each in places], 0.0) for places in drawings])
+    ps = np.array([normality_p([moments(each) for each in places], 0.0) for places in drawings])
     for level in (0.05, 0.1, 0.2):
         assert np.mean(ps < level) <= allowed(1.2 * level, runs)
 
@@ -152,14 +158,14 @@ def test_sessions_skewed_to_slow_are_told_and_those_skewed_to_fast_are_not_taken
     drawings = [skewed(source, days, spread=0.02).T for _ in range(runs)]
     assert all(each.heavy_tails for each in told([places.tolist() for places in drawings]))
     moments_of = [[moments(each) for each in (-places).tolist()] for places in drawings]
-    assert not any(symmetric_p(cases, 0.0) < 0.5 for cases in moments_of)
+    assert not any(symmetry_p(cases, 0.0) < 0.5 for cases in moments_of)
 
 
 def test_normal_sessions_are_seldom_taken_for_skewed_whatever_each_case_differs_by() -> None:
     source, runs = np.random.default_rng(16), 1000
     for weather in (partial(unlike, spread=0.02, deviation=0.8), partial(alike, spread=0.02)):
         drawings = [weather(source, 5).T.tolist() for _ in range(runs)]
-        ps = np.array([symmetric_p([moments(each) for each in places], 0.0) for places in drawings])
+        ps = np.array([symmetry_p([moments(each) for each in places], 0.0) for places in drawings])
         for level in (0.02, 0.05, 0.2):
             assert np.mean(ps < level) <= allowed(level, runs)
 
@@ -167,9 +173,9 @@ def test_normal_sessions_are_seldom_taken_for_skewed_whatever_each_case_differs_
 def test_one_slow_session_of_all_cases_together_counts_as_one() -> None:
     source, runs = np.random.default_rng(17), 300
     drawings = [drawn(source, 1.0, days=5) for _ in range(runs)]
-    ps = np.array([symmetric_p([moments(each) for each in places], 1.0) for places in drawings])
+    ps = np.array([symmetry_p([moments(each) for each in places], 1.0) for places in drawings])
     assert np.mean(ps < 0.05) <= allowed(0.05, runs)
-    alone = np.array([symmetric_p([moments(each) for each in places], 0.0) for places in drawings])
+    alone = np.array([symmetry_p([moments(each) for each in places], 0.0) for places in drawings])
     assert np.mean(alone < 0.05) > 0.2
 
 
@@ -188,7 +194,7 @@ def test_what_is_worse_is_the_skewed_side_of_a_time_and_of_a_rate(metric: str, t
 
 
 def test_cases_that_never_vary_have_the_least_variance() -> None:
-    still = estimated_from_all([[0.0] * 5] * 30, 0.0).prior
+    still = shared_session_variance([[0.0] * 5] * 30, 0.0).prior
     assert still
     assert still.posterior(1e-8, 4)[0] == 1e-8
 
@@ -199,7 +205,7 @@ def test_the_kurtosis_of_all_cases_is_judged_as_scipy_does(values: list[float]) 
     one = moments(values)
     assert one.kurtosis == pytest.approx(oracle.kurtosis(values, fisher=False), rel=1e-6)
     p = oracle.kurtosistest(values, alternative="greater").pvalue
-    assert alike_p([one], 0.0) == pytest.approx(p, abs=1e-9)
+    assert equal_variance_p([one], 0.0) == pytest.approx(p, abs=1e-9)
 
 
 def test_what_is_slower_than_sessions_with_heavy_tails_is_provisional() -> None:

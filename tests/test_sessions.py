@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
-from benchbench.judging.sessions import ENOUGH, hours_of, session_deviation
+from benchbench.judging.sessions import MIN_SESSIONS, hours_of, session_deviation
 from benchbench.stats import deviation, holm, mean, paired
 from benchbench.store.naming import start_time
 from tests.factories import a_run_info
@@ -38,15 +38,15 @@ def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_p
     assert found.difference.error == pytest.approx(max(between, within))
     assert found.difference.degrees == len(sessions) - 1
     assert found.difference.mid == pytest.approx(np.mean(new) - np.mean(places), abs=1e-12)
-    assert not found.provisional
+    assert not found.is_provisional
 
 
 def test_one_session_has_no_spread_and_stands_on_the_assumed_one() -> None:
     found = session_deviation([[[0.0, 0.001, -0.001]]], [0.05, 0.051, 0.049], assumed=0.02)
     assert found.spread is None
-    assert found.provisional
+    assert found.is_provisional
     assert found.difference.error == pytest.approx(0.02 * math.sqrt(2))
-    assert found.difference.degrees == ENOUGH - 1
+    assert found.difference.degrees == MIN_SESSIONS - 1
 
 
 def test_each_missing_session_counts_as_differing_by_the_assumed_spread() -> None:
@@ -55,7 +55,7 @@ def test_each_missing_session_counts_as_differing_by_the_assumed_spread() -> Non
     pooled = (2 * 0.1**2 + 2 * 0.02**2) / 4
     assert found.difference.error == pytest.approx(math.sqrt(pooled * (1 + 1 / 3)))
     assert found.difference.degrees == 4
-    assert found.provisional
+    assert found.is_provisional
 
 
 @given(st.floats(0.001, 0.2), st.floats(0.001, 0.2))
@@ -79,7 +79,7 @@ def test_what_several_hours_of_a_day_average_away_is_added_again() -> None:
     days = [[[0.05], [-0.05]] for _ in range(5)]
     found = session_deviation(days, [0.0], assumed=0.02)
     hours = 2 * 0.05**2  # the variance between the two hours of a day
-    assert found.further == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
+    assert found.predicted_deviation == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
     assert found.difference.error == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
     assert found.difference.degrees == 4
 
@@ -87,7 +87,7 @@ def test_what_several_hours_of_a_day_average_away_is_added_again() -> None:
 def test_ten_hours_of_one_day_are_one_session() -> None:
     hours = [[0.01 * number] * 3 for number in range(10)]
     found = session_deviation([hours], [0.0] * 3, assumed=0.07)
-    assert (found.days, found.spread, found.provisional) == (1, None, True)
+    assert (found.days, found.spread, found.is_provisional) == (1, None, True)
     assert found.difference.error > 0.07 * math.sqrt(2)
 
 

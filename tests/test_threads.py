@@ -11,7 +11,7 @@ import pytest
 
 from benchbench.documents.run import answer, report_document
 from benchbench.errors import SuiteError, UsageError
-from benchbench.judging.ranking import ALIKE
+from benchbench.judging.ranking import EQUIVALENCE
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.workers import Template, template_of
@@ -139,7 +139,7 @@ def test_numbers_that_are_alike_are_not_told_apart() -> None:
     one, two = (a_case(threads=threads) for threads in (1, 2))
     alike = some_rounds(1.0, 1.002, 1.0, case=one) + some_rounds(1.0, 1.0, 1.003, case=two)
     (line,) = answer(a_run(alike))
-    assert f"1 thread or 2 threads, as fast as each other within {ALIKE:.0%}" in line
+    assert f"1 thread or 2 threads, as fast as each other within {EQUIVALENCE:.0%}" in line
     assert answer(a_run(of_threads({2: 1.0}))) == []
 
 

@@ -305,7 +305,7 @@ def test_what_compare_calls_incomparable_is_another_series(
     assert compare_runs(runs[0], runs[8]).verdicts[0].verdict is Verdict.INCOMPARABLE
     (found,) = trends(runs, LATENCY)
     assert not found.history.changes
-    assert (found.boundaries, found.bars) == ((8,), (reason,))
+    assert (found.boundaries, found.boundary_reasons) == ((8,), (reason,))
     (data,) = json.loads(rendered(history_document([found]), "json"))
     assert data["boundaries"] == [{"run": "other0", "reason": reason}]
 

@@ -14,7 +14,7 @@ from benchbench import stats
 from benchbench.documents import comparison
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.variance import at_least_the_mean, in_modes, larger_variances, shared_variance
+from benchbench.judging.variance import are_clustered, at_least_the_mean, larger_variances, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Policy
 from benchbench.stats import Difference, headline, welch
@@ -182,12 +182,12 @@ def test_three_processes_in_two_modes_do_not_alarm() -> None:
 def test_modes_are_seen_in_few_processes_and_not_in_normal_ones() -> None:
     source = np.random.default_rng(2)
     normal = source.normal(0, 0.01, (500, 60, 3))
-    assert np.mean([in_modes(groups.tolist()) for groups in normal]) <= 0.006
+    assert np.mean([are_clustered(groups.tolist()) for groups in normal]) <= 0.006
     clustered = np.where(source.random((60, 3)) < 0.5, 0.0, 0.1) + source.normal(0, 1e-3, (60, 3))
-    assert in_modes(clustered.tolist())
-    assert not in_modes([])
-    assert not in_modes([[0.0, 0.0, 0.0]] * 60)  # of a clock without noise
-    assert not in_modes([[0.0, 0.0, 0.1, 0.1, 0.1]] * 60)  # five processes show both
+    assert are_clustered(clustered.tolist())
+    assert not are_clustered([])
+    assert not are_clustered([[0.0, 0.0, 0.0]] * 60)  # of a clock without noise
+    assert not are_clustered([[0.0, 0.0, 0.1, 0.1, 0.1]] * 60)  # five processes show both
 
 
 def test_a_comparison_says_that_processes_cluster() -> None:
@@ -225,6 +225,8 @@ def test_groups_that_vary_significantly_more_are_pooled() -> None:
 
     calm, wild = [0.5, 1.0, 1.5], [0.1, 4.0, 12.0]
     groups = [("calm", each) for each in calm] + [("wild", each) for each in wild] + [("single", 50.0)]
-    found = larger_variances([(name, difference(variance)) for name, variance in groups], usual=1.0)
+    found = larger_variances(
+        [(name, difference(variance)) for name, variance in groups], typical_variance=1.0
+    )
     assert found.keys() == {"wild"}
     assert found["wild"] == pytest.approx((16.1 / 3, 6.0))

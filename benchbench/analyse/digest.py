@@ -272,7 +272,7 @@ class Setup(Protocol):
         """How the run's workers were run."""
 
 
-def run_bars(ref: Setup, new: Setup) -> list[str]:
+def run_mismatches(ref: Setup, new: Setup) -> list[str]:
     """What keeps two runs from being compared: their hardware and their settings."""
     settings = differing(ref.settings, new.settings, ("threads", "allocator", "isolation"))
     if same_hardware(ref.machine, new.machine):
@@ -313,14 +313,14 @@ def _renamed(digest: Digest, names: Mapping[str, str]) -> Digest:
     return replace(digest, cases=cases)
 
 
-def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
+def case_mismatches(ref: CaseDigest, new: CaseDigest) -> list[str]:
     """What keeps a case from being compared: device, work, clock, or the precision that was read back."""
     if not (ref.rounds and new.rounds) or _conditions(ref) == _conditions(new):
         return []
     counted = [] if ref.model and new.model else differing(ref.cost, new.cost, ("bytes",), "counted ")
     return [
         *differing(ref, new, ("device_model",)),
-        *work_bars(ref, new),
+        *work_mismatches(ref, new),
         *counted,
         *differing(ref, new, ("timer",)),
         *unequal(ref.precision, new.precision),
@@ -332,7 +332,7 @@ def _conditions(side: CaseDigest) -> tuple[object, ...]:
     return side.device_model, side.workload_version, side.cost, side.model, side.timer, side.precision
 
 
-def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
+def work_mismatches(ref: CaseDigest, new: CaseDigest) -> list[str]:
     """What keeps two works from being compared, whatever computes them.
 
     Of a workload its definition and counts; of a user's model only its inputs and outputs, since a change of
@@ -342,12 +342,12 @@ def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
         return []
     items = differing(ref.cost, new.cost, ("items", "item"), "counted ")
     if ref.model and new.model:
-        return [*interface_bars(ref.model, new.model), *items]
+        return [*interface_mismatches(ref.model, new.model), *items]
     flops = differing(ref.cost, new.cost, ("flops",), "counted ") if not changed_sizes(ref, new) else []
     return [*differing(ref, new, ("workload_version",)), *flops, *items]
 
 
-def interface_bars(ref: ModelFacts, new: ModelFacts) -> list[str]:
+def interface_mismatches(ref: ModelFacts, new: ModelFacts) -> list[str]:
     """The inputs and outputs in which two versions of a user's model differ, of each the first."""
     bars: list[str] = []
     for name in ("inputs", "outputs"):

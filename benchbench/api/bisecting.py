@@ -9,7 +9,7 @@ from typing import Unpack
 from benchbench.analyse import metrics
 from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import UsageError
-from benchbench.judging.bisection import CONFIRMING, LOOKS
+from benchbench.judging.bisection import LOOKS, MIN_CONFIRMING_PAIRS
 from benchbench.judging.comparison import THRESHOLD, valid_threshold
 from benchbench.launch.project import user_code
 from benchbench.model import own
@@ -138,7 +138,7 @@ def _valid_confidence(value: float) -> float:
 
 
 def _valid_most(value: int) -> int:
-    minimum = LOOKS[0] + CONFIRMING
+    minimum = LOOKS[0] + MIN_CONFIRMING_PAIRS
     if value < minimum:
         raise UsageError(f"{value} pairs are too few.", f"The ends and the confirmation take {minimum}.")
     return value

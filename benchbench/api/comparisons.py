@@ -13,7 +13,7 @@ from benchbench.analyse.digest import Digest, digest, under_present_names
 from benchbench.api.stored import folder, load, profile
 from benchbench.errors import AccelbenchWarning, UnreadableInput, member
 from benchbench.judging import comparison
-from benchbench.judging.comparison import THRESHOLD, BetweenSessions, Comparison, valid_threshold
+from benchbench.judging.comparison import THRESHOLD, Comparison, SessionSpread, valid_threshold
 from benchbench.judging.series import Trend, trends
 from benchbench.model.device import Machine
 from benchbench.model.options import Names, Variance, several
@@ -50,13 +50,13 @@ def compare(
     before, after = (side if isinstance(side, Run) else runs.read_run(side) for side in sides)
     quantity, limit = metrics.metric_named(metric), valid_threshold(threshold)
     shared = member(Variance, variance)
-    between: Mapping[str, BetweenSessions] = {}
+    between: Mapping[str, SessionSpread] = {}
     if comparison.seconds_apart(before.info, after.info, quantity):
-        from benchbench.judging.hours import between_sessions
+        from benchbench.judging.hours import session_spreads
 
         sessions = _sessions(results_folder(results), after.info.machine)
         *sessions, first, second = under_present_names([*sessions, digest(before), digest(after)])
-        between = between_sessions(sessions, first, second, quantity, shared)
+        between = session_spreads(sessions, first, second, quantity, shared)
     result = comparison.compare_runs(before, after, quantity, limit, shared, between)
     folders = [side for side in sides if isinstance(side, Path)]
     return comparison.with_operators(result, *folders) if len(folders) == len(sides) else result
@@ -68,7 +68,7 @@ MOST_READ = 50  # newest stored runs to read: two months of nightly runs, in a t
 def _sessions(root: Path, machine: Machine) -> list[Digest]:
     """Sessions of a machine, oldest first: from all baselines, and if these are few, from stored runs."""
     from benchbench.gate import baselines
-    from benchbench.judging.sessions import ENOUGH, days_of
+    from benchbench.judging.sessions import MIN_SESSIONS, days_of
 
     sessions: dict[str, Digest] = {}
     with suppress(UnreadableInput, OSError):  # sessions are optional for a comparison
@@ -78,7 +78,7 @@ def _sessions(root: Path, machine: Machine) -> list[Digest]:
             for name in names
             for session in baselines.stored_sessions(root, name, machine)
         }
-        few = len(set(days_of([session.started for session in sessions.values()]))) < ENOUGH
+        few = len(set(days_of([session.started for session in sessions.values()]))) < MIN_SESSIONS
         for name in selectors.run_ids(root)[-MOST_READ:] if few else ():
             with suppress(UnreadableInput):
                 session = digest(runs.read_run(root / runs.RUNS / name))

@@ -15,8 +15,8 @@ from benchbench.analyse.digest import CaseDigest
 from benchbench.analyse.metrics import LATENCY, Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.format import count_of
-from benchbench.judging.pairs import LEAST_PROCESSES, PARTS_APART
-from benchbench.judging.sessions import ENOUGH, Hours, days_of, hours_of
+from benchbench.judging.pairs import MAX_PART_DIFFERENCE, MIN_PROCESSES
+from benchbench.judging.sessions import MIN_SESSIONS, LogsByHour, days_of, hours_of
 from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case, last_names, present_id
 from benchbench.model.placement import Strategy, suffix
@@ -147,7 +147,7 @@ def _under(session: CaseSession, names: Mapping[str, str]) -> CaseSession:
     return replace(session, case=replace(session.case, workload=present))
 
 
-def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[Hours]:
+def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[LogsByHour]:
     """The logarithms of the processes' values, day by day of each machine, and in it hour by hour."""
     machines: dict[str, list[CaseSession]] = {}
     for session in sessions:
@@ -156,7 +156,7 @@ def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[Hours]:
     return [day for own in machines.values() for day in _days(own, metric)]
 
 
-def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterator[Hours]:
+def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterator[LogsByHour]:
     started = [session.started for session in sessions]
     days: dict[int, dict[int, list[float]]] = {}
     for session, day, hour in zip(sessions, days_of(started), hours_of(started), strict=True):
@@ -198,8 +198,8 @@ def _fault(unranked: str, processes: CaseDigest) -> str:
         "contended": bool(processes.contended),
         "still warming up": processes.unsteady > 0,
         "processes disagree": bool(processes.disagreement(LATENCY)),
-        "resumed, and its parts differ": processes.parts_apart(LATENCY) > math.log1p(PARTS_APART),
-        f"fewer than {LEAST_PROCESSES} processes": count < LEAST_PROCESSES,
+        "resumed, and its parts differ": processes.parts_apart(LATENCY) > math.log1p(MAX_PART_DIFFERENCE),
+        f"fewer than {MIN_PROCESSES} processes": count < MIN_PROCESSES,
     }
     return next((name for name, holds in faults.items() if holds), "")
 
@@ -241,10 +241,10 @@ class MeanLog:
         return t_quantile((1 + confidence) / 2, self.degrees) * self.error
 
 
-def mean_log(days: Sequence[Hours], assumed: float) -> MeanLog:
+def mean_log(days: Sequence[LogsByHour], assumed: float) -> MeanLog:
     """The mean over days, each the mean of its hours; they may be of several machines of one type.
 
-    With fewer than `ENOUGH` days each missing one counts as differing by `assumed`, as in the gate
+    With fewer than `MIN_SESSIONS` days each missing one counts as differing by `assumed`, as in the gate
     (judging/sessions.py). Where the processes alone explain more, their error counts. Raises ValueError for
     none.
     """
@@ -257,12 +257,12 @@ def mean_log(days: Sequence[Hours], assumed: float) -> MeanLog:
     square = max(between / len(days), LEAST**2)
     if own > square:
         return MeanLog(mid=mean(places), error=math.sqrt(own), degrees=degrees)
-    return MeanLog(mid=mean(places), error=math.sqrt(square), degrees=max(len(days), ENOUGH) - 1)
+    return MeanLog(mid=mean(places), error=math.sqrt(square), degrees=max(len(days), MIN_SESSIONS) - 1)
 
 
 def filled_variance(variance: float, degrees: float, assumed: float) -> float:
-    """A variance known with some degrees of freedom, those missing to `ENOUGH` − 1 taken as assumed."""
-    missing = max(ENOUGH - 1 - degrees, 0.0)
+    """A variance known with some degrees of freedom, those missing to `MIN_SESSIONS` − 1 taken as assumed."""
+    missing = max(MIN_SESSIONS - 1 - degrees, 0.0)
     return (degrees * variance + missing * assumed**2) / (degrees + missing)
 
 

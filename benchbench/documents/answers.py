@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from benchbench.documents.document import Cell, Number, Tone
 from benchbench.documents.run_table import Work
 from benchbench.format import count_of
-from benchbench.judging.ranking import ALIKE, Rival, Standing, WorkVerdict
+from benchbench.judging.ranking import EQUIVALENCE, Rival, Standing, WorkVerdict
 
 WIDEST_RATIO = 10.0  # of the ends of an interval that is worth stating
 BESIDE_OTHERS = "measured beside other programs, so no bound is stated"
@@ -33,7 +33,7 @@ def headline(compared: Sequence[Work]) -> Cell:
         named = [f"{first} in {count_of(count, 'work')}", *(f"{name} in {times}" for name, times in others)]
         parts.append(f"fastest: {', '.join(named)}")
     if tied := standings[Standing.TIED]:
-        parts.append(f"in {count_of(tied, 'work')} the fastest are within {ALIKE:.0%} of each other")
+        parts.append(f"in {count_of(tied, 'work')} the fastest are within {EQUIVALENCE:.0%} of each other")
     if undecided := standings[Standing.OPEN]:
         open_works = f"{count_of(undecided, 'work')} {'is' if undecided == 1 else 'are'} open"
         parts.append(open_works if parts else f"the fastest is not known yet: {open_works}")
@@ -42,37 +42,39 @@ def headline(compared: Sequence[Work]) -> Cell:
 
 def answer(verdict: WorkVerdict) -> Cell:
     """The answer of one work, good where the fastest is named; empty where nothing is compared."""
-    if verdict.fastest is None or not verdict.others:
+    if verdict.fastest is None or not verdict.compared_rivals:
         return Cell()
-    slower = [rival for rival in verdict.others if rival.slower]
+    slower = [rival for rival in verdict.compared_rivals if rival.is_slower]
     if verdict.standing is Standing.WON:
         return Cell((_winner(verdict) + _slower(verdict, slower[1:]),), Tone.GOOD)
     rest = _slower(verdict, slower)
     if verdict.standing is Standing.TIED:
-        names = _names(verdict, [rival for rival in verdict.others if not rival.slower])
-        return Cell((f"{_listed([verdict.name(verdict.fastest), *names])} are within {ALIKE:.0%}{rest}",))
+        names = _names(verdict, [rival for rival in verdict.compared_rivals if not rival.is_slower])
+        return Cell(
+            (f"{_listed([verdict.name_of(verdict.fastest), *names])} are within {EQUIVALENCE:.0%}{rest}",)
+        )
     return Cell((_candidates(verdict) + rest,), Tone.WARNING)
 
 
 def _winner(verdict: WorkVerdict) -> str:
     """`torch, 1.12× faster than jax (at least 1.04×)`."""
     assert verdict.fastest
-    nearest = verdict.others[0]
-    bound = BESIDE_OTHERS if verdict.disturbed else f"at least {_times(verdict.least_lead)}"
-    leader, rival = verdict.name(verdict.fastest), verdict.name(nearest.contender)
+    nearest = verdict.compared_rivals[0]
+    bound = BESIDE_OTHERS if verdict.is_disturbed else f"at least {_times(verdict.min_lead)}"
+    leader, rival = verdict.name_of(verdict.fastest), verdict.name_of(nearest.contender)
     return f"{leader}, {_times(nearest.ratio)} faster than {rival} ({bound})"
 
 
 def _candidates(verdict: WorkVerdict) -> str:
     """`torch or openvino (torch ahead by 1.02×, at most 1.07×)`."""
     assert verdict.fastest
-    leader, undecided = verdict.name(verdict.fastest), verdict.undecided
+    leader, undecided = verdict.name_of(verdict.fastest), verdict.undecided
     names = _listed(dict.fromkeys([leader, *_names(verdict, undecided)]), "or")
     ends = [rival.interval for rival in undecided if rival.interval]
     if len(ends) < len(undecided):
         return f"{names} (too few heats)"
     ahead = f"{leader} ahead by {_times(undecided[0].ratio)}"
-    if verdict.disturbed:
+    if verdict.is_disturbed:
         return f"{names} ({ahead}, {BESIDE_OTHERS})"
     if doubted := _names(verdict, [rival for rival in undecided if rival.is_doubted]):
         return (
@@ -87,7 +89,7 @@ def _slower(verdict: WorkVerdict, rivals: Sequence[Rival]) -> str:
     """`; jax is 1.70× slower`, or `; jax and tensorflow are 1.30× to 1.70× slower`; empty without any."""
     ratios: dict[str, float] = {}
     for rival in rivals:
-        ratios.setdefault(verdict.name(rival.contender), rival.ratio)
+        ratios.setdefault(verdict.name_of(rival.contender), rival.ratio)
     if not ratios:
         return ""
     low, high = _times(min(ratios.values())), _times(max(ratios.values()))
@@ -100,7 +102,7 @@ def _times(ratio: float) -> str:
 
 
 def _names(verdict: WorkVerdict, rivals: Iterable[Rival]) -> list[str]:
-    return list(dict.fromkeys(verdict.name(rival.contender) for rival in rivals))
+    return list(dict.fromkeys(verdict.name_of(rival.contender) for rival in rivals))
 
 
 def _listed(names: Iterable[str], joined_by: str = "and") -> str:

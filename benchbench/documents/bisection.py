@@ -46,7 +46,7 @@ def answer(found: Bisection) -> str:
     if end.end is SearchEnd.NO_DIFFERENCE:
         least = fmt.limit(found.rules.threshold)
         return f"no difference of {least} or more between {ends[0]} and {ends[1]}: {whole} in {count}"
-    if end.end is SearchEnd.UNTOLD:
+    if end.end is SearchEnd.UNDECIDED:
         untold = f"{ends[0]} and {ends[1]} cannot be told apart: {whole} in {count}"
         return f"{untold}; {QUIETER}, or a larger --threshold"
     if end.span is None:

@@ -37,19 +37,19 @@ from benchbench.documents.short_names import case_cells
 from benchbench.format import count_of, visible
 from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
 from benchbench.gate.stages import Acceptance
-from benchbench.judging.check import CaseFinding, GateResult, Seen
+from benchbench.judging.check import CaseFinding, GateResult, UntestedMedians
 from benchbench.judging.common_change import TOGETHER
 from benchbench.judging.comparison import ALPHA
 from benchbench.judging.gate_ending import (
-    TOLD_ONLY,
+    REPORT_ONLY,
     Cause,
     Ending,
+    decided_count,
     endings,
     exit_code,
     fails_undecided,
-    judged,
 )
-from benchbench.judging.sessions import ENOUGH, days_of
+from benchbench.judging.sessions import MIN_SESSIONS, days_of
 from benchbench.judging.significance import TestResult
 from benchbench.model.options import Inconclusive
 from benchbench.model.status import Verdict
@@ -93,7 +93,7 @@ TITLES = {
     Ending.INCONCLUSIVE: "INCONCLUSIVE",
 }
 LEAST_ROUNDS = 10  # advised where no case could be decided
-COUNTED = TOLD_ONLY  # told as "2 of 30"
+COUNTED = REPORT_ONLY  # told as "2 of 30"
 
 
 def check_document(gate: Gate) -> Document:
@@ -134,7 +134,7 @@ def _row(each: CaseFinding) -> dict[str, Content]:
     }
 
 
-def _seen(found: Seen, unit: str) -> dict[str, Content]:
+def _seen(found: UntestedMedians, unit: str) -> dict[str, Content]:
     """What was measured of a case that cannot be tested: it decides nothing, and is shown all the same."""
     sides = f"{found.new_processes} v {found.ref_processes} processes"
     return {
@@ -184,7 +184,7 @@ def _data(gate: Gate) -> dict[str, Any]:
         "tested": found.tested,
         "common_factor": found.common and asdict(found.common),
         "changes": found.changes,
-        "idle_thresholds": found.idle,
+        "idle_thresholds": found.unused_thresholds,
         "missing": [asdict(each) for each in found.missing],
         "counts": verdict_counts(each.verdict for each in found.findings),
         "together": [asdict(each) for each in found.together],
@@ -231,7 +231,7 @@ def gate_facts(gate: Gate) -> list[str]:
     if tested := [each.first.against for each in found.findings if each.provisional and each.first]:
         assumed = fmt.share(found.policy.assumed)
         lines.append(
-            f"provisional: {min(tested)} of {ENOUGH} sessions; "
+            f"provisional: {min(tested)} of {MIN_SESSIONS} sessions; "
             f"the spread between sessions is assumed to be {assumed}"
         )
     if any(each.heavy_tails for each in found.findings):
@@ -243,7 +243,11 @@ def gate_facts(gate: Gate) -> list[str]:
     lines += [gate.note] if gate.note else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"damaged, not checked: {'; '.join(found.new.damaged)}"] if found.new.damaged else []
-    lines += [f"thresholds that name no case: {', '.join(found.idle)}"] if found.idle else []
+    lines += (
+        [f"thresholds that name no case: {', '.join(found.unused_thresholds)}"]
+        if found.unused_thresholds
+        else []
+    )
     return lines
 
 
@@ -332,11 +336,11 @@ def _passes(gate: Gate) -> bool:
     """Whether some case was judged, none became worse, and what cannot be told fails nothing."""
     behind = set(endings(gate.found))
     harmless = behind <= {Ending.INCONCLUSIVE} and not (gate.fails_undecided and behind)
-    return harmless and judged(gate.found.findings) > 0
+    return harmless and decided_count(gate.found.findings) > 0
 
 
 def _passed(found: GateResult) -> str:
-    count = judged(found.findings)
+    count = decided_count(found.findings)
     return f"PASS: no regression in {count}{f' of {found.tested}' if count < found.tested else ''}"
 
 
@@ -392,7 +396,7 @@ def _decided_by_code(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
 
 def _remedies(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
     """The ways to decide a check that compared cases and decided none."""
-    if Ending.INCONCLUSIVE not in behind or judged(gate.found.findings):
+    if Ending.INCONCLUSIVE not in behind or decided_count(gate.found.findings):
         return []
     rounds = max(LEAST_ROUNDS, 2 * gate.found.new.policy.rounds)
     longer = f"more time (--rounds {rounds}), or a quieter machine (--wait-for-idle 10m)"
@@ -468,8 +472,8 @@ def accepted_lines(name: str, done: Acceptance) -> list[str]:
     lines.append(f"{name}: {done.runs} of {KEPT} sessions of {hardware(session.machine)}")
     if done.days < done.runs:
         lines.append(f"runs of one day count as one session: {done.days} of {done.runs} count")
-    if done.days < ENOUGH:
-        lines.append(f"provisional: {done.days} of {ENOUGH} sessions; record the others on other days")
+    if done.days < MIN_SESSIONS:
+        lines.append(f"provisional: {done.days} of {MIN_SESSIONS} sessions; record the others on other days")
     return [visible(line) for line in lines]
 
 

@@ -42,7 +42,7 @@ from benchbench.documents.document import (
 from benchbench.documents.run_table import CACHES
 from benchbench.errors import UsageError, unknown
 from benchbench.format import count_of
-from benchbench.judging.sessions import ASSUMED_DEDICATED, ENOUGH
+from benchbench.judging.sessions import ASSUMED_DEDICATED, MIN_SESSIONS
 from benchbench.model.placement import Strategy
 from benchbench.stats import Difference
 
@@ -108,7 +108,7 @@ def _facts(found: HardwareComparison) -> Iterator[str]:
     if few := _few_days(found):
         yield (
             f"days and machines are taken to differ by {fmt.limit(found.assumed)} "
-            f"where fewer than {ENOUGH} days were measured: {', '.join(few)}"
+            f"where fewer than {MIN_SESSIONS} days were measured: {', '.join(few)}"
         )
 
 
@@ -128,7 +128,7 @@ def versions(found: HardwareComparison) -> Iterator[str]:
 
 def _few_days(found: HardwareComparison) -> list[str]:
     extents = [item for choice in found.choices for item in choice.extents.items()]
-    return sorted({hardware.label for hardware, extent in extents if extent.days < ENOUGH})
+    return sorted({hardware.label for hardware, extent in extents if extent.days < MIN_SESSIONS})
 
 
 def _notes(found: HardwareComparison) -> Iterator[str]:

@@ -24,14 +24,14 @@ from benchbench.documents.document import (
     table,
 )
 from benchbench.documents.short_names import case_cells
-from benchbench.judging.change_points import SHORTEST, Change
+from benchbench.judging.change_points import MIN_LEVEL_RUNS, Change
 from benchbench.judging.series import MissingPoint, Point, SharedChange, Trend, shared_changes
 from benchbench.store.naming import short
 
 PANELS = 20  # panels that can still be looked at
 LEVELS = "▁▂▃▄▅▆▇█"
 LEAST_SPAN = math.log(1.1)  # of a sparkline: noise of a percent looks flat
-NEEDED = 2 * SHORTEST  # points that can be compared: a level on either side of a change
+NEEDED = 2 * MIN_LEVEL_RUNS  # points that can be compared: a level on either side of a change
 SPARKS = 60  # the last runs that a sparkline shows
 Shared = Mapping[tuple[str, int], SharedChange]  # a case and the index of its change → the event
 FIELDS = (
@@ -168,7 +168,7 @@ def _events(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
     for missing in trend.missing:
         where = f"in {point_name(missing)}, which has no value: {missing.reason}"
         yield {"event": missing.event, "size": None, "where": where}
-    for index, reason in zip(trend.boundaries, trend.bars, strict=True):
+    for index, reason in zip(trend.boundaries, trend.boundary_reasons, strict=True):
         place = f"from {point_name(trend.points[index])}: {reason}"
         yield {"event": "not comparable", "size": None, "where": place}
 
@@ -281,7 +281,7 @@ def _panel(trend: Trend) -> TrendLine:
 def _records(trend: Trend) -> Iterator[dict[str, Any]]:
     """A row per point; `change`: the ratio of the level that begins with it to the one before."""
     changes = {change.index: change.ratio for change in trend.history.changes}
-    bars = dict(zip(trend.boundaries, trend.bars, strict=True))
+    bars = dict(zip(trend.boundaries, trend.boundary_reasons, strict=True))
     spikes = frozenset(trend.history.outliers)
     for index, point in enumerate(trend.points):
         yield {
@@ -327,7 +327,7 @@ def _fields(trend: Trend) -> dict[str, Any]:
         "segments": [asdict(segment) for segment in trend.history.segments],
         "boundaries": [
             {"run": trend.points[index].run, "reason": reason}
-            for index, reason in zip(trend.boundaries, trend.bars, strict=True)
+            for index, reason in zip(trend.boundaries, trend.boundary_reasons, strict=True)
         ],
         "outliers": [trend.points[index].run for index in trend.history.outliers],
     }

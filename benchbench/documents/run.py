@@ -33,7 +33,7 @@ from benchbench.documents.run_table import (
     works,
 )
 from benchbench.format import count_of, share
-from benchbench.judging.ranking import ALIKE, THREADS, Rival, Standing, WorkVerdict, work_key
+from benchbench.judging.ranking import EQUIVALENCE, THREADS, Rival, Standing, WorkVerdict, work_key
 from benchbench.model.case import Dtype
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.own import ONNX_FILE
@@ -298,7 +298,7 @@ def _alone(rows: Sequence[Row]) -> str:
 
 def _answer(shown: Sequence[Work], view: RunView) -> list[Cell]:
     """Who is fastest, and with how many threads; where nothing else is compared, the latter alone."""
-    only_threads = any(work.verdict.kind == THREADS for work in shown)
+    only_threads = any(work.verdict.axis == THREADS for work in shown)
     fastest = [] if only_threads else [*fastest_lines(shown, view.run), *lossy_lines(shown, view)]
     return [*fastest, *thread_lines(shown, view)]
 
@@ -316,7 +316,7 @@ def lossy_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
     told = [f"{name} is lossy: its results are up to {share(error)} off" for name, error in worst.items()]
     lines = [Cell((f"{each}, and {share(allowed)} was allowed",)) for each in told]
     exact = [row for work in shown for row in work.rows if not row.is_lossy]
-    compared = [work for work in judged(works(exact), view) if work.verdict.others]
+    compared = [work for work in judged(works(exact), view) if work.verdict.compared_rivals]
     return [*lines, *([Cell(("of the others,", *headline(compared).parts))] if compared else [])]
 
 
@@ -326,22 +326,22 @@ def thread_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
     Nothing where one number of threads was measured.
     """
     compared = by_threads(shown, view)
-    lines = [_threads_line(name, verdict) for name, verdict in compared[:SHOWN] if verdict.others]
+    lines = [_threads_line(name, verdict) for name, verdict in compared[:SHOWN] if verdict.compared_rivals]
     more = len(compared) - SHOWN
     return [*lines, *([Cell((f"and {count_of(more, 'work')} more: --by threads",))] if more > 0 else [])]
 
 
 def _threads_line(name: str, verdict: WorkVerdict) -> Cell:
     assert verdict.fastest
-    best, nearest = verdict.name(verdict.fastest), verdict.others[0]
-    other, ends = verdict.name(nearest.contender), nearest.interval
+    best, nearest = verdict.name_of(verdict.fastest), verdict.compared_rivals[0]
+    other, ends = verdict.name_of(nearest.contender), nearest.interval
     interval = (
         f"({Number(ends[0], '×')} to {Number(ends[1], '×')})" if ends and ends[1] < WIDEST * ends[0] else ""
     )
     if verdict.standing is Standing.WON:
         said = f"{name}: {best}, {Number(nearest.ratio, '×')} as fast as {other}"
     elif verdict.standing is Standing.TIED:
-        alike = f"as fast as each other within {ALIKE:.0%}"
+        alike = f"as fast as each other within {EQUIVALENCE:.0%}"
         said = f"{name}: {best} or {other}, {alike}: {Number(nearest.ratio, '×')}"
     else:
         said = f"{name}: cannot tell {best} from {other}: {Number(nearest.ratio, '×')}"
@@ -353,7 +353,7 @@ def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
 
     Nothing where nothing is compared.
     """
-    compared = [work for work in shown if work.verdict.others]
+    compared = [work for work in shown if work.verdict.compared_rivals]
     if not compared:
         return []
     lines = [headline(compared)] if len(compared) > 1 else []
@@ -408,7 +408,7 @@ def _rounds_needed(work: Work, info: RunInfo) -> int | None:
         return FEWEST_ROUNDS
     if any(each.is_doubted for each in undecided):
         return None
-    needed = [each.rounds_to_tell(info.policy) for each in undecided]
+    needed = [each.rounds_to_decide(info.policy) for each in undecided]
     return None if None in needed else max(filter(None, needed))
 
 
@@ -421,7 +421,7 @@ def work_data(work: Work) -> dict[str, Any]:
         "standing": str(verdict.standing),
         "fastest": verdict.fastest.case.id if verdict.fastest else None,
         "winner": verdict.winner or None,
-        "disturbed": verdict.disturbed,
+        "disturbed": verdict.is_disturbed,
         "rivals": [_rival_data(each) for each in verdict.rivals],
     }
 
@@ -434,7 +434,7 @@ def _rival_data(rival: Rival) -> dict[str, Any]:
         "low": low,
         "high": high,
         "p": rival.p,
-        "slower": rival.slower,
+        "slower": rival.is_slower,
         "rounds": rival.rounds,
         "rounds_left_out": rival.pairs.left_out,
     }

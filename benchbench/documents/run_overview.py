@@ -20,7 +20,7 @@ STATUS_TONES = {Status.OK: Tone.GOOD, Status.UNSUPPORTED: Tone.PLAIN, Status.SKI
 
 def overview(works: Sequence[Work], rows: Sequence[Row]) -> tuple[Table, ...]:
     """A line for each work of several alternatives, then a line for each target and device."""
-    compared = [work for work in works if work.verdict.others]
+    compared = [work for work in works if work.verdict.compared_rivals]
     fastest = [table([_fastest_row(work) for work in compared], title=FASTEST)] if compared else []
     return (*fastest, _coverage(rows))
 
@@ -51,7 +51,9 @@ def _ratio(mark: Mark, *, sure: bool) -> list[Part]:
 def _mark(rival: Rival, label: str) -> Mark:
     low, high = rival.interval or (None, None)
     backend = rival.contender.case.backend
-    return Mark(label=label, backend=backend, value=rival.ratio, low=low, high=high, is_open=not rival.slower)
+    return Mark(
+        label=label, backend=backend, value=rival.ratio, low=low, high=high, is_open=not rival.is_slower
+    )
 
 
 def _coverage(rows: Sequence[Row]) -> Table:

@@ -74,7 +74,7 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
 
     def ranking(name: str, what: str, reading: str, own: Sequence[Work], panels: Sequence[Panel]) -> None:
         """Pictures of alternatives: their title is who is fastest."""
-        compared = [work for work in own if work.verdict.others]
+        compared = [work for work in own if work.verdict.compared_rivals]
         common = _common([work.title for work in own])
         for plot in plots(name, str(headline(compared)) if compared else what, reading, panels):
             shared = " · ".join((*([what] if compared else []), *common))

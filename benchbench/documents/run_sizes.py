@@ -9,7 +9,7 @@ from benchbench.analyse.rows import params_text, unit_of
 from benchbench.documents.document import SizedValue, Sweep, Sweeps
 from benchbench.documents.run_table import Work, is_open
 from benchbench.format import share
-from benchbench.judging.ranking import ALIKE, Standing
+from benchbench.judging.ranking import EQUIVALENCE, Standing
 from benchbench.model.case import Cache, Case, Scalar
 
 NEARLY = 0.95  # of the highest rate: the knee is the smallest size that reaches it
@@ -25,7 +25,7 @@ RATES = (
 RATE = "items_per_s"  # of what is doubled
 UNDECIDED = {
     Standing.OPEN: "cannot tell which is fastest",
-    Standing.TIED: f"those in front are as fast as each other within {ALIKE:.0%}",
+    Standing.TIED: f"those in front are as fast as each other within {EQUIVALENCE:.0%}",
 }
 Sizes = dict[int, Work]  # size → the work that has it
 Axis = tuple[str, ...]  # parameters of one value
@@ -121,7 +121,7 @@ def _may_reach(point: SizedValue, highest: float) -> bool:
 
 def _fastest(sizes: Sizes) -> str:
     """`torch is fastest up to 256, jax from 512; cannot tell which is fastest at 384`; else empty."""
-    compared = [(size, work.verdict) for size, work in sizes.items() if work.verdict.others]
+    compared = [(size, work.verdict) for size, work in sizes.items() if work.verdict.compared_rivals]
     ends = [size for size, _ in (*compared[:1], *compared[-1:])]
     spans: dict[tuple[Standing, str], list[list[int]]] = {}
     for outcome, group in groupby(compared, key=lambda each: (each[1].standing, each[1].winner)):

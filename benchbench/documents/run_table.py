@@ -54,7 +54,7 @@ ALIASES = {  # as typed → the number of a row
     **{name: f"latency_{name}_s" for name in ("low", "high", "min", "p50", "p90", "p99")},
 }
 CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
-NO_VERDICT = WorkVerdict(fastest=None, rivals=(), kind="")
+NO_VERDICT = WorkVerdict(fastest=None, rivals=(), axis="")
 AXES = ("dtype", "mode", "target", "device", "cache", "phase", THREADS)  # and every parameter
 
 
@@ -100,7 +100,7 @@ def _place(row: Row, view: RunView) -> float:
     if latency is not None:
         return latency
     made = _contenders(view)(row)
-    return math.exp(made.log) if made else math.inf
+    return math.exp(made.mean_log) if made else math.inf
 
 
 def is_open(beside: Beside | None) -> bool:
@@ -432,7 +432,7 @@ class Work:
         if row is base:
             return Beside(base, 1.0, verdict.standing in (Standing.WON, Standing.ALONE))
         rival = next((each for each in verdict.rivals if each.contender.case == row.case), None)
-        return Beside(base, rival.ratio, rival.slower) if rival else None
+        return Beside(base, rival.ratio, rival.is_slower) if rival else None
 
 
 def judged(found: Sequence[Work], view: RunView) -> list[Work]:
@@ -473,7 +473,7 @@ def besides(groups: Sequence[tuple[Row, Sequence[Row]]], view: RunView) -> list[
     found = {id(base): next(judged_) for base, _, _ in known}
     return [
         {
-            case_key(each.contender.case): Beside(base, each.ratio, each.slower or each.faster)
+            case_key(each.contender.case): Beside(base, each.ratio, each.is_slower or each.is_faster)
             for each in found.get(id(base), [])
         }
         | {case_key(base.case): Beside(base, 1.0, told=True)}

@@ -14,7 +14,7 @@ from benchbench.format import count_of
 from benchbench.gate import baselines
 from benchbench.gate.baselines import Tell
 from benchbench.judging.check import GateResult, check_interleaved, decide
-from benchbench.judging.pairs import LEAST_PROCESSES
+from benchbench.judging.pairs import MIN_PROCESSES
 from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_of
@@ -82,8 +82,8 @@ def run_check(asked: CheckOptions, observer: RunObserver) -> CheckedRun:
     NothingToMeasure, CannotWrite.
     """
     rounds = asked.measure.rounds
-    if rounds is not None and rounds < LEAST_PROCESSES:
-        hint = f"A check needs {LEAST_PROCESSES} processes of each case."
+    if rounds is not None and rounds < MIN_PROCESSES:
+        hint = f"A check needs {MIN_PROCESSES} processes of each case."
         raise UsageError(f"{count_of(rounds, 'round')} cannot be tested.", hint)
     judge = _judge(asked)
     project = config.nearest_at(judge, Path()) if judge else config.nearest(Path())
@@ -236,7 +236,7 @@ class _Stages:
             return None
         names = ", ".join(case.id for case in cases)
         self.observer.note(f"{len(cases)} flagged, measuring again: {names}")
-        terms = self._terms(new, max(new.policy.rounds, LEAST_PROCESSES))
+        terms = self._terms(new, max(new.policy.rounds, MIN_PROCESSES))
         within = self.asked.results / runs.RUNS / new.id  # or `latest` would be a run of flagged cases only
         pythons = self.asked.measure.pythons
         if sides is None:

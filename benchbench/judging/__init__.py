@@ -1,1 +1,1 @@
-"""What samples allow to be said: how much processes vary, what speaks against one, who is fastest."""
+"""Statistical judgement of measurements: variance, comparisons, rankings, checks and change points."""

@@ -1,9 +1,10 @@
-"""Where in a row of versions a step lies, from pairs of processes: what to measure next, or the answer. Pure.
+"""Bisection of a performance step: the next pair of versions to measure, or the result. Pure.
 
-A pair is a version measured beside an earlier one. First the two ends, until they are told apart or shown to
-be the same. Then the version that halves what is believed (probabilistic bisection: Horstein 1963; Waeber,
-Frazier & Henderson 2013), one pair at a time beside the first. What is believed follows from all pairs by
-Bayes' rule. A version is named when it holds the step beside its own predecessor, too.
+A pair is a version measured beside an earlier one. The two ends are measured first, until their difference
+is significant or shown to be negligible. Then the median of the current belief is measured beside the first
+version, one pair at a time (probabilistic bisection: Horstein 1963; Waeber, Frazier & Henderson 2013). The
+belief follows from all pairs by Bayes' rule. A version is named once it shows the step beside its own
+predecessor, too.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from itertools import pairwise
 from benchbench.arrays import Floats, Indices
 from benchbench.stats import median, t_quantile
 
-DEGREES = 4.0  # of Student's t: one process that met a neighbour decides little (Lange, Little & Taylor 1989)
-LEAST = 1e-4  # of a scale, as in stats.paired: equal values must not make every difference significant
-LOOKS = (8, 12, 18, 27, 40)  # pairs of the two ends after which they are judged
-CONFIRMING = 3  # pairs of a version and its predecessor, at least
-ONE_STEP = 0.9  # probability before any pair that there is one step, not two
+DEGREES = 4.0  # of Student's t: one disturbed process decides little (Lange, Little & Taylor 1989)
+MIN_SCALE = 1e-4  # as in stats.paired: equal values must not make every difference significant
+LOOKS = (8, 12, 18, 27, 40)  # numbers of pairs of the two ends after which the ends are judged
+MIN_CONFIRMING_PAIRS = 3  # of a version and its predecessor
+ONE_STEP_PRIOR = 0.9  # prior probability of one step, rather than two
 SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)  # of the first of two steps in the whole difference
-WIDE = 3.0  # standard errors of the step, and a factor of the scale, over which they are averaged
-GRID = 7  # values of either
+GRID_WIDTH = 3.0  # of the grid: standard errors of the step, and a factor of the scale
+GRID_SIZE = 7  # values of the step and of the scale
 FIT_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionPair:
-    """One pair: `change` is log(metric of `version` / metric of `beside`), an earlier version by number."""
+    """A measured pair of versions. `change`: log(metric of `version` / metric of the earlier `beside`)."""
 
     version: int
     beside: int
@@ -40,9 +41,10 @@ class VersionPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRules:
-    """A search over `versions`, numbered from 0, the good one; a step smaller than `threshold` is none.
+    """Rules of a search over `versions`, numbered from 0, the good one.
 
-    `confidence`: at which a version is named. `most`: pairs. `cases`: that are judged at the ends together.
+    `threshold`: smallest step that counts, as a fraction. `confidence`: probability at which a version is
+    named. `most`: largest number of pairs. `cases`: number of cases that are judged at the ends together.
     """
 
     versions: int
@@ -53,13 +55,13 @@ class SearchRules:
 
     @property
     def last(self) -> int:
-        """The number of the bad version."""
+        """Number of the bad version."""
         return self.versions - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A change as a logarithm, and its interval at the confidence of the search."""
+    """A change as a logarithm, with its interval at the confidence of the search."""
 
     mid: float
     low: float
@@ -68,7 +70,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Versions `first` to `last`: the step came with one of them. `probability`: that it did."""
+    """Versions `first` to `last`, one of which brought the step, with `probability`."""
 
     first: int
     last: int
@@ -76,8 +78,8 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
-    """The pair to measure next. `span`: where the step is so far, at the confidence asked for."""
+class NextPair:
+    """The pair to measure next. `span`: current range of the step, at the confidence of the search."""
 
     version: int
     beside: int
@@ -85,20 +87,20 @@ class Next:
 
 
 class SearchEnd(StrEnum):
-    """How a search ends."""
+    """Reason for the end of a search."""
 
     NAMED = "named"  # confirmed beside its predecessor
-    RANGE = "range"  # the pairs were used up before
+    RANGE = "range"  # the number of pairs was exhausted before
     NO_DIFFERENCE = "no difference"  # between the ends, of the threshold or more
-    UNTOLD = "untold"  # the ends differ too little for their noise
+    UNDECIDED = "untold"  # the difference of the ends is too small for their noise
     UNMEASURED = "unmeasured"  # an end cannot be measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The answer: `whole` is the change between the ends, `step` that between `span` and its predecessor.
+    """Result of a search. `whole`: change between the ends; `step`: change from the version before `span`.
 
-    `second`: where a further, smaller step is, if there are two.
+    `second`: range of a further, smaller step, if there are two.
     """
 
     end: SearchEnd
@@ -110,8 +112,8 @@ class SearchResult:
 
     @property
     def exit_code(self) -> int:
-        """0: answered; 4: a version that matters cannot be measured; 12: not told (docs/cli.md)."""
-        if self.end in (SearchEnd.RANGE, SearchEnd.UNTOLD):
+        """0: answered; 4: an important version cannot be measured; 12: undecided (docs/cli.md)."""
+        if self.end in (SearchEnd.RANGE, SearchEnd.UNDECIDED):
             return 12
         several = self.span is not None and self.span.first < self.span.last
         return 4 if several or self.end is SearchEnd.UNMEASURED else 0
@@ -119,79 +121,86 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What the pairs tell. `larger`: by version, the probability that the larger step came with it.
+    """Posterior distribution of the step, given all pairs.
 
-    `smaller`: likewise, of two steps. `two`: the probability that there are two. `step`: the whole change as
-    a logarithm; `share`: the larger one's of it. `scale`: of a pair's t distribution.
+    `larger_step`: for each version, the probability that it brought the larger step; `smaller_step`:
+    likewise, of two steps. `two_steps_p`: probability of two steps. `total_step`: change between the ends
+    as a logarithm; `larger_share`: share of the larger step in it. `scale`: of a pair's t distribution.
     """
 
-    larger: tuple[float, ...]
-    smaller: tuple[float, ...]
-    two: float
-    share: float
-    step: float
+    larger_step: tuple[float, ...]
+    smaller_step: tuple[float, ...]
+    two_steps_p: float
+    larger_share: float
+    total_step: float
     scale: float
 
 
-def next_or_found(
+def next_pair_or_result(
     pairs: Sequence[VersionPair], rules: SearchRules, skipped: Set[int] = frozenset()
-) -> Next | SearchResult:
-    """The pair to measure next, or the answer. `skipped`: versions that cannot be measured."""
+) -> NextPair | SearchResult:
+    """The pair to measure next, or the result. `skipped`: versions that cannot be measured."""
     if skipped & {0, rules.last}:
         return SearchResult(end=SearchEnd.UNMEASURED, pairs=len(pairs))
     ends = [pair.change for pair in pairs if (pair.version, pair.beside) == (rules.last, 0)]
-    judged = judge_ends(ends, rules)
-    if judged is None and len(pairs) < rules.most:
-        return Next(rules.last, 0)
+    ends_result = judge_ends(ends, rules)
+    if ends_result is None and len(pairs) < rules.most:
+        return NextPair(rules.last, 0)
     whole = estimate(ends, rules.confidence) if len(ends) > 1 else None
-    if judged is not SearchEnd.NAMED:
-        return SearchResult(end=judged or SearchEnd.UNTOLD, pairs=len(pairs), whole=whole)
-    found = belief(pairs, rules)
-    span = likeliest(found.larger, skipped)
+    if ends_result is not SearchEnd.NAMED:
+        return SearchResult(end=ends_result or SearchEnd.UNDECIDED, pairs=len(pairs), whole=whole)
+    current = belief(pairs, rules)
+    span = most_probable(current.larger_step, skipped)
     beside = [p.change for p in pairs if (p.version, p.beside) == (span.last, span.first - 1)]
-    is_likely = span.probability >= rules.confidence
-    is_named = is_likely and confirmed(beside, found, rules.confidence)
+    is_probable = span.probability >= rules.confidence
+    is_named = is_probable and is_confirmed(beside, current, rules.confidence)
     if not is_named and len(pairs) < rules.most:
-        version = None if is_likely else halving(found.larger, skipped)
-        known = narrowest(found.larger, rules.confidence)
-        return Next(version, 0, known) if version else Next(span.last, span.first - 1, known)
+        version = None if is_probable else median_version(current.larger_step, skipped)
+        current_span = shortest_span(current.larger_step, rules.confidence)
+        return (
+            NextPair(version, 0, current_span)
+            if version
+            else NextPair(span.last, span.first - 1, current_span)
+        )
     return SearchResult(
         end=SearchEnd.NAMED if is_named else SearchEnd.RANGE,
         pairs=len(pairs),
         whole=whole,
-        span=span if is_named else narrowest(found.larger, rules.confidence),
+        span=span if is_named else shortest_span(current.larger_step, rules.confidence),
         step=estimate(beside, rules.confidence) if is_named else None,
-        second=narrowest(found.smaller, rules.confidence) if found.two >= rules.confidence else None,
+        second=shortest_span(current.smaller_step, rules.confidence)
+        if current.two_steps_p >= rules.confidence
+        else None,
     )
 
 
 def search(
-    measure: Callable[[Next], float | None], rules: SearchRules
+    measure: Callable[[NextPair], float | None], rules: SearchRules
 ) -> tuple[SearchResult, list[VersionPair]]:
-    """The answer, and the pairs made. `measure`: a pair's change, or None where it cannot be measured."""
+    """Result of a search, and its pairs. `measure` returns a pair's change; None if it cannot be measured."""
     pairs: list[VersionPair] = []
     skipped: set[int] = set()
-    while isinstance(wanted := next_or_found(pairs, rules, skipped), Next):
-        change = measure(wanted)
+    while isinstance(next_pair := next_pair_or_result(pairs, rules, skipped), NextPair):
+        change = measure(next_pair)
         if change is None:
-            skipped.add(wanted.version)
+            skipped.add(next_pair.version)
         else:
-            pairs.append(VersionPair(version=wanted.version, beside=wanted.beside, change=change))
-    return wanted, pairs
+            pairs.append(VersionPair(version=next_pair.version, beside=next_pair.beside, change=change))
+    return next_pair, pairs
 
 
 def expected_pairs(rules: SearchRules, step: float, deviation: float, trials: int = 20) -> list[int]:
-    """The pairs that searches take for a step of that size, simulated, sorted. Where it is is drawn.
+    """Sorted numbers of pairs of simulated searches for a step of this size at a random version.
 
-    `deviation`: of a pair's logarithm, taken to be normal.
+    `step`: as a fraction. `deviation`: standard deviation of a pair's logarithm, assumed to be normal.
     """
     source = random.Random(0)
     counts: list[int] = []
     for _ in range(trials):
-        at = source.randint(1, rules.last)
+        step_version = source.randint(1, rules.last)
 
-        def measure(wanted: Next, at: int = at) -> float:
-            is_between = wanted.beside < at <= wanted.version
+        def measure(pair: NextPair, step_version: int = step_version) -> float:
+            is_between = pair.beside < step_version <= pair.version
             return source.gauss(math.log1p(step) if is_between else 0.0, deviation)
 
         counts.append(search(measure, rules)[0].pairs)
@@ -199,11 +208,10 @@ def expected_pairs(rules: SearchRules, step: float, deviation: float, trials: in
 
 
 def judge_ends(changes: Sequence[float], rules: SearchRules) -> SearchEnd | None:
-    """Whether the ends differ: NAMED if so; None: not told yet, measure on.
+    """NAMED if the ends differ, another end of the search, or None if more pairs are needed.
 
-    They are judged after each of LOOKS, each time at an equal part of the error, so that all together keep it
-    (Bonferroni). NO_DIFFERENCE needs the interval within the threshold, and comes first: a change that is
-    real and small is none.
+    The ends are judged after each of LOOKS with an equal part of the error (Bonferroni). NO_DIFFERENCE needs
+    the interval within the threshold and is checked first: a significant but small change is ignored.
     """
     error = (1 - rules.confidence) / len(LOOKS) / rules.cases
     margin = math.log1p(rules.threshold)
@@ -211,67 +219,69 @@ def judge_ends(changes: Sequence[float], rules: SearchRules) -> SearchEnd | None
         if len(changes) < look:
             return None
         middle, scale = fit(changes[:look])
-        half = t_quantile(1 - error / 2, look - 1) * error_of(scale, look)
+        half = t_quantile(1 - error / 2, look - 1) * standard_error(scale, look)
         if abs(middle) + half < margin:
             return SearchEnd.NO_DIFFERENCE
         if abs(middle) > half:
             return SearchEnd.NAMED
-    return SearchEnd.UNTOLD
+    return SearchEnd.UNDECIDED
 
 
 def fit(values: Sequence[float]) -> tuple[float, float]:
-    """Location and scale of Student's t by maximum likelihood: EM, which weighs what is far off less.
+    """Location and scale of Student's t by maximum likelihood (EM), which gives outliers a small weight.
 
-    The square of the scale is corrected for the location that is fitted, n / (n − 1).
+    The squared scale is corrected for the fitted location by n / (n − 1).
     """
     middle = median(values)
-    scale = max(LEAST, 1.4826 * median([abs(value - middle) for value in values]))  # MAD → σ of normal data
+    scale = max(
+        MIN_SCALE, 1.4826 * median([abs(value - middle) for value in values])
+    )  # MAD → σ of normal data
     for _ in range(FIT_STEPS):
         weights = [(DEGREES + 1) / (DEGREES + ((value - middle) / scale) ** 2) for value in values]
         middle = math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
         square = math.fsum(w * (v - middle) ** 2 for w, v in zip(weights, values, strict=True))
-        scale = max(LEAST, math.sqrt(square / len(values)))
+        scale = max(MIN_SCALE, math.sqrt(square / len(values)))
     return middle, scale * math.sqrt(len(values) / max(len(values) - 1, 1))
 
 
-def error_of(scale: float, count: int) -> float:
-    """The standard error of a location that is fitted to `count` values, by Fisher's information."""
+def standard_error(scale: float, count: int) -> float:
+    """Standard error of a location fitted to `count` values, by Fisher's information."""
     return scale * math.sqrt((DEGREES + 3) / (DEGREES + 1) / count)
 
 
 def estimate(changes: Sequence[float], confidence: float) -> Estimate:
-    """The middle of two or more changes, and its t interval."""
+    """Location of two or more changes, with its t interval."""
     middle, scale = fit(changes)
-    half = t_quantile((1 + confidence) / 2, len(changes) - 1) * error_of(scale, len(changes))
+    half = t_quantile((1 + confidence) / 2, len(changes) - 1) * standard_error(scale, len(changes))
     return Estimate(middle, middle - half, middle + half)
 
 
 def belief(pairs: Sequence[VersionPair], rules: SearchRules) -> Belief:
-    """What all pairs tell by Bayes' rule, those of the ends among them, in whatever order they came.
+    """Posterior distribution of the step from all pairs, in any order, by Bayes' rule.
 
-    Before them every position is as likely as any other, and so is every pair of positions for two steps.
-    The size of the whole change and the scale of pairs are averaged over. No pair tells positions between two
-    measured versions apart, so they are treated as one gap.
+    In the prior, all positions of one step are equally likely, and so are all pairs of positions of two. The
+    size of the whole change and the scale of pairs are averaged over. Pairs do not distinguish positions
+    between two measured versions, so these are treated as one gap.
     """
     import numpy as np
 
     ends = [pair.change for pair in pairs if (pair.version, pair.beside) == (rules.last, 0)]
     middle, scale = fit(ends)
-    steps = middle + error_of(scale, len(ends)) * np.linspace(-WIDE, WIDE, GRID)
-    scales = scale * np.geomspace(1 / WIDE, WIDE, GRID)
+    steps = middle + standard_error(scale, len(ends)) * np.linspace(-GRID_WIDTH, GRID_WIDTH, GRID_SIZE)
+    scales = scale * np.geomspace(1 / GRID_WIDTH, GRID_WIDTH, GRID_SIZE)
     measured = sorted({0, rules.last} | {v for pair in pairs for v in (pair.version, pair.beside)})
-    place = {version: index for index, version in enumerate(measured)}
+    position = {version: index for index, version in enumerate(measured)}
     sizes = np.diff(measured)
     first, second = np.triu_indices(len(sizes))  # the gaps of the two steps; of one step both are the same
     shares = np.array(SHARES)[:, None, None]
     parts = np.array([[0 * shares, 1 - shares], [shares, 1 + 0 * shares]])  # of the whole that a pair spans
     expected = parts * steps[:, None]
     logs = np.log(_prior(sizes, first, second))[:, None, None, None] + np.zeros(
-        (1, *expected.shape[2:4], GRID)
+        (1, *expected.shape[2:4], GRID_SIZE)
     )
-    for (version, beside), changes in _grouped(pairs):
+    for (version, beside), changes in _changes_by_versions(pairs):
         spans = np.zeros(len(sizes), dtype=int)
-        spans[place[beside] : place[version]] = 1
+        spans[position[beside] : position[version]] = 1
         residuals = np.reshape(changes, (-1, *[1] * expected.ndim)) - expected
         table = _log_density(residuals, scales).sum(axis=0)  # by whether it spans the one step, and the other
         logs += table[spans[first], spans[second]]
@@ -281,25 +291,28 @@ def belief(pairs: Sequence[VersionPair], rules: SearchRules) -> Belief:
 
 
 def _prior(sizes: Indices, first: Indices, second: Indices) -> Floats:
-    """Each pair of gaps weighs as much, and within it each of SHARES. Two steps in one gap look like one."""
+    """Prior probability of each pair of gaps, for each of SHARES.
+
+    Two steps in one gap cannot be distinguished from one.
+    """
     import numpy as np
 
     count = sizes.sum()
     twos = np.where(first == second, sizes[first] * (sizes[first] - 1) / 2, sizes[first] * sizes[second])
     ones = np.where(first == second, sizes[first] / count, 0)
-    return np.asarray(ONE_STEP * ones + (1 - ONE_STEP) * twos / max(count * (count - 1) / 2, 1))
+    return np.asarray(ONE_STEP_PRIOR * ones + (1 - ONE_STEP_PRIOR) * twos / max(count * (count - 1) / 2, 1))
 
 
-def _grouped(pairs: Sequence[VersionPair]) -> Iterator[tuple[tuple[int, int], list[float]]]:
-    """The changes of each two versions."""
-    found: dict[tuple[int, int], list[float]] = {}
+def _changes_by_versions(pairs: Sequence[VersionPair]) -> Iterator[tuple[tuple[int, int], list[float]]]:
+    """Pairs of versions with their changes, both sorted."""
+    changes_by_versions: dict[tuple[int, int], list[float]] = {}
     for pair in pairs:
-        found.setdefault((pair.version, pair.beside), []).append(pair.change)
-    yield from sorted((versions, sorted(changes)) for versions, changes in found.items())
+        changes_by_versions.setdefault((pair.version, pair.beside), []).append(pair.change)
+    yield from sorted((versions, sorted(changes)) for versions, changes in changes_by_versions.items())
 
 
 def _log_density(residuals: Floats, scales: Floats) -> Floats:
-    """The logarithm of Student's t density, without its constant."""
+    """Logarithm of Student's t density without its constant."""
     import numpy as np
 
     return np.asarray(-np.log(scales) - (DEGREES + 1) / 2 * np.log1p((residuals / scales) ** 2 / DEGREES))
@@ -308,7 +321,7 @@ def _log_density(residuals: Floats, scales: Floats) -> Floats:
 def _summary(
     chances: Floats, gaps: tuple[Indices, Indices], sizes: Indices, steps: Floats, scales: Floats
 ) -> Belief:
-    """`chances`: by pair of gaps, share of the first step, whole step and scale."""
+    """Belief from `chances`: probabilities by pair of gaps, share of the first step, whole step and scale."""
     import numpy as np
 
     first, second = gaps
@@ -327,39 +340,39 @@ def _summary(
     np.add.at(larger, second, to_second)
     np.add.at(smaller, first[is_two], to_second[is_two])
     np.add.at(smaller, second[is_two], to_first[is_two])
-    own = np.maximum(mean_share, 1 - mean_share)
+    larger_shares = np.maximum(mean_share, 1 - mean_share)
     return Belief(
-        larger=_by_version(larger, sizes),
-        smaller=_by_version(smaller / two if two else smaller, sizes),
-        two=two,
-        share=float(two * own + (1 - two)),
-        step=float((chances.sum(axis=(0, 1, 3)) * steps).sum()),
+        larger_step=_by_version(larger, sizes),
+        smaller_step=_by_version(smaller / two if two else smaller, sizes),
+        two_steps_p=two,
+        larger_share=float(two * larger_shares + (1 - two)),
+        total_step=float((chances.sum(axis=(0, 1, 3)) * steps).sum()),
         scale=float(np.exp((chances.sum(axis=(0, 1, 2)) * np.log(scales)).sum())),
     )
 
 
 def _by_version(gaps: Floats, sizes: Indices) -> tuple[float, ...]:
-    """A gap's probability, spread over the versions that its step may have come with; 0 for the first."""
+    """Probabilities by version: each gap's is distributed over its versions; 0 for the first version."""
     import numpy as np
 
     return (0.0, *np.repeat(gaps / sizes, sizes).tolist())
 
 
-def likeliest(chances: Sequence[float], skipped: Set[int]) -> Span:
-    """The version with the largest probability, with those before it that are skipped."""
-    there = [version for version in range(len(chances)) if version not in skipped]
+def most_probable(chances: Sequence[float], skipped: Set[int]) -> Span:
+    """The most probable version, together with the skipped versions before it."""
+    measurable = [version for version in range(len(chances)) if version not in skipped]
     spans = [
         Span(before + 1, after, math.fsum(chances[before + 1 : after + 1]))
-        for before, after in pairwise(there)
+        for before, after in pairwise(measurable)
     ]
     return max(spans, key=lambda span: span.probability)
 
 
-def halving(chances: Sequence[float], skipped: Set[int]) -> int | None:
-    """The version at which the probability that the step came before or with it is nearest to a half."""
-    passed = dict(enumerate(_running_sums(chances)))
-    inner = [version for version in range(1, len(chances) - 1) if version not in skipped]
-    return min(inner, key=lambda version: abs(passed[version] - 0.5), default=None)
+def median_version(chances: Sequence[float], skipped: Set[int]) -> int | None:
+    """Version at which the probability that the step came with it or before is nearest to one half."""
+    cumulative = dict(enumerate(_running_sums(chances)))
+    candidates = [version for version in range(1, len(chances) - 1) if version not in skipped]
+    return min(candidates, key=lambda version: abs(cumulative[version] - 0.5), default=None)
 
 
 def _running_sums(values: Sequence[float]) -> Iterator[float]:
@@ -369,33 +382,34 @@ def _running_sums(values: Sequence[float]) -> Iterator[float]:
         yield total
 
 
-def narrowest(chances: Sequence[float], confidence: float) -> Span:
-    """The fewest neighbouring versions that hold the step with that probability; of equals the likelier."""
+def shortest_span(chances: Sequence[float], confidence: float) -> Span:
+    """Shortest range of versions with this probability of the step; among equals, the most probable."""
     sums = list(_running_sums(chances))
     best, last = Span(1, len(chances) - 1, 1.0), 1
     for first in range(1, len(chances)):
         while last < len(chances) - 1 and sums[last] - sums[first - 1] < confidence:
             last += 1
-        held = sums[last] - sums[first - 1]
-        if held < confidence:
+        probability = sums[last] - sums[first - 1]
+        if probability < confidence:
             break
-        if (last - first, -held) < (best.last - best.first, -best.probability):
-            best = Span(first, last, min(held, 1.0))
+        if (last - first, -probability) < (best.last - best.first, -best.probability):
+            best = Span(first, last, min(probability, 1.0))
     return best
 
 
-def confirmed(changes: Sequence[float], found: Belief, confidence: float) -> bool:
-    """Whether a version beside its predecessor shows the step that is believed to be there.
+def is_confirmed(changes: Sequence[float], current: Belief, confidence: float) -> bool:
+    """True if a version measured beside its predecessor shows the expected step.
 
-    Enough pairs, a median beyond half of it, and the step likelier than none by the odds of the confidence.
-    These pairs alone: all others were measured beside the first version.
+    This needs enough pairs, a median beyond half of the step, and a likelihood ratio of step to no step
+    above the odds of the confidence. Only these pairs count: all others were measured beside the first
+    version.
     """
-    step = found.share * found.step
-    if len(changes) < CONFIRMING or median(changes) / step <= 0.5:
+    step = current.larger_share * current.total_step
+    if len(changes) < MIN_CONFIRMING_PAIRS or median(changes) / step <= 0.5:
         return False
     evidence = math.fsum(
-        math.log1p((change / found.scale) ** 2 / DEGREES)
-        - math.log1p(((change - step) / found.scale) ** 2 / DEGREES)
+        math.log1p((change / current.scale) ** 2 / DEGREES)
+        - math.log1p(((change - step) / current.scale) ** 2 / DEGREES)
         for change in changes
     )
     return (DEGREES + 1) / 2 * evidence > math.log(confidence / (1 - confidence))

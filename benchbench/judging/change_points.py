@@ -1,4 +1,4 @@
-"""Where the level of a series changed, and by how much: noise, spikes, levels, steps. Pure."""
+"""Change points: changes of the level of a series, with its noise, spikes and segments. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNIFICANCE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A new level from run `index` on; the ratio is after / before, with its 95 % interval."""
+    """A new level from run `index` on; `ratio` is after / before, with its 95 % interval."""
 
     index: int
     ratio: float
@@ -29,7 +29,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Runs `start` to `stop`, the last not included, around one level: their geometric mean."""
+    """Runs `start` to `stop` (exclusive) with a common level, their geometric mean."""
 
     start: int
     stop: int
@@ -38,9 +38,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Segments cover every run in order; `outliers` are spikes, cut back before anything was estimated.
+    """Levels and changes of a series. The segments cover every run in order.
 
-    `recurring`: levels that runs go back and forth between. Going from one to another is no change.
+    `outliers`: spikes, which were clipped before the estimation. `recurring`: levels between which the runs
+    alternate; a transition between these is not a change.
     """
 
     changes: tuple[Change, ...]
@@ -57,22 +58,21 @@ def change_points(
     boundaries: Sequence[int] = (),
     family: int = 1,
 ) -> History:
-    """Changes of level of at least `threshold` (0.03: 3%), in a series ordered by time or commit.
+    """Changes of level of at least `threshold` (0.03: 3 %) in a series ordered by time or commit.
 
-    At each of `boundaries`, the index of the first run on other hardware, a new series begins: nothing is
-    compared across it. A change needs three runs on either side to be seen. `better` only names its
-    direction. `family`: how many series are looked at together, which p is adjusted for. The method and its
-    sources are in docs/history.md.
+    Each of `boundaries` is the index of the first run on other hardware: runs are not compared across it. A
+    change needs three runs on either side. `better` determines only the direction. `family`: number of series
+    that are examined together; p is adjusted for it. docs/history.md has the method and its sources.
 
-    Raises ValueError for a value that has no logarithm, or a boundary outside the series.
+    Raises ValueError for a value that is not positive and finite, or a boundary outside the series.
     """
-    _check(values, boundaries)
+    _check_input(values, boundaries)
     changes: list[Change] = []
     outliers: list[int] = []
     segments: list[Segment] = []
     recurring: list[float] = []
     for start, stop in pairwise([0, *sorted(set(boundaries)), len(values)]):
-        part = _one_machine(
+        part = _fit_machine(
             [math.log(value) for value in values[start:stop]], math.log1p(threshold), SIGNIFICANCE / family
         )
         changes += [_change(start + edge, step, better) for edge, step in part.steps]
@@ -82,7 +82,7 @@ def change_points(
     return History(tuple(changes), tuple(outliers), tuple(segments), tuple(recurring))
 
 
-def _check(values: Sequence[float], boundaries: Sequence[int]) -> None:
+def _check_input(values: Sequence[float], boundaries: Sequence[int]) -> None:
     for index, value in enumerate(values):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"run {index} is {value}: change points need finite values above 0")
@@ -105,7 +105,7 @@ def _change(index: int, step: LevelStep, better: str) -> Change:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stretch of runs on one machine, in logarithms."""
+    """Result for a stretch of runs on one machine, in logarithms."""
 
     steps: list[tuple[int, LevelStep]]
     spikes: list[int]
@@ -113,15 +113,15 @@ class _Part:
     recurring: list[float]
 
 
-def _one_machine(logs: list[float], floor: float, level: float) -> _Part:
+def _fit_machine(logs: list[float], floor: float, level: float) -> _Part:
     import numpy as np
 
     y = np.array(logs)
     edges, phi = [0, len(logs)], 0.0
     spikes: list[int] = []
     recurring: list[float] = []
-    if len(logs) >= 2 * SHORTEST:
-        sigma = max(LEAST_NOISE, noise_scale(y, 1))
+    if len(logs) >= 2 * MIN_LEVEL_RUNS:
+        sigma = max(MIN_NOISE, noise_scale(y, 1))
         y, spikes = cut_spikes(y, sigma)
         edges, phi = fitted_edges(y, sigma)
         edges = significant_edges(y, edges, phi, floor, level)
@@ -131,16 +131,16 @@ def _one_machine(logs: list[float], floor: float, level: float) -> _Part:
     return _Part(list(zip(edges[1:-1], steps_between(y, edges, phi), strict=True)), spikes, levels, recurring)
 
 
-SHORTEST = 3  # runs a level must last: a shorter one is a spike
-NEIGHBOURS = 5  # on either side, in the median a spike is seen against
+MIN_LEVEL_RUNS = 3  # runs; a shorter level is a spike
+NEIGHBOURS = 5  # on either side, in the median that spikes are compared with
 SPIKE = 5.0  # noise scales from that median
 MAD_TO_SIGMA = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 
 
 def noise_scale(y: Floats, lag: int) -> float:
-    """Standard deviation of the noise, from differences at `lag`: steps are too few to move their median.
+    """Standard deviation of the noise, from differences at `lag`: steps are too rare to change their median.
 
-    Deviations are from zero, the centre of differences: about their own median, two values in turn would
+    Deviations are from zero, the centre of differences. Around their own median, two alternating values would
     seem free of noise.
     """
     import numpy as np
@@ -149,9 +149,10 @@ def noise_scale(y: Floats, lag: int) -> float:
 
 
 def cut_spikes(y: Floats, sigma: float) -> tuple[Floats, list[int]]:
-    """Points far from their neighbours' median cut back to the limit, and which they were.
+    """The series with outliers clipped to the limit, and their indices.
 
-    Three on the same side in a row are left alone: they may be a level that began just before the end.
+    The limit is relative to the median of the neighbours. Three in a row on the same side are not clipped:
+    they may be a new level just before the end.
     """
     import numpy as np
 
@@ -162,36 +163,40 @@ def cut_spikes(y: Floats, sigma: float) -> tuple[Floats, list[int]]:
     side = np.where(np.abs(y - middle) > SPIKE * sigma, np.sign(y - middle), 0)
     edges = np.flatnonzero(np.diff(side, prepend=np.nan, append=np.nan))
     lengths = np.diff(edges)
-    spike = (side != 0) & (np.repeat(lengths, lengths) < SHORTEST)
+    spike = (side != 0) & (np.repeat(lengths, lengths) < MIN_LEVEL_RUNS)
     return np.where(spike, middle + SPIKE * sigma * side, y), np.flatnonzero(spike).tolist()
 
 
-PENALTY = 3.0  # times BIC's own 2 ln(n) σ² for a level and its place (Yao 1988)
+PENALTY = 3.0  # times BIC's penalty 2 ln(n) σ² for a level and its position (Yao 1988)
 PASSES = 3
-LEAST_KEPT, LARGEST_PHI = 0.4, 0.95  # of a short series: its φ is corrected up to there
+MIN_CORRECTION, MAX_PHI = 0.4, 0.95  # of a short series: its φ is corrected up to there
 
 
 def fitted_edges(y: Floats, sigma: float) -> tuple[list[int], float]:
-    """Edges of the best partition, and the lag-1 autocorrelation φ of what it leaves.
+    """Edges of the best partition, and the lag-1 autocorrelation φ of its residuals.
 
-    Noise that drifts or is autocorrelated looks like steps. So the penalty grows with what the residuals of
-    the last fit show of either, until the partition no longer changes.
+    Drifting or autocorrelated noise looks like steps. So the penalty is increased by both, as the residuals
+    of the last fit show them, until the partition no longer changes.
     """
     penalty = PENALTY * 2 * math.log(len(y)) * sigma**2
     edges = best_partition(y, penalty)
     for _ in range(PASSES):
         drift = max(1.0, (noise_scale(_residuals(y, edges), 4) / sigma) ** 2)
-        last, edges = edges, best_partition(y, penalty * mean_inflation(_autocorrelation(y, edges)) * drift)
-        if edges == last:
+        previous, edges = (
+            edges,
+            best_partition(y, penalty * mean_inflation(_autocorrelation(y, edges)) * drift),
+        )
+        if edges == previous:
             break
     return edges, _autocorrelation(y, edges)
 
 
 def best_partition(y: Floats, penalty: float) -> list[int]:
-    """Edges of the exact minimum of Σ (y − segment mean)² + penalty · segments, none shorter than three.
+    """Edges that minimise Σ (y − segment mean)² + penalty · segments exactly.
 
-    Optimal partitioning (Jackson et al. 2005): the best end at j is the best over its last segment (i, j].
-    Σ (y − mean)² is Σ y² − Σ (segment sum)² / length, and the first term is the same for all.
+    Segments have at least three values. Optimal partitioning (Jackson et al. 2005): the best cost up to j
+    is the best over the last segment (i, j]. Σ (y − mean)² is Σ y² − Σ (segment sum)² / length, and the
+    first term is constant.
     """
     import numpy as np
 
@@ -201,8 +206,8 @@ def best_partition(y: Floats, penalty: float) -> list[int]:
     best = np.full(n + 1, np.inf)
     best[0] = 0.0
     starts = np.zeros(n + 1, dtype=int)
-    for j in range(SHORTEST, n + 1):
-        last = j - SHORTEST + 1
+    for j in range(MIN_LEVEL_RUNS, n + 1):
+        last = j - MIN_LEVEL_RUNS + 1
         cost = best[:last] - (sums[j] - sums[:last]) ** 2 / lengths[n - j : n - j + last]
         starts[j] = cost.argmin()
         best[j] = cost[starts[j]] + penalty
@@ -219,30 +224,30 @@ def _residuals(y: Floats, edges: list[int]) -> Floats:
 
 
 def _autocorrelation(y: Floats, edges: list[int]) -> float:
-    """Lag 1 of what the segments leave; below zero counts as zero.
+    """Lag-1 autocorrelation of the residuals of the segments, at least 0.
 
     Estimated with a mean, φ is too small by (1 + 3φ)/n (Marriott & Pope 1954), and k segments have k means.
     """
-    rest = _residuals(y, edges)
-    square = float(rest @ rest)
-    seen = float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
-    if seen < 1 / math.sqrt(len(rest)):  # as of independent values
-        return max(0.0, seen)
-    means = (len(edges) - 1) / len(rest)
-    return min((seen + means) / max(1 - 3 * means, LEAST_KEPT), LARGEST_PHI)
+    residuals = _residuals(y, edges)
+    square = float(residuals @ residuals)
+    correlation = float(residuals[1:] @ residuals[:-1]) / square if square > 0 else 0.0
+    if correlation < 1 / math.sqrt(len(residuals)):  # as of independent values
+        return max(0.0, correlation)
+    means = (len(edges) - 1) / len(residuals)
+    return min((correlation + means) / max(1 - 3 * means, MIN_CORRECTION), MAX_PHI)
 
 
 def mean_inflation(phi: float) -> float:
-    """Variance of a mean of AR(1) noise over that of independent noise."""
+    """Variance of a mean of AR(1) noise divided by that of independent noise."""
     return (1 + phi) / (1 - phi)
 
 
-LEAST_NOISE = 1e-4  # as relative spread: equal values must not make every difference significant
+MIN_NOISE = 1e-4  # relative spread: equal values must not make every difference significant
 
 
 @dataclass(frozen=True)
 class LevelStep:
-    """Two adjacent segments compared: the difference of their means, its standard error, and t's df."""
+    """Difference between the means of two adjacent segments: its standard error and degrees of freedom."""
 
     change: float
     median_change: float
@@ -251,14 +256,14 @@ class LevelStep:
 
     @cached_property
     def p(self) -> float:
-        """The two-sided p of the step."""
+        """Two-sided p of the step."""
         from scipy.special import stdtr
 
         return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))
 
 
 def significant_edges(y: Floats, edges: list[int], phi: float, floor: float, level: float) -> list[int]:
-    """Edges without the changes that are not significant or smaller than `floor`, the weakest gone first."""
+    """Edges of changes that are significant and at least `floor`; the weakest are removed one by one."""
     while steps := steps_between(y, edges, phi):
         weak = [
             (step.p, -abs(step.change), number)
@@ -277,12 +282,12 @@ def steps_between(y: Floats, edges: list[int], phi: float) -> list[LevelStep]:
 
 
 def _step(before: Floats, after: Floats, phi: float) -> LevelStep:
-    """Student's t with pooled variance; φ inflates the variance and deflates the degrees of freedom."""
+    """Student's t with pooled variance; φ increases the variance and decreases the degrees of freedom."""
     import numpy as np
 
     degrees = len(before) + len(after) - 2
     square = sum(float(((part - part.mean()) ** 2).sum()) for part in (before, after))
-    variance = max(LEAST_NOISE**2, square / degrees) * mean_inflation(phi)
+    variance = max(MIN_NOISE**2, square / degrees) * mean_inflation(phi)
     return LevelStep(
         change=float(after.mean() - before.mean()),
         median_change=float(np.median(after) - np.median(before)),
@@ -291,45 +296,47 @@ def _step(before: Floats, after: Floats, phi: float) -> LevelStep:
     )
 
 
-FEWEST_RETURNS = 2  # one return is a change and its repair
-APART = 6.0  # noise scales between levels of which single runs can be told
-LEAST_SHARE = 0.2  # of one side's runs, at the other side's level: fewer beside a change are spikes
-NEAR = 3.0  # noise scales from the level that a run is of
+MIN_RETURNS = 2  # a single return is a change and its repair
+MIN_LEVEL_DISTANCE = 6.0  # noise scales between levels to which single runs can be assigned
+MIN_SPIKE_SHARE = 0.2  # of one side's runs at the other side's level; fewer beside a change are spikes
+NEAR_LEVEL = 3.0  # noise scales within which a run belongs to a level
 
 
 def recurring_levels(y: Floats, edges: Sequence[int], floor: float) -> list[float]:
-    """The distinct levels of the segments between `edges`, if runs go back and forth between them; else none.
+    """Distinct levels of the segments between `edges` if the runs alternate between them; else empty.
 
-    `y`: logarithms, spikes in them. Two levels closer than `floor` are one. Either segments return: at least
-    twice, and in half of all changes. Or single runs do, where the levels are far apart: they leave for
-    another level and return. Returns of both kinds are counted together. Beside a single change, runs of one
-    side that stand at the level of the other are spikes unless they are many: a fifth of that side.
+    `y`: logarithms, including spikes. Levels closer than `floor` count as one. Either segments return to a
+    level, at least twice and in half of all changes. Or single runs leave for another level and return, if
+    the levels are far apart. Returns of both kinds are added. Beside a single change, runs of one side at
+    the level of the other are spikes, unless they are at least a fifth of that side.
     """
     import numpy as np
 
     levels = [float(np.median(y[a:b])) for a, b in pairwise(edges)]
-    distinct = _distinct(levels, floor)
+    distinct = _distinct_levels(levels, floor)
     if len(distinct) < 2:
         return []
-    kinds = _nearest(np.array(levels), np.array(distinct)).tolist()
-    returns = sum(kind in kinds[: index - 1] for index, kind in enumerate(kinds) if index > 1)
-    if returns >= FEWEST_RETURNS and 2 * returns >= len(levels) - 1:
+    level_of_segment = _nearest_levels(np.array(levels), np.array(distinct)).tolist()
+    returns = sum(
+        kind in level_of_segment[: index - 1] for index, kind in enumerate(level_of_segment) if index > 1
+    )
+    if returns >= MIN_RETURNS and 2 * returns >= len(levels) - 1:
         return distinct
-    if len(levels) == 2 and _share_at_the_other_level(y, levels, edges[1]) < LEAST_SHARE:
+    if len(levels) == 2 and _share_at_the_other_level(y, levels, edges[1]) < MIN_SPIKE_SHARE:
         return []
-    singly = _excursions(y, np.array(distinct), len(levels))
-    return distinct if singly > 0 and returns + singly >= FEWEST_RETURNS else []
+    excursions = _excursions(y, np.array(distinct), len(levels))
+    return distinct if excursions > 0 and returns + excursions >= MIN_RETURNS else []
 
 
 def _share_at_the_other_level(y: Floats, levels: Sequence[float], edge: int) -> float:
-    """The larger share of either side's runs that are nearer to the level of the other side."""
+    """Larger of the shares of each side's runs that are nearer to the level of the other side."""
     import numpy as np
 
-    kinds = _nearest(y, np.array(levels))
-    return max(float((kinds[:edge] == 1).mean()), float((kinds[edge:] == 0).mean()))
+    level_of_run = _nearest_levels(y, np.array(levels))
+    return max(float((level_of_run[:edge] == 1).mean()), float((level_of_run[edge:] == 0).mean()))
 
 
-def _distinct(levels: Sequence[float], floor: float) -> list[float]:
+def _distinct_levels(levels: Sequence[float], floor: float) -> list[float]:
     groups: list[list[float]] = []
     for level in sorted(levels):
         if groups and level - groups[-1][-1] < floor:
@@ -339,21 +346,21 @@ def _distinct(levels: Sequence[float], floor: float) -> list[float]:
     return [sum(group) / len(group) for group in groups]
 
 
-def _nearest(values: Floats, levels: Floats) -> Floats:
-    """The number of the level nearest to each value."""
+def _nearest_levels(values: Floats, levels: Floats) -> Floats:
+    """Index of the level nearest to each value."""
     import numpy as np
 
     return np.asarray(np.abs(values[:, None] - levels[None, :]).argmin(axis=1))
 
 
 def _excursions(y: Floats, levels: Floats, segments: int) -> float:
-    """How often runs go to another level and back, beside the changes; 0 where the levels are too close."""
+    """Number of returns of single runs from another level; 0 if the levels are too close."""
     import numpy as np
 
-    kinds = _nearest(y, levels)
-    off = np.abs(y - levels[kinds])
-    sigma = MAD_TO_SIGMA * float(np.median(off))
-    if float(np.diff(levels).min()) < APART * sigma:
+    level_of_run = _nearest_levels(y, levels)
+    distances = np.abs(y - levels[level_of_run])
+    sigma = MAD_TO_SIGMA * float(np.median(distances))
+    if float(np.diff(levels).min()) < MIN_LEVEL_DISTANCE * sigma:
         return 0.0
-    known = kinds[off <= NEAR * sigma]
-    return (int((known[1:] != known[:-1]).sum()) - (segments - 1)) / 2
+    assigned = level_of_run[distances <= NEAR_LEVEL * sigma]
+    return (int((assigned[1:] != assigned[:-1]).sum()) - (segments - 1)) / 2

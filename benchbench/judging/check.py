@@ -1,4 +1,4 @@
-"""A check: sessions, a run and, for what it flags, a second test become findings and an exit code. Pure."""
+"""Check of a run: sessions, a run and a second measurement become findings. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from benchbench.analyse.digest import CaseDigest, Digest, partnered, work_change
 from benchbench.analyse.metrics import Metric
 from benchbench.judging.advice import advice, likely_size
-from benchbench.judging.case_tests import CaseTest, against_code, against_sessions
+from benchbench.judging.case_tests import CaseTest, interleaved_tests, session_tests
 from benchbench.judging.common_change import TOGETHER
-from benchbench.judging.comparison import ALPHA, LARGEST, THRESHOLD, CommonFactor, common_factor
+from benchbench.judging.comparison import ALPHA, THRESHOLD, CommonFactor, common_factor
 from benchbench.judging.missing import MissingRecords, missing_pairs, missing_records
-from benchbench.judging.pairs import changes, suspect
-from benchbench.judging.second_test import Confirmation, Remeasured, remeasured
+from benchbench.judging.pairs import run_changes, version_suspect
+from benchbench.judging.second_test import Confirmation, SecondTest, second_tests
 from benchbench.judging.session_cases import BaselineMatch, GatePolicy
-from benchbench.judging.sessions import ENOUGH
+from benchbench.judging.sessions import MIN_SESSIONS
 from benchbench.judging.significance import (
     Estimate,
     Family,
@@ -27,52 +27,56 @@ from benchbench.judging.significance import (
 )
 from benchbench.model.status import Verdict
 from benchbench.plan.suite import Rule
-from benchbench.stats import median, tost
+from benchbench.stats import bounded_exp, median, tost
 
 
 def decide(
     sessions: Sequence[Digest], new: Digest, policy: GatePolicy, confirmation: Confirmation | None = None
 ) -> GateResult:
-    """`new` against sessions of its machine, oldest first.
+    """Check `new` against sessions of the same machine, oldest first.
 
-    Stage 1 flags a case at p < 0.05, one-sided, and an estimate worse by its threshold. Stage 2 decides
-    on the processes of the `confirmation` alone. Interleaved with the baseline's code they are a new
-    experiment, and Holm's family is the flagged. Against stored sessions both stages share the hour and
-    the sessions, so there the family is every test of the check, and fewer than five sessions, or some that
-    are far from the rest, make a case provisional at most (docs/checking.md). Without a confirmation what is
-    flagged is inconclusive, unless the `policy` says that one stage decides.
+    The first test flags a case with a one-sided p < 0.05 and an estimate worse than its threshold. The second
+    test uses only the processes of `confirmation`. Interleaved with the baseline's code they are a new
+    experiment, and Holm's family is the flagged cases. Against stored sessions both tests share the hour and
+    the sessions, so the family is every test of the check, and with fewer than five sessions, or outlying
+    ones, a case is provisional at most (docs/checking.md). Without a confirmation, flagged cases are
+    inconclusive unless the `policy` has one test only.
     """
-    result = _decided(against_sessions(sessions, new, policy), sessions, new, policy, confirmation)
+    result = _gate_result(session_tests(sessions, new, policy), sessions, new, policy, confirmation)
     return replace(result, missing=tuple(missing_records(sessions, new)), common=_common(result))
 
 
 def check_interleaved(
     ref: Digest, new: Digest, policy: GatePolicy, confirmation: Confirmation | None = None
 ) -> GateResult:
-    """`new` against the baseline's code, `ref`, each interleaved with the other, as partners."""
+    """Check `new` against the baseline's code `ref`, which was measured interleaved with it."""
     policy, ref_cases = replace(policy, interleaved=True), partnered(ref, new)
-    result = _decided(against_code(ref_cases, new, policy), [ref], new, policy, confirmation)
+    result = _gate_result(interleaved_tests(ref_cases, new, policy), [ref], new, policy, confirmation)
     return replace(result, interleaved=True, missing=tuple(missing_pairs(ref_cases, new)))
 
 
-def _decided(
+def _gate_result(
     tests: Sequence[CaseTest],
     sessions: Sequence[Digest],
     new: Digest,
     policy: GatePolicy,
     confirmation: Confirmation | None,
 ) -> GateResult:
-    first, family = _first(tests, policy)
+    first_results, family = _first_results(tests, policy)
     flagged = [
         test
         for test in tests
-        if policy.confirm and test.match.key in first and test.flags(first[test.match.key], policy)
+        if policy.confirm
+        and test.match.key in first_results
+        and test.is_flagged(first_results[test.match.key], policy)
     ]
     pending = {test.match.key for test in flagged}
-    rest = [test for test in tests if test.match.key not in pending]
-    again = remeasured(flagged, new, confirmation, family, policy, rest) if confirmation else {}
+    unflagged = [test for test in tests if test.match.key not in pending]
+    second_results = (
+        second_tests(flagged, new, confirmation, family, policy, unflagged) if confirmation else {}
+    )
     findings = [
-        _finding(test, first.get(key), key in pending, again.get(key), family)
+        _finding(test, first_results.get(key), key in pending, second_results.get(key), family)
         for test in tests
         for key in [test.match.key]
     ]
@@ -84,38 +88,44 @@ def _decided(
         findings=tuple(finding for finding in findings if finding.case != TOGETHER),
         together=tuple(finding for finding in findings if finding.case == TOGETHER),
         missing=(),
-        tested=sum(case != TOGETHER for case, _ in first),
-        changes=tuple(changes(sessions[-1], new)),
-        idle=_idle(policy.thresholds, tests),
+        tested=sum(case != TOGETHER for case, _ in first_results),
+        changes=tuple(run_changes(sessions[-1], new)),
+        unused_thresholds=_unused_thresholds(policy.thresholds, tests),
     )
 
 
 def _common(result: GateResult) -> CommonFactor | None:
-    """The change that nearly all cases have in common, by the first metric."""
+    """Change that nearly all cases have in common, in the first metric."""
     metric = result.policy.metrics[0].name
-    common = [
+    common_ratios = [
         finding.first.ratio for finding in result.together if finding.first and finding.metric == metric
     ]
-    tested = [finding.first for finding in result.findings if finding.first and finding.metric == metric]
-    return common_factor([math.log(each.ratio * math.prod(common)) for each in tested], THRESHOLD)
+    first_results = [
+        finding.first for finding in result.findings if finding.first and finding.metric == metric
+    ]
+    return common_factor(
+        [math.log(result.ratio * math.prod(common_ratios)) for result in first_results], THRESHOLD
+    )
 
 
-def _first(tests: Sequence[CaseTest], policy: GatePolicy) -> tuple[dict[tuple[str, str], TestResult], Family]:
-    """The first test of each case and metric that can be tested, and the family that these are."""
+def _first_results(
+    tests: Sequence[CaseTest], policy: GatePolicy
+) -> tuple[dict[tuple[str, str], TestResult], Family]:
+    """Results of the first tests by case and metric, and their family."""
     estimates = {test.match.key: test.estimate for test in tests if test.estimate}
-    stored = not any(each.interleaved for each in estimates.values())
+    is_stored = not any(estimate.interleaved for estimate in estimates.values())
     size = family_size(list(estimates.values()))
-    family = family_of(size, stored=stored, confirmed=policy.confirm, interleaved=policy.interleaved)
+    family = family_of(size, stored=is_stored, confirmed=policy.confirm, interleaved=policy.interleaved)
     return dict(zip(estimates, adjusted_results(list(estimates.values()), family), strict=True)), family
 
 
 def _finding(
-    test: CaseTest, first: TestResult | None, flagged: bool, again: Remeasured | None, family: Family
+    test: CaseTest, first: TestResult | None, flagged: bool, second: SecondTest | None, family: Family
 ) -> CaseFinding:
-    verdict, reason = reach_verdict(test, first, flagged, again, family)
+    verdict, reason = reach_verdict(test, first, flagged, second, family)
     if verdict in (Verdict.SLOWER, Verdict.FASTER):
-        reason = suspect(test.match.newest, test.match.new)
-    sides = [test.match.new, *([again.side] if again else [])]
+        reason = version_suspect(test.match.newest, test.match.new)
+    sides = [test.match.new, *([second.digest] if second else [])]
     return CaseFinding(
         case=test.match.case,
         metric=test.match.metric.name,
@@ -124,72 +134,72 @@ def _finding(
         threshold=test.limit.value,
         threshold_from=test.limit.source,
         spread=test.deviation.spread if test.deviation else None,
-        provisional=test.provisional,
+        provisional=test.is_provisional,
         heavy_tails=test.variance.heavy_tails,
         first=first,
-        confirmation=again.result if again else None,
+        confirmation=second.result if second else None,
         steady=not any(side.unsteady for side in sides),
         stopped_by=tuple(sorted({reason for side in sides for reason in side.stopped_by})),
-        lost=test.match.lost,
-        seen=seen(test.match) if verdict is Verdict.INSUFFICIENT and first is None else None,
+        lost=test.match.is_unrunnable,
+        seen=untested_medians(test.match) if verdict is Verdict.INSUFFICIENT and first is None else None,
         reason=reason,
-        size=called_size(verdict, test, again, family),
+        size=likely_ratio(verdict, test, second, family),
         work="" if verdict is Verdict.INCOMPARABLE else work_change(test.match.newest, test.match.new),
     )
 
 
-def seen(match: BaselineMatch) -> Seen | None:
-    """What both sides measured of a case that cannot be tested; None where either measured nothing."""
-    ref = [value for each in match.sides for value in _positive(each.side, match.metric)]
+def untested_medians(match: BaselineMatch) -> UntestedMedians | None:
+    """Medians of a case that cannot be tested; None if a side measured nothing."""
+    ref = [value for session in match.sessions for value in _positive(session.digest, match.metric)]
     new = _positive(match.new, match.metric)
     if not ref or not new:
         return None
-    return Seen(ref=median(ref), new=median(new), ref_processes=len(ref), new_processes=len(new))
+    return UntestedMedians(ref=median(ref), new=median(new), ref_processes=len(ref), new_processes=len(new))
 
 
 def _positive(side: CaseDigest, metric: Metric) -> list[float]:
     return [value for value in side.of(metric) if value is not None and 0 < value < math.inf]
 
 
-def _idle(rules: Sequence[Rule], tests: Sequence[CaseTest]) -> tuple[str, ...]:
+def _unused_thresholds(rules: Sequence[Rule], tests: Sequence[CaseTest]) -> tuple[str, ...]:
     cases = {(test.match.suite, test.match.case) for test in tests if not test.is_together}
     return tuple(rule.source for rule in rules if not any(rule.names(*case) for case in cases))
 
 
 UNCONFIRMED = "flagged, and not measured again"
-FAR_APART = "slower, though some sessions are far from the rest"
-QUIETLY = "--wait-for-idle measures once they are done"
+OUTLYING_SESSIONS = "slower, though some sessions are far from the rest"
+WAIT_HINT = "--wait-for-idle measures once they are done"
 
 
 def reach_verdict(
-    test: CaseTest, first: TestResult | None, flagged: bool, again: Remeasured | None, family: Family
+    test: CaseTest, first: TestResult | None, flagged: bool, second: SecondTest | None, family: Family
 ) -> tuple[Verdict, str]:
-    """And its reason, by the first test or, of what that flagged, by what measuring again showed."""
+    """Verdict of a case with its reason: from the second test if the case was flagged, else the first."""
     if test.estimate is None or first is None:
         assert test.match.verdict
         return test.match.verdict, test.match.reason
     if not flagged:
-        return _judged(test, test.estimate, first, test.match.new, family)
-    if again is None:
+        return _verdict_of(test, test.estimate, first, test.match.new, family)
+    if second is None:
         return Verdict.INCONCLUSIVE, UNCONFIRMED
-    if again.estimate is None or again.result is None:
-        assert again.verdict
-        return again.verdict, again.reason
-    verdict, reason = _judged(test, again.estimate, again.result, again.side, family)
+    if second.estimate is None or second.result is None:
+        assert second.verdict
+        return second.verdict, second.reason
+    verdict, reason = _verdict_of(test, second.estimate, second.result, second.digest, family)
     if verdict in (Verdict.SLOWER, Verdict.PROVISIONAL):
         return verdict, reason
     return verdict, f"flagged, not confirmed; {reason}".rstrip("; ")
 
 
-def _judged(
+def _verdict_of(
     test: CaseTest, estimate: Estimate, result: TestResult, new: CaseDigest, family: Family
 ) -> tuple[Verdict, str]:
-    """Slower and faster are alike in the logarithm; same needs the 90 % interval within the threshold."""
-    others = "" if estimate.interleaved else new.disturbance(test.match.metric)  # pairs have weighed it
-    if others:
-        return Verdict.INSUFFICIENT, f"{others}: {QUIETLY}"
-    if result.p_holm < ALPHA and abs(estimate.worse.mid) >= estimate.margin:
-        return (Verdict.FASTER, "") if estimate.worse.mid < 0 else _slower(test, estimate)
+    """Verdict of one test, with its reason. Slower and faster are symmetric in the logarithm."""
+    disturbance = "" if estimate.interleaved else new.disturbance(test.match.metric)  # pairs have weighed it
+    if disturbance:
+        return Verdict.INSUFFICIENT, f"{disturbance}: {WAIT_HINT}"
+    if result.p_holm < ALPHA and abs(estimate.worsening.mid) >= estimate.margin:
+        return (Verdict.FASTER, "") if estimate.worsening.mid < 0 else _slower(test, estimate)
     if tost(estimate.difference, estimate.margin) < ALPHA:
         return Verdict.SAME, ""
     return Verdict.INCONCLUSIVE, advice(estimate, test.deviation, family)
@@ -198,29 +208,29 @@ def _judged(
 def _slower(test: CaseTest, estimate: Estimate) -> tuple[Verdict, str]:
     if estimate.interleaved:
         return Verdict.SLOWER, ""
-    if test.deviation and test.deviation.provisional:
-        return Verdict.PROVISIONAL, f"slower, on {test.deviation.days} of {ENOUGH} sessions"
+    if test.deviation and test.deviation.is_provisional:
+        return Verdict.PROVISIONAL, f"slower, on {test.deviation.days} of {MIN_SESSIONS} sessions"
     if test.variance.heavy_tails:
-        return Verdict.PROVISIONAL, FAR_APART
+        return Verdict.PROVISIONAL, OUTLYING_SESSIONS
     return Verdict.SLOWER, ""
 
 
-def called_size(verdict: Verdict, test: CaseTest, again: Remeasured | None, family: Family) -> float | None:
-    """The likely ratio new / ref of what is called, allowing for that it was called for looking large."""
+def likely_ratio(verdict: Verdict, test: CaseTest, second: SecondTest | None, family: Family) -> float | None:
+    """Likely ratio new / ref of a significant change, corrected for selection; None for other verdicts."""
     if verdict not in (Verdict.SLOWER, Verdict.PROVISIONAL, Verdict.FASTER):
         return None
-    tested = again.estimate if again else test.estimate
-    assert tested
+    decisive = second.estimate if second else test.estimate
+    assert decisive
     level = family.level
-    if tested.interleaved:  # of a family of its own, and no p is below the two-sided one
-        level = ALPHA / max(again.result.family if again and again.result else family.size, 2)
-    size = likely_size(tested.difference, tested.margin, level)
-    return math.exp(math.copysign(min(size, LARGEST), tested.difference.mid))
+    if decisive.interleaved:  # of a family of its own, and no p is below the two-sided one
+        level = ALPHA / max(second.result.family if second and second.result else family.size, 2)
+    size = likely_size(decisive.difference, decisive.margin, level)
+    return bounded_exp(math.copysign(size, decisive.difference.mid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """Medians over the processes of both sides, whatever speaks against them: no ground for a verdict."""
+class UntestedMedians:
+    """Medians over the processes of both sides of a case that was not tested; not a basis for a verdict."""
 
     ref: float
     new: float
@@ -229,18 +239,19 @@ class Seen:
 
     @property
     def ratio(self) -> float:
-        """new / ref."""
+        """The ratio new / ref."""
         return self.new / self.ref
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFinding:
-    """One case and metric; a test result is None where nothing was tested. `seen`: what was measured then.
+    """Finding on one case and metric. `seen`: medians of a case that was not tested.
 
-    `spread` is that of the sessions, as a fraction; where `provisional`, one is assumed too. `heavy_tails`:
-    some sessions are far from the rest. `lost`: the case was asked for and cannot run. `reason` says why
-    there is no other verdict, or what is suspect. `size`: of what is called, the likely ratio new / ref,
-    allowing for that it was called because it looked large. `work`: how what is computed has changed.
+    `first`, `confirmation`: results of the tests; None if there was none. `spread`: measured between the
+    sessions, as a fraction; if `provisional`, an assumed one is included. `heavy_tails`: some sessions are
+    outliers. `lost`: the case was requested but cannot run. `reason`: explanation of an undecided verdict,
+    or the suspected cause of a change. `size`: likely ratio new / ref of a significant change, corrected
+    for selection. `work`: how the computation of the case has changed.
     """
 
     case: str
@@ -259,18 +270,19 @@ class CaseFinding:
     lost: bool
     reason: str
     size: float | None = None
-    seen: Seen | None = None
+    seen: UntestedMedians | None = None
     work: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
-    """`changes` since the newest session bar nothing; `idle`: thresholds that name no case.
+    """Result of a check. `missing`: planned cases and rounds without a record.
 
-    `missing`: what keeps the run from being complete. `interleaved`: the one session is the baseline's code,
-    measured process by process with the run. `together`: all cases as if they were one, by metric, against
-    stored sessions; each case is judged relative to it. `common`: what nearly all cases have in common, by
-    the first metric, against stored sessions.
+    `changes`: differences from the newest session that do not prevent a comparison. `unused_thresholds`:
+    those that name no case. `interleaved`: the only session is the baseline's code, measured interleaved
+    with the run. `together`: findings on all cases as one, per metric, against stored sessions; each case
+    is judged relative to them. `common`: change of nearly all cases in the first metric, against stored
+    sessions.
     """
 
     sessions: tuple[Digest, ...]
@@ -281,19 +293,19 @@ class GateResult:
     missing: tuple[MissingRecords, ...]
     tested: int
     changes: tuple[str, ...]
-    idle: tuple[str, ...]
+    unused_thresholds: tuple[str, ...]
     common: CommonFactor | None = None
     together: tuple[CaseFinding, ...] = ()
     interleaved: bool = False
 
     @property
     def flagged(self) -> list[str]:
-        """The cases that are to be measured again: all, if they are flagged together."""
-        all_of = {finding.metric for finding in self.together if finding.flagged}
+        """Cases to measure again; all cases if they are flagged together."""
+        flagged_metrics = {finding.metric for finding in self.together if finding.flagged}
         return list(
             dict.fromkeys(
                 finding.case
                 for finding in self.findings
-                if finding.flagged or (finding.first and finding.metric in all_of)
+                if finding.flagged or (finding.first and finding.metric in flagged_metrics)
             )
         )

@@ -1,4 +1,4 @@
-"""Two runs compared: what changed in each case, beyond noise or not, and the operators behind it."""
+"""Comparison of two runs: the verdict on each case, and the operators that explain slower ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchbench.analyse.digest import (
     SETTLED,
     Digest,
     digest,
-    run_bars,
+    run_mismatches,
     under_present_names,
     work_change,
 )
@@ -25,19 +25,19 @@ from benchbench.errors import UsageError
 from benchbench.judging.pairs import (
     Pair,
     are_interleaved,
-    changes,
-    match,
     match_partners,
-    suspect,
+    match_runs,
+    run_changes,
+    version_suspect,
 )
 from benchbench.judging.variance import (
     HOUR_S,
-    allowing_for,
+    add_drifts,
+    add_session_variance,
+    are_clustered,
     at_least_the_mean,
-    in_modes,
-    of_two_sessions,
+    detectable_change,
     shared_variance,
-    visible_change,
 )
 from benchbench.model.options import Variance
 from benchbench.model.profile import Profile
@@ -46,29 +46,27 @@ from benchbench.model.status import Verdict
 from benchbench.profiling.differences import difference
 from benchbench.profiling.tables import OperatorTable, operator_table
 from benchbench.reading import unix_time
-from benchbench.stats import Difference, detectable, holm, mean, median, tost
+from benchbench.stats import MAX_LOG, Difference, bounded_exp, detectable, holm, mean, median, tost
 from benchbench.store import artifacts
 
-ALPHA = 0.05  # of all `slower` together and all `faster` together (Holm), and of each `same` (TOST)
+ALPHA = 0.05  # error of all `slower` together and all `faster` together (Holm), and of each `same` (TOST)
 THRESHOLD = 0.03  # smaller changes come from code alignment alone
-LARGEST = 700.0  # beyond it a logarithm has no float
-TOO_NOISY = "too noisy for this threshold: more rounds would tell"
-HOURS_DIFFER = "sessions of this machine differ too much for this threshold: measure interleaved (--ab)"
+TOO_NOISY = "too noisy for this threshold: more rounds would decide"
+NOISY_SESSIONS = "sessions of this machine differ too much for this threshold: measure interleaved (--ab)"
 ON_THE_EDGE = "the interval holds changes on both sides of the threshold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseComparison:
-    """One case: `ref` and `new` are geometric means over processes, `ratio` is new / ref.
+    """Comparison of one case. `ref`, `new`: geometric means over processes; `ratio`: new / ref.
 
-    `low` and `high` bound the ratio at 95 %, for this case alone. `p_holm` is that of a change in the
-    direction seen, adjusted for all compared cases, and at least the case's own two-sided p. `mde`
-    (0.02: 2 %) is the smallest change that such a pair calls slower or faster four times in five, all rules
-    included.
-    Absent values are None. `reason` says why there is no other verdict, or what is suspect.
-    `stopped_by`: what ended the processes' sampling, `precision` if all went well. `operators`: those that a
-    slower case owes it to, where profiles tell. `ref_unused`, `new_unused`: processes of further rounds that
-    only one side got, which are not compared. `work`: how what is computed has changed.
+    `low` and `high` bound the ratio at 95 %, for this case alone. `p_holm`: p of a change in the observed
+    direction, adjusted for all compared cases, and at least the case's own two-sided p. `mde` (0.02: 2 %):
+    the smallest change that such a pair calls slower or faster four times in five, with all rules applied.
+    Absent values are None. `reason`: explanation of an undecided verdict, or the suspected cause of a change.
+    `stopped_by`: why the sampling of processes ended, `precision` in the normal case. `operators`: operators
+    that explain a slower case, if there are profiles. `ref_unused`, `new_unused`: number of processes that
+    are not compared, because only one side has these rounds. `work`: how the computation has changed.
     """
 
     case: str
@@ -94,11 +92,13 @@ class CaseComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`changes` between the runs do not bar comparing; `geomean` is of the ratios of `compared` cases.
+    """Comparison of two runs. `geomean`: geometric mean of the ratios of the `compared` cases.
 
-    `common`: what nearly all of these have in common, which is the machine's rather than the code's.
-    `drifts`: which side's steps changed while it ran, and how; the intervals allow for it.
-    `modes`: the processes cluster, so no case is taken to vary less than all do in the mean.
+    `changes`: differences between the runs that do not prevent a comparison. `common`: change of nearly all
+    cases, which is the machine's rather than the code's. `drifts`: drift of each side that drifted; the
+    intervals include it. `modes`: the processes are clustered, so every case has at least the mean
+    variance. `apart`: time between runs of different hours. `interleaved`: the processes of each round are
+    a pair.
     """
 
     ref: Run
@@ -114,12 +114,12 @@ class Comparison:
     variance: Variance = Variance.SHARED
     modes: bool = False
     drifts: Mapping[str, Drift] = field(default_factory=dict)
-    apart: HoursApart | None = None
+    apart: SessionGap | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class BetweenSessions:
-    """How much sessions of a machine differ in a case: the variance of one, as those of `days` tell it."""
+class SessionSpread:
+    """Variance between sessions of a machine in one case, estimated from sessions of `days` days."""
 
     variance: float
     degrees: float
@@ -127,11 +127,11 @@ class BetweenSessions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoursApart:
-    """Two stored runs of different hours: what these differ by is in no process's spread.
+class SessionGap:
+    """Time between two stored runs of different hours, a source of variance that processes do not show.
 
-    `spread`: the standard deviation between sessions of the machine, in the median of the `cases` whose
-    intervals hold it, as sessions of `days` tell it, at least; None where no case has enough of them.
+    `spread`: standard deviation between sessions of the machine, as the median of the `cases` whose intervals
+    include it; None if no case has enough sessions. `days`: the smallest number of days with sessions.
     """
 
     seconds: float
@@ -141,7 +141,7 @@ class HoursApart:
 
 
 def valid_threshold(value: float) -> float:
-    """Raise UsageError for what is no fraction."""
+    """The value, if it is a fraction between 0 and 1. Raises UsageError otherwise."""
     if not 0 < value < 1:
         raise UsageError(f"{value!r} is not between 0 and 1.", "Write three per cent, 3%, as 0.03.")
     return value
@@ -153,64 +153,67 @@ def compare_runs(
     metric: Metric = METRICS[0],
     threshold: float = THRESHOLD,
     variance: Variance = Variance.SHARED,
-    between: Mapping[str, BetweenSessions] = MappingProxyType({}),
+    between: Mapping[str, SessionSpread] = MappingProxyType({}),
 ) -> Comparison:
-    """Verdicts on the cases of both runs; a `threshold` of 0.03 is 3%.
+    """Compare the cases of two runs; a `threshold` of 0.03 is 3 %.
 
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
-    need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
-    needs the 90 % interval within it. Interleaved runs are compared by the differences of each
-    round's pair. How much processes vary is judged over all cases, unless `variance` says of each alone.
-    `between`: by case, how much sessions of the machine differ, which the intervals of runs of different
-    hours hold. The evidence for this rule is in docs/comparing.md.
+    need a significant Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
+    needs the 90 % interval within it. Interleaved runs are compared by the differences of each round's pair.
+    `variance`: whether the variance of processes is estimated over all cases or of each case alone.
+    `between`: variance between sessions by case, which the intervals of runs of different hours include.
+    docs/comparing.md has the evidence for this rule.
     """
     before, after = digest(ref), digest(new)
     partners = are_interleaved(before, after)
     if not partners:
         before, after = under_present_names((before, after))
-    pairs = (match_partners if partners else match)(before, after, metric)
+    pairs = (match_partners if partners else match_runs)(before, after, metric)
     groups = [group for pair in pairs if pair.verdict is None for group in pair.groups]
-    modes = variance is Variance.SHARED and in_modes(groups)
+    modes = variance is Variance.SHARED and are_clustered(groups)
     drifts = _drifts(before, after, metric)
-    tested = _tested(pairs, variance, list(drifts.values()), modes=modes)
-    apart_s = seconds_apart(before, after, metric)
-    known = {case: between[case] for case in tested if case in between} if apart_s else {}
-    alone = dict(tested)
-    for case, each in known.items():
-        tested[case] = of_two_sessions(tested[case], each.variance, each.degrees)
-    by_hours = {case for case in known if tested[case].error > alone[case].error}
-    p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
+    tested = _tested_differences(pairs, variance, list(drifts.values()), modes=modes)
+    gap_s = seconds_apart(before, after, metric)
+    spreads = {case: between[case] for case in tested if case in between} if gap_s else {}
+    process_differences = dict(tested)
+    for case, spread in spreads.items():
+        tested[case] = add_session_variance(tested[case], spread.variance, spread.degrees)
+    session_limited = {case for case in spreads if tested[case].error > process_differences[case].error}
+    p_holm = dict(zip(tested, _adjusted_p(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
-    moved = [difference.mid for difference in tested.values()]
+    log_changes = [difference.mid for difference in tested.values()]
     return Comparison(
         ref=ref,
         new=new,
         metric=metric,
         threshold=threshold,
-        changes=(*changes(before, after), *(run_bars(before, after) if partners else ())),
+        changes=(*run_changes(before, after), *(run_mismatches(before, after) if partners else ())),
         verdicts=tuple(
-            _verdict(
+            _case_comparison(
                 pair,
                 tested.get(pair.case, pair.difference),
                 p_holm.get(pair.case),
                 rule,
-                noise=HOURS_DIFFER if pair.case in by_hours else TOO_NOISY,
+                noise=NOISY_SESSIONS if pair.case in session_limited else TOO_NOISY,
             )
             for pair in pairs
         ),
         compared=len(tested),
-        geomean=_exp(mean(moved) if moved else None),
-        common=None if partners else common_factor(moved, threshold),
+        geomean=_exp(mean(log_changes) if log_changes else None),
+        common=None if partners else common_factor(log_changes, threshold),
         interleaved=partners,
         variance=variance,
         modes=modes,
         drifts=drifts,
-        apart=_hours_apart(apart_s, list(known.values())) if apart_s else None,
+        apart=_session_gap(gap_s, list(spreads.values())) if gap_s else None,
     )
 
 
 def seconds_apart(ref: Digest | RunInfo, new: Digest | RunInfo, metric: Metric) -> float:
-    """How far apart two runs began; 0 of the same hour, interleaved ones, or a metric like memory."""
+    """Time between the starts of two runs in seconds; 0 if the hour cannot matter.
+
+    That is the case within an hour, for interleaved runs, and for metrics like memory.
+    """
     if metric.name not in DISTURBED or ref.partner or new.partner:
         return 0.0
     with suppress(ValueError):  # a run that does not say when it began
@@ -219,40 +222,45 @@ def seconds_apart(ref: Digest | RunInfo, new: Digest | RunInfo, metric: Metric) 
     return 0.0
 
 
-def _hours_apart(seconds: float, known: Sequence[BetweenSessions]) -> HoursApart:
-    if not known:
-        return HoursApart(seconds=seconds)
-    spread = median([math.sqrt(each.variance) for each in known])
-    return HoursApart(seconds=seconds, spread=spread, cases=len(known), days=min(each.days for each in known))
+def _session_gap(seconds: float, spreads: Sequence[SessionSpread]) -> SessionGap:
+    if not spreads:
+        return SessionGap(seconds=seconds)
+    spread = median([math.sqrt(spread.variance) for spread in spreads])
+    return SessionGap(
+        seconds=seconds, spread=spread, cases=len(spreads), days=min(spread.days for spread in spreads)
+    )
 
 
 def _drifts(ref: Digest, new: Digest, metric: Metric) -> dict[str, Drift]:
-    """The drift of each side that drifted; none where they are interleaved, or the metric is no step time."""
+    """Drift of each side that drifted; empty for interleaved runs, and for metrics other than step times."""
     if metric.name not in SETTLED or are_interleaved(ref, new):
         return {}
     sides = {"ref": ref.drift, "new": new.drift}
-    return {name: found for name, found in sides.items() if found}
+    return {name: side_drift for name, side_drift in sides.items() if side_drift}
 
 
-def _tested(
+def _tested_differences(
     pairs: Sequence[Pair], variance: Variance, drifts: Sequence[Drift], *, modes: bool
 ) -> dict[str, Difference]:
-    """The difference of each case that is tested."""
-    own = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
-    judged = list(own.values())
+    """Difference of each case that is tested."""
+    differences = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
+    moderated = list(differences.values())
     if variance is not Variance.OWN:
-        judged = (at_least_the_mean if modes else shared_variance)(judged)
-    return dict(zip(own, allowing_for(drifts, judged), strict=True))
+        moderated = (at_least_the_mean if modes else shared_variance)(moderated)
+    return dict(zip(differences, add_drifts(drifts, moderated), strict=True))
 
 
-def _adjusted(differences: Sequence[Difference]) -> list[float]:
-    """Holm's p of each difference in its direction, and not below its two-sided p.
+def _adjusted_p(differences: Sequence[Difference]) -> list[float]:
+    """Holm's p of each difference in its direction, at least its two-sided p.
 
-    So no interval of a slower or faster case holds 1, however few cases are compared.
+    So the interval of a slower or faster case never contains 1, even if few cases are compared.
     """
     above = holm([difference.p_above() for difference in differences])
     below = holm([difference.p_below() for difference in differences])
-    return [max(one.p_either(), min(tails)) for one, *tails in zip(differences, above, below, strict=True)]
+    return [
+        max(difference.p_either(), min(tails))
+        for difference, *tails in zip(differences, above, below, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,49 +271,49 @@ class _Rule:
 
     @property
     def margin(self) -> float:
-        """The threshold as a logarithm."""
+        """Threshold as a logarithm."""
         return math.log1p(self.threshold)
 
-    def visible(self, difference: Difference) -> float:
-        """The smallest change called slower four times in five, as a fraction."""
-        log = visible_change(self.margin, difference.error, difference.degrees, (self.level,))
-        return math.expm1(min(log, LARGEST))
+    def detectable(self, difference: Difference) -> float:
+        """Smallest change that is called slower four times in five, as a fraction."""
+        log = detectable_change(self.margin, difference.error, difference.degrees, (self.level,))
+        return math.expm1(min(log, MAX_LOG))
 
-    def blind(self, difference: Difference) -> bool:
-        """Whether a change of the threshold's size would seldom be significant."""
+    def is_underpowered(self, difference: Difference) -> bool:
+        """True if a change of the threshold's size would seldom be significant."""
         return detectable(difference, self.level) > self.margin
 
     def judge(self, difference: Difference, p_holm: float) -> Verdict:
-        """Slower and faster are symmetric in the logarithm: swapping the runs swaps them."""
+        """Verdict of a test. It is symmetric in the logarithm: swapping the runs swaps slower and faster."""
         if p_holm < ALPHA and abs(difference.mid) >= self.margin:
             worse = (difference.mid > 0) == (self.metric.better == "lower")
             return Verdict.SLOWER if worse else Verdict.FASTER
         return Verdict.SAME if tost(difference, self.margin) < ALPHA else Verdict.INCONCLUSIVE
 
 
-def _verdict(
+def _case_comparison(
     pair: Pair, difference: Difference | None, p_holm: float | None, rule: _Rule, *, noise: str
 ) -> CaseComparison:
-    """`noise`: why the difference is not known well enough, if it is not."""
-    middle = pair.log_ratio
-    half = difference.half_width() if difference else None
+    """Comparison of one case. `noise`: the reason to give if the error is too large for a verdict."""
+    log_ratio = pair.log_ratio
+    half_width = difference.half_width() if difference else None
     verdict, reason = pair.verdict, pair.reason
     if verdict is None:
         assert difference is not None
         assert p_holm is not None
         verdict = rule.judge(difference, p_holm)
-        reason = _reason(verdict, pair, noise if rule.blind(difference) else ON_THE_EDGE)
+        reason = _reason(verdict, pair, noise if rule.is_underpowered(difference) else ON_THE_EDGE)
     return CaseComparison(
         case=pair.case,
         metric=rule.metric.name,
         ref=_exp(mean(pair.ref_logs) if pair.ref_logs else None),
         new=_exp(mean(pair.new_logs) if pair.new_logs else None),
-        ratio=_exp(middle),
-        low=_exp(middle, None if half is None else -half),
-        high=_exp(middle, half),
+        ratio=_exp(log_ratio),
+        low=_exp(log_ratio, None if half_width is None else -half_width),
+        high=_exp(log_ratio, half_width),
         p_holm=p_holm,
         verdict=verdict,
-        mde=rule.visible(difference) if difference else None,
+        mde=rule.detectable(difference) if difference else None,
         ref_processes=len(pair.ref_logs),
         new_processes=len(pair.new_logs),
         steady=not pair.ref.unsteady + pair.new.unsteady,
@@ -319,32 +327,32 @@ def _verdict(
 
 def _reason(verdict: Verdict, pair: Pair, inconclusive: str) -> str:
     if verdict in (Verdict.SLOWER, Verdict.FASTER):
-        return suspect(pair.ref, pair.new)
+        return version_suspect(pair.ref, pair.new)
     return inconclusive if verdict is Verdict.INCONCLUSIVE else ""
 
 
-def _exp(log: float | None, more: float | None = 0.0) -> float | None:
-    """exp(log + more), None where either is."""
-    if log is None or more is None:
+def _exp(log: float | None, offset: float | None = 0.0) -> float | None:
+    """exp(log + offset), or None if either is None."""
+    if log is None or offset is None:
         return None
-    return math.exp(max(-LARGEST, min(LARGEST, log + more)))
+    return bounded_exp(log + offset)
 
 
-MOST = 3  # operators named; `accelbench profile REF NEW` has all
+MAX_OPERATORS = 3  # operators named; `accelbench profile REF NEW` lists all
 
 
 def with_operators(comparison: Comparison, ref: Path, new: Path) -> Comparison:
-    """`comparison`, whose slower cases name the operators that take longer now, the most seconds first.
+    """The comparison with the operators that explain its slower cases, largest increase first.
 
-    `ref`, `new`: the folders of the runs. Only what a step takes is made of operators: other metrics are
-    left as they are.
+    `ref`, `new`: folders of the runs. Only the step time consists of operators; comparisons of other metrics
+    are returned unchanged.
     """
     slower = any(compared.verdict is Verdict.SLOWER for compared in comparison.verdicts)
     if comparison.metric.name not in SETTLED or not slower:
         return comparison
     before, after = _tables(ref), _tables(new)
     verdicts = tuple(
-        replace(compared, operators=_longer(before[compared.case], after[compared.case]))
+        replace(compared, operators=_slower_operators(before[compared.case], after[compared.case]))
         if compared.verdict is Verdict.SLOWER and compared.case in before and compared.case in after
         else compared
         for compared in comparison.verdicts
@@ -354,26 +362,30 @@ def with_operators(comparison: Comparison, ref: Path, new: Path) -> Comparison:
 
 def _tables(run: Path) -> dict[str, OperatorTable]:
     profiles, _ = artifacts.read_profiles(run)
-    made = (
+    tables = (
         operator_table(profile, profile.outcome, None)
         for profile in profiles
         if isinstance(profile.outcome, Profile)
     )
-    return {operators.case: operators for operators in made}
+    return {table.case: table for table in tables}
 
 
-def _longer(ref: OperatorTable, new: OperatorTable) -> tuple[str, ...]:
+def _slower_operators(ref: OperatorTable, new: OperatorTable) -> tuple[str, ...]:
     changes = [change for change in difference(ref, new).changes if change.change_s > 0]
-    return tuple(f"{change.name} +{fmt.seconds(change.change_s)}" for change in changes[:MOST])
+    return tuple(f"{change.name} +{fmt.seconds(change.change_s)}" for change in changes[:MAX_OPERATORS])
 
 
-LEAST_CASES = 5  # fewer may well have the code in common that changed
-SHARE = 0.8  # of the cases
+MIN_CASES = 5  # fewer cases may well share the code that changed
+MIN_SHARE = 0.8  # of the cases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonFactor:
-    """`ratio`: the median of new / ref over `cases`; `moving`: those that moved that way by half of it."""
+    """Change that cases have in common.
+
+    `ratio`: median of new / ref over `cases`. `moving`: number of cases that changed in this direction by at
+    least half of it.
+    """
 
     ratio: float
     cases: int
@@ -381,14 +393,15 @@ class CommonFactor:
 
 
 def common_factor(log_ratios: Sequence[float], threshold: float) -> CommonFactor | None:
-    """What nearly all cases have in common, if it is `threshold` (0.03: 3 %) or more; log(new / ref) of each.
+    """Change that nearly all cases have in common; None if it is below `threshold` (0.03: 3 %).
 
-    The median does not follow a few cases that changed by themselves.
+    `log_ratios`: log(new / ref) of each case. The median does not follow a few cases that changed by
+    themselves.
     """
-    if len(log_ratios) < LEAST_CASES:
+    if len(log_ratios) < MIN_CASES:
         return None
-    middle = median(log_ratios)
-    moving = sum(each / middle >= 0.5 for each in log_ratios) if middle else 0
-    if abs(middle) < math.log1p(threshold) or moving < SHARE * len(log_ratios):
+    common = median(log_ratios)
+    moving = sum(log_ratio / common >= 0.5 for log_ratio in log_ratios) if common else 0
+    if abs(common) < math.log1p(threshold) or moving < MIN_SHARE * len(log_ratios):
         return None
-    return CommonFactor(ratio=math.exp(middle), cases=len(log_ratios), moving=moving)
+    return CommonFactor(ratio=math.exp(common), cases=len(log_ratios), moving=moving)

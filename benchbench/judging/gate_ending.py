@@ -1,4 +1,4 @@
-"""The endings of a check, gravest first, and its exit code. Pure."""
+"""Endings of a check, most serious first, and its exit code. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Cause = CaseFinding | MissingRecords
 
 
 class Ending(Enum):
-    """What keeps a check from passing, in the order told; the value is its name in JSON."""
+    """Reason why a check does not pass, in the order of the report; the value is its name in JSON."""
 
     NOTHING_TESTED = "nothing_tested"
     INCOMPLETE = "incomplete"
@@ -26,11 +26,11 @@ class Ending(Enum):
 
     @property
     def code(self) -> int:
-        """The exit code of a process that ends so (docs/checking.md)."""
-        return CODES[self]
+        """Exit code of a process with this ending (docs/checking.md)."""
+        return EXIT_CODES[self]
 
 
-CODES: Mapping[Ending, int] = {
+EXIT_CODES: Mapping[Ending, int] = {
     Ending.REGRESSED: 10,
     Ending.FAILED: 4,
     Ending.NOTHING_TESTED: 11,
@@ -38,9 +38,9 @@ CODES: Mapping[Ending, int] = {
     Ending.NOT_COMPARABLE: 11,
     Ending.PROVISIONAL: 12,
     Ending.INCONCLUSIVE: 13,
-}  # the gravest first
-TOLD_ONLY = (Ending.REGRESSED, Ending.PROVISIONAL, Ending.INCONCLUSIVE)  # by --exit-zero
-JUDGED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
+}  # most serious first
+REPORT_ONLY = (Ending.REGRESSED, Ending.PROVISIONAL, Ending.INCONCLUSIVE)  # with --exit-zero
+DECIDED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
 VERDICTS = {
     Ending.REGRESSED: (Verdict.SLOWER,),
     Ending.FAILED: (Verdict.BROKEN,),
@@ -51,40 +51,44 @@ VERDICTS = {
 
 
 def endings(result: GateResult) -> dict[Ending, list[Cause]]:
-    """The endings of the check, in the order told, with their causes; empty where every case was judged.
+    """Endings of the check with their causes, in the order of the report; empty if every case was decided.
 
-    A set-up that is broken, incomplete or without anything to compare with is never a regression, and never
-    a pass. A case that both sides measured is compared, even if it was too noisy to be tested.
+    A set-up that is broken, incomplete or without anything to compare is neither a regression nor a pass. A
+    case measured on both sides counts as compared, even if it was too noisy to be tested.
     """
     causes: dict[Ending, list[Cause]] = {Ending.NOTHING_TESTED: [], Ending.INCOMPLETE: [*result.missing]}
     for ending, verdicts in VERDICTS.items():
-        causes[ending] = [each for each in (*result.together, *result.findings) if each.verdict in verdicts]
-    causes[Ending.NOT_COMPARABLE] += [each for each in result.findings if each.lost]
-    compared = result.tested or any(finding.seen for finding in result.findings)
-    nothing = set() if compared else {Ending.NOTHING_TESTED}
-    return {ending: causes[ending] for ending in Ending if causes[ending] or ending in nothing}
+        causes[ending] = [
+            finding for finding in (*result.together, *result.findings) if finding.verdict in verdicts
+        ]
+    causes[Ending.NOT_COMPARABLE] += [finding for finding in result.findings if finding.lost]
+    is_compared = result.tested or any(finding.seen for finding in result.findings)
+    empty_endings = set() if is_compared else {Ending.NOTHING_TESTED}
+    return {ending: causes[ending] for ending in Ending if causes[ending] or ending in empty_endings}
 
 
 def exit_code(
     result: GateResult, *, inconclusive: Inconclusive | None = None, exit_zero: bool = False
 ) -> int:
-    """The exit code of the process, by the gravest ending. `exit_zero`: no comparison fails the check."""
+    """Exit code for the most serious ending. `exit_zero`: no result of a comparison fails the check."""
     ignored: Sequence[Ending] = ()
     if exit_zero:
-        ignored = TOLD_ONLY
+        ignored = REPORT_ONLY
     elif not fails_undecided(result, inconclusive):
         ignored = (Ending.INCONCLUSIVE,)
     present = endings(result)
-    return next((code for ending, code in CODES.items() if ending in present and ending not in ignored), 0)
+    return next(
+        (code for ending, code in EXIT_CODES.items() if ending in present and ending not in ignored), 0
+    )
 
 
 def fails_undecided(result: GateResult, inconclusive: Inconclusive | None) -> bool:
-    """Whether undecided cases fail the check: by default, if no case was decided."""
+    """True if undecided cases fail the check: by default, if no case was decided."""
     if inconclusive is None:
-        return judged(result.findings) == 0
+        return decided_count(result.findings) == 0
     return inconclusive is Inconclusive.FAIL
 
 
-def judged(findings: Sequence[CaseFinding]) -> int:
-    """Number of cases that the test decided."""
-    return sum(each.verdict in JUDGED for each in findings)
+def decided_count(findings: Sequence[CaseFinding]) -> int:
+    """Number of cases that the tests decided."""
+    return sum(finding.verdict in DECIDED for finding in findings)

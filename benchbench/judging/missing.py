@@ -1,4 +1,4 @@
-"""Records that a run should have and has not. Pure."""
+"""Records that a run should have but does not. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ NOT_PLANNED = "in the baseline, but not in the plan of the run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingRecords:
-    """A case that the run should have measured and has not, or not in every round."""
+    """A planned case without a record in every round."""
 
     case: str
     reason: str
 
 
 def missing_records(sessions: Sequence[Digest], new: Digest) -> list[MissingRecords]:
-    """Cases of `new` without all their rounds, then those of `sessions` that `new` did not plan."""
-    worked = dict.fromkeys(
-        name for each in sessions for name, side in each.cases.items() if side.rounds or side.failure
+    """Cases of `new` without all their rounds, then cases of `sessions` that `new` did not plan."""
+    baseline_cases = dict.fromkeys(
+        name for session in sessions for name, side in session.cases.items() if side.rounds or side.failure
     )
-    absent = [MissingRecords(case=name, reason=NOT_PLANNED) for name in worked if name not in new.cases]
+    absent = [
+        MissingRecords(case=name, reason=NOT_PLANNED) for name in baseline_cases if name not in new.cases
+    ]
     return [*missing_rounds(new), *absent]
 
 
@@ -41,26 +43,27 @@ def missing_pairs(ref: Digest, new: Digest) -> list[MissingRecords]:
         for partner in [ref.cases.get(name, side)]
         if side.failure or partner.failure or partner.absent
     }
-    both = {each.case: each for digest in (ref, new) for each in missing_rounds(digest)}
-    return [each for name, each in both.items() if name not in failed]
+    missing = {entry.case: entry for digest in (ref, new) for entry in missing_rounds(digest)}
+    return [entry for name, entry in missing.items() if name not in failed]
 
 
 def missing_rounds(new: Digest) -> list[MissingRecords]:
     """Planned cases that neither failed nor have a record of every round."""
-    anyhow = new.settings.isolation is Isolation.SHARED  # a test session runs the tests it was asked for
+    may_lack_rounds = new.settings.isolation is Isolation.SHARED  # pytest may run a selection of tests
     return [
         MissingRecords(case=name, reason=reason)
         for name, side in new.cases.items()
-        if not (side.absent or side.failure) and (reason := _shortfall(side, new.policy, anyhow))
+        if not (side.absent or side.failure)
+        and (reason := _missing_rounds_reason(side, new.policy, may_lack_rounds))
     ]
 
 
-def _shortfall(side: CaseDigest, policy: Policy, anyhow: bool) -> str:
-    count, wanted = len(side.rounds), policy.rounds
+def _missing_rounds_reason(side: CaseDigest, policy: Policy, may_lack_rounds: bool) -> str:
+    count, planned = len(side.rounds), policy.rounds
     if count == 0:
         return "planned, but without a record"
-    if anyhow:
+    if may_lack_rounds:
         return ""
-    if not set(range(wanted)) <= set(side.rounds):
-        return f"records of {count} of {count_of(wanted, 'round')}"
+    if not set(range(planned)) <= set(side.rounds):
+        return f"records of {count} of {count_of(planned, 'round')}"
     return ""

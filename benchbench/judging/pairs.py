@@ -1,4 +1,4 @@
-"""Two runs to pairs: the same case in both, and what keeps a pair from being compared. Pure."""
+"""Cases of two runs as pairs, and the reasons against comparing a pair. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchbench.analyse.digest import (
     CaseDigest,
     Digest,
     arrow,
-    case_bars,
+    case_mismatches,
     differing,
     partnered,
-    run_bars,
+    run_mismatches,
     unequal,
-    work_bars,
+    work_mismatches,
 )
 from benchbench.analyse.doubts import FairPairs, fair_pairs
 from benchbench.analyse.metrics import Metric
@@ -25,20 +25,20 @@ from benchbench.model.run import Policy
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, mean, paired, welch
 
-LEAST_PROCESSES = 3
-PARTS_APART = 0.02  # of a resumed run, as a fraction: the machine has changed, and no interval tells
-NEGLIGIBLE = 0.005  # a logarithm: what others or warming up explain of a difference and is no objection
-CERTAIN, CERTAIN_P = 2.0, 0.001  # a ratio beyond every threshold, and p: what decides whatever is doubted
-ELSEWHERE = "not part of the run"
+MIN_PROCESSES = 3
+MAX_PART_DIFFERENCE = 0.02  # between parts of a resumed run, as a fraction; no interval includes this
+NEGLIGIBLE_EXCESS = 0.005  # logarithm; smaller effects of other programs or warming up are ignored
+LARGE_RATIO, LARGE_RATIO_P = 2.0, 0.001  # a ratio and a p that decide in spite of any doubt
+NOT_IN_RUN = "not part of the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One case in both runs; `verdict` is None where a test is to decide.
+    """One case in both runs; `verdict` is None if a test decides.
 
-    `ref_logs` and `new_logs` have the metric's logarithm for each process that counts. If
-    `interleaved`, they are of the same rounds. `planned`: those of either side that tell its spread.
-    `unused`: how many processes of further rounds either side has that are not compared.
+    `ref_logs`, `new_logs`: logarithm of the metric for each process that counts; of the same rounds if
+    `interleaved`. `planned_logs`: those of each side that determine its spread. `unused`: number of
+    processes of each side that are not compared, because only one side has these rounds.
     """
 
     case: str
@@ -48,117 +48,125 @@ class Pair:
     new_logs: list[float]
     verdict: Verdict | None
     reason: str
-    planned: tuple[list[float], list[float]]
+    planned_logs: tuple[list[float], list[float]]
     interleaved: bool = False
     unused: tuple[int, int] = (0, 0)
 
     @property
-    def alike(self) -> bool:
-        """Whether the two sides did the same under the same conditions."""
+    def is_comparable(self) -> bool:
+        """True if both sides computed the same under the same conditions."""
         return self.verdict in (None, Verdict.INSUFFICIENT)
 
     @property
     def log_ratio(self) -> float | None:
-        """log(new / ref), of geometric means."""
-        if not (self.alike and self.ref_logs and self.new_logs):
+        """log(new / ref) of the geometric means; None without values on both sides."""
+        if not (self.is_comparable and self.ref_logs and self.new_logs):
             return None
         return mean(self.new_logs) - mean(self.ref_logs)
 
     @property
     def difference(self) -> Difference | None:
-        """The same with its error, for which each side needs two values."""
-        if not self.alike or min(len(self.ref_logs), len(self.new_logs)) < 2:
+        """Difference of the logarithms with its error; None if a side has fewer than two values."""
+        if not self.is_comparable or min(len(self.ref_logs), len(self.new_logs)) < 2:
             return None
         if self.interleaved:
             return paired(list(zip(self.ref_logs, self.new_logs, strict=True)))
-        chosen = self.planned != (self.ref_logs, self.new_logs)
-        return welch(self.ref_logs, self.new_logs, planned=self.planned if chosen else None)
+        is_partial = self.planned_logs != (self.ref_logs, self.new_logs)
+        return welch(self.ref_logs, self.new_logs, planned=self.planned_logs if is_partial else None)
 
     @property
     def groups(self) -> list[list[float]]:
-        """The values whose deviation from each other is the error: of either side, or of the pairs."""
+        """Groups of values whose variance determines the error: each side, or the pairs' differences."""
         if not self.interleaved:
-            return list(self.planned)
+            return list(self.planned_logs)
         return [[new - ref for ref, new in zip(self.ref_logs, self.new_logs, strict=True)]]
 
 
-def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
-    """A pair for every case that either run planned, by id: those of `ref` first, each in plan order."""
-    bars, policies = run_bars(ref, new), (ref.policy, new.policy)
-    none = CaseDigest(absent=ELSEWHERE)
-    sides = {case: (ref.cases.get(case, none), new.cases.get(case, none)) for case in ref.cases | new.cases}
+def match_runs(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
+    """Pairs of all cases that either run planned, by id: cases of `ref` first, each in plan order."""
+    mismatches, policies = run_mismatches(ref, new), (ref.policy, new.policy)
+    missing_case = CaseDigest(absent=NOT_IN_RUN)
+    sides = {
+        case: (ref.cases.get(case, missing_case), new.cases.get(case, missing_case))
+        for case in ref.cases | new.cases
+    }
     return [
-        _pair(case, a, b, metric, bars, policies)
-        for case, (a, b) in sides.items()
-        if not (a.absent and b.absent)
+        _pair(case, before, after, metric, mismatches, policies)
+        for case, (before, after) in sides.items()
+        if not (before.absent and after.absent)
     ]
 
 
 def are_interleaved(ref: Digest, new: Digest) -> bool:
-    """Whether the two runs are partners, measured round by round, a process of each."""
+    """True if the two runs were measured round by round, interleaved with each other."""
     return ref.partner is not None and ref.partner.run == new.id
 
 
 def match_partners(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
-    """A pair for every case of partners that either could run, in plan order.
+    """Pairs of all cases of two interleaved runs that either could run, in plan order.
 
-    What one side changed of the plan bars nothing.
+    Changes of the plan on one side do not prevent a comparison.
     """
-    before = partnered(ref, new).cases
-    sides = [(before[case], new.cases[case]) for case in before]
+    ref_cases = partnered(ref, new).cases
+    sides = [(ref_cases[case], new.cases[case]) for case in ref_cases]
     return [
-        pair_interleaved(one, other, metric)
-        for one, other in sides
-        if not (one.absent and other.absent) or one.skipped_for_partner or other.skipped_for_partner
+        pair_interleaved(ref_case, new_case, metric)
+        for ref_case, new_case in sides
+        if not (ref_case.absent and new_case.absent)
+        or ref_case.skipped_for_partner
+        or new_case.skipped_for_partner
     ]
 
 
 def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
-    """Pair one case of both sides, by the rounds that were fair to both."""
-    fair = fair_pairs(ref.timed(metric), new.timed(metric), LEAST_PROCESSES)
-    known = bool(ref.doubts and new.doubts)
-    explained = not known or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE
-    explained = explained and not (known and beyond_doubt(fair))
+    """Pair of one case of both sides, from the rounds that were fair to both."""
+    fair = fair_pairs(ref.timed(metric), new.timed(metric), MIN_PROCESSES)
+    has_doubts = bool(ref.doubts and new.doubts)
+    may_be_explained = not has_doubts or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE_EXCESS
+    may_be_explained = may_be_explained and not (has_doubts and is_beyond_doubt(fair))
     verdict, reason = (
-        _bar([side.incomparable for side in (ref, new) if side.incomparable])
+        _mismatch([side.incomparable for side in (ref, new) if side.incomparable])
         or ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
-        or _presence(ref, new)
-        or _bar(work_bars(ref, new))
+        or _absence(ref, new)
+        or _mismatch(work_mismatches(ref, new))
         or (not fair.alternated and _disagreement(ref, new, metric))
-        or _few_pairs(len(fair.changes), metric)
-        or (explained and (_unsteadiness(ref, new, metric) or _disturbance(ref, new, metric)))
+        or _too_few_pairs(len(fair.changes), metric)
+        or (may_be_explained and (_unsteadiness(ref, new, metric) or _disturbance(ref, new, metric)))
         or (None, "")
     )
-    before = dict(ref.by_round(metric))
+    ref_logs_by_round = dict(ref.by_round(metric))
     return Pair(
-        case=_both(ref, new),
+        case=_pair_id(ref, new),
         ref=ref,
         new=new,
-        ref_logs=(ref_logs := [before[number] for number in fair.rounds]),
+        ref_logs=(ref_logs := [ref_logs_by_round[number] for number in fair.rounds]),
         new_logs=(
-            new_logs := [before[at] + change for at, change in zip(fair.rounds, fair.changes, strict=True)]
+            new_logs := [
+                ref_logs_by_round[number] + change
+                for number, change in zip(fair.rounds, fair.changes, strict=True)
+            ]
         ),
         verdict=verdict,
         reason=reason,
-        planned=(ref_logs, new_logs),
+        planned_logs=(ref_logs, new_logs),
         interleaved=True,
     )
 
 
-def beyond_doubt(fair: FairPairs) -> bool:
-    """Whether either side is `CERTAIN` times slower beyond what others or warming up can explain.
+def is_beyond_doubt(fair: FairPairs) -> bool:
+    """True if one side is significantly slower by `LARGE_RATIO`, even beyond the effect of all doubts.
 
-    By these pairs alone, whose spread no other case tells.
+    Only these pairs are used, without the variance of other cases.
     """
-    if len(fair.changes) < LEAST_PROCESSES:
+    if len(fair.changes) < MIN_PROCESSES:
         return False
-    seen = paired([(0.0, change) for change in fair.changes])
-    bound = math.log(CERTAIN) + max(fair.other_excess, fair.reference_excess)
-    return min(seen.p_above(bound), seen.p_below(-bound)) < CERTAIN_P
+    difference = paired([(0.0, change) for change in fair.changes])
+    bound = math.log(LARGE_RATIO) + max(fair.other_excess, fair.reference_excess)
+    return min(difference.p_above(bound), difference.p_below(-bound)) < LARGE_RATIO_P
 
 
-def _both(ref: CaseDigest, new: CaseDigest) -> str:
-    """The case's id; of two the work they share, and what is before and after."""
+def _pair_id(ref: CaseDigest, new: CaseDigest) -> str:
+    """Case id; of two different cases, their common work and the part before and after."""
     assert ref.case
     assert new.case
     if ref.case.id == new.case.id:
@@ -167,14 +175,14 @@ def _both(ref: CaseDigest, new: CaseDigest) -> str:
     return f"{ref.case.id} → {new.case.id.removeprefix(shared)}"
 
 
-def _few_pairs(count: int, metric: Metric) -> tuple[Verdict, str] | None:
-    if count >= LEAST_PROCESSES:
+def _too_few_pairs(count: int, metric: Metric) -> tuple[Verdict, str] | None:
+    if count >= MIN_PROCESSES:
         return None
-    return Verdict.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
+    return Verdict.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {MIN_PROCESSES}"
 
 
-def changes(ref: Digest, new: Digest) -> list[str]:
-    """What differs between the runs and does not bar comparing them: finding what it costs is the point."""
+def run_changes(ref: Digest, new: Digest) -> list[str]:
+    """Differences between runs that do not prevent a comparison: their effect is what is measured."""
     return [
         *environment_changes(ref, new),
         *differing(ref.policy, new.policy, ("name", "rounds"), "policy "),
@@ -182,27 +190,27 @@ def changes(ref: Digest, new: Digest) -> list[str]:
 
 
 def environment_changes(ref: Digest, new: Digest) -> list[str]:
-    """The versions that differ, and the variables of the shell."""
+    """Differences in versions and environment variables."""
     return [
         *unequal(ref.frameworks, new.frameworks),
         *differing(ref.machine, new.machine, ("os", "python")),
         *differing(ref, new, ("version",), "accelbench "),
-        *_variables(ref.variables, new.variables),
+        *_variable_changes(ref.variables, new.variables),
     ]
 
 
-def _variables(ref: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
-    """Nothing where those of a run are not known."""
+def _variable_changes(ref: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
+    """Differences in environment variables; none if those of a run are unknown."""
     if ref is None or new is None:
         return []
     names = sorted(ref.keys() | new.keys())
     return unequal(*({name: side.get(name) or "none" for name in names} for side in (ref, new)))
 
 
-def suspect(ref: CaseDigest, new: CaseDigest) -> str:
-    """The framework, where its version changed; else empty."""
-    same = ref.case and new.case and ref.case.backend == new.case.backend
-    if not same or ref.version == new.version:
+def version_suspect(ref: CaseDigest, new: CaseDigest) -> str:
+    """Suspected cause of a change: `suspect: torch 2.12 → 2.13`, or empty if the version is the same."""
+    same_backend = ref.case and new.case and ref.case.backend == new.case.backend
+    if not same_backend or ref.version == new.version:
         return ""
     return f"suspect: {arrow(new.case.target if new.case else '', ref.version, new.version)}"
 
@@ -212,21 +220,21 @@ def _pair(
     ref: CaseDigest,
     new: CaseDigest,
     metric: Metric,
-    bars: Sequence[str],
+    mismatches: Sequence[str],
     policies: tuple[Policy, Policy],
 ) -> Pair:
     all_logs = ref.logs(metric), new.logs(metric)
     ref_logs, new_logs = _first_rounds(*all_logs, policies)
-    planned = (policies[0].planned, policies[1].planned)
-    bars = [*bars, *case_bars(ref, new)]
+    planned_rounds = (policies[0].planned, policies[1].planned)
+    mismatches = [*mismatches, *case_mismatches(ref, new)]
     verdict, reason = (
-        _presence(ref, new)
-        or _bar(bars)
+        _absence(ref, new)
+        or _mismatch(mismatches)
         or _disagreement(ref, new, metric)
-        or _shortage(len(ref_logs), len(new_logs), metric)
+        or _too_few_processes(len(ref_logs), len(new_logs), metric)
         or _unsteadiness(ref, new, metric)
         or _disturbance(ref, new, metric)
-        or parts_apart((ref, new), metric)
+        or part_difference((ref, new), metric)
         or (None, "")
     )
     return Pair(
@@ -237,7 +245,10 @@ def _pair(
         new_logs=new_logs,
         verdict=verdict,
         reason=reason,
-        planned=(ref.planned_logs(metric, planned[0]), new.planned_logs(metric, planned[1])),
+        planned_logs=(
+            ref.planned_logs(metric, planned_rounds[0]),
+            new.planned_logs(metric, planned_rounds[1]),
+        ),
         unused=(len(all_logs[0]) - len(ref_logs), len(all_logs[1]) - len(new_logs)),
     )
 
@@ -245,27 +256,28 @@ def _pair(
 def _first_rounds(
     ref: list[float], new: list[float], policies: tuple[Policy, Policy]
 ) -> tuple[list[float], list[float]]:
-    """As many rounds of both as the side with fewer has, but all that were planned.
+    """The same number of rounds of both sides, but at least all planned ones.
 
-    Where a side's first rounds decided how many followed, those that agreed got fewer. Of skewed processes
-    they are the fast ones, and the side with more rounds looks slower (studies/adaptive_rounds.py). A budget
-    has rounds of too many different numbers: there it would cost a tenth of what is found, and is not needed.
+    If a side's first rounds decided how many followed, cases with similar first rounds got fewer. With
+    skewed times these are the fast ones, so the side with more rounds would look slower
+    (studies/adaptive_rounds.py). Runs with a budget are used whole: truncation would lose a tenth of the
+    detected changes, without need.
     """
     if any(policy.budget_s is not None for policy in policies):
         return ref, new
     fewest = min(len(ref), len(new))
     first, second = (
-        len(own) if policy.planned is None else max(policy.planned, fewest)
-        for own, policy in zip((ref, new), policies, strict=True)
+        len(logs) if policy.planned is None else max(policy.planned, fewest)
+        for logs, policy in zip((ref, new), policies, strict=True)
     )
     return ref[:first], new[:second]
 
 
-def _bar(bars: Sequence[str]) -> tuple[Verdict, str] | None:
-    return (Verdict.INCOMPARABLE, "; ".join(bars)) if bars else None
+def _mismatch(mismatches: Sequence[str]) -> tuple[Verdict, str] | None:
+    return (Verdict.INCOMPARABLE, "; ".join(mismatches)) if mismatches else None
 
 
-def _presence(ref: CaseDigest, new: CaseDigest) -> tuple[Verdict, str] | None:
+def _absence(ref: CaseDigest, new: CaseDigest) -> tuple[Verdict, str] | None:
     if new.absent:
         return Verdict.GONE, new.absent
     if ref.absent:
@@ -277,11 +289,11 @@ def _presence(ref: CaseDigest, new: CaseDigest) -> tuple[Verdict, str] | None:
     return (Verdict.NEW, f"failed before: {ref.failure}") if ref.failure else None
 
 
-def _shortage(ref: int, new: int, metric: Metric) -> tuple[Verdict, str] | None:
-    if min(ref, new) >= LEAST_PROCESSES:
+def _too_few_processes(ref: int, new: int, metric: Metric) -> tuple[Verdict, str] | None:
+    if min(ref, new) >= MIN_PROCESSES:
         return None
     counts = f"{ref} v {new} processes have {metric.name}"
-    return Verdict.INSUFFICIENT, f"{counts}, each side needs {LEAST_PROCESSES}"
+    return Verdict.INSUFFICIENT, f"{counts}, each side needs {MIN_PROCESSES}"
 
 
 def _disagreement(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
@@ -289,24 +301,27 @@ def _disagreement(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Ver
 
 
 def _disturbance(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
-    """What others took of the device while either side was measured: the difference may be theirs."""
+    """Verdict if other programs used the device during a measurement, which may explain a difference."""
     return _insufficient(ref.disturbance(metric), new.disturbance(metric))
 
 
 def _insufficient(ref: str, new: str) -> tuple[Verdict, str] | None:
-    """Where something speaks against a side: what, and which."""
+    """Verdict from the reasons against either side, naming the side."""
     if ref and ref == new:
         return Verdict.INSUFFICIENT, f"both: {ref}"
     sides = [f"{name}: {text}" for name, text in (("ref", ref), ("new", new)) if text]
     return (Verdict.INSUFFICIENT, "; ".join(sides)) if sides else None
 
 
-def parts_apart(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdict, str] | None:
-    """Why processes of before and after a resumption cannot stand for one another, if so."""
-    apart = max(side.parts_apart(metric) for side in sides)
-    if apart <= math.log1p(PARTS_APART):
+def part_difference(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdict, str] | None:
+    """Verdict if the parts of a resumed run differ too much to be pooled."""
+    log_difference = max(side.parts_apart(metric) for side in sides)
+    if log_difference <= math.log1p(MAX_PART_DIFFERENCE):
         return None
-    return Verdict.INSUFFICIENT, f"the run was resumed, and its parts are {ratio(math.exp(apart))} apart"
+    return (
+        Verdict.INSUFFICIENT,
+        f"the run was resumed, and its parts are {ratio(math.exp(log_difference))} apart",
+    )
 
 
 def _unsteadiness(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:

@@ -1,4 +1,4 @@
-"""The second test of a check: what the first flagged, measured again. Pure."""
+"""Second test of a check: the flagged cases, measured again. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.judging.case_tests import CaseTest, estimate, paired_differences
-from benchbench.judging.common_change import relative, together
-from benchbench.judging.comparison import LEAST_CASES
-from benchbench.judging.pairs import ELSEWHERE, LEAST_PROCESSES
+from benchbench.judging.common_change import match_together, remove_common_change
+from benchbench.judging.comparison import MIN_CASES
+from benchbench.judging.pairs import MIN_PROCESSES, NOT_IN_RUN
 from benchbench.judging.session_cases import BaselineMatch, GatePolicy, match_interleaved, match_sessions
 from benchbench.judging.sessions import hours_of, session_deviation
 from benchbench.judging.significance import Estimate, Family, TestResult, adjusted_results, family_size
@@ -20,132 +20,136 @@ from benchbench.stats import Difference, mean, median, paired
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """Flagged cases measured again; `ref`: the baseline's code interleaved with them, by the same ids."""
+    """Second measurement of the flagged cases; `ref`: the baseline's code, interleaved with them."""
 
     new: Digest
     ref: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remeasured:
-    """What measuring a case again showed, or by what verdict it showed nothing."""
+class SecondTest:
+    """Second test of a case: a test result, or the verdict that says why there is none."""
 
-    side: CaseDigest
+    digest: CaseDigest
     result: TestResult | None = None
     estimate: Estimate | None = None
     verdict: Verdict | None = None
     reason: str = ""
 
 
-def remeasured(
+def second_tests(
     flagged: Sequence[CaseTest],
     run: Digest,
     confirmation: Confirmation,
     family: Family,
     policy: GatePolicy,
-    rest: Sequence[CaseTest] = (),
-) -> dict[tuple[str, str], Remeasured]:
-    """By case and metric. `family`: of the first tests, which stored sessions are adjusted for.
+    unflagged: Sequence[CaseTest] = (),
+) -> dict[tuple[str, str], SecondTest]:
+    """Second tests by case and metric.
 
-    `run`: the one that was tested first. `rest`: the tests that flagged nothing. Where they were of pairs,
-    these tell how much pairs vary as well.
+    `run`: the run that was tested first. `family`: the family of the first tests, used again against
+    sessions. `unflagged`: tests that flagged nothing; interleaved ones contribute to the variance of pairs.
     """
     if confirmation.ref:
-        again = _pairs_again(flagged, confirmation.ref, confirmation.new, policy, rest)
+        tests = _interleaved_tests(flagged, confirmation.ref, confirmation.new, policy, unflagged)
     else:
-        all_again = {test.match.metric.name for test in flagged if test.is_together}
+        metrics_of_all = {test.match.metric.name for test in flagged if test.is_together}
         same_hour = len(set(hours_of([run.started, confirmation.new.started]))) == 1
-        again = {
-            test.match.key: _sessions_again(
-                test, confirmation.new, policy, test.match.metric.name in all_again, same_hour
+        tests = {
+            test.match.key: _session_test(
+                test, confirmation.new, policy, test.match.metric.name in metrics_of_all, same_hour
             )
             for test in flagged
         }
-    tested = {key: each.estimate for key, each in again.items() if each.estimate}
+    tested = {key: test.estimate for key, test in tests.items() if test.estimate}
     estimates = list(tested.values())
     if confirmation.ref:
-        family = replace(family, size=family_size(estimates), fewest=1)
-    shown = dict(zip(tested, adjusted_results(estimates, family), strict=True))
-    return {key: replace(each, result=shown.get(key)) for key, each in again.items()}
+        family = replace(family, size=family_size(estimates), min_size=1)
+    results = dict(zip(tested, adjusted_results(estimates, family), strict=True))
+    return {key: replace(test, result=results.get(key)) for key, test in tests.items()}
 
 
-def _pairs_again(
-    flagged: Sequence[CaseTest], ref: Digest, new: Digest, policy: GatePolicy, rest: Sequence[CaseTest]
-) -> dict[tuple[str, str], Remeasured]:
-    none = CaseDigest(absent=ELSEWHERE)
+def _interleaved_tests(
+    flagged: Sequence[CaseTest], ref: Digest, new: Digest, policy: GatePolicy, unflagged: Sequence[CaseTest]
+) -> dict[tuple[str, str], SecondTest]:
+    missing_case = CaseDigest(absent=NOT_IN_RUN)
     cases = [test for test in flagged if not test.is_together]
     matches = [
-        match_interleaved(case, ref.cases.get(case, none), new.cases.get(case, none), test.match.metric)
+        match_interleaved(
+            case, ref.cases.get(case, missing_case), new.cases.get(case, missing_case), test.match.metric
+        )
         for test in cases
         for case in [test.match.case]
     ]
-    known = [test.match for test in rest if test.match.interleaved]
-    differences = paired_differences(matches, policy.variance, known)
-    found = {
-        match.key: _interleaved(match, differences.get(match.key), test.limit.value)
+    other_matches = [test.match for test in unflagged if test.match.interleaved]
+    differences = paired_differences(matches, policy.variance, other_matches)
+    tests = {
+        match.key: _interleaved_test(match, differences.get(match.key), test.limit.value)
         for test, match in zip(cases, matches, strict=True)
     }
-    return found | {test.match.key: _pairs_together(test, ref, new) for test in flagged if test.is_together}
+    return tests | {
+        test.match.key: _interleaved_test_together(test, ref, new) for test in flagged if test.is_together
+    }
 
 
-def _pairs_together(test: CaseTest, ref: Digest, new: Digest) -> Remeasured:
-    """All cases as if they were one: in each round, the median change over the cases."""
+def _interleaved_test_together(test: CaseTest, ref: Digest, new: Digest) -> SecondTest:
+    """Test of all cases as one: the change of each round is the median over the cases."""
     assert test.common
-    cases = test.common.places.keys() & ref.cases.keys() & new.cases.keys()
+    cases = test.common.case_levels.keys() & ref.cases.keys() & new.cases.keys()
     matches = [
         match_interleaved(case, ref.cases[case], new.cases[case], test.match.metric) for case in sorted(cases)
     ]
-    known = [match for match in matches if match.verdict is None]
-    rounds = min((len(match.pairs) for match in known), default=0)
-    if len(known) < LEAST_CASES or rounds < LEAST_PROCESSES:
-        return _nothing(Verdict.INSUFFICIENT, "too few cases have pairs", CaseDigest())
-    rows = [[match.pairs[index] for match in known] for index in range(rounds)]
-    before = [mean([ref for ref, _ in row]) for row in rows]
-    changes = [median([after - ref for ref, after in row]) for row in rows]
-    after = [ref + change for ref, change in zip(before, changes, strict=True)]
-    match = replace(test.match, logs=after, days=[[before]], interleaved=True)
-    return Remeasured(estimate=estimate(match, paired(match.pairs), test.limit.value), side=CaseDigest())
+    testable = [match for match in matches if match.verdict is None]
+    rounds = min((len(match.pairs) for match in testable), default=0)
+    if len(testable) < MIN_CASES or rounds < MIN_PROCESSES:
+        return _untestable(Verdict.INSUFFICIENT, "too few cases have pairs", CaseDigest())
+    rows = [[match.pairs[index] for match in testable] for index in range(rounds)]
+    ref_means = [mean([ref for ref, _ in row]) for row in rows]
+    median_changes = [median([new_means - ref for ref, new_means in row]) for row in rows]
+    new_means = [ref + change for ref, change in zip(ref_means, median_changes, strict=True)]
+    match = replace(test.match, new_logs=new_means, days=[[ref_means]], interleaved=True)
+    return SecondTest(estimate=estimate(match, paired(match.pairs), test.limit.value), digest=CaseDigest())
 
 
-def _sessions_again(
-    test: CaseTest, run: Digest, policy: GatePolicy, all_again: bool, same_hour: bool
-) -> Remeasured:
-    """Test a case measured again against the sessions.
+def _session_test(
+    test: CaseTest, run: Digest, policy: GatePolicy, is_complete: bool, is_same_hour: bool
+) -> SecondTest:
+    """Test a case that was measured again against the sessions.
 
-    Only `all_again` tells the common change of that run. It is that of the first in the `same_hour`; else it
-    is unknown, and counts as by how much sessions differ in common.
+    The common change of `run` is known if all cases were measured again, and taken from the first run if that
+    was in the same hour. Otherwise it is unknown, and its variance between sessions is added to the error.
     """
-    match, none, change = test.match, CaseDigest(absent=ELSEWHERE), test.common
-    new, common = run.cases.get(match.case, none), 0.0
+    match, missing_case, change = test.match, CaseDigest(absent=NOT_IN_RUN), test.common
+    new, common = run.cases.get(match.case, missing_case), 0.0
     if change:
-        common = change.of(run) if all_again else change.run if same_hour else 0.0
+        common = change.of_run(run) if is_complete else change.run if is_same_hour else 0.0
     if test.is_together:
         assert change
-        new, again = CaseDigest(), together(change, common)
+        new, new_match = CaseDigest(), match_together(change, common)
     elif new.failure or new.absent:
-        return _nothing(Verdict.BROKEN, new.failure or new.absent, new)
+        return _untestable(Verdict.BROKEN, new.failure or new.absent, new)
     else:
-        again = match_sessions(match.case, match.sides, new, match.metric)
-        again = relative(again, change, common) if change else again
-    if again.verdict:
-        return _nothing(again.verdict, again.reason, new)
+        new_match = match_sessions(match.case, match.sessions, new, match.metric)
+        new_match = remove_common_change(new_match, change, common) if change else new_match
+    if new_match.verdict:
+        return _untestable(new_match.verdict, new_match.reason, new)
     assumed = policy.assumed_of(match.metric)
-    deviation = session_deviation(again.days, again.logs, assumed, test.variance.prior)
-    own = deviation.process_variance / len(again.logs)
+    deviation = session_deviation(new_match.days, new_match.new_logs, assumed, test.variance.prior)
+    own_variance = deviation.process_variance / len(new_match.new_logs)
     difference = deviation.difference
-    if change and not (all_again or same_hour):
-        hours = together(change, common)
-        error = session_deviation(hours.days, hours.logs, assumed).difference.error
+    if change and not (is_complete or is_same_hour):
+        common_match = match_together(change, common)
+        error = session_deviation(common_match.days, common_match.new_logs, assumed).difference.error
         difference = replace(difference, error=math.hypot(difference.error, error))
-    return Remeasured(estimate=estimate(again, difference, test.limit.value, own), side=new)
+    return SecondTest(estimate=estimate(new_match, difference, test.limit.value, own_variance), digest=new)
 
 
-def _interleaved(match: BaselineMatch, difference: Difference | None, threshold: float) -> Remeasured:
+def _interleaved_test(match: BaselineMatch, difference: Difference | None, threshold: float) -> SecondTest:
     if match.verdict:
-        return _nothing(match.verdict, match.reason, match.new)
+        return _untestable(match.verdict, match.reason, match.new)
     assert difference
-    return Remeasured(estimate=estimate(match, difference, threshold), side=match.new)
+    return SecondTest(estimate=estimate(match, difference, threshold), digest=match.new)
 
 
-def _nothing(verdict: Verdict, reason: str, side: CaseDigest) -> Remeasured:
-    return Remeasured(verdict=verdict, reason=f"measured again: {reason}", side=side)
+def _untestable(verdict: Verdict, reason: str, side: CaseDigest) -> SecondTest:
+    return SecondTest(verdict=verdict, reason=f"measured again: {reason}", digest=side)

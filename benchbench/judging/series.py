@@ -1,4 +1,4 @@
-"""Stored runs → a series per case, by time or by a tag, with its changes and those it shares. Pure."""
+"""Series of stored runs: the values of each case over time or a tag, and their changes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from benchbench.analyse.digest import case_bars, run_bars
+from benchbench.analyse.digest import case_mismatches, run_mismatches
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points
@@ -27,9 +27,9 @@ from benchbench.summaries.summary import CaseSummary, Facts, Planned, RunSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A case's value in one run or, by a tag, in the comparable runs of one value of it; `run`: the first.
+    """Value of a case in one run or, by tag, in the comparable runs of one tag value.
 
-    `contended`: what others took of the device meanwhile, in every run, where that shows.
+    `run`: the first of these runs. `contended`: use of the device by other programs, if every run shows some.
     """
 
     run: str
@@ -37,24 +37,24 @@ class Point:
     value: float  # in the metric's unit
     version: str | None  # of the framework
     hardware: str  # fingerprint
-    device: str = ""  # the hardware's own name
+    device: str = ""  # name of the hardware
     backend: str = ""
     threads: int = 0
-    processes: tuple[float, ...]  # the value of each
+    processes: tuple[float, ...]  # value of each process
     runs: tuple[str, ...]
     tag: str | None = None
     contended: str = ""
-    damaged: tuple[str, ...] = ()  # lines of its runs that could not be read, after the run's id
+    damaged: tuple[str, ...] = ()  # unreadable lines, each after its run's id
 
 
-UNDECIDED, FAILED = "undecided", "failed"  # why a run that measured a case has no value of it
+UNDECIDED, FAILED = "undecided", "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingPoint:
-    """A run without a value: its processes disagree (`UNDECIDED`), or the case failed there (`FAILED`).
+    """A run without a value of a case: its processes disagree (`UNDECIDED`) or the case failed (`FAILED`).
 
-    By a tag, the runs of one value that disagree with each other; `run`: the first.
+    By tag, these are the runs of one tag value that disagree with each other; `run`: the first of them.
     """
 
     run: str
@@ -67,15 +67,15 @@ class MissingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A case's points in order, those that can be compared together.
+    """Points of a case in order, grouped by comparability.
 
-    `bars`: the index of the first point that cannot be compared with those before, and why. `untagged`: the
-    runs left out since they lack the tag. `missing`: the runs that have no value.
+    `boundaries`: index of each first point that cannot be compared with those before, and the reason.
+    `untagged`: runs without the tag, which are left out. `missing`: runs without a value.
     """
 
     case: str
     points: tuple[Point, ...]
-    bars: tuple[tuple[int, str], ...] = ()
+    boundaries: tuple[tuple[int, str], ...] = ()
     untagged: tuple[str, ...] = ()
     missing: tuple[MissingPoint, ...] = ()
 
@@ -83,34 +83,38 @@ class Series:
 def series(
     runs: Iterable[Run | RunSummary], metric: Metric, patterns: Sequence[str] = (), by: str | None = None
 ) -> list[Series]:
-    """A series per case whose id holds or matches one of `patterns`; runs may come in any order.
+    """Series of each case whose id contains or matches one of `patterns`; `runs` may have any order.
 
-    Ordered by when they began, also where a clock was set back; those that cannot be compared with the ones
-    before (other hardware, settings, work or precision) come after them. With `by`, runs of one value of that
-    tag that can be compared are a point, from the processes of all of them, ordered by when their value was
-    first seen. Interleaved runs are left out, and those of a bisection: they may be of code long gone.
+    Points are ordered by start time. Points that cannot be compared with those before, because of other
+    hardware, settings, work or precision, come after them. With `by`, comparable runs with the same value
+    of that tag are one point, from the processes of all of them, ordered by the first run with the value.
+    Interleaved runs and runs of a bisection are left out, since they may be of code that no longer exists.
 
-    Raises UsageError where no run has the tag, or none has a case that one of `patterns` names.
+    Raises UsageError if no run has the tag, or no case matches one of the patterns.
     """
-    kept, planned, names = _seen_runs(runs, metric, by)
+    read_runs, planned, names = _read_runs(runs, metric, by)
     _check_patterns(patterns, planned.values(), names)
-    seen = sorted(kept, key=lambda run: (run.begun, run.run))
-    places = _places(seen, by) if by else {}
-    by_case: dict[str, list[_Measured | MissingPoint]] = {}
-    for run in seen:
-        both = {former for former, present in names.items() if present in run.workloads}
-        own = {former: present for former, present in names.items() if former not in both}
-        for case, measured in run.cases:
-            present = present_id(case, own) if own else case
-            if is_wanted(present, patterns):
-                by_case.setdefault(present, []).append(measured)
-    made = [_series(case, measured, metric, places, by) for case, measured in by_case.items()]
-    return [one for one in made if one.points or any(each.event == UNDECIDED for each in one.missing)]
+    runs_in_order = sorted(read_runs, key=lambda run: (run.start_time, run.run_id))
+    tag_order = _tag_order(runs_in_order, by) if by else {}
+    by_case: dict[str, list[_MeasuredCase | MissingPoint]] = {}
+    for run in runs_in_order:
+        kept_names = {former for former, present in names.items() if present in run.workloads}
+        renamed = {former: present for former, present in names.items() if former not in kept_names}
+        for case, entry in run.cases:
+            present = present_id(case, renamed) if renamed else case
+            if matches_patterns(present, patterns):
+                by_case.setdefault(present, []).append(entry)
+    all_series = [_series(case, entries, metric, tag_order, by) for case, entries in by_case.items()]
+    return [
+        case_series
+        for case_series in all_series
+        if case_series.points or any(missing.event == UNDECIDED for missing in case_series.missing)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
-    """A case in one run, with what says whether another can be compared with it."""
+class _MeasuredCase:
+    """A case in one run, with everything that decides whether another can be compared with it."""
 
     point: Point
     setup: Setup
@@ -118,52 +122,56 @@ class _Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """The part of a run that is kept in memory: a store may hold thousands."""
+class _RunCases:
+    """Cases of a run, without the rest of it: a store may have thousands of runs."""
 
-    begun: float  # Unix time
-    run: str
+    start_time: float  # Unix time
+    run_id: str
     tags: Mapping[str, str]
     workloads: frozenset[str]
-    cases: tuple[tuple[str, _Measured | MissingPoint], ...]
+    cases: tuple[tuple[str, _MeasuredCase | MissingPoint], ...]
 
 
-def _seen_runs(
+def _read_runs(
     runs: Iterable[Run | RunSummary], metric: Metric, by: str | None
-) -> tuple[list[_Seen], dict[str, Planned], dict[str, str]]:
-    """The runs that count, the cases of all of them by id, and the workloads that were renamed."""
-    kept: list[_Seen] = []
+) -> tuple[list[_RunCases], dict[str, Planned], dict[str, str]]:
+    """Cases of the runs that count, all planned cases by id, and the renamed workloads."""
+    run_cases: list[_RunCases] = []
     planned: dict[str, Planned] = {}
     names: dict[str, str] = {}
     for run in summaries(runs):
         planned.update((case.id, case) for case in run.planned)
         names.update(run.renamed)
         if not (run.is_half or bisect_of(run.tags)):
-            kept.append(_seen(run, metric, by))
-    return kept, planned, last_names(names)
+            run_cases.append(_run_cases(run, metric, by))
+    return run_cases, planned, last_names(names)
 
 
 def _check_patterns(patterns: Sequence[str], planned: Collection[Planned], names: Mapping[str, str]) -> None:
-    """Raise UsageError for one that none of these cases has or matches."""
+    """Raise UsageError for a pattern that matches no planned case."""
     for pattern in patterns:
-        if not any(is_wanted(present_id(case.id, names), [pattern]) for case in planned):
+        if not any(matches_patterns(present_id(case.id, names), [pattern]) for case in planned):
             workloads = {names.get(case.workload, case.workload) for case in planned}
-            known = sorted(workloads | {case.target for case in planned})
+            known_names = sorted(workloads | {case.target for case in planned})
             renamed = f"It was renamed: {names[pattern]}" if pattern in names else ""
-            hint = renamed or unknown("workloads and targets", pattern, known)
+            hint = renamed or unknown("workloads and targets", pattern, known_names)
             raise UsageError(f"No stored run has a case named {pattern!r}.", hint)
 
 
-def _seen(run: RunSummary, metric: Metric, by: str | None) -> _Seen:
+def _run_cases(run: RunSummary, metric: Metric, by: str | None) -> _RunCases:
     tag = run.tags.get(by) if by else None
-    cases: list[tuple[str, _Measured | MissingPoint]] = []
+    cases: list[tuple[str, _MeasuredCase | MissingPoint]] = []
     for name, case in run.cases.items():
         if point := _point(run, case, metric, tag):
-            cases.append((name, _Measured(point, run.setup, case.facts)))
+            cases.append((name, _MeasuredCase(point, run.setup, case.facts)))
         elif missing := _missing_point(run, case, metric, tag):
             cases.append((name, missing))
-    return _Seen(
-        start_time(run), run.id, run.tags, frozenset(each.workload for each in run.planned), tuple(cases)
+    return _RunCases(
+        start_time(run),
+        run.id,
+        run.tags,
+        frozenset(planned.workload for planned in run.planned),
+        tuple(cases),
     )
 
 
@@ -171,20 +179,20 @@ def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) 
     values = case.of(metric)
     if values is None or values.pooled is None:
         return None
-    found = case.facts.digest
+    digest = case.facts.digest
     return Point(
         run=run.id,
         started=run.started,
         value=values.pooled,
-        version=found.version,
-        hardware=f"{_fingerprint(run.machine)}/{found.device_model}",
-        device=found.device_model or run.machine.cpu,
-        backend=found.case.backend if found.case else "",
-        threads=(found.case.threads if found.case else 0) or run.settings.threads,
+        version=digest.version,
+        hardware=f"{_fingerprint(run.machine)}/{digest.device_model}",
+        device=digest.device_model or run.machine.cpu,
+        backend=digest.case.backend if digest.case else "",
+        threads=(digest.case.threads if digest.case else 0) or run.settings.threads,
         processes=values.known,
         runs=(run.id,),
         tag=tag,
-        contended=found.disturbance(metric),
+        contended=digest.disturbance(metric),
         damaged=tuple(f"{run.id}: {text}" for text in run.damaged),
     )
 
@@ -192,10 +200,10 @@ def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) 
 def _missing_point(
     run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None
 ) -> MissingPoint | None:
-    """Why a run that measured the case has no value of it; None if it was skipped, or lacks the metric."""
-    found = case.digest
-    failure = "" if found.status is Status.SKIPPED else found.failure
-    reason = failure or found.disagreement(metric)
+    """Missing point of a case; None if it was skipped, or does not have the metric."""
+    digest = case.digest
+    failure = "" if digest.status is Status.SKIPPED else digest.failure
+    reason = failure or digest.disagreement(metric)
     if not reason:
         return None
     return MissingPoint(
@@ -213,102 +221,116 @@ def _fingerprint(machine: Machine) -> str:
     return fingerprint(machine)
 
 
-def is_wanted(case: str, patterns: Sequence[str]) -> bool:
-    """Whether a case's id holds or matches one of the patterns; without any, each does."""
+def matches_patterns(case: str, patterns: Sequence[str]) -> bool:
+    """True if a case's id contains or matches one of the patterns, or if there are none."""
     return not patterns or any(pattern in case or fnmatchcase(case, pattern) for pattern in patterns)
 
 
-def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:
-    """Value of the tag → how many were seen before it."""
-    values = dict.fromkeys(run.tags[by] for run in seen if by in run.tags)
-    if seen and not values:
-        known = sorted({name for run in seen for name in run.tags})
-        raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, known))
-    return {value: place for place, value in enumerate(values)}
+def _tag_order(runs: Sequence[_RunCases], by: str) -> dict[str, int]:
+    """Rank of each value of the tag by its first run."""
+    values = dict.fromkeys(run.tags[by] for run in runs if by in run.tags)
+    if runs and not values:
+        tags = sorted({name for run in runs for name in run.tags})
+        raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, tags))
+    return {value: rank for rank, value in enumerate(values)}
 
 
 def _series(
     case: str,
-    runs: Sequence[_Measured | MissingPoint],
+    runs: Sequence[_MeasuredCase | MissingPoint],
     metric: Metric,
-    places: Mapping[str, int],
+    tag_order: Mapping[str, int],
     by: str | None,
 ) -> Series:
-    measured = [each for each in runs if isinstance(each, _Measured)]
-    missing = [each for each in runs if isinstance(each, MissingPoint) and not (by and each.tag is None)]
+    measured = [entry for entry in runs if isinstance(entry, _MeasuredCase)]
+    missing = [entry for entry in runs if isinstance(entry, MissingPoint) and not (by and entry.tag is None)]
     points: list[Point] = []
-    bars: list[tuple[int, str]] = []
-    last: _Measured | None = None
-    for group in _comparable([each for each in measured if not (by and each.point.tag is None)]):
-        found = [each.point for each in group]
+    boundaries: list[tuple[int, str]] = []
+    last: _MeasuredCase | None = None
+    for group in _comparable([entry for entry in measured if not (by and entry.point.tag is None)]):
+        points_of_group = [entry.point for entry in group]
         if by:
-            joined = _by_tag(found, metric, places)
-            found = [each for each in joined if isinstance(each, Point)]
-            missing += [each for each in joined if isinstance(each, MissingPoint)]
-        if last and found:
-            bars.append((len(points), "; ".join(_bars(last, group[0]))))
-        last = group[-1] if found else last
-        points += found
-    untagged = tuple(each.point.run for each in measured if by and each.point.tag is None)
+            merged = _points_by_tag(points_of_group, metric, tag_order)
+            points_of_group = [entry for entry in merged if isinstance(entry, Point)]
+            missing += [entry for entry in merged if isinstance(entry, MissingPoint)]
+        if last and points_of_group:
+            boundaries.append((len(points), "; ".join(_mismatches(last, group[0]))))
+        last = group[-1] if points_of_group else last
+        points += points_of_group
+    untagged = tuple(entry.point.run for entry in measured if by and entry.point.tag is None)
     return Series(
-        case=case, points=tuple(points), bars=tuple(bars), untagged=untagged, missing=tuple(missing)
+        case=case,
+        points=tuple(points),
+        boundaries=tuple(boundaries),
+        untagged=untagged,
+        missing=tuple(missing),
     )
 
 
-def _comparable(measured: Sequence[_Measured]) -> list[list[_Measured]]:
-    """Groups in the order of their first: each can be compared with the one before it in its group."""
-    groups: list[list[_Measured]] = []
-    places: dict[tuple[object, ...], set[int]] = {}  # what has to be equal → the groups whose last has it
-    own = -1  # the group of the one before
-    for each in measured:
-        if own < 0 or not _same(groups[own][-1], each):
-            kind, band = _kind(each), _memory_band(each.setup.machine)
-            near = [index for step in (-1, 0, 1) for index in places.get((*kind, band + step), ())]
-            own = next((index for index in sorted(near) if not _bars(groups[index][-1], each)), len(groups))
-            if own == len(groups):
+def _comparable(measured: Sequence[_MeasuredCase]) -> list[list[_MeasuredCase]]:
+    """Groups of cases in which each can be compared with the one before, ordered by their first."""
+    groups: list[list[_MeasuredCase]] = []
+    groups_by_key: dict[tuple[object, ...], set[int]] = {}  # by the key of the last case of the group
+    current = -1  # group of the case before
+    for case in measured:
+        if current < 0 or not _is_same_setup(groups[current][-1], case):
+            key, band = _comparison_key(case), _memory_band(case.setup.machine)
+            candidates = [
+                index for step in (-1, 0, 1) for index in groups_by_key.get((*key, band + step), ())
+            ]
+            current = next(
+                (index for index in sorted(candidates) if not _mismatches(groups[index][-1], case)),
+                len(groups),
+            )
+            if current == len(groups):
                 groups.append([])
             else:
-                last = groups[own][-1]
-                places[*_kind(last), _memory_band(last.setup.machine)].discard(own)
-            places.setdefault((*kind, band), set()).add(own)
-        groups[own].append(each)
+                last = groups[current][-1]
+                groups_by_key[*_comparison_key(last), _memory_band(last.setup.machine)].discard(current)
+            groups_by_key.setdefault((*key, band), set()).add(current)
+        groups[current].append(case)
     return groups
 
 
-def _same(one: _Measured, other: _Measured) -> bool:
-    """Whether nothing but the values can differ: most runs share these with the one before."""
-    return one.setup is other.setup and one.facts is other.facts
+def _is_same_setup(before: _MeasuredCase, after: _MeasuredCase) -> bool:
+    """True if only the values can differ: most runs share these objects with the run before."""
+    return before.setup is after.setup and before.facts is after.facts
 
 
-def _kind(measured: _Measured) -> tuple[object, ...]:
-    """What is equal in all that can be compared: to look among those is quicker than to compare with all."""
-    settings, found = measured.setup.settings, measured.facts.digest
-    counted = found.cost and (found.cost.flops, found.cost.bytes, found.cost.items, found.cost.item)
-    is_own = isinstance(found.workload_version, str)  # versions of a user's model may be compared
-    work = () if is_own else (found.workload_version, counted)
+def _comparison_key(measured: _MeasuredCase) -> tuple[object, ...]:
+    """Key that is equal for all comparable cases, so that few have to be compared in detail."""
+    settings, digest = measured.setup.settings, measured.facts.digest
+    counts = digest.cost and (digest.cost.flops, digest.cost.bytes, digest.cost.items, digest.cost.item)
+    is_own = isinstance(digest.workload_version, str)  # versions of a user's model may be compared
+    work = () if is_own else (digest.workload_version, counts)
     hardware = _fingerprint(replace(measured.setup.machine, memory_bytes=0))
-    how = settings.threads, settings.allocator, settings.isolation
-    return hardware, *how, found.device_model, work, found.timer
+    conditions = settings.threads, settings.allocator, settings.isolation
+    return hardware, *conditions, digest.device_model, work, digest.timer
 
 
 def _memory_band(machine: Machine) -> int:
-    """Machines that are the same but for a little memory are in the same band or in neighbouring ones."""
+    """Band of memory sizes: machines that count as the same are in the same band or in neighbouring ones."""
     return math.floor(math.log(max(machine.memory_bytes, 1)) / -math.log1p(-MEMORY_TOLERANCE))
 
 
-def _bars(one: _Measured, other: _Measured) -> list[str]:
-    return [*run_bars(one.setup, other.setup), *case_bars(one.facts.digest, other.facts.digest)]
+def _mismatches(before: _MeasuredCase, after: _MeasuredCase) -> list[str]:
+    return [
+        *run_mismatches(before.setup, after.setup),
+        *case_mismatches(before.facts.digest, after.facts.digest),
+    ]
 
 
-def _by_tag(points: Sequence[Point], metric: Metric, places: Mapping[str, int]) -> list[Point | MissingPoint]:
+def _points_by_tag(
+    points: Sequence[Point], metric: Metric, tag_order: Mapping[str, int]
+) -> list[Point | MissingPoint]:
     values: dict[int, list[Point]] = {}
     for point in points:
-        values.setdefault(places[point.tag or ""], []).append(point)
-    return [_joined(values[place], metric) for place in sorted(values)]
+        values.setdefault(tag_order[point.tag or ""], []).append(point)
+    return [_merge_points(values[rank], metric) for rank in sorted(values)]
 
 
-def _joined(points: Sequence[Point], metric: Metric) -> Point | MissingPoint:
-    """One point for several runs, of those that nobody disturbed if there are any."""
+def _merge_points(points: Sequence[Point], metric: Metric) -> Point | MissingPoint:
+    """One point for several runs, from the uncontended ones if there are any."""
     points = [point for point in points if not point.contended] or points
     processes = tuple(value for point in points for value in point.processes)
     pooled, runs = metric.source.pool(processes), tuple(point.run for point in points)
@@ -330,31 +352,31 @@ def _joined(points: Sequence[Point], metric: Metric) -> Point | MissingPoint:
     )
 
 
-SEVERAL = 3  # cases that change together: one event, more likely of the machine than of each
-TOGETHER_S = 2 * 86400.0  # a change is located to a run or two, of which there is one a day
+MIN_SHARED_CASES = 3  # this many cases that change together are one event, likely of the machine
+SHARED_WINDOW_S = 2 * 86400.0  # a change is located to a run or two, and there is about one run per day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """A case over its runs or, by a tag, over its values; `untagged`: runs left out since they lack it.
+    """A case over its runs or, by tag, over the values of the tag.
 
-    `boundaries`: the first point that cannot be compared with those before, each time; `bars`: why. Points
-    that are contended are no part of the `history`. `missing`: runs without a value, and why; there may be
-    no other.
+    `boundaries`: index of each first point that cannot be compared with those before; `boundary_reasons`:
+    the reasons. `history`: changes among the uncontended points. `untagged`: runs without the tag, which
+    are left out. `missing`: runs without a value; there may be only these.
     """
 
     case: str
     metric: Metric
     points: tuple[Point, ...]
     boundaries: tuple[int, ...]
-    bars: tuple[str, ...]
+    boundary_reasons: tuple[str, ...]
     history: History
     by: str | None = None
     untagged: tuple[str, ...] = ()
     missing: tuple[MissingPoint, ...] = ()
 
     def sides(self, change: Change) -> tuple[Point, Point]:
-        """The points between which it lies."""
+        """Last uncontended point before a change, and the first point after it."""
         earlier = reversed(range(change.index))
         before = next(index for index in earlier if not self.points[index].contended)
         return self.points[before], self.points[change.index]
@@ -367,82 +389,86 @@ def trends(
     threshold: float = 0.03,
     by: str | None = None,
 ) -> list[Trend]:
-    """A trend per series of `series`: of case ids that hold or match one of `patterns`, by time or a tag.
+    """Trend of each series, for case ids that contain or match one of `patterns`, by time or a tag.
 
-    What cannot be compared is a boundary: no change point is looked for across it. The p of a change is
-    adjusted for the number of series. Raises UsageError where no run has the tag.
+    Changes are not searched across boundaries. The p of a change is adjusted for the number of series. Raises
+    UsageError if no run has the tag.
     """
-    found = series(runs, metric, patterns, by)
-    family = max(1, sum(bool(one.points) for one in found))
-    return [_trend(one, metric, threshold, by, family) for one in found]
+    all_series = series(runs, metric, patterns, by)
+    family = max(1, sum(bool(case_series.points) for case_series in all_series))
+    return [_trend(case_series, metric, threshold, by, family) for case_series in all_series]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedChange:
-    """Several cases of one machine that changed within two days, the same way: one event.
+    """Change of several cases of one machine within two days in the same direction.
 
-    `changes`: of `cases`, one each.
+    `changes`: one of each of `cases`.
     """
 
-    day: str  # ISO 8601, of the first
+    day: str  # ISO 8601, of the first change
     direction: str
     cases: tuple[str, ...]
     changes: tuple[Change, ...]
 
     @property
     def ratio(self) -> float:
-        """The median."""
+        """Median of the ratios."""
         return median([change.ratio for change in self.changes])
 
 
 @dataclass(frozen=True, slots=True)
-class _Located:
-    """A change, and when: Unix time."""
+class _DatedChange:
+    """A change of a case with its time."""
 
-    when: float
+    time: float  # Unix time
     day: str
     case: str
     change: Change
 
 
 def shared_changes(trends: Sequence[Trend]) -> list[SharedChange]:
-    """Those of `SEVERAL` cases or more, oldest first."""
-    alike: dict[tuple[str, str], list[_Located]] = {}
+    """Changes that at least `MIN_SHARED_CASES` cases of a machine have in common, oldest first."""
+    changes_by_machine: dict[tuple[str, str], list[_DatedChange]] = {}
     for trend in trends:
         for change in trend.history.changes:
             point = trend.points[change.index]
             with suppress(ValueError):  # a run that does not say when it began is no part of an event
-                located = _Located(unix_time(point.started), point.started[:10], trend.case, change)
-                alike.setdefault((point.hardware, change.direction), []).append(located)
-    events = [event for located in alike.values() for event in _events(located)]
-    shared = [event for event in events if len(event.cases) >= SEVERAL]
+                located = _DatedChange(unix_time(point.started), point.started[:10], trend.case, change)
+                changes_by_machine.setdefault((point.hardware, change.direction), []).append(located)
+    events = [event for located in changes_by_machine.values() for event in _events(located)]
+    shared = [event for event in events if len(event.cases) >= MIN_SHARED_CASES]
     return sorted(shared, key=lambda event: (event.day, event.direction))
 
 
-def _events(located: Sequence[_Located]) -> Iterator[SharedChange]:
-    """An event lasts two days from its first change, and has one change of a case."""
-    rest = sorted(located, key=lambda each: (each.when, each.case))
-    while rest:
-        first, own = rest[0], dict[str, _Located]()
-        end = bisect_right(rest, first.when + TOGETHER_S, key=lambda each: each.when)
-        later = [each for each in rest[:end] if own.setdefault(each.case, each) is not each]
-        rest = later + rest[end:]
+def _events(changes: Sequence[_DatedChange]) -> Iterator[SharedChange]:
+    """Events of at most two days from their first change, with one change per case."""
+    remaining = sorted(changes, key=lambda change: (change.time, change.case))
+    while remaining:
+        first, changes_by_case = remaining[0], dict[str, _DatedChange]()
+        end = bisect_right(remaining, first.time + SHARED_WINDOW_S, key=lambda change: change.time)
+        later = [
+            change
+            for change in remaining[:end]
+            if changes_by_case.setdefault(change.case, change) is not change
+        ]
+        remaining = later + remaining[end:]
         yield SharedChange(
             day=first.day,
             direction=first.change.direction,
-            cases=tuple(sorted(own)),
-            changes=tuple(own[case].change for case in sorted(own)),
+            cases=tuple(sorted(changes_by_case)),
+            changes=tuple(changes_by_case[case].change for case in sorted(changes_by_case)),
         )
 
 
 def _trend(series: Series, metric: Metric, threshold: float, by: str | None, family: int) -> Trend:
-    boundaries = tuple(index for index, _ in series.bars)
+    boundaries = tuple(index for index, _ in series.boundaries)
     return Trend(
         case=series.case,
         metric=metric,
         points=series.points,
         boundaries=boundaries,
-        bars=tuple(reason for _, reason in series.bars),
+        boundary_reasons=tuple(reason for _, reason in series.boundaries),
         history=_history(series.points, boundaries, metric, threshold, family),
         by=by,
         untagged=series.untagged,
@@ -453,21 +479,22 @@ def _trend(series: Series, metric: Metric, threshold: float, by: str | None, fam
 def _history(
     points: Sequence[Point], boundaries: Sequence[int], metric: Metric, threshold: float, family: int
 ) -> History:
-    """The changes among the points that nobody disturbed; indices are those of all points."""
-    quiet = [index for index, point in enumerate(points) if not point.contended]
-    starts = {bisect_left(quiet, boundary) for boundary in boundaries}
+    """Changes among the uncontended points; indices are those of all points."""
+    uncontended = [index for index, point in enumerate(points) if not point.contended]
+    starts = {bisect_left(uncontended, boundary) for boundary in boundaries}
     history = change_points(
-        [points[index].value for index in quiet],
+        [points[index].value for index in uncontended],
         threshold=threshold,
         better=metric.better,
-        boundaries=sorted(starts - {0, len(quiet)}),
+        boundaries=sorted(starts - {0, len(uncontended)}),
         family=family,
     )
     return replace(
         history,
-        changes=tuple(replace(each, index=quiet[each.index]) for each in history.changes),
-        outliers=tuple(quiet[index] for index in history.outliers),
+        changes=tuple(replace(change, index=uncontended[change.index]) for change in history.changes),
+        outliers=tuple(uncontended[index] for index in history.outliers),
         segments=tuple(
-            replace(each, start=quiet[each.start], stop=quiet[each.stop - 1] + 1) for each in history.segments
+            replace(change, start=uncontended[change.start], stop=uncontended[change.stop - 1] + 1)
+            for change in history.segments
         ),
     )

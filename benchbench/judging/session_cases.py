@@ -1,4 +1,4 @@
-"""The cases of a check, each beside the sessions that count for it, or why it cannot be tested. Pure."""
+"""Cases of a run matched with the sessions they are tested against, or the reason against a test. Pure."""
 
 from __future__ import annotations
 
@@ -7,32 +7,40 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.digest import DISTURBED, ONCE, SETTLED, CaseDigest, Digest, case_bars, run_bars
+from benchbench.analyse.digest import (
+    DISTURBED,
+    ONCE,
+    SETTLED,
+    CaseDigest,
+    Digest,
+    case_mismatches,
+    run_mismatches,
+)
 from benchbench.analyse.metrics import Metric
 from benchbench.format import count_of
 from benchbench.judging.pairs import (
-    LEAST_PROCESSES,
+    MIN_PROCESSES,
     environment_changes,
     pair_interleaved,
-    parts_apart,
+    part_difference,
 )
 from benchbench.judging.sessions import (
     ASSUMED_MEMORY,
     ASSUMED_SHARED,
-    ENOUGH,
-    LEAST,
+    MIN_DEVIATION,
+    MIN_SESSIONS,
     CommonVariance,
+    DayMeans,
     HeavyTails,
-    Hours,
-    Places,
+    LogsByHour,
     SessionPrior,
-    alike_p,
     day_means,
     days_of,
+    equal_variance_p,
     hours_of,
     moments,
-    normal_p,
-    symmetric_p,
+    normality_p,
+    symmetry_p,
 )
 from benchbench.model.options import Variance
 from benchbench.model.status import Status, Verdict
@@ -42,33 +50,36 @@ from benchbench.stats import VariancePrior, deviation, variance_prior
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCase:
-    """A case in one session: what bars that session, and the day and hour it was made in, from 0."""
+    """One case in one session, with the day and hour of the session, numbered from 0.
 
-    side: CaseDigest
-    bars: list[str]
+    `mismatches`: differences between session and run that prevent a comparison.
+    """
+
+    digest: CaseDigest
+    mismatches: list[str]
     day: int = 0
     hour: int = 0
 
 
-QUIET = "processes that were steady, agreed and were not contended"
-SessionCases = Sequence[SessionCase]  # oldest first
+COUNTED_PROCESSES = "processes that were steady, agreed and were not contended"
+SessionCases = Sequence[SessionCase]  # of one case, oldest session first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineMatch:
-    """A case and metric of a run with the sessions that count for it.
+    """A case and metric of a run, matched with the sessions it is tested against.
 
-    `days`: day by day, hour by hour, the logarithms of the processes; `dates`: the numbers of these days.
-    `verdict` is None where a test is to decide, else `reason` says why none can. `interleaved`: with the one
-    session, process by process.
+    `new_logs`: logarithms of the run's processes. `days`: for each day and hour, the logarithms of the
+    sessions' processes. `dates`: the numbers of these days. `verdict`: None if a test decides; otherwise the
+    verdict, and `reason` explains it. `interleaved`: the only session was measured interleaved with the run.
     """
 
     case: str
     metric: Metric
-    sides: SessionCases
+    sessions: SessionCases
     new: CaseDigest
-    logs: list[float]
-    days: list[Hours]
+    new_logs: list[float]
+    days: list[LogsByHour]
     dates: tuple[int, ...]
     verdict: Verdict | None
     reason: str
@@ -76,65 +87,77 @@ class BaselineMatch:
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
-        """The processes measured interleaved, as pairs."""
-        return list(zip(self.days[0][0], self.logs, strict=True))
+        """Interleaved processes as pairs of (session, run)."""
+        return list(zip(self.days[0][0], self.new_logs, strict=True))
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it apart within a check."""
+        """Case and metric name, unique within a check."""
         return self.case, self.metric.name
 
     @property
     def suite(self) -> str:
-        """The suite of the case, as it was planned last."""
-        planned = [side.case for side in (*(each.side for each in self.sides), self.new) if side.case]
+        """Suite of the case in its most recent plan."""
+        planned = [
+            side.case for side in (*(session.digest for session in self.sessions), self.new) if side.case
+        ]
         return planned[-1].suite if planned else ""
 
     @property
     def newest(self) -> CaseDigest:
-        """The case in the last session in which it worked."""
-        return next((each.side for each in reversed(self.sides) if each.side.rounds), CaseDigest())
+        """The case in the last session in which it worked; an empty digest if there is none."""
+        return next(
+            (session.digest for session in reversed(self.sessions) if session.digest.rounds), CaseDigest()
+        )
 
     @property
-    def lost(self) -> bool:
-        """Whether it was asked for and cannot run."""
+    def is_unrunnable(self) -> bool:
+        """True if the case was requested but cannot run."""
         return self.verdict is Verdict.GONE and self.new.case is not None
 
 
 def session_cases(sessions: Sequence[Digest], new: Digest, *, strict: bool) -> dict[str, SessionCases]:
-    """Case → what each of `sessions` has of it; `strict`: other versions bar as well."""
+    """Occurrences of each case in the sessions, by case id. `strict`: other versions are mismatches too."""
     cases: dict[str, list[SessionCase]] = {}
-    started = [each.started for each in sessions]
+    started = [session.started for session in sessions]
     for session, day, hour in zip(sessions, days_of(started), hours_of(started), strict=True):
-        bars = run_bars(session, new) + (environment_changes(session, new) if strict else [])
-        for case, side in session.cases.items():
-            cases.setdefault(case, []).append(SessionCase(side=side, bars=bars, day=day, hour=hour))
+        mismatches = run_mismatches(session, new) + (environment_changes(session, new) if strict else [])
+        for case, digest in session.cases.items():
+            cases.setdefault(case, []).append(
+                SessionCase(digest=digest, mismatches=mismatches, day=day, hour=hour)
+            )
     return dict(cases)
 
 
-def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metric) -> BaselineMatch:
-    """`new` with the sessions of `sides` that can be compared with it."""
-    working = [(each, each.bars + case_bars(each.side, new)) for each in sides if each.side.rounds]
-    alike = _of_newest_work([each for each, bars in working if not bars])
-    settled = [each for each in alike if _counts(each.side, metric)]
-    needed = 1 if metric.name in ONCE else LEAST_PROCESSES
-    days = _by_day(settled, metric, needed)
-    logs = new.logs(metric)
+def match_sessions(case: str, sessions: SessionCases, new: CaseDigest, metric: Metric) -> BaselineMatch:
+    """Match a case of a run with those of its sessions that are comparable."""
+    measured = [
+        (session, session.mismatches + case_mismatches(session.digest, new))
+        for session in sessions
+        if session.digest.rounds
+    ]
+    comparable = _with_newest_workload_version(
+        [session for session, mismatches in measured if not mismatches]
+    )
+    usable = [session for session in comparable if _is_usable(session.digest, metric)]
+    min_processes = 1 if metric.name in ONCE else MIN_PROCESSES
+    days = _logs_by_day(usable, metric, min_processes)
+    new_logs = new.logs(metric)
     verdict, reason = (
-        _presence([each.side for each in sides], new)
-        or _bar([bars for _, bars in working])
+        _absence([session.digest for session in sessions], new)
+        or _mismatch([mismatches for _, mismatches in measured])
         or _disagreement(new, metric)
-        or _shortage(len(days), logs, needed, metric)
+        or _too_few_values(len(days), new_logs, min_processes, metric)
         or _unsteadiness(new, metric)
-        or parts_apart((new,), metric)
+        or part_difference((new,), metric)
         or (None, "")
     )
     return BaselineMatch(
         case=case,
         metric=metric,
-        sides=sides,
+        sessions=sessions,
         new=new,
-        logs=logs,
+        new_logs=new_logs,
         days=list(days.values()),
         dates=tuple(days),
         verdict=verdict,
@@ -142,35 +165,39 @@ def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metr
     )
 
 
-def _of_newest_work(alike: SessionCases) -> SessionCases:
-    """The sessions of the version of the work that was accepted last: a user's model may have had others."""
-    return [each for each in alike if each.side.workload_version == alike[-1].side.workload_version]
+def _with_newest_workload_version(sessions: SessionCases) -> SessionCases:
+    """Sessions with the workload version of the last one: a user's model may have changed."""
+    return [
+        session
+        for session in sessions
+        if session.digest.workload_version == sessions[-1].digest.workload_version
+    ]
 
 
-def _counts(side: CaseDigest, metric: Metric) -> bool:
-    """Whether a session had warmed up, and nobody else used the device."""
-    return not (metric.name in SETTLED and side.unsteady) and not side.disturbance(metric)
+def _is_usable(case: CaseDigest, metric: Metric) -> bool:
+    """True if the session's processes had warmed up and were not contended."""
+    return not (metric.name in SETTLED and case.unsteady) and not case.disturbance(metric)
 
 
-def _by_day(settled: SessionCases, metric: Metric, needed: int) -> dict[int, Hours]:
+def _logs_by_day(sessions: SessionCases, metric: Metric, min_processes: int) -> dict[int, LogsByHour]:
     days: dict[int, dict[int, list[float]]] = {}
-    for each in settled:
-        logs = each.side.logs(metric)
-        if len(logs) >= needed:
-            days.setdefault(each.day, {}).setdefault(each.hour, []).extend(logs)
+    for session in sessions:
+        logs = session.digest.logs(metric)
+        if len(logs) >= min_processes:
+            days.setdefault(session.day, {}).setdefault(session.hour, []).extend(logs)
     return {day: list(hours.values()) for day, hours in days.items()}
 
 
 def match_interleaved(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric) -> BaselineMatch:
-    """`new` with the baseline's code, measured interleaved with it: a session of the same rounds."""
+    """Match a case with the baseline's code, measured interleaved with it, as if that were a session."""
     pair = pair_interleaved(ref, new, metric)
-    verdict, reason = _reference(ref) or (pair.verdict, pair.reason)
+    verdict, reason = _reference_failure(ref) or (pair.verdict, pair.reason)
     return BaselineMatch(
         case=case,
         metric=metric,
-        sides=(SessionCase(side=ref, bars=[]),),
+        sessions=(SessionCase(digest=ref, mismatches=[]),),
         new=new,
-        logs=pair.new_logs,
+        new_logs=pair.new_logs,
         days=[[pair.ref_logs]],
         dates=(0,),
         verdict=verdict,
@@ -179,46 +206,48 @@ def match_interleaved(case: str, ref: CaseDigest, new: CaseDigest, metric: Metri
     )
 
 
-def _reference(ref: CaseDigest) -> tuple[Verdict, str] | None:
-    """A baseline that cannot run is no baseline: nothing would ever be slower than it.
+def _reference_failure(ref: CaseDigest) -> tuple[Verdict, str] | None:
+    """Verdict if the baseline's code cannot run the case: nothing would ever be slower than it.
 
-    Code that has no such case, since it was added later, is not broken: the case is new.
+    Code from before the case was added is not broken: the case is new.
     """
     added = ref.skipped_for_partner or ref.status in (Status.UNSUPPORTED, Status.INCOMPARABLE)
     cause = ref.failure or ("" if added else ref.absent)
     return (Verdict.INCOMPARABLE, f"the baseline's code: {cause}") if cause else None
 
 
-def _presence(sides: Sequence[CaseDigest], new: CaseDigest) -> tuple[Verdict, str] | None:
+def _absence(sessions: Sequence[CaseDigest], new: CaseDigest) -> tuple[Verdict, str] | None:
     if new.absent:
         return Verdict.GONE, new.absent
-    known = [side for side in sides if not side.absent]
-    worked = any(side.rounds for side in known)
+    planned = [session for session in sessions if not session.absent]
+    worked = any(session.rounds for session in planned)
     if new.failure:
         if worked:
             return Verdict.BROKEN, new.failure
-        if any(side.failure for side in known):
+        if any(session.failure for session in planned):
             return Verdict.INSUFFICIENT, f"fails in the baseline too: {new.failure}"
         return Verdict.BROKEN, f"not part of the baseline: {new.failure}"
     if worked:
         return None
-    failure = next((side.failure for side in reversed(known) if side.failure), "")
+    failure = next((session.failure for session in reversed(planned) if session.failure), "")
     return Verdict.NEW, f"failed before: {failure}" if failure else "not part of the baseline"
 
 
-def _bar(bars: Sequence[list[str]]) -> tuple[Verdict, str] | None:
-    """Where no session is comparable, what bars the newest."""
-    return (Verdict.INCOMPARABLE, "; ".join(bars[-1])) if all(bars) else None
+def _mismatch(mismatches: Sequence[list[str]]) -> tuple[Verdict, str] | None:
+    """Mismatches of the newest session, if no session is comparable."""
+    return (Verdict.INCOMPARABLE, "; ".join(mismatches[-1])) if all(mismatches) else None
 
 
-def _shortage(days: int, logs: list[float], needed: int, metric: Metric) -> tuple[Verdict, str] | None:
-    if len(logs) < needed:
-        known = count_of(len(logs), "process")
-        return Verdict.INSUFFICIENT, f"{metric.name} is known of {known}, a test needs {needed}"
+def _too_few_values(
+    days: int, logs: list[float], min_processes: int, metric: Metric
+) -> tuple[Verdict, str] | None:
+    if len(logs) < min_processes:
+        processes = count_of(len(logs), "process")
+        return Verdict.INSUFFICIENT, f"{metric.name} is known of {processes}, a test needs {min_processes}"
     if not days:
-        return Verdict.INSUFFICIENT, f"no session has {metric.name} of {needed} {QUIET}"
-    if metric.name in ONCE and days < ENOUGH:
-        counts = f"the baseline has sessions of {count_of(days, 'day')}, this needs {ENOUGH}"
+        return Verdict.INSUFFICIENT, f"no session has {metric.name} of {min_processes} {COUNTED_PROCESSES}"
+    if metric.name in ONCE and days < MIN_SESSIONS:
+        counts = f"the baseline has sessions of {count_of(days, 'day')}, this needs {MIN_SESSIONS}"
         return Verdict.INSUFFICIENT, f"{metric.name} is measured once a run: {counts}"
     return None
 
@@ -234,92 +263,98 @@ def _unsteadiness(new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None
     return Verdict.INSUFFICIENT, f"still warming up when measured, in {count_of(new.unsteady, 'process')}"
 
 
-ALIKE_P = 0.05  # of cases that differ by the same: of less likely ones each differs by an amount of its own
-HEAVY_P = 0.15  # of five normal sessions where cases are not alike, less of more of them: they tell better
-SKEWED_P = 0.01  # likewise of five normal sessions, whether cases are alike or not, and less of more
+EQUAL_VARIANCE_P = 0.05  # above this p, all cases are taken to vary equally between sessions
+HEAVY_TAILS_P = 0.15  # for five sessions of unequal cases; smaller for a larger number of sessions
+SKEWED_P = 0.01  # likewise, for equal or unequal cases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionVariance:
-    """How much sessions vary in one metric. `prior`: what all cases tell of each; None: judged alone.
+    """Variance between sessions in one metric.
 
-    `heavy_tails`: some sessions are much further from the rest than normal ones are, or much slower than the
-    rest, so that sessions do not tell where a further one may be. What is slower than those is provisional.
+    `prior`: estimate from all cases; None if each case is judged alone.
+    `heavy_tails`: some sessions are outliers, so the sessions do not predict a further one. A case that is
+    slower than such sessions is provisional.
     """
 
     prior: SessionPrior | None = None
     heavy_tails: bool = False
 
 
-ALONE = SessionVariance()
+UNSHARED = SessionVariance()
 
 
 def session_variance(matches: Sequence[BaselineMatch], variance: Variance) -> SessionVariance:
-    """By the cases that have sessions of `ENOUGH` days: fewer stand on an assumption of their own."""
-    tested = [each for each in matches if each.verdict is None and len(each.days) >= ENOUGH]
+    """Variance between sessions, estimated from the cases with sessions on at least `MIN_SESSIONS` days."""
+    tested = [match for match in matches if match.verdict is None and len(match.days) >= MIN_SESSIONS]
     if variance is Variance.OWN or len(tested) < 2:
-        return ALONE
+        return UNSHARED
     sign = 1 if tested[0].metric.better == "lower" else -1
-    places = [[sign * place for place in day_means(each.days)] for each in tested]
-    alike = likeness([each.dates for each in tested], places)
-    if tested[0].metric.name not in DISTURBED:  # memory: what differs at all differs by steps
-        return SessionVariance(prior=_prior(places, alike))
-    return estimated_from_all(places, alike)
+    day_means_by_case = [[sign * place for place in day_means(match.days)] for match in tested]
+    correlation = squared_correlation([match.dates for match in tested], day_means_by_case)
+    if tested[0].metric.name not in DISTURBED:  # memory differs in steps, if at all
+        return SessionVariance(prior=_prior(day_means_by_case, correlation))
+    return shared_session_variance(day_means_by_case, correlation)
 
 
-def estimated_from_all(places: Sequence[Places], alike: float) -> SessionVariance:
-    """From two or more cases of likeness `alike`: they differ equally, have heavy tails, or neither.
+def shared_session_variance(
+    day_means_by_case: Sequence[DayMeans], squared_correlation: float
+) -> SessionVariance:
+    """Prior from two or more cases: equal variances, heavy tails, or neither.
 
-    `places`: above 0 is worse. Machines that others use are skewed to slow.
+    `day_means_by_case`: in logarithms, with the sign that makes larger values worse. On shared machines they
+    are skewed towards slow. `squared_correlation`: mean ρ² between cases.
     """
-    cases = [moments(each) for each in places]
-    degrees = [each.count - 1 for each in cases]
-    squares = [max(each.square * each.count / (each.count - 1), LEAST**2) for each in cases]
-    common = math.fsum(map(operator.mul, squares, degrees)) / sum(degrees)
-    more = max(each.count for each in cases) - ENOUGH + 1
-    if symmetric_p(cases, alike) < SKEWED_P / more:
-        return SessionVariance(prior=HeavyTails(common), heavy_tails=True)
-    if alike_p(cases, alike) >= ALIKE_P:
-        known = sum(degrees) / (1 + (len(places) - 1) * alike)
-        return SessionVariance(prior=CommonVariance(common, known))
-    if normal_p(cases, alike) < HEAVY_P / more:
-        return SessionVariance(prior=HeavyTails(common), heavy_tails=True)
-    return SessionVariance(prior=_prior(places, alike))
+    cases = [moments(means) for means in day_means_by_case]
+    degrees = [case.count - 1 for case in cases]
+    squares = [max(case.square * case.count / (case.count - 1), MIN_DEVIATION**2) for case in cases]
+    common_variance = math.fsum(map(operator.mul, squares, degrees)) / sum(degrees)
+    extra_days = max(case.count for case in cases) - MIN_SESSIONS + 1
+    if symmetry_p(cases, squared_correlation) < SKEWED_P / extra_days:
+        return SessionVariance(prior=HeavyTails(common_variance), heavy_tails=True)
+    if equal_variance_p(cases, squared_correlation) >= EQUAL_VARIANCE_P:
+        common_degrees = sum(degrees) / (1 + (len(day_means_by_case) - 1) * squared_correlation)
+        return SessionVariance(prior=CommonVariance(common_variance, common_degrees))
+    if normality_p(cases, squared_correlation) < HEAVY_TAILS_P / extra_days:
+        return SessionVariance(prior=HeavyTails(common_variance), heavy_tails=True)
+    return SessionVariance(prior=_prior(day_means_by_case, squared_correlation))
 
 
-def _prior(places: Sequence[Places], alike: float) -> VariancePrior:
-    """The prior of cases whose sessions differ by more in some than in others (Smyth 2004)."""
-    squares = [max(deviation(each), LEAST) ** 2 for each in places]
-    return variance_prior(squares, [len(each) - 1 for each in places], alike)
+def _prior(day_means_by_case: Sequence[DayMeans], squared_correlation: float) -> VariancePrior:
+    """Prior of cases whose variances between sessions differ (Smyth 2004)."""
+    squares = [max(deviation(means), MIN_DEVIATION) ** 2 for means in day_means_by_case]
+    return variance_prior(squares, [len(means) - 1 for means in day_means_by_case], squared_correlation)
 
 
-def likeness(dates: Sequence[tuple[int, ...]], places: Sequence[Places]) -> float:
-    """The mean square of the correlation between cases over the days they share, 0 of independent ones.
+def squared_correlation(dates: Sequence[tuple[int, ...]], day_means_by_case: Sequence[DayMeans]) -> float:
+    """Mean squared correlation between cases over the days that they share; 0 if they are independent.
 
-    Of the cases that have the commonest `dates`. K independent normal values correlate by chance with a mean
-    square of 1/(K − 1), which is taken off.
+    Only cases with the most common `dates` are used. K independent normal values correlate with a mean square
+    of 1/(K − 1) by chance, which is subtracted.
     """
     import numpy as np
 
-    commonest = max(dict.fromkeys(dates), key=dates.count)
-    rows = np.array([row for own, row in zip(dates, places, strict=True) if own == commonest])
+    common_dates = max(dict.fromkeys(dates), key=dates.count)
+    rows = np.array(
+        [row for case_dates, row in zip(dates, day_means_by_case, strict=True) if case_dates == common_dates]
+    )
     rows -= rows.mean(axis=1, keepdims=True)
     lengths = np.linalg.norm(rows, axis=1)
-    units = rows[lengths > LEAST] / lengths[lengths > LEAST, None]
-    count, chance = len(units), 1 / (len(commonest) - 1)
+    units = rows[lengths > MIN_DEVIATION] / lengths[lengths > MIN_DEVIATION, None]
+    count, chance = len(units), 1 / (len(common_dates) - 1)
     if count < 2:
         return 0.0
-    square = (float(((units.T @ units) ** 2).sum()) - count) / (count * (count - 1))
-    return max(0.0, (square - chance) / (1 - chance))
+    mean_square = (float(((units.T @ units) ** 2).sum()) - count) / (count * (count - 1))
+    return max(0.0, (mean_square - chance) / (1 - chance))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePolicy:
-    """`confirm`: what the first test flags is slower only once a second says so; else one decides.
+    """Settings of a check. `confirm`: a second test has to confirm what the first one flags as slower.
 
-    `interleaved`: the last test measures the baseline's code as well, process by process. `assumed`: the
-    standard deviation that sessions of the machine are taken to have, as a fraction, where few are stored.
-    `variance`: what tells how much a case varies, all cases of the check or that case alone.
+    `interleaved`: the last test measures the baseline's code too, process by process. `assumed`: standard
+    deviation assumed between sessions, as a fraction, while few are stored. `variance`: whether the variance
+    of a case is estimated from all cases or from that case alone.
     """
 
     metrics: tuple[Metric, ...]
@@ -331,5 +366,5 @@ class GatePolicy:
     interleaved: bool = False
 
     def assumed_of(self, metric: Metric) -> float:
-        """The standard deviation that sessions are taken to have in one metric."""
+        """Standard deviation assumed between sessions for one metric, as a fraction."""
         return min(self.assumed, ASSUMED_MEMORY) if metric.unit == "B" else self.assumed

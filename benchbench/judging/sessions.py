@@ -1,4 +1,4 @@
-"""How far sessions of a baseline differ: by days and hours, as normal values do or not. Pure."""
+"""Variation between the sessions of a baseline, and how far a new run deviates from them. Pure."""
 
 from __future__ import annotations
 
@@ -12,141 +12,147 @@ from benchbench.judging.variance import HOUR_S
 from benchbench.reading import unix_time
 from benchbench.stats import Difference, deviation, mean
 
-DAY_S = 20 * HOUR_S  # of a session: a nightly job that starts a few hours early is still another day
-ENOUGH = 5  # sessions; with fewer, an assumed spread stands in for those that are missing
-# Standard deviation between sessions of a machine, as a fraction. Shared: the least of nine benchmark series
-# on hosted CI runners, 7 to 27 %. Dedicated: between processes of 586 JMH benchmarks on a server of their own
-# (Traini et al. 2022) it is 1.2 % in the median and 2.8 % in the upper quartile.
+DAY_S = 20 * HOUR_S  # shorter than 24 h: a nightly job that starts a few hours early counts as another day
+MIN_SESSIONS = 5  # days with sessions; if there are fewer, an assumed spread replaces the missing ones
+# Standard deviation between sessions of a machine, as a fraction. Shared: the smallest of nine benchmark
+# series on hosted CI runners (7 to 27 %). Dedicated: 586 JMH benchmarks on a dedicated server have 1.2 % in
+# the median and 2.8 % in the upper quartile between processes (Traini et al. 2022).
 ASSUMED_SHARED, ASSUMED_DEDICATED = 0.07, 0.02
-LEAST = 1e-4  # a standard deviation: equal values must not make every difference significant
-ASSUMED_MEMORY = 0.02  # at most: what a program allocates hardly depends on who else works on the machine
+MIN_DEVIATION = 1e-4  # standard deviation: equal values must not make every difference significant
+ASSUMED_MEMORY = 0.02  # upper limit for memory metrics, which hardly depend on other programs
 
-Hours = Sequence[Sequence[float]]  # of one day: the logarithms of the processes of each hour
+LogsByHour = Sequence[Sequence[float]]  # one day: for each hour, the logarithms of its processes
 
 
 class SessionPrior(Protocol):
-    """What all cases of a check say about how much the sessions of one case differ."""
+    """Knowledge from all cases of a check about the variance between the sessions of one case."""
 
-    def posterior(self, own: float, degrees: float) -> tuple[float, float]:
-        """The variance and degrees of freedom to assume for a case that has `own` and `degrees` by itself."""
+    def posterior(self, variance: float, degrees: float) -> tuple[float, float]:
+        """Variance and degrees of freedom to assume for a case, given the case's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionDeviation:
-    """How far a run deviates from the sessions of `days` days, and by how much further sessions would.
+    """Deviation of a run from the sessions of `days` days, and the deviation expected of a further session.
 
-    `spread`: standard deviation of a further session's logarithm, None for one session. `further`: the same
-    with the assumed spread in it where the sessions are fewer than `ENOUGH`. `process_variance`: of the
-    logarithms of processes within an hour; `stored_variance`: what those of the sessions add to the error.
+    `spread`: measured standard deviation of a session's logarithm; None for one session.
+    `predicted_deviation`: the standard deviation that the test uses, which includes the assumed spread while
+    there are fewer than `MIN_SESSIONS` days. `process_variance`: variance of the logarithms of processes
+    within an hour. `stored_variance`: contribution of the sessions' processes to the squared error.
     """
 
     difference: Difference
     spread: float | None
     days: int
-    further: float
+    predicted_deviation: float
     process_variance: float
     stored_variance: float
 
     @property
-    def provisional(self) -> bool:
-        """Whether the error stands on an assumed spread, not only on what was measured."""
-        return self.days < ENOUGH
+    def is_provisional(self) -> bool:
+        """Whether the error includes an assumed spread because days are missing."""
+        return self.days < MIN_SESSIONS
 
 
 def session_deviation(
-    days: Sequence[Hours], new: Sequence[float], assumed: float, prior: SessionPrior | None = None
+    days: Sequence[LogsByHour], new: Sequence[float], assumed: float, prior: SessionPrior | None = None
 ) -> SessionDeviation:
-    """`new` against sessions, as one hour of one further day.
+    """Deviation of the run `new` (logarithms of its processes) from the sessions of `days`.
 
-    Hours are nested in days. The mean of a day of H hours has the variance σ_d² + σ_h²/H, a new run
-    σ_d² + σ_h², so what several hours a day average away is added again. The difference from the mean of K
-    days has the error s √(1 + 1/K) and t of K − 1 degrees of freedom. With `ENOUGH` days, s and its degrees
-    of freedom are what the `prior`, of all cases, makes of them. Below, each missing one counts as differing
-    by `assumed`, with the degrees of `ENOUGH`. Where processes alone explain more, their error counts. Raises
-    ValueError for no session, or one without a value.
+    The run counts as one hour of a further day. Hours are nested in days: the mean of a day with H hours has
+    the variance σ_d² + σ_h²/H and a new run has σ_d² + σ_h², so the difference σ_h² (1 − 1/H) is added. The
+    difference from the mean of K days has the error s √(1 + 1/K) and K − 1 degrees of freedom. From
+    `MIN_SESSIONS` days on, `prior` moderates s and its degrees of freedom. Below, each missing day is taken
+    to deviate by `assumed`, with the degrees of freedom of `MIN_SESSIONS` days. If the error that the
+    processes alone explain is larger, it is used instead. Raises ValueError if there is no session, or one
+    without a value.
     """
     if not (new and days and all(day and all(day) for day in days)):
         raise ValueError("a session without a value")
     count = len(days)
-    hours = [[mean(logs) for logs in day] for day in days]
-    places = [mean(day) for day in hours]
-    between = deviation(places) ** 2 if count > 1 else 0.0
-    averaged = _pooled(hours)[0] * (1 - mean([1 / len(day) for day in days]))
-    filled, known = _filled(between, count, assumed, prior)
-    variance, degrees = _pooled([*(logs for day in days for logs in day), new])
-    processes = max(variance, LEAST**2) if degrees else 0.0
-    stored = processes * sum(1 / sum(map(len, day)) for day in days) / count**2
-    error = math.sqrt(max(filled * (1 + 1 / count) + averaged, processes / len(new) + stored))
+    hour_means = [[mean(logs) for logs in day] for day in days]
+    day_values = [mean(day) for day in hour_means]
+    measured_between = deviation(day_values) ** 2 if count > 1 else 0.0
+    averaged_out = _pooled_variance(hour_means)[0] * (1 - mean([1 / len(day) for day in days]))
+    between_days, degrees_between = _variance_between_days(measured_between, count, assumed, prior)
+    variance, degrees = _pooled_variance([*(logs for day in days for logs in day), new])
+    process_variance = max(variance, MIN_DEVIATION**2) if degrees else 0.0
+    stored_variance = process_variance * sum(1 / sum(map(len, day)) for day in days) / count**2
+    error = math.sqrt(
+        max(between_days * (1 + 1 / count) + averaged_out, process_variance / len(new) + stored_variance)
+    )
     return SessionDeviation(
-        difference=Difference(mean(new) - mean(places), error, known),
-        spread=math.sqrt(between + averaged) if count > 1 else None,
+        difference=Difference(mean(new) - mean(day_values), error, degrees_between),
+        spread=math.sqrt(measured_between + averaged_out) if count > 1 else None,
         days=count,
-        further=math.sqrt(filled + averaged),
-        process_variance=processes,
-        stored_variance=stored,
+        predicted_deviation=math.sqrt(between_days + averaged_out),
+        process_variance=process_variance,
+        stored_variance=stored_variance,
     )
 
 
-def day_means(days: Sequence[Hours]) -> list[float]:
-    """The mean of each day's hours, each the mean of its processes."""
+def day_means(days: Sequence[LogsByHour]) -> list[float]:
+    """Mean logarithm of each day: the mean of its hours' means."""
     return [mean([mean(logs) for logs in day]) for day in days]
 
 
-def _filled(variance: float, count: int, assumed: float, prior: SessionPrior | None) -> tuple[float, float]:
-    """The variance between `count` days, and its degrees of freedom.
+def _variance_between_days(
+    variance: float, count: int, assumed: float, prior: SessionPrior | None
+) -> tuple[float, float]:
+    """Variance between days and its degrees of freedom, from the measured `variance` of `count` days.
 
-    Days missing to `ENOUGH` are taken to differ as assumed. Their degrees of freedom are those of `ENOUGH`
-    days, so that no further day makes a check see less.
+    Each day missing to `MIN_SESSIONS` contributes `assumed`². The degrees of freedom are then those of
+    `MIN_SESSIONS` days, so that an additional day never makes a check less sensitive.
     """
-    if missing := max(ENOUGH - count, 0):
-        variance = ((count - 1) * variance + missing * assumed**2) / (ENOUGH - 1)
-        return max(variance, LEAST**2), ENOUGH - 1
-    variance = max(variance, LEAST**2)
+    if missing_days := max(MIN_SESSIONS - count, 0):
+        variance = ((count - 1) * variance + missing_days * assumed**2) / (MIN_SESSIONS - 1)
+        return max(variance, MIN_DEVIATION**2), MIN_SESSIONS - 1
+    variance = max(variance, MIN_DEVIATION**2)
     return prior.posterior(variance, count - 1) if prior else (variance, count - 1)
 
 
 def days_of(started: Sequence[str]) -> list[int]:
-    """The day of each session, numbered from 0: a day is `DAY_S` from its first session on."""
-    return _groups(started, DAY_S)
+    """Number of each session's day, from 0. A day lasts `DAY_S` from its first session on."""
+    return _number_by_time(started, DAY_S)
 
 
 def hours_of(started: Sequence[str]) -> list[int]:
-    """The hour of each session, numbered from 0: an hour begins with its first session."""
-    return _groups(started, HOUR_S)
+    """Number of each session's hour, from 0. An hour begins with its first session."""
+    return _number_by_time(started, HOUR_S)
 
 
-def _groups(started: Sequence[str], length_s: float) -> list[int]:
+def _number_by_time(started: Sequence[str], length_s: float) -> list[int]:
     numbers, group, first = dict[int, int](), -1, -math.inf
-    for index in sorted(range(len(started)), key=lambda each: (_moment(started[each]), each)):
-        now = _moment(started[index])
-        if not now - first < length_s:  # also where no date is known
+    for index in sorted(range(len(started)), key=lambda number: (_start_time(started[number]), number)):
+        now = _start_time(started[index])
+        if not now - first < length_s:  # also true if the time is unknown (inf − inf is nan)
             group, first = group + 1, now
         numbers[index] = group
     return [numbers[index] for index in range(len(started))]
 
 
-def _moment(text: str) -> float:
+def _start_time(text: str) -> float:
     try:
         return unix_time(text)
     except ValueError:
         return math.inf
 
 
-def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """The variance within groups, and its degrees of freedom."""
+def _pooled_variance(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Variance within groups, and its degrees of freedom."""
     several = [values for values in groups if len(values) > 1]
     degrees = sum(len(values) - 1 for values in several)
     squares = math.fsum((len(values) - 1) * deviation(values) ** 2 for values in several)
     return (squares / degrees if degrees else 0.0), degrees
 
 
-Places = Sequence[float]  # of a case: the mean logarithm of each day
-LEAST_COUNT = 5  # values whose kurtosis can be judged
+DayMeans = Sequence[float]  # of one case: the mean logarithm of each day
+MIN_KURTOSIS_COUNT = 5  # values; the test of the kurtosis needs as many
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The mean square, cube and fourth power of `count` values about their mean."""
+    """Second, third and fourth central moments of `count` values."""
 
     count: int
     square: float
@@ -155,77 +161,75 @@ class Moments:
 
     @property
     def skewness(self) -> float:
-        """0 in the mean of normal values, above 0 where some are much larger than the rest."""
+        """Skewness: 0 on average for normal values, above 0 if some are much larger than the others."""
         return self.cube / (self.square * math.sqrt(self.square))
 
     @property
     def kurtosis(self) -> float:
-        """3 of many normal values, (count − 1)/(count + 1) of that in the mean of few."""
+        """Kurtosis: for `count` normal values, 3 (count − 1)/(count + 1) on average."""
         return self.fourth / self.square**2
 
 
-def moments(values: Places) -> Moments:
-    """The moments of one case's sessions."""
+def moments(values: DayMeans) -> Moments:
     centre = mean(values)
     offsets = [value - centre for value in values]
     return Moments(
         count=len(values),
-        square=mean([each * each for each in offsets]),
-        cube=mean([each * each * each for each in offsets]),
-        fourth=mean([(each * each) ** 2 for each in offsets]),
+        square=mean([offset * offset for offset in offsets]),
+        cube=mean([offset * offset * offset for offset in offsets]),
+        fourth=mean([(offset * offset) ** 2 for offset in offsets]),
     )
 
 
-def alike_p(cases: Sequence[Moments], likeness: float) -> float:
-    """How likely normal sessions that differ by the same in every case have as large a kurtosis together.
+def equal_variance_p(cases: Sequence[Moments], squared_correlation: float) -> float:
+    """p value of the hypothesis that sessions are normal with the same variance in every case.
 
-    Cases that differ unlike each other raise it as heavy tails do. 1 where nothing differs. `likeness`: the
-    mean square ρ² of the correlation between cases. Fourth powers, freed of what squares tell, correlate by
-    ρ⁴.
+    The statistic is the kurtosis of all cases pooled, which unequal variances increase as heavy tails do.
+    `squared_correlation`: mean ρ² between cases. The fourth powers, without the part that the squares
+    explain, correlate by ρ⁴. Returns 1 if nothing varies.
     """
-    count = sum(each.count for each in cases)
-    square = math.fsum(each.count * each.square for each in cases) / count
-    fourth = math.fsum(each.count * each.fourth for each in cases) / count
-    independent = count / (1 + (len(cases) - 1) * likeness**2)
+    count = sum(case.count for case in cases)
+    square = math.fsum(case.count * case.square for case in cases) / count
+    fourth = math.fsum(case.count * case.fourth for case in cases) / count
+    independent = count / (1 + (len(cases) - 1) * squared_correlation**2)
     return _kurtosis_p(fourth / square**2, independent) if square else 1.0
 
 
-def normal_p(cases: Sequence[Moments], likeness: float) -> float:
-    """How likely normal sessions, whatever they differ by in each case, have such kurtoses case by case.
+def normality_p(cases: Sequence[Moments], squared_correlation: float) -> float:
+    """p value of the hypothesis that sessions are normal, with any variance in each case.
 
-    Normal values have the same kurtosis whatever their variance; of heavy tails the far session makes both
-    large. So kurtoses are weighted by variances: for t₃ that finds twice as many as the plain mean. K normal
-    values have the mean 3 (K − 1)/(K + 1), and a variance that is exact too (Fisher 1930). `likeness`: as of
-    `alike_p`.
+    The statistic is the mean kurtosis of the cases, weighted by their variances: an outlying session
+    increases both, so for t₃ the weights double the power. The mean 3 (K − 1)/(K + 1) and the variance of the
+    kurtosis of K normal values are exact (Fisher 1930). `squared_correlation`: mean ρ² between cases.
     """
-    spread = [each for each in cases if each.square]
-    if not spread:
+    varying = [case for case in cases if case.square]
+    if not varying:
         return 1.0
-    excess = math.fsum(each.square * (each.kurtosis - _kurtosis_mean(each.count)) for each in spread)
-    total = math.fsum(each.square for each in spread)
-    alone = math.fsum(each.square**2 for each in spread)
-    variance = math.fsum(each.square**2 * _kurtosis_variance(each.count) for each in spread)
-    together = 1 + likeness * (total**2 / alone - 1)
-    return NormalDist().cdf(-excess / math.sqrt(variance * together))
+    excess = math.fsum(case.square * (case.kurtosis - _kurtosis_mean(case.count)) for case in varying)
+    total = math.fsum(case.square for case in varying)
+    squares = math.fsum(case.square**2 for case in varying)
+    variance = math.fsum(case.square**2 * _kurtosis_variance(case.count) for case in varying)
+    inflation = 1 + squared_correlation * (total**2 / squares - 1)
+    return NormalDist().cdf(-excess / math.sqrt(variance * inflation))
 
 
-def symmetric_p(cases: Sequence[Moments], likeness: float) -> float:
-    """How likely normal sessions, whatever they differ by in each case, are as skewed to large values.
+def symmetry_p(cases: Sequence[Moments], squared_correlation: float) -> float:
+    """p value of the hypothesis that sessions are normal, against a skew towards large values.
 
-    K normal values have a mean skewness of 0, with variance 6 (K − 2)/((K + 1)(K + 3)) (Fisher 1930).
-    Skewnesses are weighted by standard deviations: of log-normal and exponential sessions that finds more
-    than the plain mean, or weights by variances. Third powers correlate by ρ³ between cases, so the
-    `likeness` ρ² is on the safe side.
+    The skewness of K normal values has the mean 0 and the variance 6 (K − 2)/((K + 1)(K + 3)) (Fisher 1930).
+    The statistic is the mean skewness weighted by standard deviations: for log-normal and exponential
+    sessions this has more power than equal weights or weights by variance. Third powers correlate by ρ³
+    between cases, so using `squared_correlation` (mean ρ²) is conservative.
     """
-    spread = [each for each in cases if each.square]
-    if not spread:
+    varying = [case for case in cases if case.square]
+    if not varying:
         return 1.0
-    skewed = math.fsum(math.sqrt(each.square) * each.skewness for each in spread)
-    total = math.fsum(math.sqrt(each.square) for each in spread)
-    alone = math.fsum(each.square for each in spread)
-    variance = math.fsum(each.square * _skewness_variance(each.count) for each in spread)
-    together = 1 + likeness * (total**2 / alone - 1)
-    return NormalDist().cdf(-skewed / math.sqrt(variance * together))
+    weighted = math.fsum(math.sqrt(case.square) * case.skewness for case in varying)
+    total = math.fsum(math.sqrt(case.square) for case in varying)
+    squares = math.fsum(case.square for case in varying)
+    variance = math.fsum(case.square * _skewness_variance(case.count) for case in varying)
+    inflation = 1 + squared_correlation * (total**2 / squares - 1)
+    return NormalDist().cdf(-weighted / math.sqrt(variance * inflation))
 
 
 def _skewness_variance(count: float) -> float:
@@ -243,9 +247,9 @@ def _kurtosis_variance(count: float) -> float:
 
 
 def _kurtosis_p(kurtosis: float, count: float) -> float:
-    """One-sided, of `count` normal values: Anscombe & Glynn 1983, as scipy.stats.kurtosistest has it."""
+    """One-sided p of a kurtosis of `count` normal values (Anscombe & Glynn 1983, as scipy.kurtosistest)."""
     n = count
-    if n < LEAST_COUNT:
+    if n < MIN_KURTOSIS_COUNT:
         return 1.0
     x = (kurtosis - _kurtosis_mean(n)) / math.sqrt(_kurtosis_variance(n))
     skew = 6 * (n * n - 5 * n + 2) / ((n + 7) * (n + 9))
@@ -256,39 +260,39 @@ def _kurtosis_p(kurtosis: float, count: float) -> float:
     return NormalDist().cdf(-z)
 
 
-OUTLYING_P = 0.02  # of a case that differs as all do: less likely ones differ by more
-OWN_SHARE = 0.6  # of a case's own variance, at least: some may differ by more that cannot be told from chance
+OUTLIER_P = 0.02  # below this p of the F test, a case keeps its own, larger variance
+MIN_OWN_SHARE = 0.6  # of its own variance, which a case keeps at least: the F test misses some
 
 
 @dataclass(frozen=True, slots=True)
 class CommonVariance:
-    """Sessions differ equally in every case: the variance over all cases, and its degrees of freedom."""
+    """Prior if sessions vary equally in every case: the pooled variance and its degrees of freedom."""
 
     variance: float
     degrees: float
 
-    def posterior(self, own: float, degrees: float) -> tuple[float, float]:
-        """The variance and degrees of freedom to assume for a case that has `own` and `degrees` by itself.
+    def posterior(self, variance: float, degrees: float) -> tuple[float, float]:
+        """Pooled variance, or the case's own if that is significantly larger (F test at `OUTLIER_P`).
 
-        The variance is the case's own where chance would seldom make it so large. Else it is that of all, and
-        at least `OWN_SHARE` of its own, since the few cases that do differ by more would raise false alarms.
+        At least `MIN_OWN_SHARE` of its own: otherwise the few cases that do vary more raise false alarms.
         """
         from scipy.special import fdtrc
 
-        outlying = fdtrc(degrees, self.degrees, own / self.variance) < OUTLYING_P
-        return (own if outlying else max(self.variance, OWN_SHARE * own)), max(degrees, self.degrees)
+        is_outlier = fdtrc(degrees, self.degrees, variance / self.variance) < OUTLIER_P
+        return (variance if is_outlier else max(self.variance, MIN_OWN_SHARE * variance)), max(
+            degrees, self.degrees
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class HeavyTails:
-    """Some sessions are far from the rest, so in any case a further session may be.
+    """Prior if some sessions are outliers, so that a further session of any case may be one.
 
-    Every case has at least the variance over all cases, and `ENOUGH` − 1 degrees of freedom however many
-    sessions there are: the tails are about as heavy as those of sessions with t₃.
+    Every case has at least the pooled variance, and at most `MIN_SESSIONS` − 1 degrees of freedom: the tails
+    are then about as heavy as those of sessions with a t₃ distribution.
     """
 
     variance: float
 
-    def posterior(self, own: float, degrees: float) -> tuple[float, float]:
-        """As of `CommonVariance`."""
-        return max(own, self.variance), min(degrees, ENOUGH - 1)
+    def posterior(self, variance: float, degrees: float) -> tuple[float, float]:
+        return max(variance, self.variance), min(degrees, MIN_SESSIONS - 1)

@@ -1,4 +1,4 @@
-"""What one comparison of a check showed: its estimate, and p adjusted for all tests of the check. Pure."""
+"""Estimates of a check's cases, and their p values adjusted for all tests of the check. Pure."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.judging.comparison import ALPHA, LARGEST
-from benchbench.judging.variance import POWER, visible_change
-from benchbench.stats import Difference, holm, t_quantile
+from benchbench.judging.comparison import ALPHA
+from benchbench.judging.variance import POWER, detectable_change
+from benchbench.stats import MAX_LOG, Difference, bounded_exp, holm, t_quantile
 
-FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01
+MIN_FAMILY = 5  # sessions are neither independent nor normal, so a single test needs p < 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestResult:
-    """One comparison. `ref` and `new` are geometric means, `ratio` is new / ref with its own 95 % interval.
+    """Result of one test. `ref`, `new`: geometric means; `ratio`: new / ref, with its own 95 % interval.
 
-    `p` is one-sided, of becoming worse; `p_holm` of the direction of the change, adjusted for a `family` of
-    tests. `mde` (0.02: 2 %): the smallest change called slower four times in five, by all that decides.
-    `against` counts sessions or, where measured `in_turn`, pairs of processes.
+    `p`: one-sided, of the hypothesis that the case did not become worse. `p_holm`: adjusted for a `family` of
+    tests, in the direction of the change. `mde` (0.02: 2 %): the smallest change that the check calls slower
+    four times in five. `against`: number of sessions or, if `in_turn`, of interleaved pairs of processes.
     """
 
-    __test__ = False  # for pytest: no class of tests
+    __test__ = False  # not a class of tests for pytest
 
     ref: float
     new: float
@@ -41,17 +41,18 @@ class TestResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A tested case before its p is adjusted: logarithms, `worse` turned so that above 0 is worse.
+    """Estimated change of a case before its p is adjusted, in logarithms.
 
-    `quantity`: the case and the metric that was measured, latency for a rate. `margin`: log(1 + threshold).
-    `own_variance`: what the processes of the run itself add to the square of the error.
+    `quantity`: the case and the measured metric, which for a rate is the latency or energy. `worsening`: the
+    difference with the sign that makes positive values worse. `margin`: log(1 + threshold). `own_variance`:
+    contribution of the run's own processes to the squared error. `against`: as in `TestResult`.
     """
 
     quantity: tuple[str, str]
     ref: float
     new: float
     difference: Difference
-    worse: Difference
+    worsening: Difference
     margin: float
     own_variance: float
     processes: int
@@ -59,102 +60,102 @@ class Estimate:
     interleaved: bool
 
     @property
-    def beyond(self) -> bool:
-        """Whether it is worse by the threshold; alike in both directions, as a ratio."""
-        return self.worse.mid >= self.margin
+    def exceeds_margin(self) -> bool:
+        """True if the case is worse by at least the threshold; the margin is the same in both directions."""
+        return self.worsening.mid >= self.margin
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Tests adjusted together, as `fewest` at least; `level`: one-sided, of the most significant.
+    """Tests that are adjusted together, counted as at least `min_size`.
 
-    `confirmed`: a second test decides as well. `interleaved`: in new pairs with the baseline's code.
+    `level`: one-sided level for the most significant test. `confirmed`: a second test decides as well.
+    `interleaved`: that test uses new pairs with the baseline's code.
     """
 
     size: int
-    fewest: int
+    min_size: int
     level: float
     confirmed: bool
     interleaved: bool
 
 
 def family_of(size: int, *, stored: bool, confirmed: bool, interleaved: bool) -> Family:
-    """`stored`: against sessions; else the first test is of pairs as well."""
-    fewest = FEWEST if stored else 1 if confirmed else 2  # no p is below the test's own two-sided one
+    """Family of `size` tests. `stored`: against sessions; otherwise the first test is of pairs too."""
+    fewest = MIN_FAMILY if stored else 1 if confirmed else 2  # 2: no p is below its own two-sided p
     level = ALPHA if confirmed and interleaved else ALPHA / max(size, fewest)
     return Family(size, fewest, level, confirmed, interleaved)
 
 
-def _visible(each: Estimate, family: Family) -> float:
-    """The smallest change called slower four times in five, as a logarithm.
+def _detectable_change(estimate: Estimate, family: Family) -> float:
+    """Smallest change (a logarithm) that is called slower with `POWER`.
 
-    Both tests against sessions share these, and differ in the run's own processes: where the processes
-    explain all of the error, each test needs the root of the power, where they explain none, the power.
+    Two tests against sessions share the sessions and differ in the run's own processes. If the processes
+    explain all of the error, each test needs the square root of the power; if none of it, the power.
     """
-    error, degrees = each.difference.error, each.difference.degrees
-    if each.interleaved:
-        levels = levels_of_pairs(family.size, twice=family.confirmed)
-        return visible_change(each.margin, error, degrees, levels)
-    if family.interleaved:  # the estimate alone flags, and pairs decide
-        return visible_to_sessions(each.margin, error, degrees, 1 / 2, POWER ** (1 / 2))
-    own = min(each.own_variance / error**2, 1.0)
+    error, degrees = estimate.difference.error, estimate.difference.degrees
+    if estimate.interleaved:
+        levels = interleaved_levels(family.size, twice=family.confirmed)
+        return detectable_change(estimate.margin, error, degrees, levels)
+    if family.interleaved:  # the first test flags by the estimate alone
+        return detectable_against_sessions(estimate.margin, error, degrees, 1 / 2, POWER ** (1 / 2))
+    own = min(estimate.own_variance / error**2, 1.0)
     power = POWER ** (1 / (1 + own)) if family.confirmed else POWER
-    return visible_to_sessions(each.margin, error, degrees, family.level, power)
+    return detectable_against_sessions(estimate.margin, error, degrees, family.level, power)
 
 
 def family_size(estimates: Sequence[Estimate]) -> int:
-    """How many tests these are: a latency and its rates are one number, and one test."""
-    return len({each.quantity for each in estimates})
+    """Number of distinct tests: a latency and the rates derived from it are one test."""
+    return len({estimate.quantity for estimate in estimates})
 
 
 def adjusted_results(estimates: Sequence[Estimate], family: Family) -> list[TestResult]:
-    """Adjusted for a family of tests, of which those not in `estimates` showed nothing.
+    """Results with p values adjusted for a family of tests; tests not in `estimates` count as p = 1.
 
-    No p is below the case's own two-sided one.
+    No adjusted p is below the case's own two-sided p.
     """
-    tests = {each.quantity: each for each in estimates}
-    rest = [1.0] * (family.size - len(tests))
-    above = holm([each.worse.p_above() for each in tests.values()] + rest, family.fewest)
-    below = holm([each.worse.p_below() for each in tests.values()] + rest, family.fewest)
+    tests = {estimate.quantity: estimate for estimate in estimates}
+    untested_ps = [1.0] * (family.size - len(tests))
+    above = holm([estimate.worsening.p_above() for estimate in tests.values()] + untested_ps, family.min_size)
+    below = holm([estimate.worsening.p_below() for estimate in tests.values()] + untested_ps, family.min_size)
     adjusted = {name: min(tails) for name, *tails in zip(tests, above, below, strict=False)}
     return [
-        _result(each, max(each.difference.p_either(), adjusted[each.quantity]), family) for each in estimates
+        _result(estimate, max(estimate.difference.p_either(), adjusted[estimate.quantity]), family)
+        for estimate in estimates
     ]
 
 
-def _result(each: Estimate, p_holm: float, family: Family) -> TestResult:
-    half = each.difference.half_width()
+def _result(estimate: Estimate, p_holm: float, family: Family) -> TestResult:
+    half = estimate.difference.half_width()
     return TestResult(
-        ref=_exp(each.ref),
-        new=_exp(each.new),
-        ratio=_exp(each.difference.mid),
-        low=_exp(each.difference.mid - half),
-        high=_exp(each.difference.mid + half),
-        p=each.worse.p_above(),
+        ref=bounded_exp(estimate.ref),
+        new=bounded_exp(estimate.new),
+        ratio=bounded_exp(estimate.difference.mid),
+        low=bounded_exp(estimate.difference.mid - half),
+        high=bounded_exp(estimate.difference.mid + half),
+        p=estimate.worsening.p_above(),
         p_holm=p_holm,
         family=family.size,
-        mde=math.expm1(min(_visible(each, family), LARGEST)),
-        degrees=each.difference.degrees,
-        processes=each.processes,
-        against=each.against,
-        in_turn=each.interleaved,
+        mde=math.expm1(min(_detectable_change(estimate, family), MAX_LOG)),
+        degrees=estimate.difference.degrees,
+        processes=estimate.processes,
+        against=estimate.against,
+        in_turn=estimate.interleaved,
     )
 
 
-def _exp(log: float) -> float:
-    return math.exp(max(-LARGEST, min(LARGEST, log)))
+def detectable_against_sessions(
+    margin: float, error: float, degrees: float, level: float, power: float
+) -> float:
+    """Smallest change (a logarithm) that a test against stored sessions detects with `power`.
 
-
-def visible_to_sessions(margin: float, error: float, degrees: float, level: float, power: float) -> float:
-    """As a logarithm, for a test against stored sessions.
-
-    Given the sessions, a run is called slower beyond c = max(margin, t(1 − level) · error), and a further run
-    deviates from them by t · error: c + t(power) · error is exceeded with that power.
+    Given the sessions, a run is called slower beyond c = max(margin, t(1 − level) · error). A further run
+    deviates from the sessions by t · error, so a change of c + t(power) · error exceeds c with that power.
     """
-    needed = max(margin, t_quantile(1 - level, degrees) * error)
-    return needed + t_quantile(power, degrees) * error
+    limit = max(margin, t_quantile(1 - level, degrees) * error)
+    return limit + t_quantile(power, degrees) * error
 
 
-def levels_of_pairs(size: int, *, twice: bool) -> tuple[float, ...]:
-    """One-sided: Holm's for a test that decides alone; for two 5 %, then half of it, for 5 % two-sided."""
+def interleaved_levels(size: int, *, twice: bool) -> tuple[float, ...]:
+    """One-sided levels of tests of pairs: Holm's for one test; for two tests 5 %, then half of it."""
     return (ALPHA, ALPHA / 2) if twice else (ALPHA / max(size, 2),)

@@ -1,4 +1,4 @@
-"""How much processes of unchanged code differ, over all cases, and which change that lets one see. Pure."""
+"""Variance of processes of unchanged code, pooled over cases, and the smallest detectable change. Pure."""
 
 from __future__ import annotations
 
@@ -11,151 +11,174 @@ from benchbench.analyse.drift import Drift
 from benchbench.model.options import Variance
 from benchbench.stats import LARGE_P, Difference, mean, median, t_quantile, variance_prior
 
-HOUR_S = 3600.0  # runs begun within it share temperature and neighbours
-FEW = (3, 4)  # processes that may all be in one of two modes: five are in one case of sixteen
-MODES_P = 1e-3  # of groups of normal values that are as clustered
-LEAST_P = 0.01  # of one group: values may be equal because they were rounded
-LEAST_RANGE = 1e-4  # of a group's logarithms: below, what clusters does not matter
+HOUR_S = 3600.0  # runs started within it share temperature and neighbours
+CLUSTER_COUNTS = (3, 4)  # processes that may all be in one of two modes; five are in one case of sixteen
+MODES_P = 1e-3  # below this joint p the processes of a run are taken to be clustered
+MIN_CLUSTER_P = 0.01  # of one group: values may also be equal because they were rounded
+MIN_RANGE = 1e-4  # of a group's logarithms; clusters within a smaller range do not matter
 
 
 def shared_variance(differences: Sequence[Difference]) -> list[Difference]:
-    """With the error and the degrees of freedom that all cases together give each (moderated t)."""
+    """Differences whose variances are moderated by those of all cases (moderated t, Smyth 2004)."""
     if len(differences) < 2:
         return list(differences)
-    prior = variance_prior([each.variance for each in differences], [each.degrees for each in differences])
-    return [each.with_variance(*prior.posterior(each.variance, each.degrees)) for each in differences]
+    prior = variance_prior(
+        [difference.variance for difference in differences],
+        [difference.degrees for difference in differences],
+    )
+    return [
+        difference.with_variance(*prior.posterior(difference.variance, difference.degrees))
+        for difference in differences
+    ]
 
 
-def judged_together(
+def moderated(
     differences: Sequence[Difference], groups: Iterable[Sequence[float]], variance: Variance
 ) -> list[Difference]:
-    """Each with the variance that all cases tell, if that is asked for; `groups`: as of `in_modes`."""
+    """Differences with the variances that all cases give them, unless each case is judged by its own.
+
+    `groups`: the logarithms of each case's processes, as for `are_clustered`.
+    """
     if variance is Variance.OWN:
         return list(differences)
-    return (at_least_the_mean if in_modes(groups) else shared_variance)(differences)
+    return (at_least_the_mean if are_clustered(groups) else shared_variance)(differences)
 
 
 def at_least_the_mean(differences: Sequence[Difference]) -> list[Difference]:
-    """Each with at least the mean variance of all, and its own degrees of freedom."""
-    typical = mean([each.variance for each in differences])
-    return [each.with_variance(max(typical, each.variance), each.degrees) for each in differences]
+    """Differences with at least the mean variance of all, and their own degrees of freedom."""
+    mean_variance = mean([difference.variance for difference in differences])
+    return [
+        difference.with_variance(max(mean_variance, difference.variance), difference.degrees)
+        for difference in differences
+    ]
 
 
-def allowing_for(drifts: Sequence[Drift], differences: Sequence[Difference]) -> list[Difference]:
-    """With what runs that drifted add to the error of each (Welch–Satterthwaite)."""
-    return [_widened(each, drifts) for each in differences] if drifts else list(differences)
+def add_drifts(drifts: Sequence[Drift], differences: Sequence[Difference]) -> list[Difference]:
+    """Differences whose errors include the drift of the runs (Welch–Satterthwaite)."""
+    return [_add_drift(difference, drifts) for difference in differences] if drifts else list(differences)
 
 
-def of_two_sessions(difference: Difference, variance: float, degrees: float) -> Difference:
-    """The difference of runs of two sessions, each of which is off by `variance`, known with `degrees`.
+def add_session_variance(difference: Difference, variance: float, degrees: float) -> Difference:
+    """The difference of two runs of different sessions, each of which deviates by `variance`.
 
-    What sessions differ by holds what their processes do: the larger error of both counts.
+    The variance between sessions includes that between processes, so the larger of both errors is used.
     """
     error = math.sqrt(2 * variance)
     return replace(difference, error=error, degrees=degrees) if error > difference.error else difference
 
 
-def _widened(difference: Difference, drifts: Sequence[Drift]) -> Difference:
-    parts = [(difference.error**2, difference.degrees), *((each.variance, each.degrees) for each in drifts)]
-    square = math.fsum(variance for variance, _ in parts)
-    degrees = 1 / math.fsum((variance / square) ** 2 / known for variance, known in parts)
-    return replace(difference, error=math.sqrt(square), degrees=degrees)
+def _add_drift(difference: Difference, drifts: Sequence[Drift]) -> Difference:
+    parts = [
+        (difference.error**2, difference.degrees),
+        *((drift.variance, drift.degrees) for drift in drifts),
+    ]
+    variance_sum = math.fsum(variance for variance, _ in parts)
+    degrees = 1 / math.fsum((variance / variance_sum) ** 2 / part_degrees for variance, part_degrees in parts)
+    return replace(difference, error=math.sqrt(variance_sum), degrees=degrees)
 
 
-def in_modes(groups: Iterable[Sequence[float]]) -> bool:
-    """Whether few processes cluster as those of a case in two modes do: two alike, and one far from them.
+def are_clustered(groups: Iterable[Sequence[float]]) -> bool:
+    """True if few processes are clustered as in a case with two modes: two close together and one far away.
 
-    Of three or four values the spread says little then, since all may be in one mode. The first three of each
-    group count. Of three normal values the direction of their deviations is uniform, so the smaller gap is
-    at most the share u of the range with p = 1 − 6/π · atan((1 − 2u)/√3). Fisher's method joins the groups.
+    The spread of three or four values says little then, since all may be in one mode. The first three values
+    of each group are used. For three normal values the direction of their deviations is uniform, so the
+    smaller gap is at most the share u of the range with p = 1 − 6/π · atan((1 − 2u)/√3). Fisher's method
+    combines the groups.
     """
     from scipy.special import chdtrc
 
-    ps = [_cluster_p(group[:3]) for group in groups if len(group) in FEW]
-    known = [p for p in ps if p is not None]
-    total = -2 * math.fsum(math.log(max(p, LEAST_P)) for p in known)
-    return bool(known) and float(chdtrc(2 * len(known), total)) < MODES_P
+    ps = [_cluster_p(group[:3]) for group in groups if len(group) in CLUSTER_COUNTS]
+    cluster_ps = [p for p in ps if p is not None]
+    total = -2 * math.fsum(math.log(max(p, MIN_CLUSTER_P)) for p in cluster_ps)
+    return bool(cluster_ps) and float(chdtrc(2 * len(cluster_ps), total)) < MODES_P
 
 
 def larger_variances(
-    differences: Iterable[tuple[Hashable, Difference]], usual: float
+    differences: Iterable[tuple[Hashable, Difference]], typical_variance: float
 ) -> dict[Hashable, tuple[float, float]]:
-    """Pooled variance and degrees of freedom of each group that varies significantly more than is usual.
+    """Pooled variance and degrees of freedom of each group that varies more than typical.
 
-    Pooling finds a group of which single pairs hide their variance: of three processes in two modes, all are
-    in the same one in a quarter of the cases. The F test is at `LARGE_P`, with the degrees of all groups for
-    `usual`. It tests the median variance, which a single wild pair does not make large. A group that is alone
-    varies as usual.
+    Single pairs can hide the variance of a group: of three processes in two modes, all are in the same one
+    in a quarter of the cases. The F test at `LARGE_P` uses the median variance of a group, which one
+    outlying pair does not increase, and the degrees of freedom of all groups for `typical_variance`. A
+    group with one member is left out, and so is a group without others.
     """
     from scipy.special import fdtrc
 
     groups: dict[Hashable, list[Difference]] = {}
     for group, difference in differences:
         groups.setdefault(group, []).append(difference)
-    degrees = {group: math.fsum(each.degrees for each in members) for group, members in groups.items()}
+    degrees = {group: math.fsum(member.degrees for member in members) for group, members in groups.items()}
     total = math.fsum(degrees.values())
     return {
-        group: (math.fsum(each.variance * each.degrees for each in members) / degrees[group], degrees[group])
+        group: (
+            math.fsum(member.variance * member.degrees for member in members) / degrees[group],
+            degrees[group],
+        )
         for group, members in groups.items()
         if min(len(groups), len(members)) > 1
-        and fdtrc(degrees[group], total, median([each.variance for each in members]) / usual) < LARGE_P
+        and fdtrc(degrees[group], total, median([member.variance for member in members]) / typical_variance)
+        < LARGE_P
     }
 
 
 def _cluster_p(three: Sequence[float]) -> float | None:
+    """p value of three values being as clustered as these; None if their range is negligible."""
     low, middle, high = sorted(three)
-    if high - low < LEAST_RANGE:
+    if high - low < MIN_RANGE:
         return None
     share = min(middle - low, high - middle) / (high - low)
     return 1 - 6 / math.pi * math.atan((1 - 2 * share) / math.sqrt(3))
 
 
-POWER = 0.8
-POINTS = 32  # of the quadrature over a variance: its error in the power is below 0.01
-PRECISION = 1e-3  # of the change, relative
+POWER = 0.8  # of the smallest detectable change
+POINTS = 32  # of the quadrature over a variance; the error in the power is below 0.01
+PRECISION = 1e-3  # of the detectable change, relative
 
 
-def visible_change(margin: float, error: float, degrees: float, levels: tuple[float, ...]) -> float:
-    """As a logarithm, for tests of new processes at `levels`, one-sided, all of which have to call it slower.
+def detectable_change(margin: float, error: float, degrees: float, levels: tuple[float, ...]) -> float:
+    """Smallest change (a logarithm) that tests of new processes at all of `levels` call slower with `POWER`.
 
-    A test calls what is significant and at least `margin`. Each has an error of its own, as uncertain as the
-    one that is known, so the power is integrated over σ² = error² ν/χ²(ν) and over the errors of the tests to
-    come.
+    `levels`: one-sided level of each test. A test calls a change slower if it is significant and at least
+    `margin`. The true error and the error of each new test are as uncertain as the known one, so the power
+    is integrated over σ² = error² ν/χ²(ν) for both.
     """
-    return _relative(_rounded(margin / error), _rounded(degrees), levels) * error
+    return _detectable_in_errors(_rounded(margin / error), _rounded(degrees), levels) * error
 
 
 def _rounded(value: float) -> float:
-    """As many digits as anybody sees, to compute each once."""
+    """The value with three digits, so that the cache of `_detectable_in_errors` has few entries."""
     return float(f"{value:.3g}")
 
 
 @cache
-def _relative(margin: float, degrees: float, levels: tuple[float, ...]) -> float:
-    """`visible_change` in units of the error."""
+def _detectable_in_errors(margin: float, degrees: float, levels: tuple[float, ...]) -> float:
+    """`detectable_change` in units of the error."""
     import numpy as np
     from scipy.special import gammaincinv, ndtr
 
     shares = (np.arange(POINTS) + 0.5) / POINTS
     roots = np.sqrt(gammaincinv(degrees / 2, shares) * 2 / degrees)
-    known, to_come = roots[:, None], roots[None, :]
-    needed = [np.maximum(margin * known, t_quantile(1 - level, degrees) * to_come) for level in levels]
+    true_errors, new_errors = roots[:, None], roots[None, :]
+    limits = [
+        np.maximum(margin * true_errors, t_quantile(1 - level, degrees) * new_errors) for level in levels
+    ]
 
     def power(change: float) -> float:
-        called = 1.0
-        for bar in needed:
-            called = called * ndtr(change * known - bar).mean(axis=1)
-        return float(np.mean(called))
+        all_called = 1.0
+        for limit in limits:
+            all_called = all_called * ndtr(change * true_errors - limit).mean(axis=1)
+        return float(np.mean(all_called))
 
-    return _reached(power, POWER)
+    return _smallest_with_power(power, POWER)
 
 
-def _reached(power: Callable[[float], float], wanted: float) -> float:
-    """The change with this power, which grows with it."""
+def _smallest_with_power(power: Callable[[float], float], target: float) -> float:
+    """The smallest change at which `power`, which increases with the change, reaches `target`."""
     low, high = 0.0, 1.0
-    while power(high) < wanted:
+    while power(high) < target:
         low, high = high, 2 * high
     while high - low > PRECISION * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if power(middle) >= wanted else (middle, high)
+        low, high = (low, middle) if power(middle) >= target else (middle, high)
     return high

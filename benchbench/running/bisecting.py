@@ -14,7 +14,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchbench.analyse.digest import LATENCY, SETTLED, CaseDigest, work_bars, work_change, work_of
+from benchbench.analyse.digest import LATENCY, SETTLED, CaseDigest, work_change, work_mismatches, work_of
 from benchbench.analyse.doubts import doubt, log_ratio, timed
 from benchbench.analyse.metrics import Metric
 from benchbench.environments import interpreters
@@ -23,14 +23,14 @@ from benchbench.environments.targets import absolute_interpreters, targets
 from benchbench.errors import CannotBuild, NotComparable, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.format import count_of, size
 from benchbench.judging.bisection import (
-    Next,
+    NextPair,
     SearchEnd,
     SearchResult,
     SearchRules,
     VersionPair,
     estimate,
     judge_ends,
-    next_or_found,
+    next_pair_or_result,
 )
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, user_code
@@ -348,7 +348,7 @@ class _Row:
                 continue
             work = planned_work(own, code)
             good = self._works.setdefault(case.id, work)
-            if bars := work_bars(good, work) if good and work else []:
+            if bars := work_mismatches(good, work) if good and work else []:
                 others.append(f"other work: {'; '.join(bars)}")
             else:
                 found[case.id] = own
@@ -414,7 +414,7 @@ class _Search:
         name = max(sizes, key=lambda each: sizes[each]) if sizes else _most_telling(ends)
         case = next(each for each in self._cases if each.id == name)
         pairs = self._changes[case.id]
-        while isinstance(wanted := next_or_found(pairs, self.rules, self._skipped.keys()), Next):
+        while isinstance(wanted := next_pair_or_result(pairs, self.rules, self._skipped.keys()), NextPair):
             self._pair(wanted, case)
         profiled = self._asked.profile and self._profile(wanted, case)
         for folder, _ in self._earlier:  # nothing is added to them any more
@@ -456,7 +456,7 @@ class _Search:
                 break
             for case in open_ones:
                 several = len(self._cases) > 1
-                if self._pair(Next(last, 0), case, skips=not several) is None and several:
+                if self._pair(NextPair(last, 0), case, skips=not several) is None and several:
                     failed.add(case.id)
             self._number += 1
         return [
@@ -468,7 +468,7 @@ class _Search:
             for case in self._cases
         ]
 
-    def _pair(self, wanted: Next, case: Case, *, skips: bool = True) -> float | None:
+    def _pair(self, wanted: NextPair, case: Case, *, skips: bool = True) -> float | None:
         """Measure a pair and keep it; its change. `skips`: a version that fails is not measured again."""
         number = self._number
         is_end = (wanted.version, wanted.beside) == (self.rules.last, 0)
@@ -510,7 +510,7 @@ class _Search:
         self._observer.pair(told)
         return change
 
-    def _keep(self, wanted: Next, case: Case, made: Mapping[int, Record], *, skips: bool) -> float | None:
+    def _keep(self, wanted: NextPair, case: Case, made: Mapping[int, Record], *, skips: bool) -> float | None:
         change, reasons = _change(made[wanted.version], made[wanted.beside], self._asked.metric)
         self._measured |= {(number, case.id): record for number, record in made.items() if change is not None}
         if skips:
@@ -537,7 +537,7 @@ class _Search:
         ref, new = (record and work_of(record) for record in both)
         return work_change(ref, new) if ref and new else ""
 
-    def _profile(self, found: SearchResult | Next, case: Case) -> bool:
+    def _profile(self, found: SearchResult | NextPair, case: Case) -> bool:
         """Profile the version that is named and its predecessor; whether both have a profile to compare."""
         if not isinstance(found, SearchResult) or found.end is not SearchEnd.NAMED or found.span is None:
             return False
@@ -590,7 +590,7 @@ class _Search:
                 beside, version = sorted(both)
                 case = next(each for each in self._cases if each.id == name)
                 skips = len(self._cases) == 1 or (version, beside) != (self.rules.last, 0)
-                self._keep(Next(version, beside), case, both, skips=skips)
+                self._keep(NextPair(version, beside), case, both, skips=skips)
         if made:
             self._observer.note(f"{count_of(len(made), 'pair')} of this bisection exist already")
 
@@ -625,7 +625,7 @@ def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | No
         reasons.append("" if usable else f"it has no {metric.name}: {found.reason or found.value}")
     if values[0] is None or values[1] is None:
         return None, (reasons[0], reasons[1])
-    if bars := work_bars(work_of(beside), work_of(version)):
+    if bars := work_mismatches(work_of(beside), work_of(version)):
         return None, (f"other work: {'; '.join(bars)}", "")
     if metric.name == LATENCY:
         pair = [

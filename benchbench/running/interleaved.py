@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from benchbench.analyse.digest import changed_params, work_bars
+from benchbench.analyse.digest import changed_params, work_mismatches
 from benchbench.environments.targets import absolute_interpreters, targets
 from benchbench.errors import NotComparable
 from benchbench.launch import catalogue
@@ -242,7 +242,7 @@ def _judged(
 def _why_incomparable(pair: Pair, variants: Sequence[Variant]) -> Obstacle | None:
     """Why two versions of a work cannot be compared, if so: it is known before either is measured."""
     ref, new = (planned_work(case, variant.code) for case, variant in zip(pair, variants, strict=True))
-    bars = work_bars(ref, new) if ref and new else []
+    bars = work_mismatches(ref, new) if ref and new else []
     return Obstacle(Status.INCOMPARABLE, "; ".join(bars)) if bars else None
 
 

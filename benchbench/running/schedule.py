@@ -58,7 +58,7 @@ def undecided(policy: Policy, records: Iterable[Record]) -> list[list[Case]]:
 
     Those that the fewest further rounds are likely to tell come first.
     """
-    verdicts = [each for each in judge_records(records, policy).values() if each.wants_rounds]
+    verdicts = [each for each in judge_records(records, policy).values() if each.needs_rounds]
     return [
         [each.contender.case for each in (*verdict.undecided,)] + [verdict.fastest.case]
         for verdict in sorted(verdicts, key=lambda each: _rounds_to_tell(each, policy))
@@ -67,7 +67,7 @@ def undecided(policy: Policy, records: Iterable[Record]) -> list[list[Case]]:
 
 
 def _rounds_to_tell(verdict: WorkVerdict, policy: Policy) -> float:
-    return max(each.rounds_to_tell(policy) or float("inf") for each in verdict.undecided)
+    return max(each.rounds_to_decide(policy) or float("inf") for each in verdict.undecided)
 
 
 def affordable(works: Iterable[Sequence[Case]], widths: Iterable[CaseWidth], left_s: float) -> list[Case]:
