@@ -24,7 +24,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.run import Settings
 from benchbench.running.verification import verify_job
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES
-from benchbench.worker.case import TRIED, measure_case
+from benchbench.worker.case import TRIALS_IN_PEAK, measure_case
 from benchbench.workloads.base import Draw
 from tests.factories import a_case
 from tests.tiny import NAMES, tiny
@@ -156,7 +156,7 @@ class Trying(Fake):
     ("session", "warm", "peak"),
     [
         (TryingSession, False, Memory(bytes=100)),
-        (KeepingSession, False, Memory(bytes=900, reason=TRIED)),
+        (KeepingSession, False, Memory(bytes=900, reason=TRIALS_IN_PEAK)),
         (KeepingSession, True, Memory(bytes=900)),
     ],
 )

@@ -158,7 +158,7 @@ class Sized:
 
 
 def turning(*inputs: int) -> tuple[Sequence[tuple[int, ...]], str]:
-    found, note = program.turns(
+    found, note = program.rotate_inputs(
         Cache.ROTATE, cast(Session, Sized()), inputs, lambda: tuple(-x for x in inputs)
     )
     return list(islice(found, 6)), note.text if note else ""
@@ -181,10 +181,10 @@ def test_inputs_that_are_nothing_or_next_to_it_cannot_rotate() -> None:
         with pytest.raises(Unsupported, match="no inputs"):
             turning(*inputs)
     with pytest.raises(Unsupported, match="no inputs"):
-        program.turns(Cache.ROTATE, cast(Session, Sized()), (), tuple)
+        program.rotate_inputs(Cache.ROTATE, cast(Session, Sized()), (), tuple)
     session = cast(Session, SimpleNamespace(cache_bytes=lambda: 2**24, nbytes=lambda array: array))
     with pytest.raises(Unsupported, match="copies"):
-        program.turns(Cache.ROTATE, session, (64,), tuple)
+        program.rotate_inputs(Cache.ROTATE, session, (64,), tuple)
 
 
 def test_on_the_host_caches_are_cleared_and_that_is_waited_for_before_the_clock_starts() -> None:

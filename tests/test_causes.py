@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchbench.errors import UsageError
-from benchbench.worker.causes import LONGEST_MESSAGE, one_line
+from benchbench.worker.causes import MAX_MESSAGE, one_line
 from tests.program import accelbench, records
 
 DATA_LOADER = """Caught ValueError in DataLoader worker process 0.
@@ -78,7 +78,7 @@ def test_what_an_error_was_raised_from_is_told_once_however_the_chain_ends() -> 
     inner.__cause__ = inner
     assert one_line(inner).count("FileNotFoundError") == 1
     inner.__cause__ = outer
-    assert len(one_line(outer)) <= LONGEST_MESSAGE
+    assert len(one_line(outer)) <= MAX_MESSAGE
     repeated = ValueError("no data")
     repeated.__cause__ = RuntimeError("no data")
     assert one_line(repeated).count("no data") == 2

@@ -13,7 +13,7 @@ from benchbench.model.case import Dtype
 from benchbench.model.world import ALONE
 from benchbench.worker import case as measured
 from benchbench.worker.after_timing import check_loss
-from benchbench.worker.case import Opened, check_timed
+from benchbench.worker.case import OpenCase, check_timed
 from benchbench.worker.program import WrongResult
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.networks.convnet import ConvnetTrain
@@ -65,7 +65,7 @@ def test_training_is_checked_in_the_first_process_and_an_operation_in_each(
     monkeypatch.setattr(measured, "check_waited", lambda *_: done.append("waited"))
     world = SimpleNamespace(processes=1, gather=lambda value: [value])
     session = SimpleNamespace(world=world, timer=lambda: None)
-    opened = Opened(a_case(), work, cast(Any, session), cast(Any, None), {})
+    opened = OpenCase(a_case(), work, cast(Any, session), cast(Any, None), {})
     samples = SimpleNamespace(block_s=[1.0], iterations=1)
     check_timed(Fake(), {"warm": warm}, {}, opened, cast(Any, samples))
     assert done == (["inputs"] if isinstance(work, Gemm) else []) * warm + ["inputs", "waited"] * (not warm)

@@ -11,8 +11,8 @@ from benchbench.model.device import Target
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Settings
 from benchbench.registry import DRAWN
-from benchbench.worker.random_cache import MOST, cached_normal, cached_result
-from benchbench.worker.reference import of_training, reference
+from benchbench.worker.random_cache import MAX_SIZE, cached_normal, cached_result
+from benchbench.worker.reference import reference, training_reference
 from benchbench.workloads.draw import Draw, standard_normal
 from benchbench.workloads.networks.gpt2 import Gpt2Train
 
@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(
 def test_batches_of_images_and_what_is_drawn_without_a_run_are_not_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cached_normal(KEY, (MOST + 1,), np.float32)
+    cached_normal(KEY, (MAX_SIZE + 1,), np.float32)
     monkeypatch.delenv(DRAWN)
     cached_normal(KEY, (5,), np.float32)
     assert not list(folder.iterdir())
@@ -133,7 +133,7 @@ def test_all_strategies_of_a_network_share_a_reference_but_not_with_statistics_a
     (told, *others) = [reference(work, Dtype.FLOAT32) for work in works]
     assert [other == told for other in others] == [True, True]
     assert len(list(folder.glob("*.json"))) == 1
-    (first, *rest) = [of_training(work.small(), Dtype.FLOAT32) for work in works[:2]]
+    (first, *rest) = [training_reference(work.small(), Dtype.FLOAT32) for work in works[:2]]
     assert rest == [first]
     reference(works[0].divided(works[0].placement, replicas=2), Dtype.FLOAT32)
     assert len(list(folder.glob("*.json"))) == 2

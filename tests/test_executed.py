@@ -7,7 +7,7 @@ import pytest
 from benchbench.backends.base import Backend
 from benchbench.model.case import Case, Dtype
 from benchbench.registry import load_class
-from benchbench.worker.case import unused_notes
+from benchbench.worker.case import unused_work_note
 from benchbench.workloads.operations.attention import Attention, AttentionBackward
 from tests.factories import a_case
 from tests.test_contracts import Built
@@ -28,7 +28,7 @@ def backend(name: str) -> Backend:
 def told(name: str, target: str, mode: str) -> list[str]:
     work = tiny(name)
     case: Case = a_case(workload=name, params=work.params, target=target, backend=target, mode=mode)
-    return [note.text for note in unused_notes(backend(target), case, work)]
+    return [note.text for note in unused_work_note(backend(target), case, work)]
 
 
 @pytest.mark.parametrize("name", EXECUTE_UNUSED)

@@ -23,7 +23,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.run import Run
 from benchbench.model.status import Status, Verdict
 from benchbench.worker.call import backend_of
-from benchbench.worker.function import bound_function
+from benchbench.worker.function import bind_function
 from tests.program import accelbench, environment, rows
 
 BENCH = """
@@ -102,7 +102,7 @@ def found_from(call: Call) -> Callable[[], Any]:
         for name, content in call.files.items():
             Path(place, name).write_bytes(content)
         try:
-            return bound_function(message_of_call(call), Path(place))
+            return bind_function(message_of_call(call), Path(place))
         finally:
             sys.path[:] = path
 
@@ -413,7 +413,7 @@ def test_setup_gives_arguments_and_coroutines_are_awaited(
     ("arguments", "said"),
     [
         (("bench.py:fst",), "Did you mean 'fast'?"),
-        (("bench.py:loops",), "is no function but of type set"),
+        (("bench.py:loops",), "is not a function but a set"),
         (("nosuch:f",), "There is no module 'nosuch'"),
         (("bench.py:lazy",), "list(...)"),
         (("bench.py:fast", "-s", "nosuch"), "has no 'nosuch'"),

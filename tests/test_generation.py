@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
-from benchbench.worker.reference import reference, trained
+from benchbench.worker.reference import reference, reference_elements
 from benchbench.worker.verify import SPARED, relative_error, sample_indices
 from benchbench.workloads._layers import CausalAttention, Rotary
 from benchbench.workloads._programs.numpy import training
@@ -220,7 +220,7 @@ TRAININGS = [Gpt2Train().tiny(), LlamaTrain().tiny()]
     ],
 )
 def test_a_mistake_in_training_is_beyond_its_tolerance(work: Any, mutant: Any) -> None:
-    wrong = trained(work, work.arrays(DRAW), mutant())
+    wrong = reference_elements(work, work.arrays(DRAW), mutant())
     exact = reference(work, Dtype.FLOAT32)
     ratios = [
         relative_error(wrong[name], values, SPARED) / exact.tolerance[name]

@@ -21,7 +21,7 @@ from benchbench.registry import DRAWN, load_class
 from benchbench.worker import verify
 from benchbench.worker.jobs import largest_deviation, verify_in_float32
 from benchbench.worker.program import WrongResult, build
-from benchbench.worker.reference import trained
+from benchbench.worker.reference import reference_elements
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import CrossEntropy
@@ -230,7 +230,7 @@ def nearest(dtype: Dtype, precision: Precision | None = None) -> Rounded:
 def ratio(dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, asked: Dtype | None = None) -> float:
     """How many times the tolerance of `asked`, or of `dtype`, the training step is off."""
     work = UpdatedBy(rule=rule or Momentum())
-    elements = trained(work, work.arrays(Draw(dtype)), ops)
+    elements = reference_elements(work, work.arrays(Draw(dtype)), ops)
     made = reference_of(SmallTrain(), asked or dtype)
     return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
 

@@ -17,7 +17,7 @@ from benchbench.backends.onnxruntime import WARM_STEPS
 from benchbench.model.case import Dtype
 from benchbench.profiling.tables import CUT_OFF
 from benchbench.registry import load_class
-from benchbench.worker.jobs import MOST_EVENTS, few_enough
+from benchbench.worker.jobs import MAX_EVENTS, limit_events
 from tests.brief import BRIEFLY
 from tests.conftest import THREADS
 from tests.program import accelbench, rows
@@ -149,15 +149,15 @@ def test_openvino_s_counters(tmp_path: Path) -> None:
     [
         (0, (1000, 1), (1000, 1)),
         (100, (4, 20), (4, 20)),
-        (MOST_EVENTS // 10, (4, 20), (4, 2)),
-        (MOST_EVENTS // 2, (8, 20), (2, 1)),
-        (100 * MOST_EVENTS, (8, 20), (1, 1)),
+        (MAX_EVENTS // 10, (4, 20), (4, 2)),
+        (MAX_EVENTS // 2, (8, 20), (2, 1)),
+        (100 * MAX_EVENTS, (8, 20), (1, 1)),
     ],
 )
 def test_a_profile_has_so_many_events_at_most_or_one_step(
     events: int, asked: tuple[int, int], given: tuple[int, int]
 ) -> None:
-    assert few_enough(events, *asked) == given
+    assert limit_events(events, *asked) == given
 
 
 STEPS_OF = 60  # small operators, none of which is fused with the next

@@ -11,7 +11,7 @@ import pytest
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.reference import trained
+from benchbench.worker.reference import reference_elements
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import Draw, Operation
@@ -78,7 +78,7 @@ def ratio(work: Any, kind: type[Ops]) -> float:
         elements: Any = work.references(arrays, verify.sample_indices(work), ops)
     else:
         assert isinstance(work, TrainingStep)
-        elements = trained(work, arrays, ops)
+        elements = reference_elements(work, arrays, ops)
     return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
 
 

@@ -25,7 +25,7 @@ from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.after_timing import check_cpu_limits
-from benchbench.worker.case import Opened, check_timed, first_call, notes_of, verify_output
+from benchbench.worker.case import OpenCase, case_notes, check_timed, first_call, verify_output
 from benchbench.worker.program import Implausible, Runner, WrongResult, build
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
@@ -110,7 +110,7 @@ def measure(right: Honest, wrong: Callable[[Honest], Step]) -> tuple[Any, ...]:
         session.wait(runner.step())
     blocks = session.timer().blocks(runner.step, 1, 5)
     samples = cast(Any, type("Samples", (), {"block_s": blocks, "iterations": 1}))
-    check_timed(right.backend, job, {}, Opened(case, work, session, runner, {}), samples)
+    check_timed(right.backend, job, {}, OpenCase(case, work, session, runner, {}), samples)
     return notes
 
 
@@ -450,7 +450,9 @@ def test_a_step_that_nothing_compiled_has_no_rank(
         runner, session = right.runner, right.session
         _, _, compiled = first_call(runner, session, session.timer())
         case = a_case(mode=mode, device="cpu")
-        return [each.text for each in notes_of(Opened(case, PRODUCT, session, runner, {}), samples, compiled)]
+        return [
+            each.text for each in case_notes(OpenCase(case, PRODUCT, session, runner, {}), samples, compiled)
+        ]
 
     if framework == "torch":
         import torch

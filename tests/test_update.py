@@ -16,7 +16,7 @@ from benchbench.worker import verify
 from benchbench.worker.after_timing import check_update
 from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import Runner, WrongResult, build
-from benchbench.worker.reference import reference, trained
+from benchbench.worker.reference import reference, reference_elements
 from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw
@@ -66,7 +66,7 @@ def test_another_constant_is_noticed_whichever_it_is(optimizer: str, monkeypatch
     constants = {key: value for key, value in vars(right).items() if key != "epsilon"}
     for key, value in constants.items():
         monkeypatch.setitem(OPTIMIZERS, optimizer, replace(right, **{key: 0.9 * value}))
-        elements = trained(work, work.arrays(Draw(Dtype.FLOAT32)), Ops())
+        elements = reference_elements(work, work.arrays(Draw(Dtype.FLOAT32)), Ops())
         assert verify.worst(elements, expected.expected, expected.tolerance, expected.spared).ratio > CAUGHT
 
 

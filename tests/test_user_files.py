@@ -59,7 +59,7 @@ MISTAKES = {
         UNDECORATED,
         "mine/bad.py, line 4: Bad is not a dataclass: write @dataclass(frozen=True)",
     ),
-    "kind": (NO_DEFAULT, "mine/bad.py, line 4: Bad: extra is neither a number, a truth value nor a word"),
+    "kind": (NO_DEFAULT, "mine/bad.py, line 4: Bad: the default of extra is not a number, boolean or string"),
     "default": (MISSING, "mine/bad.py, line 4: Bad: the parameter n has no default"),
     "unfinished": (
         UNFINISHED,

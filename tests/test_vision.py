@@ -12,7 +12,7 @@ import pytest
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.reference import trained
+from benchbench.worker.reference import reference_elements
 from benchbench.worker.verify import LAMBDA, tolerance
 from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._reference.ops import Ops
@@ -81,7 +81,7 @@ def ratio(work: Inference | TrainingStep, dtype: Dtype, kind: type[Ops]) -> floa
     """How many times the tolerance a reference is off that rounds to nearest, by such operations."""
     ops, arrays = kind(rounding_to(dtype, np.random.default_rng(7), nearest=True)), work.arrays(Draw(dtype))
     elements = (
-        trained(work, arrays, ops)
+        reference_elements(work, arrays, ops)
         if isinstance(work, TrainingStep)
         else work.references(arrays, verify.sample_indices(work), ops)
     )

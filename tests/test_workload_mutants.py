@@ -13,7 +13,7 @@ import pytest
 
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.reference import trained
+from benchbench.worker.reference import reference_elements
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, rounding_to
 from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
@@ -111,7 +111,7 @@ def has_forward(work: Workload) -> bool:
 def elements(work: Workload, arrays: Any, dtype: Dtype, ops: Any = None) -> Mapping[str, Any]:
     """What is verified; in float64 and then rounded where there are no operations that round."""
     if isinstance(work, Training):
-        return trained(work, arrays, ops or nearest(dtype))
+        return reference_elements(work, arrays, ops or nearest(dtype))
     assert isinstance(work, Operation)
     if has_forward(work):
         return work.references(arrays, verify.sample_indices(work), ops or nearest(dtype))

@@ -37,10 +37,10 @@ def flags(work: Workload) -> str:
 @cache
 def reference_of(work: Workload, dtype: Dtype) -> Reference:
     """As a run has it, made once for all tests; of training in less than float32, in that dtype alone."""
-    from benchbench.worker.reference import of_training, reference
+    from benchbench.worker.reference import reference, training_reference
 
     small = checked_at(work)
-    return of_training(small, dtype) if isinstance(small, Training) else reference(small, dtype)
+    return training_reference(small, dtype) if isinstance(small, Training) else reference(small, dtype)
 
 
 WORKS = [(f"{name}{flags(work)}", name, work) for name in NAMES for work in variants(name)]  # by id

@@ -42,7 +42,7 @@ from benchbench.model.status import Status, Verdict
 from benchbench.plan.revision import commit_tag
 from benchbench.redaction import hide_secrets
 from benchbench.store import codec, runs, selectors
-from benchbench.worker.call import backend_named
+from benchbench.worker.call import load_backend
 from benchbench.worker.causes import one_line
 
 SUITE = "pytest"
@@ -105,7 +105,7 @@ def _case(test: str, backend: str | None, device: str) -> Case:
 
 def sampler(backend: str | None, device: str | None) -> EndSampler:
     """Sampler of other programs' activity while a test's function is timed, as for a case on that device."""
-    virtual = backend_named(backend or PYTHON).virtual
+    virtual = load_backend(backend or PYTHON).virtual
     return EndSampler(Watch(usable_threads()).sources(_case("", backend, device or "cpu"), virtual=virtual))
 
 
@@ -117,7 +117,7 @@ def surroundings(record: Record) -> list[str]:
 
 def failure(error: BaseException, backend: str | None) -> Failure:
     """Failure for an exception of the function."""
-    is_out_of_memory = backend_named(backend or PYTHON).out_of_memory(error)
+    is_out_of_memory = load_backend(backend or PYTHON).out_of_memory(error)
     message = hide_secrets()(one_line(error))
     return Failure(status=Status.OUT_OF_MEMORY if is_out_of_memory else Status.FAILED, message=message)
 
@@ -126,7 +126,7 @@ def version(backend: str | None) -> str | None:
     """Version of the backend's framework, without importing it; without a backend, that of Python."""
     if backend is None or backend == PYTHON:
         return python_version()
-    for distribution in backend_named(backend).distributions:
+    for distribution in load_backend(backend).distributions:
         try:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""The child's side of a run. A program, imported by no other part; `python -m benchbench.worker`."""
+"""Worker processes, which run the jobs of a measurement. A program: `python -m benchbench.worker`."""

@@ -36,7 +36,7 @@ from benchbench.worker.children import (
     end_children,
     supervise,
 )
-from benchbench.worker.jobs import failed, run_job
+from benchbench.worker.jobs import reply_with_failure, run_job
 from benchbench.worker.program import Message
 from benchbench.worker.turns import ParentTurns
 
@@ -104,7 +104,9 @@ class Template:
         except OSError as error:  # no memory, or too many processes: the jobs that live go on
             status = Status.OUT_OF_MEMORY if error.errno == errno.ENOMEM else Status.FAILED
             with JobChannel(descriptors[0]) as channel:
-                channel.send({"unforked": failed(status, f"no process can be forked: {one_line(error)}")})
+                channel.send(
+                    {"unforked": reply_with_failure(status, f"no process can be forked: {one_line(error)}")}
+                )
             os.close(descriptors[1])
             return
         if pid == 0:
@@ -124,7 +126,7 @@ class Template:
             with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left nobody behind
                 os.killpg(pid, sign)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        end_children(spare=self._helpers | self._jobs)
+        end_children(spared=self._helpers | self._jobs)
         return code
 
 
@@ -225,7 +227,7 @@ class JobChannel:
             line = as_json({"reply": reply})
         except (ValueError, TypeError, RecursionError) as error:
             message = f"the worker's answer cannot be read: {one_line(error)}"
-            line = as_json({"reply": failed(Status.FAILED, message)})
+            line = as_json({"reply": reply_with_failure(Status.FAILED, message)})
         if len(line) > MOST_BYTES:
             line = as_json({"fault": f"more than {MOST_BYTES} bytes"})
         self._socket.sendall(line + b"\n")

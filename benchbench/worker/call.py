@@ -1,4 +1,4 @@
-"""A function of the user's, measured in the process it is called in: waited for, warmed up, sampled."""
+"""Measurement of a user's function in the calling process: wait for devices, warm up, sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchbench.model.note import Note
 from benchbench.model.run import Policy
 from benchbench.registry import load_class
 from benchbench.timing.sampling import Turns, measure_steps
-from benchbench.worker.function import bound_function
+from benchbench.worker.function import bind_function
 
 Message = dict[str, Any]
 FRAMEWORKS = {
@@ -32,12 +32,12 @@ FRAMEWORKS = {
     "jaxlib": "jax",
     "tensorflow": "tensorflow",
 }  # package → backend
-HOST_MEMORY = (1, 3, 11)  # DLPack's device types kDLCPU, kDLCUDAHost, kDLROCMHost
+HOST_MEMORY = (1, 3, 11)  # DLPack device types kDLCPU, kDLCUDAHost, kDLROCMHost
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
-    """What the function returned at its first call, where it ran, and how long it took."""
+class MeasuredCall:
+    """Result of the first call of a function, its device, and its measurement."""
 
     output: Any
     backend: str
@@ -53,27 +53,27 @@ def measure_call(
     notes: Iterable[Note] = (),
     mark: Callable[[str], AbstractContextManager[object]] = nullcontext,
     turns: Turns | None = None,
-) -> Called:
-    """Measure a function, waiting after each call for the devices that its result is on.
+) -> MeasuredCall:
+    """Measure a function, waiting after each call for the devices of its result.
 
-    `backend`: the one that waits; None: that of the arrays in the result. No setting of the framework is
-    changed. `mark` is entered around the warm-up and around the timed blocks. Raises UsageError for a
-    function that leaves its work undone, Unsupported for a device that cannot be waited for, and whatever
-    the function raises.
+    `backend` is the one whose devices are waited for; None takes that of the arrays in the result. No setting
+    of the framework is changed. `mark` is entered around the warm-up and around the timed blocks. Raises
+    UsageError for a function that returns before its work is done, Unsupported for a device that cannot be
+    waited for, and any exception of the function.
     """
     __tracebackhide__ = True
-    # The device in use is known once the function has used one; virtual time passes where it is attached.
-    virtual = _attached_ahead(backend, device)
+    # A real backend is attached after the first call, which shows the device. Virtual time needs it before.
+    virtual = _attach_virtual(backend, device)
     clock = virtual[1].clock if virtual else perf_counter
     with untraced(), asyncio.Runner() as runner:
         start = clock()
         function, output = first_call(function, runner)
-        called = clock() - start
+        call_s = clock() - start
         name = backend or backend_of(output)
-        where, session = virtual or backend_named(name).attach(device, output)
+        target_device, session = virtual or load_backend(name).attach(device, output)
         start = clock()
         session.wait(output)
-        cold = called + clock() - start
+        cold_s = call_s + clock() - start
         host_reset = reset_host_peak()
         session.reset_peak()
         timer = HostTimer(session.wait, every_step=True, clock=session.clock)
@@ -85,8 +85,8 @@ def measure_call(
         block_s=samples.block_s,
         steady=samples.steady,
         stop_reason=samples.stop_reason,
-        cold_s=cold,
-        compile_cache="warm",  # whether it was empty is not known
+        cold_s=cold_s,
+        compile_cache="warm",  # unknown: it may have been empty
         timer=HostTimer.name,
         timer_cost_s=samples.timer_cost_s,
         peak_device=session.peak_device(),
@@ -97,48 +97,48 @@ def measure_call(
         window=samples.window,
         turns=samples.turns,
     )
-    return Called(output=output, backend=name, device=where, measurement=measurement)
+    return MeasuredCall(output=output, backend=name, device=target_device, measurement=measurement)
 
 
-def _attached_ahead(backend: str | None, device: str | None) -> tuple[Device, Attached] | None:
-    """The device and session of a backend whose time is virtual; None of any other."""
-    named = backend_named(backend) if backend else None
-    return named.attach(device) if named and named.virtual else None
+def _attach_virtual(backend: str | None, device: str | None) -> tuple[Device, Attached] | None:
+    """Device and session of a backend with virtual time; None for other backends."""
+    virtual_backend = load_backend(backend) if backend else None
+    return virtual_backend.attach(device) if virtual_backend and virtual_backend.virtual else None
 
 
 def first_call(function: Callable[[], Any], runner: asyncio.Runner) -> tuple[Callable[[], Any], Any]:
-    """The function as it is called from now on, and what its first call gave.
+    """Call the function once. Return it as it is called from now on, and the output.
 
-    What it leaves to be awaited is awaited, each time on the runner's loop. Raises UsageError.
+    Awaitables that it returns are awaited on the runner's loop in each call. Raises UsageError.
     """
     output = function()
     if isinstance(output, Awaitable):
-        function = awaiting(function, runner)
-        output = awaited(output, runner)
-    refuse_undone(output)
+        function = awaiting_function(function, runner)
+        output = await_result(output, runner)
+    require_finished(output)
     return function, output
 
 
-def awaiting(function: Callable[[], Any], runner: asyncio.Runner) -> Callable[[], Any]:
-    """The function, with what it leaves to be awaited done: each time on the same event loop."""
-    return lambda: awaited(function(), runner)
+def awaiting_function(function: Callable[[], Any], runner: asyncio.Runner) -> Callable[[], Any]:
+    """Wrap the function to await its results on one event loop."""
+    return lambda: await_result(function(), runner)
 
 
-def awaited(work: Awaitable[Any], runner: asyncio.Runner) -> Any:
-    """What `work` gives. Raises UsageError where an event loop runs already, which cannot run another."""
+def await_result(work: Awaitable[Any], runner: asyncio.Runner) -> Any:
+    """The result of an awaitable. Raises UsageError if an event loop is already running."""
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         if hasattr(work, "close"):
             work.close()
         raise UsageError(
-            "What the function returned has to be awaited, and an event loop runs here already: "
-            "call accelbench from a test that is no coroutine."
+            "The function returned an awaitable, but an event loop is already running here: "
+            "call accelbench from a test that is not a coroutine."
         )
     return runner.get_loop().run_until_complete(work)
 
 
-def refuse_undone(output: Any) -> None:
-    """Raises UsageError if the function returned before its work began, or while another thread does it."""
+def require_finished(output: Any) -> None:
+    """Raise UsageError if the output shows that the work has not been done: a generator or a Future."""
     if isinstance(output, Generator | AsyncGenerator | map | filter | zip):
         raise UsageError(
             f"The function returned a {type(output).__name__}, which computes nothing until it is read: "
@@ -151,60 +151,64 @@ def refuse_undone(output: Any) -> None:
         )
 
 
-def backend_named(name: str) -> Backend:
-    """Raises UsageError."""
+def load_backend(name: str) -> Backend:
+    """Raises UsageError if there is no such backend."""
     return load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Without the tracer of a debugger or of coverage, which would be measured too."""
-    before = sys.gettrace()
+    """Disable the tracer of a debugger or of coverage inside the block, since it would be measured too."""
+    tracer = sys.gettrace()
     sys.settrace(None)
     try:
         yield
     finally:
-        sys.settrace(before)
+        sys.settrace(tracer)
 
 
-def called_case(backend: Backend, job: Message, turns: Turns | None) -> Message:
-    """The measurement of the function that the job sends."""
-    begin = perf_counter()
-    function = bound_function(job["call"], Path(job["folder"]))
-    built = perf_counter() - begin
-    where, policy = job["case"], Policy(**job["policy"])
-    made = measure_call(function, where["backend"], where["device"], policy, turns=turns)
+def measure_call_job(backend: Backend, job: Message, turns: Turns | None) -> Message:
+    """Measure the function that the job describes."""
+    started_at = perf_counter()
+    function = bind_function(job["call"], Path(job["folder"]))
+    build_s = perf_counter() - started_at
+    case, policy = job["case"], Policy(**job["policy"])
+    measured = measure_call(function, case["backend"], case["device"], policy, turns=turns)
     warm = bool(job["warm"]) and backend.keeps_compiled_for(job["case"]["device"])
-    outcome = dataclasses.replace(made.measurement, compile_cache="warm" if warm else "empty")
-    cold = made.measurement.cold_s or 0.0
+    measurement = dataclasses.replace(measured.measurement, compile_cache="warm" if warm else "empty")
+    cold_s = measured.measurement.cold_s or 0.0
     return {
-        "outcome": dataclasses.asdict(outcome),
-        "stages_s": {"build": built, "cold": cold, "timing": max(perf_counter() - begin - built - cold, 0.0)},
+        "outcome": dataclasses.asdict(measurement),
+        "stages_s": {
+            "build": build_s,
+            "cold": cold_s,
+            "timing": max(perf_counter() - started_at - build_s - cold_s, 0.0),
+        },
         "device": job["case"]["device"],
     }
 
 
-def look_at(_: Backend, job: Message) -> Message:
-    """What waits for the function, told by what its first call returns unless it is said, and its device.
+def inspect_call(_: Backend, job: Message) -> Message:
+    """Find the backend and the device of a function from the result of its first call.
 
-    The reply says `refused` where nothing can be measured.
+    The reply has `refused` if the function cannot be measured.
     """
     try:
-        function = bound_function(job["call"], Path(job["folder"]))
+        function = bind_function(job["call"], Path(job["folder"]))
         with asyncio.Runner() as runner:
             output = first_call(function, runner)[1]
         name = job["backend"] or backend_of(output)
     except UsageError as error:
         return {"refused": str(error), "hint": error.hint}
-    device, session = backend_named(name).attach(job["device"], output)
+    device, session = load_backend(name).attach(job["device"], output)
     session.wait(output)
     return {"backend": name, "device": device.name}
 
 
 def backend_of(output: Any) -> str:
-    """The backend whose arrays `output` is or holds; PYTHON if there are none.
+    """Name of the backend whose arrays `output` contains; PYTHON if there are none.
 
-    Raises UsageError for an array of another framework that is on a device.
+    Raises UsageError for an array of an unknown framework on a device.
     """
     for part in parts_of(output):
         for kind in type(part).__mro__:
@@ -213,17 +217,17 @@ def backend_of(output: Any) -> str:
         if _is_on_device(part):
             kind = type(part)
             raise UsageError(
-                f"The function returned a {kind.__module__}.{kind.__qualname__}, which is on a device that "
-                "accelbench has no way to wait for.",
-                "Wait for it inside the function, and name the backend python, which waits for nothing.",
+                f"The function returned a {kind.__module__}.{kind.__qualname__} on a device that "
+                "accelbench cannot wait for.",
+                "Wait for it inside the function, and use the backend python, which does not wait.",
             )
     return PYTHON
 
 
 def _is_on_device(part: Any) -> bool:
-    """Whether it is an array in the memory of a device, by DLPack's or CUDA's array protocol."""
+    """True for an array in the memory of a device, by DLPack's or CUDA's array protocol."""
     kind = type(part)
     if hasattr(kind, "__dlpack_device__"):
-        with suppress(Exception):  # an array that was freed, or that cannot say
+        with suppress(Exception):  # the array was freed, or its device is unknown
             return int(part.__dlpack_device__()[0]) not in HOST_MEMORY
     return hasattr(kind, "__cuda_array_interface__")

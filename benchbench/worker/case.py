@@ -1,4 +1,4 @@
-"""A case measured: built, called once, verified, warmed up and timed, then given other inputs."""
+"""Measurement of a case: build, first call, verification, warm-up, timing, and checks with other inputs."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from benchbench.worker.program import (
 from benchbench.worker.ranks import on_cpu
 from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
-PART_BLOCKS = 11  # of a part of a step, timed alone
-TRIED = "what was tried while it was compiled is in the peak; later rounds find it compiled"
+PART_BLOCKS = 11  # timed blocks of each part of a step
+TRIALS_IN_PEAK = "the peak includes memory of trials during compilation; later rounds find it compiled"
 
 
 @dataclasses.dataclass(frozen=True)
-class Opened:
-    """A case made to run: what its measurement needs of it."""
+class OpenCase:
+    """A built case: its workload, session, runner and the precision settings in effect."""
 
     case: Case
     workload: Workload
@@ -68,44 +68,46 @@ class Opened:
 def measure_case(
     backend: Backend, job: Message, stages: dict[str, float], turns: Turns | None = None
 ) -> Measurement:
-    """Build, first call, verify, warm up and time, memory."""
+    """Build the case, call it once, verify it, warm up, time it, and measure its memory."""
     case, workload, session = open_case(backend, job)
     precision = session.precision()
     with stage(stages, "build"):
-        built = build(backend, session, workload, case.computes_in, case.cache)
-    with built as runner:
-        return _measured(backend, job, stages, Opened(case, workload, session, runner, precision), turns)
+        build_context = build(backend, session, workload, case.computes_in, case.cache)
+    with build_context as runner:
+        return _measure(backend, job, stages, OpenCase(case, workload, session, runner, precision), turns)
 
 
-def _measured(
-    backend: Backend, job: Message, stages: dict[str, float], opened: Opened, turns: Turns | None
+def _measure(
+    backend: Backend, job: Message, stages: dict[str, float], opened: OpenCase, turns: Turns | None
 ) -> Measurement:
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
     timer = session.timer(session.flush if case.cache is Cache.COLD else None)
     with stage(stages, "cold"):
         output, cold_s, compiled = first_call(runner, session, timer)
         graph_breaks = session.graph_breaks()
-    agreed = together(timer, session)
+    shared_timer = synchronised_timer(timer, session)
     with stage(stages, "verify"):
-        captured = Memory(bytes=0)
-        # Training counts its steps: its losses of each are verified, and its graph is captured in warm-up.
+        graph_memory = Memory(bytes=0)
+        # Training is captured during warm-up instead: its losses are verified step by step.
         if isinstance(workload, Operation) and session.calls_until_timed > 1:
-            del output  # its memory is no part of the graph's
-            output, captured = call_until_timed(runner, session)
-        error, allowed, notes = verify_output(workload, runner, output, session, job)
+            del output  # its memory is not part of the graph's
+            output, graph_memory = call_until_timed(runner, session)
+        error, allowed_error, notes = verify_output(workload, runner, output, session, job)
     del output
-    session.reset_peak()  # what the first call tried is no memory that a step needs
+    session.reset_peak()  # exclude memory of trials in the first call
     policy = Policy(**job["policy"])
     with stage(stages, "timing"):
-        samples = time_steps(opened, agreed, policy if on_cpu(job) else on_accelerator(policy), turns)
-    warm = bool(job["warm"]) and backend.keeps_compiled_for(case.device)
-    peak_device = device_peak(session, warm=warm, captured=captured)
+        samples = time_steps(opened, shared_timer, policy if on_cpu(job) else on_accelerator(policy), turns)
+    is_warm = bool(job["warm"]) and backend.keeps_compiled_for(case.device)
+    peak_device = device_peak(session, warm=is_warm, graph_memory=graph_memory)
     if not runner.program.simulated:
         with stage(stages, "verify_again"):
             check_last_output(workload, runner, session, timer.take_output(), job)
-    waiting = [note(NoteKind.HOST_WAITS)] if session.spins and waits_in_step(runner, session, samples) else []
+    wait_notes = (
+        [note(NoteKind.HOST_WAITS)] if session.spins and waits_in_step(runner, session, samples) else []
+    )
     with stage(stages, "parts"):
-        parts_s = time_parts(runner, agreed, samples.iterations)
+        parts_s = time_parts(runner, shared_timer, samples.iterations)
     with stage(stages, "memory"):
         host = step_peak(runner.step, session.wait)
     if not runner.program.simulated:
@@ -121,21 +123,21 @@ def _measured(
         cold_s=cold_s,
         compiled=compiled,
         graph_breaks=graph_breaks,
-        compile_cache="warm" if warm else "empty",
+        compile_cache="warm" if is_warm else "empty",
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
         peak_device=peak_device,
         peak_host=host,
         relative_error=error,
-        allowed_error=allowed,
+        allowed_error=allowed_error,
         precision=opened.precision,
         notes=(
             *notes,
             *session.notes,
-            *unused_notes(backend, case, workload),
-            *waiting,
-            *lossy_notes(backend, case, allowed),
-            *notes_of(opened, samples, compiled),
+            *unused_work_note(backend, case, workload),
+            *wait_notes,
+            *loss_notes(backend, case, allowed_error),
+            *case_notes(opened, samples, compiled),
         ),
         workload_version=workload.work_version,
         model=workload.model_facts,
@@ -149,18 +151,20 @@ def _measured(
 
 
 def first_call(runner: Runner, session: Session, timer: Timer) -> tuple[Any, float, int | None]:
-    """The output of the first step, its seconds, and how many programs it compiled, where that is counted."""
-    session.world.gather(None)  # all ranks begin together
-    before, start = session.compilations(), timer.now()
+    """Return the output of the first step, its seconds, and the number of compiled programs if known."""
+    session.world.gather(None)  # start all ranks together
+    compilations_before, start = session.compilations(), timer.now()
     output = runner.step()
     session.wait(output)
-    seconds, after = timer.now() - start, session.compilations()
+    seconds, compilations_after = timer.now() - start, session.compilations()
     session.refuse_unwaited(output)
-    return output, seconds, None if before is None or after is None else after - before
+    if compilations_before is None or compilations_after is None:
+        return output, seconds, None
+    return output, seconds, compilations_after - compilations_before
 
 
-def time_steps(opened: Opened, timer: Stopwatch, policy: Policy, turns: Turns | None) -> Samples:
-    """Warm up, then time blocks of steps; of several ranks, what this one measured."""
+def time_steps(opened: OpenCase, timer: Stopwatch, policy: Policy, turns: Turns | None) -> Samples:
+    """Warm up, then time blocks of steps. With several ranks, return this rank's samples."""
     session, is_cold = opened.session, opened.case.cache is Cache.COLD
     samples = measure_steps(
         opened.runner.step,
@@ -169,23 +173,23 @@ def time_steps(opened: Opened, timer: Stopwatch, policy: Policy, turns: Turns | 
         session.compilations,
         cpu=cpu_seconds,
         mark=session.range,
-        most=1 if is_cold else MOST_ITERATIONS,  # caches are cleared once a block
+        most=1 if is_cold else MOST_ITERATIONS,  # caches are cleared once per block
         turns=turns,
     )
     return timer.own(samples) if isinstance(timer, AgreedTimer) else samples
 
 
 def check_timed(
-    backend: Backend, job: Message, stages: dict[str, float], opened: Opened, samples: Samples
+    backend: Backend, job: Message, stages: dict[str, float], opened: OpenCase, samples: Samples
 ) -> None:
-    """Check that what was timed uses its inputs and was waited for. Raises WrongResult, Implausible."""
+    """Check that the timed program used its inputs and was waited for. Raises WrongResult or Implausible."""
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
     step_s = max(median(samples.block_s) / samples.iterations, CLOCK_S)
-    # What a program computes with, and whether it is waited for, is no matter of the process: a training step
-    # is checked once a run, as it is verified at its small size. An operation's output costs little to check.
+    # The result of these checks does not depend on the process, so training is checked once per run, like its
+    # verification. Operations are checked in every process, since their outputs are cheap to check.
     is_first = not job["warm"]
     with stage(stages, "plausible"):
-        timer = together(session.timer(), session)
+        timer = synchronised_timer(session.timer(), session)
         check_new_inputs(backend, workload, case, runner, session, timer, MOST_SETS if is_first else 1)
     if is_first or isinstance(workload, Operation):
         with stage(stages, "verify_again"):
@@ -196,14 +200,14 @@ def check_timed(
         return
     with stage(stages, "plausible"):
         # Ranks measured different times. With different numbers of steps, one would wait for the others.
-        iterations = max(session.world.gather(long_enough(samples)))
-        check_waited(workload, runner, session, together(session.timer(), session), iterations)
+        iterations = max(session.world.gather(block_length(samples)))
+        check_waited(workload, runner, session, synchronised_timer(session.timer(), session), iterations)
 
 
 def call_until_timed(runner: Runner, session: Session) -> tuple[Any, Memory]:
-    """The output of the call from which on steps are as they are timed, and the device's peak until then.
+    """Call the step until it runs as it will be timed. Return its output and the device's peak memory.
 
-    A graph takes its memory when it is captured, and none when it is replayed.
+    A CUDA graph allocates its memory when it is captured, and nothing when it is replayed.
     """
     session.reset_peak()
     for _ in range(session.calls_until_timed - 2):
@@ -213,22 +217,22 @@ def call_until_timed(runner: Runner, session: Session) -> tuple[Any, Memory]:
     return output, session.peak_device()
 
 
-def device_peak(session: Session, *, warm: bool, captured: Memory) -> Memory:
-    """The peak of device memory while steps ran, or while the graph that they replay was captured.
+def device_peak(session: Session, *, warm: bool, graph_memory: Memory) -> Memory:
+    """Peak device memory while steps ran, or while the graph that they replay was captured.
 
-    Where it may be that of the first call, which tries algorithms, the reason says so. `warm`: the first call
-    found its program compiled, so it tried none.
+    `reason` is set if the peak may include trials of algorithms in the first call. With `warm`, the first
+    call found a compiled program and tried nothing.
     """
     peak = session.peak_device()
-    if peak.bytes is not None and captured.bytes is not None:
-        peak = dataclasses.replace(peak, bytes=max(peak.bytes, captured.bytes))
+    if peak.bytes is not None and graph_memory.bytes is not None:
+        peak = dataclasses.replace(peak, bytes=max(peak.bytes, graph_memory.bytes))
     if warm or not session.keeps_peak or peak.bytes is None:
         return peak
-    return dataclasses.replace(peak, reason=TRIED)
+    return dataclasses.replace(peak, reason=TRIALS_IN_PEAK)
 
 
-def notes_of(opened: Opened, samples: Samples, compiled: int | None) -> Iterator[Note]:
-    """What a reader of the samples must know. `compiled`: programs, in the first call."""
+def case_notes(opened: OpenCase, samples: Samples, compiled: int | None) -> Iterator[Note]:
+    """Notes on the samples. `compiled` is the number of programs compiled in the first call."""
     case, runner, session = opened.case, opened.runner, opened.session
     if runner.note:
         yield runner.note
@@ -247,21 +251,21 @@ def notes_of(opened: Opened, samples: Samples, compiled: int | None) -> Iterator
         yield note(NoteKind.RECOMPILED, count=samples.recompiled)
 
 
-def unused_notes(backend: Backend, case: Case, workload: Workload) -> Iterator[Note]:
-    """A note where a forward pass is executed that no result needs, and that is not counted."""
+def unused_work_note(backend: Backend, case: Case, workload: Workload) -> Iterator[Note]:
+    """Note on a forward pass that the mode runs although no result needs it, and that is not counted."""
     if workload.forward_unused and case.mode in backend.runs_unused:
-        what = "a forward pass, which these gradients do not need"
-        yield note(NoteKind.EXECUTED, times=1 + workload.forward_unused, what=what)
+        work = "a forward pass, which these gradients do not need"
+        yield note(NoteKind.EXECUTED, times=1 + workload.forward_unused, what=work)
 
 
-def lossy_notes(backend: Backend, case: Case, allowed: float | None) -> Iterator[Note]:
-    """A note where the engine loses more than rounding does. `allowed`: the relative error."""
-    if how := backend.lossy_modes.get(case.mode):
-        yield note(NoteKind.LOSSY, how=how, allowed=allowed or 0.0)
+def loss_notes(backend: Backend, case: Case, allowed: float | None) -> Iterator[Note]:
+    """Note on an engine that loses more precision than rounding does. `allowed` is the relative error."""
+    if reason := backend.lossy_modes.get(case.mode):
+        yield note(NoteKind.LOSSY, how=reason, allowed=allowed or 0.0)
 
 
-def together(timer: Timer, session: Session) -> Stopwatch:
-    """The timer, or for ranks that compute together, one that gives all of them the same blocks."""
+def synchronised_timer(timer: Timer, session: Session) -> Stopwatch:
+    """The timer, or with several ranks a timer whose blocks are the same in all ranks."""
     return (
         AgreedTimer(timer, session.world, same_host=session.world.hosts == 1)
         if session.world.processes > 1
@@ -270,9 +274,9 @@ def together(timer: Timer, session: Session) -> Stopwatch:
 
 
 def time_parts(runner: Runner, timer: Stopwatch, iterations: int) -> dict[str, tuple[float, ...]]:
-    """Part → seconds a step in each of `PART_BLOCKS` blocks of it alone; one more, the first, warms it up."""
+    """Seconds per step of each part of a step, in `PART_BLOCKS` blocks. A first block warms it up."""
 
-    def alone(part: Callable[[], Any]) -> tuple[float, ...]:
+    def time_part(part: Callable[[], Any]) -> tuple[float, ...]:
         blocks = timer.blocks(part, iterations, PART_BLOCKS + 1)
         return tuple(block / iterations for block in blocks[1:])
 
@@ -280,25 +284,25 @@ def time_parts(runner: Runner, timer: Stopwatch, iterations: int) -> dict[str, t
         return lambda: part(*next(runner.inputs))
 
     if feed := runner.program.feed:
-        consumer = alone(lambda: runner.step_on(runner.program.inputs))
-        for _ in range(feed.ahead):  # what was prepared meanwhile would take no time
+        consumer = time_part(lambda: runner.step_on(runner.program.inputs))
+        for _ in range(feed.ahead):  # skip batches that were prepared in the meantime
             next(runner.inputs)
-        return {SOURCE: alone(lambda: next(runner.inputs)), CONSUMER: consumer}
-    return {name: alone(on_next(part)) for name, part in runner.program.parts.items()}
+        return {SOURCE: time_part(lambda: next(runner.inputs)), CONSUMER: consumer}
+    return {name: time_part(on_next(part)) for name, part in runner.program.parts.items()}
 
 
-def long_enough(samples: Samples) -> int:
-    """How many steps make a block of the usual length; with cold caches the timed ones have one step each."""
-    step = max(median(samples.block_s) / samples.iterations, CLOCK_S)
-    return max(samples.iterations, math.ceil(SHORTEST_BLOCK_S / step))
+def block_length(samples: Samples) -> int:
+    """Number of steps in a block of usual length. With cold caches, timed blocks have one step each."""
+    step_s = max(median(samples.block_s) / samples.iterations, CLOCK_S)
+    return max(samples.iterations, math.ceil(SHORTEST_BLOCK_S / step_s))
 
 
 def verify_output(
     workload: Workload, runner: Runner, output: Any, session: Session, job: Message
 ) -> tuple[float | None, float | None, tuple[Note, ...]]:
-    """The relative error of what will be timed and the largest allowed, or None and a note why there is none.
+    """Return the relative error of the output, its tolerance, and notes.
 
-    Raises WrongResult.
+    Both numbers are None if the output cannot be verified; then a note has the reason. Raises WrongResult.
     """
     if runner.program.simulated:
         return None, None, (note(NoteKind.SIMULATED),)
@@ -307,7 +311,7 @@ def verify_output(
         if reference.unverified:
             return None, None, (note(NoteKind.UNVERIFIED, reason=reference.unverified),)
         notes = verify_form(workload, runner, output, session)
-        notes += notes_on_weights(workload)
+        notes += weight_notes(workload)
         if reference.hidden:
             notes += (note(NoteKind.HIDDEN_WEIGHTS, share=reference.hidden),)
         if reference.skipped:
@@ -317,11 +321,11 @@ def verify_output(
         return require_accuracy(deviation), deviation.tolerance, notes
     if not math.isfinite(loss_of(output, session)):
         raise WrongResult("the loss is not finite", None)
-    return job["verified"], job.get("allowed"), (*notes_on_weights(workload), *training_notes(job))
+    return job["verified"], job.get("allowed"), (*weight_notes(workload), *training_notes(job))
 
 
-def notes_on_weights(workload: Workload) -> tuple[Note, ...]:
-    """What verification cannot see of a user's model whose weights were left as they are."""
+def weight_notes(workload: Workload) -> tuple[Note, ...]:
+    """Note on constant weights of a user's model that were left as they are, which hides mistakes."""
     if not isinstance(workload, OwnWorkload) or not workload.spec.as_they_are:
         return ()
     count = workload.graph["constants"]
@@ -329,17 +333,17 @@ def notes_on_weights(workload: Workload) -> tuple[Note, ...]:
 
 
 def training_notes(job: Message) -> tuple[Note, ...]:
-    """What a reader must know of how a training step was verified."""
+    """Notes on the verification of a training step."""
     if not job.get("reference"):
         return ()
-    found = verify.Reference(**job["reference"])
-    if found.unverified:
-        return (note(NoteKind.UNVERIFIED, reason=found.unverified),)
-    return (note(NoteKind.HIDDEN_UPDATES, share=found.hidden),) if found.hidden else ()
+    reference = verify.Reference(**job["reference"])
+    if reference.unverified:
+        return (note(NoteKind.UNVERIFIED, reason=reference.unverified),)
+    return (note(NoteKind.HIDDEN_UPDATES, share=reference.hidden),) if reference.hidden else ()
 
 
 class stage:  # noqa: N801 - reads as a statement
-    """Adds the wall time of its block to `stages[name]`."""
+    """Context manager that adds the wall time of its block to `stages[name]`."""
 
     def __init__(self, stages: dict[str, float], name: str) -> None:
         self._stages, self._name = stages, name

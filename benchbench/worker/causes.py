@@ -1,4 +1,4 @@
-"""What an error says, in one line: for a table cell, with what caused it."""
+"""One-line descriptions of exceptions, with their causes, for table cells."""
 
 from __future__ import annotations
 
@@ -6,51 +6,50 @@ import re
 
 from benchbench.errors import AccelbenchError, kind_of, text_of
 
-DEEPEST = 5  # errors, each caused by the next
-LONGEST_MESSAGE = 500  # characters
-TRACEBACK = "(most recent call last):"  # of Python, and of TensorFlow where it names the line of an operation
-EXPLANATION = "Explanation:"  # begins the line of torch's compiler that says why
-NAMED = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # a line of a traceback that begins with an error's type
+MAX_DEPTH = 5  # errors in a chain of causes
+MAX_MESSAGE = 500  # characters
+TRACEBACK = "(most recent call last):"  # in tracebacks of Python, and of TensorFlow operations
+EXPLANATION = "Explanation:"  # prefix of the reason in messages of torch's compiler
+ERROR_TYPE = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # start of a traceback line with the type of an error
 
 
 def one_line(error: BaseException, depth: int = 0) -> str:
-    """The error's type and what it says, for a table cell: of an error that only wraps another, the other's.
+    """The type and message of an error and of its causes, in one line.
 
-    An error of accelbench says what to do next in place of its type.
-
-    What a process of the program's own raised comes as text, with a traceback; an error raised from another,
-    and a group of errors, have the other one.
+    For an error that only wraps another, the inner message comes first. An error of accelbench ends with its
+    hint. The inner message is found in the text (a traceback of a subprocess), in `__cause__`, or in a
+    group's members.
     """
     name = kind_of(error)
     first, inner = wrapped_message(text_of(error))
-    told = f"{name}{first}" if first else name.removesuffix(": ")
+    message = f"{name}{first}" if first else name.removesuffix(": ")
     if inner:
-        told = f"{inner if NAMED.match(inner) else f'{name}{inner}'} ({first})"
+        message = f"{inner if ERROR_TYPE.match(inner) else f'{name}{inner}'} ({first})"
     if isinstance(error, AccelbenchError):
-        told = f"{told} {error.hint}".rstrip()
-    others = getattr(error, "exceptions", None)
-    cause = error.__cause__ or (others[0] if others else None)
-    if isinstance(cause, BaseException) and cause is not error and depth < DEEPEST:
-        reason = one_line(cause, depth + 1)
-        told = told if reason in told else f"{told}; caused by {reason}"
-    return told[:LONGEST_MESSAGE]
+        message = f"{message} {error.hint}".rstrip()
+    members = getattr(error, "exceptions", None)
+    cause = error.__cause__ or (members[0] if members else None)
+    if isinstance(cause, BaseException) and cause is not error and depth < MAX_DEPTH:
+        cause_text = one_line(cause, depth + 1)
+        message = message if cause_text in message else f"{message}; caused by {cause_text}"
+    return message[:MAX_MESSAGE]
 
 
 def wrapped_message(text: str) -> tuple[str, str]:
-    """The first line of what an error says, and the line with the innermost message, if that is another."""
+    """Return the first line of an error's message, and the line with the innermost message or ""."""
     lines = text.strip().splitlines() or [""]
-    first, rest = lines[0].strip(), [line for line in lines[1:] if line.strip()]
-    if tracebacks := [number for number, line in enumerate(rest) if line.endswith(TRACEBACK)]:
-        after = rest[tracebacks[-1] + 1 :]
+    first, following = lines[0].strip(), [line for line in lines[1:] if line.strip()]
+    if traceback_lines := [number for number, line in enumerate(following) if line.endswith(TRACEBACK)]:
+        after = following[traceback_lines[-1] + 1 :]
         return first, next((line for line in after if not line.startswith((" ", "\t", "<"))), "").strip()
-    explained = next((line.strip() for line in rest if line.strip().startswith(EXPLANATION)), "")
-    if explained or not first.endswith(":"):
-        return first, explained.removeprefix(EXPLANATION).strip()
-    return first, rest[0].strip() if rest else ""
+    explanation = next((line.strip() for line in following if line.strip().startswith(EXPLANATION)), "")
+    if explanation or not first.endswith(":"):
+        return first, explanation.removeprefix(EXPLANATION).strip()
+    return first, following[0].strip() if following else ""
 
 
-def last_lines(text: str, most: int) -> str:
-    """The end of a text, at most so many characters, from the beginning of a line on."""
-    if len(text) <= most:
+def last_lines(text: str, max_characters: int) -> str:
+    """Return the last lines of a text, at most `max_characters`."""
+    if len(text) <= max_characters:
         return text
-    return text[-most:].partition("\n")[2] or text[-most:]
+    return text[-max_characters:].partition("\n")[2] or text[-max_characters:]

@@ -1,4 +1,4 @@
-"""The kinds of jobs that a worker does: a message in, a message out."""
+"""The jobs of a worker: each takes a message and returns a message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchbench.timing.sampling import Turns
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
-from benchbench.worker.call import called_case, look_at
+from benchbench.worker.call import inspect_call, measure_call_job
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import last_lines, one_line
 from benchbench.worker.own.lookup import find_own_workload, use_cpu
@@ -48,24 +48,24 @@ from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
 from benchbench.worker.verify import NotAnOutput
 from benchbench.workloads.base import Operation, Workload
 
-LONGEST_LOG = 4096  # characters, its end
-MOST_EVENTS = 50_000  # in a profile: torch's take 2 KB each while they are read, XLA's 40 µs
+MAX_LOG = 4096  # characters, counted from the end
+MAX_EVENTS = 50_000  # per profile: torch's take 2 KB each while they are read, XLA's 40 µs
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
 
 def run_job(backend: Backend, job: Message, turns: Turns | None = None) -> Message:
-    """Do the job in this process, or in a process for each device. Failures of the case come back as data.
+    """Run the job in this process, or in one process per device. Failures of the case are returned as data.
 
-    `turns`: the source of its turns, if it is timed beside others.
+    `turns` is the source of turns for a case that is timed in a heat.
     """
     if job.get("affinity"):
         os.sched_setaffinity(0, job["affinity"])
     if devices_of(job) == 1:
         return run_alone(backend, job, turns=turns if job.get("turns") else None)
     if "launched" in job:
-        return run_launched(job, lambda own, world: run_alone(backend, own, world))
+        return run_launched(job, lambda rank_job, world: run_alone(backend, rank_job, world))
     if backend.spread is Spread.PROCESSES:
-        return of_all(run_ranks(job, lambda own, world: run_alone(backend, own, world)))
+        return of_all(run_ranks(job, lambda rank_job, world: run_alone(backend, rank_job, world)))
     devices = devices_of(job)
     oversubscribed = on_cpu(job) and devices > len(os.sched_getaffinity(0))
     world = World(devices=devices, names=names_of(job), oversubscribed=oversubscribed)
@@ -73,7 +73,7 @@ def run_job(backend: Backend, job: Message, turns: Turns | None = None) -> Messa
 
 
 def run_alone(backend: Backend, job: Message, world: World = ALONE, turns: Turns | None = None) -> Message:
-    """Do the job in this process, which may be one of several ranks."""
+    """Run the job in this process, which may be one of several ranks."""
     backend.world = world
     try:
         if world.devices > 1:
@@ -82,59 +82,59 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE, turns: Turns
             return TIMED[job["kind"]](backend, job, turns)
         return ANSWERS[job["kind"]](backend, job)
     except Unsupported as reason:
-        return failed(Status.UNSUPPORTED, str(reason))
+        return reply_with_failure(Status.UNSUPPORTED, str(reason))
     except Implausible as reason:
-        return failed(Status.IMPLAUSIBLE, str(reason))
+        return reply_with_failure(Status.IMPLAUSIBLE, str(reason))
     except NotAnOutput as reason:
-        return failed(Status.FAILED, str(reason))
-    except WrongResult as wrong:
-        return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
-    except BaseException as error:  # noqa: BLE001 - a case that fails is a result, also by sys.exit
+        return reply_with_failure(Status.FAILED, str(reason))
+    except WrongResult as error:
+        return reply_with_failure(Status.WRONG_RESULT, str(error), error.error)
+    except BaseException as error:  # noqa: BLE001 - a failure of the case is a result, even sys.exit
         traceback.print_exc()
         status = Status.OUT_OF_MEMORY if backend.out_of_memory(error) else Status.FAILED
-        if status is Status.FAILED and (refused := refused_by_engine(error, job)):
-            return failed(Status.UNSUPPORTED, refused)
-        log = last_lines("".join(traceback.format_exception(error)), LONGEST_LOG)  # without local variables
+        if status is Status.FAILED and (message := engine_refusal(error, job)):
+            return reply_with_failure(Status.UNSUPPORTED, message)
+        log = last_lines("".join(traceback.format_exception(error)), MAX_LOG)  # without local variables
         return failure_reply(Failure(status=status, message=one_line(error), log=log))
 
 
-def refused_by_engine(error: BaseException, job: Message) -> str | None:
-    """Why an engine cannot take a user's model, if that is what the error says."""
+def engine_refusal(error: BaseException, job: Message) -> str | None:
+    """Explain why an engine cannot convert a user's model, or None if the error has another cause."""
     case = job.get("case") or {}
     model = find_own_workload(case["workload"], case["params"]) if case else None
     if model is None:
         return None
     from benchbench.worker.own.conversion_errors import conversion_error
 
-    with suppress(Exception):  # another error while this one is explained: it is told as it is
+    with suppress(Exception):  # if the explanation fails, the error is reported as it is
         return conversion_error(error, model)
     return None
 
 
-def failed(status: Status, message: str, relative_error: float | None = None) -> Message:
-    """The reply of a job that has no other."""
+def reply_with_failure(status: Status, message: str, relative_error: float | None = None) -> Message:
+    """The reply of a job that failed with this status."""
     return failure_reply(Failure(status=status, message=message, relative_error=relative_error))
 
 
-def preload_kinds(backend: Backend, job: Message) -> Message:
-    """Import, in a template, what cases of these phases and modes will need."""
+def preload_job(backend: Backend, job: Message) -> Message:
+    """Import, in a template process, what cases of these phases and modes need."""
     for phase, mode in job["kinds"]:
         backend.preload(Phase(phase), mode)
     for name, spec in own.from_text(os.environ.get(own.VARIABLE, "")).items():
         if spec.is_quiet and (model := find_own_workload(name, {})):
-            with suppress(Exception):  # the job that needs it will tell
+            with suppress(Exception):  # the job that needs the model reports the error
                 model.load()
     return {}
 
 
-def read_trace(_: Backend, job: Message) -> Message:
-    """The profile that another process recorded."""
+def read_trace_job(_: Backend, job: Message) -> Message:
+    """Read the profile that another process recorded."""
     recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
     return {"profile": dataclasses.asdict(xla.parse_profile(Path(job["folder"]), recording, {}))}
 
 
-def measured_case(backend: Backend, job: Message, turns: Turns | None) -> Message:
-    """The case's measurement."""
+def measure_job(backend: Backend, job: Message, turns: Turns | None) -> Message:
+    """Measure the case."""
     stages: dict[str, float] = {}
     outcome = measure_case(backend, job, stages, turns)
     device = backend.device_of(job["case"]["device"])
@@ -142,9 +142,9 @@ def measured_case(backend: Backend, job: Message, turns: Turns | None) -> Messag
 
 
 def reference_for(job: Message) -> verify.Reference:
-    """The reference at the size and in the dtype that the job names, or at the small size in float32."""
+    """Reference at the size and in the dtype of the job, or at the small size in float32."""
     workload = workload_of(job["about"])
-    if isinstance(workload, OwnWorkload):  # by an interpreter that may have torch and NumPy alone
+    if isinstance(workload, OwnWorkload):  # the interpreter may have only torch and NumPy
         return own_reference_for(workload, job)
     from benchbench.worker.reference import (  # need autograd
         keep_freed_memory,
@@ -160,7 +160,7 @@ def reference_for(job: Message) -> verify.Reference:
 
 
 def own_reference_for(workload: OwnWorkload, job: Message) -> verify.Reference:
-    """The reference of a user's model, likewise."""
+    """Reference of a user's model, at the same sizes and dtypes."""
     from benchbench.worker.own.reference import own_reference  # needs a framework
 
     use_threads(job["threads"])
@@ -176,32 +176,32 @@ def own_reference_for(workload: OwnWorkload, job: Message) -> verify.Reference:
 
 
 def use_threads(count: int) -> None:
-    """Have torch compute with so many threads where no session has said so; others read the environment."""
+    """Set torch's number of threads if it is imported. Other frameworks read it from the environment."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(count)
 
 
-def describe_model(_: Backend, job: Message) -> Message:
-    """What a plan needs to know of a user's model; at given parameters what a step costs."""
+def describe_job(_: Backend, job: Message) -> Message:
+    """Describe a user's model for the planner, and the cost of a step at the job's parameters."""
     from benchbench.worker.own.describe import describe_model
 
     return {"described": describe_model(ModelSpec(**job["spec"]), job["params"])}
 
 
-def probe(backend: Backend) -> Message:
-    """Devices, and why other kinds are not there."""
-    devices, absent = backend.devices()
+def probe_job(backend: Backend) -> Message:
+    """Devices of the backend, and why other devices and modes are missing."""
+    devices, missing = backend.devices()
     return {
         "devices": [dataclasses.asdict(device) for device in devices],
-        "missing": absent,
+        "missing": missing,
         "missing_modes": backend.missing_modes(),
     }
 
 
 def verify_case(backend: Backend, job: Message) -> verify.Deviation | None:
-    """Compute, or train at the small size: what deviates most, or None for a simulated program.
+    """Verify the outputs, or training at the small size. Return the largest deviation, or None if simulated.
 
-    `in_float32`: compute at the small size in float32, whatever the case's dtype. Raises WrongResult.
+    With `in_float32`, verify at the small size in float32, whatever the case's dtype. Raises WrongResult.
     """
     if job.get("in_float32"):
         small = workload_of(job["case"]).tiny()
@@ -225,19 +225,20 @@ def verify_case(backend: Backend, job: Message) -> verify.Deviation | None:
     return deviation
 
 
-def verified(backend: Backend, job: Message) -> Message:
-    """The relative error of a verification, and how large it may be."""
-    found = verify_case(backend, job)
-    return {"verified": found.error, "allowed": found.tolerance} if found else {"verified": None}
+def verify_job(backend: Backend, job: Message) -> Message:
+    """Verify the case and return its relative error and tolerance."""
+    deviation = verify_case(backend, job)
+    return {"verified": deviation.error, "allowed": deviation.tolerance} if deviation else {"verified": None}
 
 
 def verify_in_float32(
     backend: Backend, job: Message, small: Workload, reference: verify.Reference
 ) -> verify.Deviation:
-    """What deviates most of the same builder in float32, where rounding hides no mistake.
+    """Verify the same program in float32, where rounding hides no mistake.
 
-    Computed in the backend's first mode, once a run for all modes and dtypes of a device; of a user's model
-    in each mode, since a compiler may do to it what eager does not. Raises WrongResult.
+    The program runs in the backend's first mode, once per run for all modes and dtypes of a device. User
+    models run in each mode, since a compiler may change them in ways that eager mode does not. Raises
+    WrongResult.
     """
     case = job["case"]
     mode = case["mode"] if isinstance(small, OwnWorkload) else backend.modes[0]
@@ -250,15 +251,18 @@ def verify_in_float32(
         with build(backend, session, small, Dtype.FLOAT32) as runner:
             return dataclasses.asdict(largest_deviation(small, runner, session, reference))
 
-    where = [case["target"], case["device"], case["placement"], case["environment"]]
-    name = f"in float32 {type(small).__module__} {small} {mode} {where}"
-    largest = verify.Deviation(**once_for_all(name, deviation, backend.world))
+    target = [case["target"], case["device"], case["placement"], case["environment"]]
+    name = f"in float32 {type(small).__module__} {small} {mode} {target}"
+    largest = verify.Deviation(**compute_once(name, deviation, backend.world))
     require_accuracy(dataclasses.replace(largest, tensor=f"{largest.tensor} in float32"))
     return largest
 
 
-def once_for_all(name: str, compute: Callable[[], Message], world: World) -> Message:
-    """The result of that name, computed once a run; by ranks each time, since either all or none may."""
+def compute_once(name: str, compute: Callable[[], Message], world: World) -> Message:
+    """Result of `compute()`, cached once per run under this name.
+
+    Ranks compute it each time, since either all or none of them must.
+    """
     if world.processes > 1:
         return compute()
     return random_cache.cached_result(name, compute)
@@ -267,7 +271,7 @@ def once_for_all(name: str, compute: Callable[[], Message], world: World) -> Mes
 def largest_deviation(
     workload: Workload, runner: Runner, session: Session, reference: verify.Reference
 ) -> verify.Deviation:
-    """The relative error of the tensor that is furthest from the reference."""
+    """Deviation of the tensor that is furthest from the reference, relative to its tolerance."""
     if isinstance(workload, Operation):
         output = runner.step()
         elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
@@ -278,23 +282,23 @@ def largest_deviation(
     return verify.worst(elements, reference.expected, reference.tolerance, reference.spared)
 
 
-def export_case(backend: Backend, job: Message) -> Message:
-    """Leave the case's model where the run's other processes load it."""
+def export_job(backend: Backend, job: Message) -> Message:
+    """Export the case's model to a file that the run's other processes load."""
     case, workload, session = open_case(backend, job)
     with build(backend, session, workload, case.computes_in) as runner:
         session.export(runner.program.step, runner.program.inputs)
     return {}
 
 
-def trace_case(backend: Backend, job: Message) -> list[float]:
-    """The losses of the first `steps` training steps at the case's own size."""
+def loss_trace(backend: Backend, job: Message) -> list[float]:
+    """Losses of the first `steps` training steps at the case's own size."""
     case, workload, session = open_case(backend, job)
     with build(backend, session, workload, case.computes_in) as runner:
         return [loss_of(runner.step(), session) for _ in range(job["steps"])]
 
 
-def profile_case(backend: Backend, job: Message) -> Message:
-    """Warm up, then some steps under the framework's profiler; its traces are left in the job's folder.
+def profile_job(backend: Backend, job: Message) -> Message:
+    """Warm up and run some steps under the framework's profiler; its traces stay in the job's folder.
 
     Raises Unsupported.
     """
@@ -305,62 +309,64 @@ def profile_case(backend: Backend, job: Message) -> Message:
     with build(backend, session, workload, case.computes_in, case.cache) as runner:
         for _ in range(WARM_STEPS):
             session.wait(runner.step())
-        events = max(session.world.gather(session.events_of(runner.step)))  # ranks do equally many steps
-        iterations, count = few_enough(events, job["iterations"], job["count"])
-        plain = [block / iterations for block in session.timer().blocks(runner.step, iterations, count)]
+        events = max(session.world.gather(session.events_of(runner.step)))  # ranks run equal numbers of steps
+        iterations, count = limit_events(events, job["iterations"], job["count"])
+        plain_step_s = [
+            block / iterations for block in session.timer().blocks(runner.step, iterations, count)
+        ]
         try:
             profile = profile_rank(session, runner, (iterations, count), Path(job["folder"]))
-        except Unread as unread:
-            return {"recording": dataclasses.asdict(unread.recording), "plain_step_s": plain}
+        except Unread as error:
+            return {"recording": dataclasses.asdict(error.recording), "plain_step_s": plain_step_s}
         device = backend.device_of(job["case"]["device"])
-        return {"profile": dataclasses.asdict(profile), "plain_step_s": plain, "device": device}
+        return {"profile": dataclasses.asdict(profile), "plain_step_s": plain_step_s, "device": device}
 
 
-def few_enough(events: int, iterations: int, count: int) -> tuple[int, int]:
-    """(steps in a block, blocks), so few that a profile of them has no more than `MOST_EVENTS`.
+def limit_events(events: int, iterations: int, count: int) -> tuple[int, int]:
+    """Reduce (steps per block, blocks) so that a profile has at most `MAX_EVENTS`, but at least one step.
 
-    `events`: in a step. One step is profiled whatever it has.
+    `events` is the number per step.
     """
-    steps = max(MOST_EVENTS // max(events, 1), 1)
-    iterations = min(iterations, steps)
-    return iterations, max(min(count, steps // iterations), 1)
+    max_steps = max(MAX_EVENTS // max(events, 1), 1)
+    iterations = min(iterations, max_steps)
+    return iterations, max(min(count, max_steps // iterations), 1)
 
 
 def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], folder: Path) -> Profile:
-    """The profile of (iterations, count) blocks, its traces in `folder`; those of ranks are named by number.
+    """Profile (iterations, count) blocks of this rank; traces go to `folder` with the rank in their names.
 
-    Launched ranks may be on several hosts: none but the first one's folder is read, so they keep no traces.
-    Raises Unsupported, Unread.
+    Launched ranks may be on several hosts. Only the folder of the first is read, so others keep no traces.
+    Raises Unsupported or Unread.
     """
     world = session.world
     if world.processes == 1:
         return session.profile(runner.step, *blocks, folder)
-    own = folder / f"rank{world.rank}"
-    own.mkdir()
-    profile = session.profile(runner.step, *blocks, own)
+    rank_folder = folder / f"rank{world.rank}"
+    rank_folder.mkdir()
+    profile = session.profile(runner.step, *blocks, rank_folder)
     if world.is_launched and world.rank:
-        shutil.rmtree(own)
+        shutil.rmtree(rank_folder)
         return dataclasses.replace(profile, traces=())
-    names = {name: f"{own.name}.{name}" for name in profile.traces}
-    for name, of_rank in names.items():
-        (own / name).rename(folder / of_rank)
+    names = {name: f"{rank_folder.name}.{name}" for name in profile.traces}
+    for name, rank_name in names.items():
+        (rank_folder / name).rename(folder / rank_name)
     return dataclasses.replace(profile, traces=tuple(names.values()))
 
 
-ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job → what answers it
-    "describe": describe_model,
-    "probe": lambda backend, _: probe(backend),
-    "preload": preload_kinds,
+ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # by kind of job
+    "describe": describe_job,
+    "probe": lambda backend, _: probe_job(backend),
+    "preload": preload_job,
     "reference": lambda _, job: {"reference": dataclasses.asdict(reference_for(job))},
-    "verify": verified,
-    "export": export_case,
-    "trace": lambda backend, job: {"losses": trace_case(backend, job)},
-    "profile": profile_case,
-    "read": read_trace,
+    "verify": verify_job,
+    "export": export_job,
+    "trace": lambda backend, job: {"losses": loss_trace(backend, job)},
+    "profile": profile_job,
+    "read": read_trace_job,
     "spin": spin.measure_spin,
-    "look": look_at,
+    "look": inspect_call,
 }
-TIMED: dict[str, Callable[[Backend, Message, Turns | None], Message]] = {  # kinds that may take turns
-    "measure": measured_case,
-    "call": called_case,
+TIMED: dict[str, Callable[[Backend, Message, Turns | None], Message]] = {  # jobs that may be timed in turns
+    "measure": measure_job,
+    "call": measure_call_job,
 }

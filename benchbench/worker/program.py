@@ -1,4 +1,4 @@
-"""A case's workload, built for a framework and ready to step, with its inputs; its result judged."""
+"""A case's workload as a program of a framework, ready to step, and the verification of its result."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from benchbench.workloads.draw import Standard
 
 Message = dict[str, Any]
-MOST_SETS = 2**14  # of inputs: more would mostly be the framework's own objects
+MAX_INPUT_SETS = 2**14  # with more, most memory would be the framework's own objects
 Inputs = tuple[Any, ...]
 WrongResult = verify.WrongResult
 
 
 @dataclasses.dataclass
 class Runner:
-    """A compiled program and its state: each call is one step."""
+    """A compiled program and its state; each call runs one step."""
 
     program: Program
     compiled: Callable[..., Any]
     state: tuple[Any, ...]
-    inputs: Iterator[tuple[Any, ...]]  # of one step after the other
+    inputs: Iterator[tuple[Any, ...]]  # one tuple per step
     note: Note | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End what prepares the inputs."""
+        """Stop the preparation of inputs."""
         if self.program.feed:
             self.program.feed.batches.close()
 
     def step(self) -> Any:
-        """The step's output; the state is replaced."""
+        """Run a step with the next inputs and return its output. The state is replaced."""
         return self.step_on(next(self.inputs))
 
     def step_on(self, inputs: tuple[Any, ...]) -> Any:
-        """The step's output of these inputs; the state is replaced."""
+        """Run a step with these inputs and return its output. The state is replaced."""
         result = self.compiled(*self.state, *inputs)
         if not self.state:
             return result
@@ -71,10 +71,10 @@ class Runner:
 def build(
     backend: Backend, session: Session, workload: Workload, dtype: Dtype, cache: Cache = Cache.HOT
 ) -> Runner:
-    """The workload's program for this framework, in the session's mode."""
-    arrays = workload.arrays(Draw(dtype, standard=standard_of(backend, workload)))
+    """Build and compile the workload's program in the session's mode."""
+    arrays = workload.arrays(Draw(dtype, standard=normal_source(backend, workload)))
     program = backend.program(session, workload, arrays)
-    inputs, note = turns(
+    inputs, note = rotate_inputs(
         cache, session, program.inputs, lambda: backend.program(session, workload, arrays).inputs
     )
     if program.feed:
@@ -83,15 +83,15 @@ def build(
     return Runner(program, compiled, program.state, inputs, note)
 
 
-def standard_of(backend: Backend, workload: Workload) -> Standard:
-    """The function that draws arrays: of a simulated program only sizes matter, and zeros take no memory."""
+def normal_source(backend: Backend, workload: Workload) -> Standard:
+    """The function that draws arrays. Simulated programs get zeros, since only sizes matter."""
     if backend.computes(workload.frameworks()):
         return random_cache.cached_normal
     return zeros
 
 
 def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArray:
-    """Zeros in place of `standard_normal`."""
+    """Replacement of `standard_normal` for simulated programs."""
     import numpy as np
 
     return np.zeros(shape, real)
@@ -100,19 +100,16 @@ def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArr
 def other_inputs(
     backend: Backend, session: Session, workload: Workload, dtype: Dtype, runner: Runner, batch: int = 1
 ) -> tuple[Any, ...]:
-    """Arguments by which the runner computes with other inputs, but with its own weights.
-
-    `batch`: which of them; each number has its own.
-    """
+    """Arguments for a step with the other inputs of this number (`batch`) and the runner's own weights."""
     return inputs_of(backend, session, workload, runner, other_arrays(workload, dtype, runner, batch))
 
 
 def other_arrays(workload: Workload, dtype: Dtype, runner: Runner, batch: int = 1) -> dict[str, AnyArray]:
-    """What `other_inputs` are made of."""
+    """Arrays of `other_inputs`."""
     draw = Draw(
         dtype, standard=random_cache.cached_normal, renewed=lambda name: batch * workload.is_input(name)
     )
-    return drawn_again(workload, runner, draw)
+    return redraw_arrays(workload, runner, draw)
 
 
 def altered_inputs(
@@ -123,8 +120,8 @@ def altered_inputs(
     runner: Runner,
     alter: Callable[[AnyArray], AnyArray],
 ) -> tuple[Any, ...]:
-    """Arguments by which the runner computes with altered inputs: floats are, indices are not."""
-    arrays = drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal))
+    """Arguments for a step whose float inputs are altered; integer inputs are unchanged."""
+    arrays = redraw_arrays(workload, runner, Draw(dtype, standard=random_cache.cached_normal))
     altered = {
         name: alter(array) if workload.is_input(name) and array.dtype.kind == "f" else array
         for name, array in arrays.items()
@@ -141,14 +138,14 @@ def mixed_inputs(
     others: Booleans,
     row: int,
 ) -> tuple[Any, ...]:
-    """Arguments whose every sample is that in `row`: of the other inputs where `others` says so.
+    """Arguments for a step in which each sample is the one in `row`, of the first or the other inputs.
 
-    `others`: of each sample of the batch, shape (batch,).
+    `others` has shape (batch,) and is True for samples of the other inputs.
     """
     import numpy as np
 
     first, second = (
-        drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal, renewed=renewed))
+        redraw_arrays(workload, runner, Draw(dtype, standard=random_cache.cached_normal, renewed=renewed))
         for renewed in (lambda _: 0, workload.is_input)
     )
     mixed = {
@@ -160,22 +157,22 @@ def mixed_inputs(
     return inputs_of(backend, session, workload, runner, mixed)
 
 
-def drawn_again(workload: Workload, runner: Runner, draw: Draw) -> dict[str, AnyArray]:
-    """What other inputs are made of: no weights where the program keeps its own."""
+def redraw_arrays(workload: Workload, runner: Runner, draw: Draw) -> dict[str, AnyArray]:
+    """Arrays for other inputs, without weights if the program keeps its own."""
     return workload.input_arrays(draw) if runner.program.inputs_of else workload.arrays(draw)
 
 
 def inputs_of(
     backend: Backend, session: Session, workload: Workload, runner: Runner, arrays: Arrays
 ) -> tuple[Any, ...]:
-    """Arguments by which the runner computes with inputs made of `arrays`."""
-    made = runner.program.inputs_of
-    others = made(arrays) if made else backend.program(session, workload, arrays).inputs
-    return session.exchange(runner.program.inputs, others)
+    """Arguments for a step with inputs made of `arrays`."""
+    make_inputs = runner.program.inputs_of
+    inputs = make_inputs(arrays) if make_inputs else backend.program(session, workload, arrays).inputs
+    return session.exchange(runner.program.inputs, inputs)
 
 
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
-    """The case, its workload and an open session; precision is read back before anything is built."""
+    """Return the case, its workload and an open session."""
     case, world = case_of(job["case"]), backend.world
     session = backend.open(backend.device_of(case.device), case.computes_in, case.mode, job["threads"])
     session.world = world
@@ -184,19 +181,19 @@ def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
 
 
 def loss_of(output: Any, session: Session) -> float:
-    """The loss that a training step returned; of several ranks, the mean over their equal parts of the batch.
+    """Loss that a training step returned; with several ranks, the mean over their equal parts of the batch.
 
-    A rank whose output is empty has no loss: in a pipeline only the last rank has one. Raises NotAnOutput.
+    A rank with an empty output has no loss; in a pipeline only the last rank has one. Raises NotAnOutput.
     """
     loss = verify.require_array(output, "the loss, after the next state,")
-    own = [float(value) for value in session.fetch(loss).reshape(-1)[:1]]
-    of_ranks = session.world.gather([value if math.isfinite(value) else None for value in own])
-    losses = [value for rank in of_ranks for value in rank]
+    rank_losses = [float(value) for value in session.fetch(loss).reshape(-1)[:1]]
+    losses_by_rank = session.world.gather([value if math.isfinite(value) else None for value in rank_losses])
+    losses = [value for rank in losses_by_rank for value in rank]
     return math.nan if None in losses else mean(losses)
 
 
 def reference_of(workload: Operation, job: Message) -> verify.Reference:
-    """The reference of what this process computes, with its elements."""
+    """Reference of this process's outputs, with the expected elements."""
     reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
     if not reference.kept:
         return reference
@@ -204,7 +201,7 @@ def reference_of(workload: Operation, job: Message) -> verify.Reference:
 
 
 def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference) -> verify.Reference:
-    """The reference with its elements where these are in the run's folder, as those of a user's model."""
+    """Load the expected elements from the run's folder if they are stored there, as for user models."""
     if not reference.kept:
         return reference
     from benchbench.worker.own.reference import own_expected  # needs autograd
@@ -214,30 +211,30 @@ def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference)
 
 
 def verify_form(workload: Operation, runner: Runner, output: Any, session: Session) -> tuple[Note, ...]:
-    """Check dtype, shape and finiteness of all of each output. Raises WrongResult.
+    """Check dtype, shape and finiteness of each output. Raises WrongResult.
 
-    An output that is more precise than was asked for is right, and a note says so.
+    An output that is more precise than requested passes with a note.
     """
     notes, shapes = [], workload.output_shapes
     for name, tensor in verify.outputs_by_name(shapes, output).items():
-        found, asked = session.dtype_of(tensor), verify.dtype_name(session.dtype)
-        if verify.is_real(found) and found != asked:
-            if (asked, found) not in verify.WIDER:
-                raise WrongResult(f"the {name} is {found}, and {asked} was asked for", None)
-            if math.prod(session.shape_of(tensor)) > 1:  # a sum is kept in float32 everywhere
-                notes.append(note(NoteKind.MORE_PRECISE, output=name, dtype=found, asked=asked))
-        if "complex" in found:
-            raise WrongResult(f"the {name} is {found}, and only real numbers can be compared", None)
+        dtype, requested = session.dtype_of(tensor), verify.dtype_name(session.dtype)
+        if verify.is_real(dtype) and dtype != requested:
+            if (requested, dtype) not in verify.WIDER:
+                raise WrongResult(f"the {name} is {dtype} instead of {requested}", None)
+            if math.prod(session.shape_of(tensor)) > 1:  # sums are float32 in every framework
+                notes.append(note(NoteKind.MORE_PRECISE, output=name, dtype=dtype, asked=requested))
+        if "complex" in dtype:
+            raise WrongResult(f"the {name} is {dtype}, but only real numbers can be compared", None)
         shape = runner.program.shape_of(name, shapes[name])
-        if session.world.devices == 1 and shape and (has := session.shape_of(tensor)) != shape:
-            raise WrongResult(f"the {name} has the shape {has}, and not {shape}", None)
+        if session.world.devices == 1 and shape and (actual_shape := session.shape_of(tensor)) != shape:
+            raise WrongResult(f"the {name} has the shape {actual_shape} instead of {shape}", None)
         if not session.is_finite(tensor):
             raise WrongResult(f"an element of the {name} is not finite", None)
     return tuple(notes)
 
 
 def require_accuracy(deviation: verify.Deviation) -> float:
-    """The relative error. Raises WrongResult beyond the tolerance."""
+    """Return the relative error. Raises WrongResult if it exceeds the tolerance."""
     if not math.isfinite(deviation.error):
         raise WrongResult(f"the {deviation.tensor} is not finite", None)
     if deviation.ratio > 1:
@@ -254,43 +251,44 @@ class Implausible(Exception):
 
 
 def case_of(fields: Message) -> Case:
-    """The case that JSON describes."""
+    """Case from its JSON fields."""
     kinds = {"dtype": Dtype, "phase": Phase, "cache": Cache}
-    typed = {name: kind(fields[name]) for name, kind in kinds.items()}
-    return Case(**{**fields, **typed, "placement": placement_of(fields["placement"])})
+    converted = {name: kind(fields[name]) for name, kind in kinds.items()}
+    return Case(**{**fields, **converted, "placement": placement_of(fields["placement"])})
 
 
 def workload_of(fields: Message) -> Workload:
-    """The instance that `workload`, `params` and `placement` name; a user's own model before any other."""
-    if own := find_own_workload(fields["workload"], fields["params"]):
-        return own
+    """Workload from the JSON fields of a case. User models take precedence over built-in workloads."""
+    if own_workload := find_own_workload(fields["workload"], fields["params"]):
+        return own_workload
     kind = registry.load_class("benchbench.workloads", fields["workload"], Workload)  # type: ignore[type-abstract]
     return kind(**fields["params"]).divided(placement_of(fields["placement"]))
 
 
 def placement_of(fields: Message) -> Placement:
-    """The placement that JSON describes."""
+    """Placement from its JSON fields."""
     names = tuple(fields.get("names", ()))
     return Placement(**{**fields, "names": names, "strategy": Strategy(fields["strategy"])})
 
 
-def turns(
-    cache: Cache, session: Session, inputs: Inputs, again: Callable[[], Inputs]
+def rotate_inputs(
+    cache: Cache, session: Session, inputs: Inputs, copy_inputs: Callable[[], Inputs]
 ) -> tuple[Iterator[Inputs], Note | None]:
-    """The inputs of one step after the other, without end, and a note on the copies, if there are any.
+    """Endless iterator of inputs, and a note on the copies if there are any.
 
-    `again()` makes another copy. Rotating copies together exceed twice the last-level cache, so that none is
-    still in it when its turn comes again. Raises Unsupported where nothing can rotate.
+    With `Cache.ROTATE`, copies made by `copy_inputs()` rotate. Together they exceed twice the last-level
+    cache, so that a copy has left the cache before its next use. Raises Unsupported if there are no inputs,
+    or too many copies are needed.
     """
     if cache is not Cache.ROTATE:
         return repeat(inputs), None
-    held, wanted = sum(map(session.nbytes, inputs)), CLEARING * session.cache_bytes()
-    if held == 0:
+    input_bytes, clearing_bytes = sum(map(session.nbytes, inputs)), CLEARING * session.cache_bytes()
+    if input_bytes == 0:
         raise Unsupported("it has no inputs to rotate")
-    count = wanted // held + 1
-    if count > MOST_SETS:
-        raise Unsupported(f"{count} copies of its inputs would be needed: take cold caches instead")
+    count = clearing_bytes // input_bytes + 1
+    if count > MAX_INPUT_SETS:
+        raise Unsupported(f"{count} copies of its inputs would be needed; use --cache cold instead")
     if count == 1:
-        return repeat(inputs), note(NoteKind.INPUTS_EXCEED_CACHE, bytes=held)
-    sets = [inputs, *(again() for _ in range(count - 1))]
-    return cycle(sets), note(NoteKind.COPIES_IN_PEAKS, copies=count, bytes=count * held)
+        return repeat(inputs), note(NoteKind.INPUTS_EXCEED_CACHE, bytes=input_bytes)
+    sets = [inputs, *(copy_inputs() for _ in range(count - 1))]
+    return cycle(sets), note(NoteKind.COPIES_IN_PEAKS, copies=count, bytes=count * input_bytes)

@@ -1,7 +1,7 @@
-"""Random numbers and results of one run, kept in its folder so that later processes read them.
+"""Cache of random numbers and results in the run's folder, for later processes of the run.
 
-ResNet-50's weights take 0.3 s to draw and a tenth of that to read. Targets whose NumPy differs also get the
-same numbers to the bit.
+Reading ResNet-50's weights takes a tenth of the 0.3 s that drawing them takes. Targets with different NumPy
+versions also get bit-identical numbers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from benchbench.arrays import AnyArray
 from benchbench.registry import DRAWN
 from benchbench.workloads.draw import standard_normal
 
-NAMED = "array:"  # before a name in a file of arrays: `file` is an argument of NumPy's own
-MOST = 2**22  # numbers of an array that is kept: weights of layers, not batches of images
+PREFIX = "array:"  # of names in an .npz file, since np.savez has a parameter `file`
+MAX_SIZE = 2**22  # elements of a cached array: enough for weights of layers, not for batches of images
 
 
 def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArray:
-    """`standard_normal`, from the run's folder where it is there."""
+    """`standard_normal`, read from the run's folder if it is there."""
     import numpy as np
 
     folder = os.environ.get(DRAWN)
-    if not folder or prod(shape) > MOST:
+    if not folder or prod(shape) > MAX_SIZE:
         return standard_normal(key, shape, real)
     name = "-".join(map(str, (*key, "x".join(map(str, shape)), real.__name__)))
     path = Path(folder) / f"{name}.npy"
@@ -36,12 +36,12 @@ def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any])
         stored: AnyArray = np.load(path)
         return stored
     values = standard_normal(key, shape, real)
-    _keep(path, lambda file: np.save(file, values))
+    _write(path, lambda file: np.save(file, values))
     return values
 
 
 def cached_result(name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """`compute()`, of values that JSON has, from the run's folder where it is there under this name."""
+    """Result of `compute()` as JSON values, cached in the run's folder under this name."""
     folder = os.environ.get(DRAWN)
     if not folder:
         return compute()
@@ -50,16 +50,16 @@ def cached_result(name: str, compute: Callable[[], dict[str, Any]]) -> dict[str,
         stored: dict[str, Any] = json.loads(path.read_bytes())
         return stored
     text = json.dumps(compute())
-    _keep(path, lambda file: file.write(text.encode()))
-    computed: dict[str, Any] = json.loads(text)  # as the next reader gets it: lists, no tuples
+    _write(path, lambda file: file.write(text.encode()))
+    computed: dict[str, Any] = json.loads(text)  # as later readers get it: tuples become lists
     return computed
 
 
 def cached_arrays(name: str, compute: Callable[[], dict[str, AnyArray]]) -> dict[str, AnyArray]:
-    """`compute()`, arrays by name, from the run's folder where they are there under this name.
+    """Result of `compute()` as arrays by name, cached in the run's folder under this name.
 
-    Of processes that compute at the same time, all get what the first one kept: frameworks may draw
-    differently.
+    Processes that compute at the same time all return the arrays that were stored first, since frameworks may
+    draw different numbers.
     """
     import numpy as np
 
@@ -68,25 +68,25 @@ def cached_arrays(name: str, compute: Callable[[], dict[str, AnyArray]]) -> dict
         return compute()
     path = Path(folder) / f"{sha256(name.encode()).hexdigest()}.npz"
 
-    def kept() -> dict[str, AnyArray] | None:
+    def read_stored() -> dict[str, AnyArray] | None:
         with suppress(OSError, ValueError, EOFError), np.load(path) as stored:
-            return {each.removeprefix(NAMED): stored[each] for each in stored.files}
+            return {array_name.removeprefix(PREFIX): stored[array_name] for array_name in stored.files}
         return None
 
-    if (found := kept()) is not None:
-        return found
+    if (stored_arrays := read_stored()) is not None:
+        return stored_arrays
     is_damaged = os.path.lexists(path)
     arrays = compute()
-    named: dict[str, Any] = {f"{NAMED}{each}": array for each, array in arrays.items()}
-    _keep(path, lambda file: np.savez(file, **named), is_first=not is_damaged)
-    found = kept()
-    return arrays if found is None else found
+    prefixed: dict[str, Any] = {f"{PREFIX}{array_name}": array for array_name, array in arrays.items()}
+    _write(path, lambda file: np.savez(file, **prefixed), is_first=not is_damaged)
+    stored_arrays = read_stored()
+    return arrays if stored_arrays is None else stored_arrays
 
 
-def _keep(path: Path, write: Callable[[BinaryIO], object], *, is_first: bool = False) -> None:
-    """Write the file whole or not at all. On a full disk the next process computes again, no more.
+def _write(path: Path, write: Callable[[BinaryIO], object], *, is_first: bool = False) -> None:
+    """Write the file atomically. If the disk is full, nothing is written and later processes compute again.
 
-    `is_first`: unless another process has written it meanwhile.
+    With `is_first`, a file that another process wrote meanwhile is kept.
     """
     part = path.with_suffix(f".{os.getpid()}")
     with suppress(OSError), part.open("wb") as file:

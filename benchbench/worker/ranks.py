@@ -1,7 +1,7 @@
-"""The ranks of a case: processes that compute a step together, one on each device.
+"""The ranks of a case: processes that compute a step together, one per device.
 
-On one machine they are forked from the process that has the job, and meet there. Where a launcher started
-them, on one machine or several, each worker has one rank, which connects to the launcher's first process.
+On one machine they are forked from the process of the job, and meet there. Under a launcher, on one or more
+machines, each worker is one rank and connects to the launcher's first process.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from benchbench.wire import enter
 from benchbench.worker.children import die_with_parent
 from benchbench.worker.program import Message
 
-DEATH_S = 2.0  # for a process to end after its connection
-NUMBER_BYTES = 8  # of a rank, in memory that all of them see
+EXIT_TIMEOUT_S = 2.0  # from the end of a rank's connection to the end of its process
+NUMBER_BYTES = 8  # per rank, in shared memory
 RunRank = Callable[[Message, World], Message]
 
 
 @dataclass
 class ForkedRank:
-    """A rank's process, as the one that forked it sees it."""
+    """A forked rank's process, seen from its parent."""
 
     number: int
     pid: int
     channel: socket.socket
 
     def death(self) -> str:
-        """How it ended; its end is waited for, since its connection ends before."""
-        deadline = time.monotonic() + DEATH_S
-        while (found := os.waitpid(self.pid, os.WNOHANG))[0] == 0:
+        """Wait for the process to end and describe how it ended. Its connection ends first."""
+        deadline = time.monotonic() + EXIT_TIMEOUT_S
+        while (result := os.waitpid(self.pid, os.WNOHANG))[0] == 0:
             if time.monotonic() > deadline:
-                return "its connection ended, and its process did not"
+                return "its connection ended, but its process did not"
             time.sleep(0.01)
-        code = os.waitstatus_to_exitcode(found[1])
+        code = os.waitstatus_to_exitcode(result[1])
         self.pid = 0
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def end(self) -> None:
-        """End the process, however far it is."""
+        """Kill the process if it is still running."""
         self.channel.close()
         if self.pid:
             with suppress(ProcessLookupError):
@@ -58,20 +58,20 @@ class ForkedRank:
 
 
 def run_ranks(job: Message, run: RunRank) -> Message:
-    """Fork a rank for each device: their replies, `{"ranks": […]}`, or the failure that explains the rest."""
+    """Fork a rank for each device. Return their replies, `{"ranks": […]}`, or the first failure."""
     size = job["case"]["placement"]["devices"]
     shared = memoryview(mmap.mmap(-1, size * NUMBER_BYTES)).cast("q")
     forked = [_fork(number, size, job, run, shared) for number in range(size)]
     try:
-        ranks = [Rank(each.number, each.channel, each.death) for each in forked]
+        ranks = [Rank(rank.number, rank.channel, rank.death) for rank in forked]
         return meet(ranks, deadline_of(job["timeout_s"]))
     finally:
-        for each in forked:
-            each.end()
+        for rank in forked:
+            rank.end()
 
 
 def run_launched(job: Message, run: RunRank) -> Message:
-    """Run this worker's rank of those that a launcher started: its reply, which the meeting gets, too."""
+    """Run this worker's rank under a launcher. Send its reply to the meeting and return it."""
     invitation = job["launched"]
     with closing(socket.create_connection((invitation["host"], invitation["port"]))) as channel:
         enter(channel, invitation["secret"], {"rank": invitation["rank"]}, MEET_S)
@@ -93,24 +93,24 @@ def run_launched(job: Message, run: RunRank) -> Message:
 
 
 def on_cpu(job: Message) -> bool:
-    """Whether the case's devices are the host's cores."""
+    """True if the case's devices are CPU cores."""
     return str(job["case"]["device"]).startswith("cpu")
 
 
 def _fork(number: int, size: int, job: Message, run: RunRank, shared: memoryview[int]) -> ForkedRank:
-    ours, theirs = socket.socketpair()
+    parent_end, child_end = socket.socketpair()
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        ours.close()
-        _be_rank(number, size, parent, theirs, job, run, shared)
-    theirs.close()
-    return ForkedRank(number, pid, ours)
+        parent_end.close()
+        _run_forked_rank(number, size, parent, child_end, job, run, shared)
+    child_end.close()
+    return ForkedRank(number, pid, parent_end)
 
 
-def _be_rank(
+def _run_forked_rank(
     number: int,
     size: int,
     parent: int,
@@ -119,12 +119,12 @@ def _be_rank(
     run: RunRank,
     shared: memoryview[int],
 ) -> NoReturn:
-    """The forked process."""
+    """Run the rank in the forked process, and exit."""
     code = 1
     try:
         die_with_parent(parent)
-        allowed = sorted(os.sched_getaffinity(0))
-        cores = cores_of(number, size, allowed)
+        available_cores = sorted(os.sched_getaffinity(0))
+        cores = cores_of(number, size, available_cores)
         os.sched_setaffinity(0, cores)
         member = Member(channel)
         world = World(
@@ -133,7 +133,7 @@ def _be_rank(
             devices=size,
             processes=size,
             names=names_of(job),
-            oversubscribed=on_cpu(job) and size > len(allowed),
+            oversubscribed=on_cpu(job) and size > len(available_cores),
             meeting=f"file://{job['folder']}/meeting",
             gather=member.gather,
             shared=shared,
@@ -142,7 +142,7 @@ def _be_rank(
         sys.stdout.flush()
         sys.stderr.flush()
         code = 0
-    except BaseException:  # noqa: BLE001 - whatever it was, this process must not go on as its parent
+    except BaseException:  # noqa: BLE001 - this process must never return to its parent's code
         traceback.print_exc()
         sys.stderr.flush()
     finally:

@@ -1,7 +1,7 @@
-"""Imports a user's workload files for another process, and tells what they define or what is wrong with them.
+"""Import of a user's workload files for another process, which gets their workloads or their mistakes.
 
-`python -m benchbench.worker.user_files DESCRIPTOR`. A JSON line per question and per answer. An answer that
-takes too long ends this process, and so does the end of the channel.
+Run as `python -m benchbench.worker.user_files DESCRIPTOR`. Questions and answers are JSON lines. The process
+ends if an answer takes too long, or when the channel closes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from benchbench.worker.children import die_with_parent
 from benchbench.workloads.base import Workload
 
 Message = dict[str, Any]
-MOST_CHARACTERS = 300  # of an error's text
+MAX_MESSAGE = 300  # characters of an error's text
 
 
 def main(descriptor: int, limit_s: float) -> None:
-    """Answer until the channel closes; `limit_s`: to import a file, or to count what a workload costs."""
-    die_with_parent(os.getppid(), signal.SIGCONT)  # were it stopped, it would not see the channel close
+    """Answer questions until the channel closes. An answer that takes over `limit_s` ends the process."""
+    die_with_parent(os.getppid(), signal.SIGCONT)  # a stopped process would not see the channel close
     os.set_inheritable(descriptor, False)
     registry.add_user_folders()
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
@@ -39,86 +39,92 @@ def main(descriptor: int, limit_s: float) -> None:
             signal.setitimer(signal.ITIMER_REAL, limit_s)  # its signal ends the process
             reply = json.dumps(answer(json.loads(line)), ensure_ascii=False)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            lines.write(reply.encode(errors="replace") + b"\n")  # half a surrogate, of a file's name
+            lines.write(reply.encode(errors="replace") + b"\n")  # file names may contain lone surrogates
             lines.flush()
 
 
 def answer(question: Message) -> Message:
-    """What a file defines, or figures of a workload at given parameters; the mistake where it has one."""
+    """Describe a module, or a workload at these parameters.
+
+    Mistakes in the user's file are part of the answer.
+    """
     file = question["file"]
     try:
         if "module" in question:
-            return described(import_module(question["module"]), file)
-        return figures(question["workload"], question["params"])
+            return describe_module(import_module(question["module"]), file)
+        return describe_case(question["workload"], question["params"])
     except UsageError as error:
         return {"refused": str(error), "hint": error.hint}
     except SystemExit:
         return {"mistakes": [mistake("it calls sys.exit when it is imported", None)]}
     except BaseException as error:  # noqa: BLE001 - a user's file may fail in any way
-        return {"mistakes": [mistake(told(error), line_of(error, file))]}
+        return {"mistakes": [mistake(short_message(error), line_of_error(error, file))]}
 
 
-def described(module: Any, file: str) -> Message:
-    """The workloads of an imported module, and the mistakes in them."""
-    workloads, mistakes = [], list(unfinished(module))
+def describe_module(module: Any, file: str) -> Message:
+    """Describe the workloads of an imported module, and the mistakes in them."""
+    workloads, mistakes = [], list(incomplete_classes(module))
     for name, kind in registry.entries_of(module, Workload).items():  # type: ignore[type-abstract]
-        if wrong := fault(kind, name, module.__name__.rpartition(".")[2]):
-            mistakes.append(mistake(wrong, _line(kind)))
+        if problem := class_mistake(kind, name, module.__name__.rpartition(".")[2]):
+            mistakes.append(mistake(problem, _line_of_class(kind)))
             continue
         try:
             kind().cost(Dtype.FLOAT32)
-            workloads.append(facts(name, kind))
-        except BaseException as error:  # noqa: BLE001 - likewise
-            mistakes.append(mistake(f"{kind.__name__}: {told(error)}", line_of(error, file)))
+            workloads.append(describe_class(name, kind))
+        except BaseException as error:  # noqa: BLE001 - a user's class may fail in any way
+            mistakes.append(mistake(f"{kind.__name__}: {short_message(error)}", line_of_error(error, file)))
     if not workloads and not mistakes:
         mistakes = [mistake("it defines no Workload class", None)]
     return {"workloads": workloads, "mistakes": mistakes}
 
 
-def unfinished(module: Any) -> Iterator[Message]:
-    """Classes that lack a method, and that no other class of the file finishes."""
-    own = [value for value in vars(module).values() if registry.is_class_of(module, value, Workload)]
-    for kind in own:
-        if inspect.isabstract(kind) and not any(kind in other.__mro__[1:] for other in own):
+def incomplete_classes(module: Any) -> Iterator[Message]:
+    """Mistakes of classes that lack a method and have no complete subclass in the file."""
+    classes = [value for value in vars(module).values() if registry.is_class_of(module, value, Workload)]
+    for kind in classes:
+        if inspect.isabstract(kind) and not any(kind in subclass.__mro__[1:] for subclass in classes):
             missing = ", ".join(sorted(kind.__abstractmethods__))
-            yield mistake(f"{kind.__name__} lacks {missing}", _line(kind))
+            yield mistake(f"{kind.__name__} lacks {missing}", _line_of_class(kind))
 
 
-def fault(kind: type[Workload], name: str, stem: str) -> str:
-    """What is missing of a class that has all methods, if anything."""
+def class_mistake(kind: type[Workload], name: str, stem: str) -> str:
+    """Mistake in a class that has all its methods, or ""."""
     if not _is_own_dataclass(kind):
         return f"{kind.__name__} is not a dataclass: write @dataclass(frozen=True) above it"
     if not isinstance(getattr(kind, "summary", None), str):
         return f'{kind.__name__} has no summary: write summary = "…"'
     if not isinstance(getattr(kind, "phase", None), Phase):
         return f"{kind.__name__} has no phase: derive it from Operation or Training"
-    if wrong := _parameter_fault(kind):
-        return f"{kind.__name__}: {wrong}"
+    if problem := _parameter_mistake(kind):
+        return f"{kind.__name__}: {problem}"
     if kind.reduction is Workload.reduction and not kind.draws_tolerated:
-        return f"{kind.__name__} has neither reduction nor draws_tolerated: nothing gives its tolerance"
+        return f"{kind.__name__} has neither reduction nor draws_tolerated, so it has no tolerance"
     if not f"{name}_".startswith(f"{stem}_"):
-        return f"{kind.__name__}: of several workloads in a file, each name begins with the file's, {stem}"
+        return f"{kind.__name__}: in a file of several workloads, each name must begin with {stem}"
     return ""
 
 
-def _parameter_fault(kind: type[Workload]) -> str:
+def _parameter_mistake(kind: type[Workload]) -> str:
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # it is one
         if field.default is dataclasses.MISSING:
             return f"the parameter {field.name} has no default"
         if type(field.default) not in (bool, int, float, str):
-            return f"{field.name} is neither a number, a truth value nor a word"
+            return f"the default of {field.name} is not a number, boolean or string"
     return ""
 
 
 def _is_own_dataclass(kind: type) -> bool:
-    """Whether its parameters are all fields: a class derived from a dataclass may add none."""
+    """True if all parameters are fields; a class derived from a dataclass must not add others."""
     if not dataclasses.is_dataclass(kind) or "__dataclass_fields__" in vars(kind):
         return dataclasses.is_dataclass(kind)
-    return all("ClassVar" in str(get_origin(each) or each) for each in inspect.get_annotations(kind).values())
+    return all(
+        "ClassVar" in str(get_origin(annotation) or annotation)
+        for annotation in inspect.get_annotations(kind).values()
+    )
 
 
-def facts(name: str, kind: type[Workload]) -> Message:
-    """What a plan needs to know before parameters are chosen."""
+def describe_class(name: str, kind: type[Workload]) -> Message:
+    """Facts about a workload that do not depend on its parameters."""
     return {
         "name": name,
         "summary": kind.summary,
@@ -135,8 +141,8 @@ def facts(name: str, kind: type[Workload]) -> Message:
     }
 
 
-def figures(name: str, params: Message) -> Message:
-    """Parameters as a case has them; by dtype, what a step costs and why it is refused, if so."""
+def describe_case(name: str, params: Message) -> Message:
+    """Parameters of a case and, by dtype, the cost of a step and the reason for a refusal."""
     work = registry.load_class(registry.WORKLOADS, name, Workload)(**params)  # type: ignore[type-abstract]
     refused = {dtype: work.refuses(dtype) for dtype in Dtype}
     costs = {dtype: None if refused[dtype] else dataclasses.asdict(work.cost(dtype)) for dtype in Dtype}
@@ -150,25 +156,25 @@ def figures(name: str, params: Message) -> Message:
 
 
 def mistake(text: str, line: int | None) -> Message:
-    """A mistake, as it is sent."""
+    """A mistake as JSON."""
     return {"text": text, "line": line}
 
 
-def told(error: BaseException) -> str:
-    """Kind and text of an exception, on one line."""
+def short_message(error: BaseException) -> str:
+    """Type and message of an exception in one line."""
     text = error.msg if isinstance(error, SyntaxError) else text_of(error)
-    return f"{kind_of(error)}{' '.join(text.split())}"[:MOST_CHARACTERS]
+    return f"{kind_of(error)}{' '.join(text.split())}"[:MAX_MESSAGE]
 
 
-def line_of(error: BaseException, file: str) -> int | None:
-    """The line of `file` that an exception came from, if one did."""
+def line_of_error(error: BaseException, file: str) -> int | None:
+    """Line of `file` that an exception was raised from, if any."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
-    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return lines[-1] if lines else None
 
 
-def _line(kind: type) -> int | None:
+def _line_of_class(kind: type) -> int | None:
     with suppress(OSError, TypeError):
         return inspect.getsourcelines(kind)[1]
     return None

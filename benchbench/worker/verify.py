@@ -1,7 +1,7 @@
-"""Is it the same computation? A program's tensors against the float64 reference, before any speed is shown.
+"""Comparison of a program's tensors with the float64 reference, before any speed is reported.
 
-Operations are checked at the timed shape on sampled output elements; training by its first steps at a
-small size. The reference and drawn tolerances come from worker/reference.py.
+Operations are checked at the measured size on sampled output elements, and training by its first steps at a
+small size. References and drawn tolerances come from worker/reference.py.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, Floats]
     from benchbench.workloads.base import Workload
 
-SAMPLES = 256  # elements of a tensor: a tenth of them wrong is missed once in 10¹¹
-SPARED = (
-    2  # of the SAMPLES elements of a tensor in training: a ReLU input near zero may round to the other side
-)
-FEW = 64  # elements of a tensor below which none is spared: it would be a large part of them
-UPDATE = "update of "  # what the name of a parameter's way in `STEPS` begins with
-STEPS = 3  # of training: the second sees the first update, the third the momentum
+SAMPLES = 256  # elements per tensor: if a tenth are wrong, all samples miss them once in 10¹¹
+# Outliers ignored among SAMPLES elements of a tensor in training: a ReLU input near zero may change its sign.
+SPARED = 2
+MIN_SPARED_SIZE = 64  # elements; in a smaller tensor, no outlier is ignored
+UPDATE = "update of "  # prefix of a parameter's change over `STEPS` steps
+STEPS = 3  # training steps: the second depends on the first update, the third on the momentum
 LAMBDA = (
     6.0  # chance that accumulating alone exceeds λ√n·u: 2·exp(−λ²/2) = 3e-8 (Higham & Mary 2019, Thm 2.4)
 )
-FLOAT64_FACTOR = 4.0  # times more in float64: the reference errs as much, and roots by some ulps
-VERIFIABLE = 0.5  # relative error, of a draw or tolerated, beyond which a tensor tells nothing in its dtype
+FLOAT64_FACTOR = 4.0  # wider tolerance in float64: the reference has errors, too, and roots are off by ulps
+VERIFIABLE = 0.5  # relative error or tolerance above which agreement of a tensor proves nothing
 UNIT_ROUNDOFF = {
     Dtype.FLOAT64: 2**-53,
     Dtype.FLOAT32: 2**-24,
@@ -41,16 +40,17 @@ UNIT_ROUNDOFF = {
     Dtype.BFLOAT16: 2**-8,
     Dtype.FLOAT16: 2**-11,
 }
-CUT = 2 * math.sqrt(2)  # tensor cores cut both float32 operands to TF32: each errs by up to twice a rounding
-# Of a sum of products in float8: Hopper's tensor cores keep 14 bits of it (DeepSeek-AI 2024, "DeepSeek-V3
-# technical report", 3.3.2, which found errors of up to 2 % over 4096 products).
-SHORT_SUM = 2**-14
-WIDER = {  # (dtype, another that has all of its values)
+# Tensor cores truncate both float32 operands to TF32, which errs by up to twice a rounding each.
+TRUNCATION = 2 * math.sqrt(2)
+# Unit roundoff of a sum of float8 products: Hopper's tensor cores keep 14 bits (DeepSeek-AI 2024,
+# "DeepSeek-V3 technical report", 3.3.2, with errors of up to 2 % over 4096 products).
+FLOAT8_SUM = 2**-14
+WIDER = {  # (dtype, dtype that contains all its values)
     *((narrow, wide) for narrow in ("float16", "bfloat16") for wide in ("float32", "float64")),
     ("float32", "float64"),
 }
-INT8_LEVELS = 127  # on either side of zero
-INT8_SPAN = 5.5  # largest of a million N(0, 1) values, in σ: √(2 ln 10⁶) = 5.3, and a little
+INT8_LEVELS = 127  # on each side of zero
+INT8_SPAN = 5.5  # largest of a million N(0, 1) values, in σ: √(2 ln 10⁶) = 5.3, plus a margin
 
 
 class Reader(Protocol):
@@ -60,11 +60,11 @@ class Reader(Protocol):
         """Elements of an output."""
 
     def fetch(self, output: Any) -> Floats:
-        """All of an output."""
+        """All elements of an output."""
 
 
 class WrongResult(Exception):
-    """The result is further from float64 than rounding explains; `error` is None where it is not finite."""
+    """The result is further from float64 than rounding explains; `error` is None if it is not finite."""
 
     def __init__(self, message: str, error: float | None) -> None:
         super().__init__(message)
@@ -73,15 +73,27 @@ class WrongResult(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Tensor → its elements in float64, and the relative error that rounding explains.
+    """Expected elements of each tensor in float64, and the relative error that rounding explains.
 
-    `others`: the elements for the other inputs, drawn for the check after timing, which may deviate by
-    `stretch` times the tolerance. `plain`: of training in less than float32, the fields of the reference in
-    float32, where rounding hides nothing. `spared`: how many of a tensor's largest deviations do not count.
-    `kept`: its elements are in the run's folder (worker/own). `unverified`: why nothing says
-    what is right, if so. `hidden`: the share of the weights' rows that no element tells of. `skipped`: the
-    outputs that are not compared.
-    `seed`: of the places of an operation's elements.
+    Attributes
+    ----------
+    others : mapping
+        Expected elements for the other inputs of the check after timing, with `stretch` times the tolerance.
+    plain : mapping or None
+        For training in a narrow dtype: fields of the reference in float32, where rounding hides no mistake.
+    spared : int
+        Number of largest deviations of a tensor that are ignored.
+    kept : bool
+        The elements are in the run's folder (worker/own).
+    unverified : str
+        Why verification is impossible; "" if it is possible.
+    hidden : float
+        Share of the weights' rows that no compared element depends on.
+    skipped : sequence of str
+        Outputs that are not compared.
+    seed : int
+        Seed of the positions of an operation's compared elements.
+
     """
 
     expected: Mapping[str, Sequence[float]]
@@ -99,7 +111,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How far one tensor is from float64: ‖x − r‖₂ / ‖r‖₂ over its elements; inf where one is not finite."""
+    """Relative error of a tensor, ‖x − r‖₂ / ‖r‖₂ over its compared elements; inf if one is not finite."""
 
     tensor: str
     error: float
@@ -107,7 +119,7 @@ class Deviation:
 
     @property
     def ratio(self) -> float:
-        """Beyond 1 rounding does not explain it."""
+        """Error divided by tolerance. Above 1, rounding does not explain the error."""
         if self.tolerance:
             return self.error / self.tolerance
         return math.inf if self.error else 0.0
@@ -119,7 +131,7 @@ def worst(
     tolerance: Mapping[str, float],
     spared: int = 0,
 ) -> Deviation:
-    """The deviation that is largest beside its tolerance. Raises KeyError where a tensor is missing."""
+    """The deviation with the largest ratio to its tolerance. Raises KeyError if a tensor is missing."""
     deviations = [
         Deviation(name, relative_error(measured[name], values, spared), tolerance[name])
         for name, values in expected.items()
@@ -128,10 +140,10 @@ def worst(
 
 
 def relative_error(measured: Floats, expected: Sequence[float] | Floats, spared: int = 0) -> float:
-    """‖measured − expected‖₂ / ‖expected‖₂; inf where a value is not finite.
+    """‖measured − expected‖₂ / ‖expected‖₂; inf if a value is not finite.
 
-    `spared`: how many of the largest deviations of `SAMPLES` elements do not count; of fewer, the same part,
-    rounded up; of fewer than `FEW` none.
+    `spared` is the number of largest deviations among `SAMPLES` elements that are ignored. Smaller tensors
+    have the same share ignored, rounded up, and tensors below `MIN_SPARED_SIZE` none.
     """
     import numpy as np
 
@@ -141,21 +153,21 @@ def relative_error(measured: Floats, expected: Sequence[float] | Floats, spared:
     deviations = np.abs(measured - exact).reshape(-1)
     if spared:
         deviations.sort()
-    left_out = math.ceil(spared * exact.size / SAMPLES) if exact.size >= FEW else 0
-    deviation = float(np.linalg.norm(deviations[: exact.size - left_out]))
+    ignored = math.ceil(spared * exact.size / SAMPLES) if exact.size >= MIN_SPARED_SIZE else 0
+    deviation = float(np.linalg.norm(deviations[: exact.size - ignored]))
     size = float(np.linalg.norm(exact))
     return deviation / size if size else (math.inf if deviation else 0.0)
 
 
 def checked_at(workload: Workload) -> Workload:
-    """The instance whose results are verified: itself, or its small size where a step is a training step."""
+    """The workload whose results are verified: itself, or the small size of a training step."""
     return workload.small() if isinstance(workload, Training) else workload
 
 
 def sample_indices(workload: Operation, seed: int = SEED) -> dict[str, Indices]:
-    """Output → its sampled elements, the same in every process of a run: shape (SAMPLES, ndim).
+    """Sampled elements of each output, the same in every process of a run: shape (SAMPLES, ndim).
 
-    A rank has those of its own part, whose first axis, that of ranks, is left out.
+    A rank has the elements of its own part, without the first axis, which is that of the ranks.
     """
     import numpy as np
 
@@ -166,26 +178,26 @@ def sample_indices(workload: Operation, seed: int = SEED) -> dict[str, Indices]:
 
 
 def of_rank(workload: Operation, reference: Reference) -> Reference:
-    """The reference of the outputs that this process has: all of them, unless it is one rank of several."""
+    """The reference of this process's outputs: all of them, or the part of its rank."""
     import numpy as np
 
     if workload.rank is None:
         return reference
     indices = sample_indices(workload.divided(workload.placement), reference.seed)
 
-    def own(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-        held = {name: index[:, 0] == workload.rank for name, index in indices.items()}
-        return {name: np.asarray(every)[held[name]].tolist() for name, every in values.items()}
+    def select(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+        is_selected = {name: index[:, 0] == workload.rank for name, index in indices.items()}
+        return {name: np.asarray(elements)[is_selected[name]].tolist() for name, elements in values.items()}
 
-    return replace(reference, expected=own(reference.expected), others=own(reference.others))
+    return replace(reference, expected=select(reference.expected), others=select(reference.others))
 
 
 def output_elements(
     workload: Operation, program: Program, output: Any, reader: Reader, seed: int = SEED
 ) -> Tensors:
-    """The elements of each output at the places of the `seed`; all where the workload is verified whole.
+    """Elements of each output at the positions of the `seed`, or all if the workload is verified whole.
 
-    Raises WrongResult for an output of another shape.
+    Raises WrongResult if an output has another shape.
     """
     if workload.whole:
         return _whole_outputs(workload, output, reader)
@@ -197,54 +209,56 @@ def output_elements(
 
 
 def _whole_outputs(workload: Operation, output: Any, reader: Reader) -> Tensors:
-    """All of each output. Raises WrongResult for one of another shape."""
-    found = {}
+    """All elements of each output. Raises WrongResult if one has another shape."""
+    outputs = {}
     for name, shape in workload.output_shapes.items():
-        found[name] = reader.fetch(outputs_by_name(workload.output_shapes, output)[name])
-        if found[name].shape != shape:
-            raise WrongResult(f"the {name} has the shape {found[name].shape}, and should have {shape}", None)
-    return found
+        outputs[name] = reader.fetch(outputs_by_name(workload.output_shapes, output)[name])
+        if outputs[name].shape != shape:
+            raise WrongResult(
+                f"the {name} has the shape {outputs[name].shape}, and should have {shape}", None
+            )
+    return outputs
 
 
 def dtype_name(dtype: Any) -> str:
-    """A framework's dtype as NumPy calls it: `torch.float32`, `<dtype: 'float32'>`, `float32`."""
+    """Name of a framework's dtype in NumPy, for `torch.float32`, `<dtype: 'float32'>` or `float32`."""
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
 def is_real(dtype: str) -> bool:
-    """Whether elements of the dtype are real numbers, in floating point."""
+    """True for a floating-point dtype of real numbers."""
     return dtype.startswith(("float", "bfloat"))
 
 
 class NotAnOutput(Exception):
-    """A step returned something else than arrays; the message says what to return."""
+    """A step did not return arrays; the message explains what to return."""
 
 
 def outputs_by_name(names: Collection[str], output: Any) -> dict[str, Any]:
-    """What a step gave, by name: several outputs come as a tuple, in the order of their names.
+    """A step's outputs by name. Several outputs come as a tuple, in the order of their names.
 
     Raises NotAnOutput.
     """
     if len(names) == 1:
         return dict(zip(names, (require_array(output, "the output"),), strict=True))
-    wanted = f"a tuple of its outputs, in the order of output_shapes: {', '.join(names)}"
+    expected = f"a tuple of its outputs, in the order of output_shapes: {', '.join(names)}"
     if not isinstance(output, tuple | list):
-        raise NotAnOutput(f"the step returned {kind_of(output)}: return {wanted}")
+        raise NotAnOutput(f"the step returned {kind_of(output)}: return {expected}")
     if len(output) != len(names):
-        raise NotAnOutput(f"the step returned {len(output)} outputs: return {wanted}")
-    return {name: require_array(each, f"the {name}") for name, each in zip(names, output, strict=True)}
+        raise NotAnOutput(f"the step returned {len(output)} outputs: return {expected}")
+    return {name: require_array(array, f"the {name}") for name, array in zip(names, output, strict=True)}
 
 
-def require_array(output: Any, what: str) -> Any:
-    """The output, if it can be an array. `what`: it should be. Raises NotAnOutput."""
+def require_array(output: Any, description: str) -> Any:
+    """Return the output if it can be an array; otherwise raise NotAnOutput with the description `what`."""
     if output is None or isinstance(output, Mapping | tuple | list | set | str):
-        wanted = f"return {what} alone, an array of the framework"
+        wanted = f"return {description} alone, an array of the framework"
         raise NotAnOutput(f"the step returned {kind_of(output)}: {wanted}")
     return output
 
 
 def kind_of(output: Any) -> str:
-    """`nothing`, `a dict of 2`."""
+    """Description of an output for messages, such as `nothing` or `a dict of 2`."""
     if output is None:
         return "nothing"
     count = f" of {len(output)}" if isinstance(output, Mapping | tuple | list | set) else ""
@@ -254,13 +268,13 @@ def kind_of(output: Any) -> str:
 def sample_elements(
     workload: Operation, program: Program, output: Any, reader: Reader, batch: int, seed: int = SEED
 ) -> list[Floats]:
-    """Indices of the elements verified in a batch: the same places in every sample."""
+    """Elements of each sample of a batch, at the same positions in every sample."""
     import numpy as np
 
     index = sample_indices(workload, seed)[OUTPUT]
-    every = np.tile(index, (batch, 1))
-    every[:, 0] = np.repeat(np.arange(batch), len(index))
-    return np.split(reader.take(output, program.index_of(OUTPUT, every)), batch)
+    batch_index = np.tile(index, (batch, 1))
+    batch_index[:, 0] = np.repeat(np.arange(batch), len(index))
+    return np.split(reader.take(output, program.index_of(OUTPUT, batch_index)), batch)
 
 
 def output_deviation(
@@ -269,7 +283,10 @@ def output_deviation(
     expected: Mapping[str, Sequence[float]],
     tolerance: Mapping[str, float],
 ) -> Deviation:
-    """The deviation that is largest beside its tolerance, of outputs and of statistics of random ones."""
+    """The deviation with the largest ratio to its tolerance.
+
+    Random outputs are compared by their statistics.
+    """
     import numpy as np
 
     exact = {name: np.asarray(values) for name, values in expected.items()}
@@ -282,14 +299,14 @@ def trained_elements(
     state: Callable[[], tuple[Any, ...]],
     reader: Reader,
 ) -> Tensors:
-    """Sampled elements of what `STEPS` steps leave: see `training_elements`. `step` gives its loss."""
+    """Sampled elements after `STEPS` steps; see `training_elements`. `step` returns its loss."""
     import numpy as np
 
     assert program.parameters is not None
 
     def read(tensors: Callable[..., Mapping[str, Any]] | None) -> Tensors:
-        named = tensors(*state()) if tensors else {}
-        return {name: read_elements(name, tensor, reader) for name, tensor in named.items()}
+        tensors_by_name = tensors(*state()) if tensors else {}
+        return {name: read_elements(name, tensor, reader) for name, tensor in tensors_by_name.items()}
 
     start = read(program.parameters)
     losses = [step()]
@@ -307,11 +324,11 @@ def training_elements(
     end: Tensors,
     called: str = "optimizer's state",
 ) -> Tensors:
-    """The losses, by name with what was sampled of tensors.
+    """Losses and sampled elements of gradients and updates, by name.
 
-    `first`, `last`: the gradient as the optimizer's state tells it, after the first step and the last, when
-    it is `called` something else;
-    `start`, `end`: the parameters, whose update is compared, so that its error is a fraction of the way.
+    Gradients are those after the first and the last step. For the last, `called` names the quantity in the
+    optimizer's state from which the gradient is known. `start` and `end` are the parameters before and after
+    the steps; their difference is compared, so that errors are relative to the update.
     """
     return {
         "losses": losses,
@@ -322,7 +339,7 @@ def training_elements(
 
 
 def read_elements(name: str, tensor: Any, reader: Reader) -> Floats:
-    """`sampled_elements` of a tensor where it is: it need not be read whole."""
+    """Read `sampled_elements` of a tensor without reading all of it."""
     import numpy as np
 
     shape = tuple(tensor.shape)
@@ -331,21 +348,21 @@ def read_elements(name: str, tensor: Any, reader: Reader) -> Floats:
         return reader.fetch(sampled_elements(name, tensor))
     if size <= SAMPLES:
         return np.asarray(np.ravel(reader.fetch(tensor)))
-    return reader.take(tensor, np.stack(np.unravel_index(places(name, size), shape), axis=1))
+    return reader.take(tensor, np.stack(np.unravel_index(sample_positions(name, size), shape), axis=1))
 
 
 def sampled_elements(name: str, tensor: Floats) -> Floats:
-    """`SAMPLES` elements, the same of a name in every process, or all of a smaller tensor."""
+    """`SAMPLES` elements at positions that depend on the name, or all of a smaller tensor."""
     import numpy as np
 
     flat = np.ravel(tensor)
     if flat.size <= SAMPLES:
         return flat
-    return np.asarray(flat[places(name, flat.size)])
+    return np.asarray(flat[sample_positions(name, flat.size)])
 
 
-def places(name: str, size: int) -> Indices:
-    """Where the `SAMPLES` elements of a tensor of so many are."""
+def sample_positions(name: str, size: int) -> Indices:
+    """Positions of the `SAMPLES` elements of a tensor with `size` elements."""
     import numpy as np
 
     return np.random.default_rng((SEED, crc32(name.encode()))).integers(0, size, SAMPLES)
@@ -354,37 +371,38 @@ def places(name: str, size: int) -> Indices:
 def tolerance(workload: Workload, dtype: Dtype) -> float:
     """The largest relative error of an operation, over its sampled elements, that rounding explains.
 
-    λ√n·uₐ + √r·u: n products accumulate in float32, which every framework here promises also for 16-bit
-    operands (in float64 for float64, where the reference errs as much: twice), and values are rounded r
-    times to the dtype. Rounding errors behave as independent (Higham & Mary 2019, "A new approach to
-    probabilistic rounding error analysis"). λ guards against the tail of one sum's error; the error of
-    rounding is a mean over all samples and has no tail, and √r·u exceeds it more than twice, since
-    mantissas are spread over their range. In TF32 operands are cut, not rounded: `CUT` times as much.
+    It is λ√n·uₐ + √r·u. The first term is the accumulation of n products in float32, which every framework
+    here promises also for 16-bit operands (in float64 for float64, doubled since the reference errs as much).
+    The second term is r roundings of values to the dtype. Rounding errors behave as independent (Higham &
+    Mary 2019, "A new approach to probabilistic rounding error analysis"). λ guards against the tail of one
+    sum's error. The error of rounding is a mean over all samples and has no tail, and √r·u exceeds it more
+    than twice, since mantissas are spread over their range. In TF32, operands are truncated instead of
+    rounded, which is worse by `TRUNCATION`.
     """
     if dtype is Dtype.INT8:
-        return _quantised(workload)
-    if dtype is Dtype.FLOAT8:  # its inputs are float8 numbers, which nothing rounds
-        sums = LAMBDA * math.sqrt(workload.reduction) * SHORT_SUM
+        return _int8_tolerance(workload)
+    if dtype is Dtype.FLOAT8:  # the inputs are float8 numbers, so they are not rounded
+        sums = LAMBDA * math.sqrt(workload.reduction) * FLOAT8_SUM
         return sums + math.sqrt(workload.roundings) * UNIT_ROUNDOFF[Dtype.BFLOAT16]
     rounded = math.sqrt(workload.roundings) * UNIT_ROUNDOFF[dtype.compute]
-    rounded *= CUT if dtype is Dtype.TF32 else 1
+    rounded *= TRUNCATION if dtype is Dtype.TF32 else 1
     return accumulation(workload.reduction, dtype) + rounded * (2 if dtype is Dtype.FLOAT64 else 1)
 
 
 def accumulation(terms: int, dtype: Dtype) -> float:
-    """λ√n·uₐ: the relative error that adding up so many terms explains; in float64 twice, as above."""
-    wide = dtype is Dtype.FLOAT64
-    accumulator = Dtype.FLOAT64 if wide else Dtype.FLOAT32
-    return LAMBDA * math.sqrt(terms) * UNIT_ROUNDOFF[accumulator] * (2 if wide else 1)
+    """Relative error that the accumulation of so many terms explains, λ√n·uₐ; doubled in float64."""
+    is_float64 = dtype is Dtype.FLOAT64
+    accumulator = Dtype.FLOAT64 if is_float64 else Dtype.FLOAT32
+    return LAMBDA * math.sqrt(terms) * UNIT_ROUNDOFF[accumulator] * (2 if is_float64 else 1)
 
 
-def _quantised(workload: Workload) -> float:
+def _int8_tolerance(workload: Workload) -> float:
     """Twice the expected error of quantising both operands and the result of each of r layers.
 
-    A step of Δ = max|x| / 127 leaves errors uniform over Δ, so of σ Δ/√12 (Bennett 1948, "Spectra of
-    quantized signals"); a sum of products has its operands' relative error whatever its length, and
-    errors of layers add up as independent. The norm over all samples is within a few per cent of its
-    expectation, so λ has no part in it; the two is for tensors with longer tails than N(0, 1).
+    A step of Δ = max|x| / 127 leaves errors uniform over Δ, with σ = Δ/√12 (Bennett 1948, "Spectra of
+    quantized signals"). A sum of products has its operands' relative error at any length, and errors of
+    layers are independent. The norm over all samples is within a few per cent of its expectation, so λ is not
+    needed. The factor of two is for tensors with longer tails than N(0, 1).
     """
-    once = INT8_SPAN / INT8_LEVELS / math.sqrt(12)
-    return 2 * math.sqrt(3 * workload.roundings) * once
+    quantisation_error = INT8_SPAN / INT8_LEVELS / math.sqrt(12)
+    return 2 * math.sqrt(3 * workload.roundings) * quantisation_error

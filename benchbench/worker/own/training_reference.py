@@ -21,7 +21,7 @@ from benchbench.worker.own.source import ModelMistake, seed_everything
 from benchbench.worker.own.torch_training import OwnTraining
 from benchbench.worker.own.workload import WEIGHT, widened_tensor
 from benchbench.worker.random_cache import cached_normal, cached_result
-from benchbench.worker.reference import FLIPS_TOLERATED, flipping_in, storage_errors
+from benchbench.worker.reference import FLIPS_TOLERATED, flipping_for, storage_errors
 from benchbench.worker.verify import (
     FLOAT64_FACTOR,
     SPARED,
@@ -101,7 +101,7 @@ def _draw_reference(small: OwnTraining, dtype: Dtype) -> Reference:
     def unverified(reason: str) -> Reference:
         return Reference(expected={}, tolerance={}, others={}, unverified=reason)
 
-    flipping = Flipping(flipping_in(dtype))
+    flipping = Flipping(flipping_for(dtype))
     try:
         exact = step_elements(small, dtype, Widening())
         modes = [Rounding(dtype, seed, sums=True) for seed in range(DRAWS)]
