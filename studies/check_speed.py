@@ -33,7 +33,7 @@ def timed(cases: int, sessions: int) -> dict[str, float]:
             baselines.add_session(Path(folder), "main", found)
         size = sum(path.stat().st_size for path in Path(folder).rglob("*.json"))
         start = time.perf_counter()
-        stored = baselines.sessions(Path(folder), "main", a_machine())
+        stored = baselines.require_sessions(Path(folder), "main", a_machine())
         read = time.perf_counter()
         outcome = decide(stored, a_session(medians[-1]), GatePolicy(metrics=METRICS[:1]))
         decided = time.perf_counter()

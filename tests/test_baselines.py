@@ -14,9 +14,9 @@ from benchbench.analyse.digest import Digest, digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents.gate import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
-from benchbench.gate import baselines, stages
+from benchbench.gate import acceptance, baselines
 from benchbench.gate.baselines import encode_session, read_session
-from benchbench.gate.stages import HERE
+from benchbench.gate.checking import HERE
 from benchbench.model.run import Partner
 from benchbench.store import runs
 from tests.factories import (
@@ -50,7 +50,7 @@ def test_a_session_is_read_back_as_it_was_to_seven_digits(tmp_path: Path) -> Non
     records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
     found = digest(a_run(records, left_out=(a_left_out(),)))
     baselines.add_session(tmp_path, "main", found)
-    (back,) = baselines.sessions(tmp_path, "main", found.machine)
+    (back,) = baselines.require_sessions(tmp_path, "main", found.machine)
     assert back.cases.keys() == found.cases.keys()
     assert back.cases[a_case().id].values["latency_s"] == pytest.approx((0.001, 1 / 700), rel=1e-6)
     assert replace(back, cases={}) == replace(found, cases={})
@@ -102,12 +102,12 @@ def test_sessions_of_one_hour_push_each_other_out_and_not_those_of_other_days(tm
 
 
 def test_machines_do_not_push_each_other_out(tmp_path: Path) -> None:
-    for number in range(baselines.KEPT):
+    for number in range(baselines.MAX_SESSIONS):
         baselines.add_session(tmp_path, "main", a_session(number))
     assert baselines.add_session(tmp_path, "main", a_session(20, machine=OTHER)) == []
     assert baselines.add_session(tmp_path, "main", a_session(21, machine=OTHER), replace=True) == ["RUN20"]
-    assert len(kept(tmp_path)) == baselines.KEPT + 1
-    assert [each.id for each in baselines.sessions(tmp_path, "main", OTHER)] == ["RUN21"]
+    assert len(kept(tmp_path)) == baselines.MAX_SESSIONS + 1
+    assert [each.id for each in baselines.require_sessions(tmp_path, "main", OTHER)] == ["RUN21"]
 
 
 def test_the_same_run_again_is_the_same_session(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_same_run_again_is_the_same_session(tmp_path: Path) -> None:
 def test_the_system_and_its_versions_do_not_make_another_machine(tmp_path: Path) -> None:
     baselines.add_session(tmp_path, "main", a_session(0))
     baselines.add_session(tmp_path, "main", a_session(1, machine=a_machine(os="Linux 7.0", python="3.14.0")))
-    assert len(baselines.sessions(tmp_path, "main", a_machine())) == 2
+    assert len(baselines.require_sessions(tmp_path, "main", a_machine())) == 2
 
 
 def test_a_baseline_that_cannot_be_written_says_so(tmp_path: Path) -> None:
@@ -146,11 +146,11 @@ def test_a_name_never_reaches_outside_the_baselines(tmp_path: Path, name: str) -
 
 def test_no_baseline_and_other_hardware_are_not_comparable_and_say_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(NotComparable, match="No baseline 'main'") as none:
-        baselines.sessions(tmp_path, "main", OTHER)
+        baselines.require_sessions(tmp_path, "main", OTHER)
     assert "accelbench baseline set main" in none.value.hint
     baselines.add_session(tmp_path, "main", a_session())
     with pytest.raises(NotComparable, match="Other CPU, 2 threads, 8 GiB") as other:
-        baselines.sessions(tmp_path, "main", OTHER)
+        baselines.require_sessions(tmp_path, "main", OTHER)
     assert "Example CPU, 2 threads, 8 GiB" in other.value.hint
     assert other.value.exit_code == 11
 
@@ -162,7 +162,7 @@ def test_a_damaged_session_is_told_counted_and_passed_over(tmp_path: Path, conte
     (path,) = (tmp_path / "baselines").rglob("RUN01.json")
     path.write_text(content)
     told: list[str] = []
-    sessions = baselines.sessions(tmp_path, "main", a_machine(), told.append)
+    sessions = baselines.require_sessions(tmp_path, "main", a_machine(), told.append)
     assert [each.id for each in sessions] == ["RUN00", "RUN02"]
     assert told[0].startswith("skipped ")
     assert "RUN01.json" in told[0]
@@ -175,7 +175,7 @@ def test_a_baseline_of_which_nothing_can_be_read_is_no_pass_and_can_be_removed(t
     (path,) = (tmp_path / "baselines").rglob("*.json")
     path.write_text("{")
     with pytest.raises(UnreadableInput, match="no session can be read"):
-        baselines.sessions(tmp_path, "main", a_machine())
+        baselines.require_sessions(tmp_path, "main", a_machine())
     assert baselines.read_baseline(tmp_path, "main") == {}
     assert baselines.remove_baseline(tmp_path, "main") == 1
 
@@ -222,11 +222,11 @@ def test_no_bit_of_a_session_flips_unnoticed(tmp_path: Path) -> None:
 def test_a_session_of_before_there_were_checksums_is_read(tmp_path: Path) -> None:
     baselines.add_session(tmp_path, "main", a_session())
     (path,) = (tmp_path / "baselines").rglob("*.json")
-    whole = baselines.sessions(tmp_path, "main", a_machine())
+    whole = baselines.require_sessions(tmp_path, "main", a_machine())
     fields = json.loads(path.read_text())
     del fields["crc32"], fields["checksums"]
     path.write_text(json.dumps(fields))
-    assert baselines.sessions(tmp_path, "main", a_machine()) == whole
+    assert baselines.require_sessions(tmp_path, "main", a_machine()) == whole
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "dangling"])
@@ -239,7 +239,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> Non
     else:
         other.symlink_to("/dev/zero" if kind == "device" else tmp_path / "nowhere")
     told: list[str] = []
-    sessions = baselines.sessions(tmp_path, "main", a_machine(), told.append)
+    sessions = baselines.require_sessions(tmp_path, "main", a_machine(), told.append)
     assert [each.id for each in sessions] == ["RUN00"]
     assert "OTHER.json: not a regular file" in told[0]
 
@@ -265,8 +265,8 @@ def stored_run(
     return root / runs.RUNS / found.info.id
 
 
-def accepted(root: Path, selector: str, **over: bool) -> stages.Acceptance:
-    return stages.accept(root, "main", selector, baselines.untold, **over)
+def accepted(root: Path, selector: str, **over: bool) -> acceptance.Acceptance:
+    return acceptance.accept(root, "main", selector, baselines.ignore_warning, **over)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def accepted(root: Path, selector: str, **over: bool) -> stages.Acceptance:
             "it is the side 'rev:main' of a comparison",
         ),
         ({"seconds": 0.003}, "it fails its check against main: gemm"),
-        ({"measured": BUSY}, "others disturbed all of its cases"),
+        ({"measured": BUSY}, "other programs disturbed all of its cases"),
         ({"measured": {"steady": False}}, "all of its processes were still warming up"),
     ],
 )
@@ -294,7 +294,7 @@ def test_what_speaks_against_a_run_must_be_overruled(
     assert "--accept" in refused.value.hint
     assert "RUN05" not in kept(tmp_path)
     done = accepted(tmp_path, "RUN05", anyway=True)
-    assert (done.runs, done.days, done.dropped) == (6, 6, [])
+    assert (done.runs, done.days, done.removed) == (6, 6, [])
 
 
 def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: P
         stored_run(tmp_path, number)
         accepted(tmp_path, f"RUN{number:02}")
     folder = stored_run(tmp_path, 5, 0.0012)
-    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder))
+    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder))
     stored_run(folder, 6, 0.001)
-    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_a_second_test_whose_other_side_was_removed_stands_alone(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_second_test_whose_other_side_was_removed_stands_alone(tmp_path: Path)
         accepted(tmp_path, f"RUN{number:02}")
     folder = stored_run(tmp_path, 5, 0.0012)
     stored_run(folder, 6, 0.001, partner=Partner(label=HERE, run="REMOVED", cases={}))
-    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_the_first_session_and_the_same_run_again_have_nothing_to_fail_against(tmp_path: Path) -> None:

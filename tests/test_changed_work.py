@@ -14,7 +14,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.gate import Gate, check_document
 from benchbench.errors import NotComparable, UsageError
-from benchbench.gate.stages import equal_params
+from benchbench.gate.checking import equal_params
 from benchbench.judging.check import check_interleaved, decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.gate_ending import Ending, exit_code

@@ -190,7 +190,7 @@ def calls(folder: Path, cases: int, sessions: int) -> int:
     counter, new = Counter[str](), a_session(medians[-1])
     sys.setprofile(lambda frame, event, argument: counter.update([event]))
     try:
-        decide(baselines.sessions(folder, "main", a_machine()), new, RULES)
+        decide(baselines.require_sessions(folder, "main", a_machine()), new, RULES)
     finally:
         sys.setprofile(None)
     return counter["call"] + counter["c_call"]

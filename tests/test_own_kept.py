@@ -173,7 +173,7 @@ def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
     command("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
     command("baseline", "set", "main", "latest", "--accept", cwd=place)
     unnamed = command("check", "--baseline", "main", cwd=place, code=2).stderr
-    assert "has a model of yours, small" in unnamed
+    assert "has your model small" in unnamed
     assert "--model FILE.py" in unnamed
     (place / "small.py").write_text("# a comment\n" + SMALL)
     found = benchbench.check(baseline="main", model="small.py", rounds=3, confirm=False)

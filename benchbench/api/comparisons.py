@@ -74,9 +74,7 @@ def _sessions(root: Path, machine: Machine) -> list[Digest]:
     with suppress(UnreadableInput, OSError):  # sessions are optional for a comparison
         names = baselines.baseline_names(root)
         sessions |= {
-            session.id: session
-            for name in names
-            for session in baselines.stored_sessions(root, name, machine)
+            session.id: session for name in names for session in baselines.find_sessions(root, name, machine)
         }
         few = len(set(days_of([session.started for session in sessions.values()]))) < MIN_SESSIONS
         for name in selectors.run_ids(root)[-MOST_READ:] if few else ():

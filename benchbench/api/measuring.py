@@ -14,7 +14,7 @@ from benchbench.diagnosis.measuring import Ceilings, Selftest
 from benchbench.diagnosis.noise import Noise
 from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import member
-from benchbench.gate.stages import CheckedRun, CheckOptions, run_check
+from benchbench.gate.checking import CheckedRun, CheckOptions, run_check
 from benchbench.judging import comparison as verdicts
 from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
 from benchbench.launch import model_objects

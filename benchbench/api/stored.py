@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchbench.analyse.pricing import Prices
     from benchbench.analyse.roofline import Ceiling
     from benchbench.documents.run import RunReport
-    from benchbench.gate.stages import Acceptance
+    from benchbench.gate.acceptance import Acceptance
     from benchbench.profiling.tables import OperatorTable
     from benchbench.running.observer import RunObserver
     from benchbench.store.merging import MergedRun
@@ -210,12 +210,12 @@ def baseline_set(
     `replace`: make it the only session of its machine. `accept`: even if it failed its check, its code is not
     committed, or it is one side of a comparison. Raises UsageError, UnreadableInput, CannotWrite.
     """
-    from benchbench.gate import stages
+    from benchbench.gate import acceptance
     from benchbench.running.observer import RunObserver
 
     receiver = observer or RunObserver()
     root = results_folder(results)
-    return stages.accept(root, name, str(run), receiver.note, replace=replace, anyway=accept)
+    return acceptance.accept(root, name, str(run), receiver.note, replace=replace, anyway=accept)
 
 
 def validate(stored: str | Path = "latest", *, results: str | Path | None = None) -> Validation:

@@ -45,7 +45,7 @@ def set_(
     from benchbench.documents.gate import accepted_lines
 
     done = api.baseline_set(name, run, replace=replace, accept=accept, results=results, observer=Lines())
-    for each in done.dropped:
+    for each in done.removed:
         tell(f"dropped {each}")
     print_answer("".join(f"{line}\n" for line in accepted_lines(name, done)))
 

@@ -35,8 +35,8 @@ from benchbench.documents.document import (
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.format import count_of, visible
-from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
-from benchbench.gate.stages import Acceptance
+from benchbench.gate.acceptance import Acceptance
+from benchbench.gate.baselines import MAX_SESSIONS, SessionsByMachine, hardware_text
 from benchbench.judging.check import CaseFinding, GateResult, UntestedMedians
 from benchbench.judging.common_change import TOGETHER
 from benchbench.judging.comparison import ALPHA
@@ -219,7 +219,7 @@ def gate_facts(gate: Gate) -> list[str]:
     days = len(set(days_of([each.started for each in sessions])))
     together = f" on {fmt.count_of(days, 'day')}" if days < len(sessions) else ""
     held = f"{fmt.count_of(len(sessions), 'session')}{together}"
-    what = f"baseline {gate.name}: {held} of {hardware(newest.machine)}"
+    what = f"baseline {gate.name}: {held} of {hardware_text(newest.machine)}"
     if found.interleaved:
         what = f"{_label(found.new)}, interleaved with {_label(newest)}: one process of each per round"
     lines = [
@@ -425,7 +425,7 @@ def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
         {
             "baseline": name,
             "machine": machine,
-            "hardware": hardware(sessions[-1].machine),
+            "hardware": hardware_text(sessions[-1].machine),
             "sessions": len(sessions),
             "cases": len(_sides_by_case(sessions)),
             "newest": sessions[-1].started,
@@ -449,7 +449,7 @@ def baseline_document(name: str, sessions_by_machine: SessionsByMachine, metric:
     tables = (
         table(
             (_baseline_row(each, names, metric) for each in fields if each["machine"] == machine),
-            title=f"{hardware(sessions[-1].machine)}, {machine}: {count_of(len(sessions), 'session')}",
+            title=f"{hardware_text(sessions[-1].machine)}, {machine}: {count_of(len(sessions), 'session')}",
         )
         for machine, sessions in sessions_by_machine.items()
     )
@@ -469,7 +469,7 @@ def accepted_lines(name: str, done: Acceptance) -> list[str]:
     lines = [f"accepted run {session.id}{commit}, {count_of(count, 'case')}"]
     if failed:
         lines.append(f"{failed} of them failed: a check cannot use them")
-    lines.append(f"{name}: {done.runs} of {KEPT} sessions of {hardware(session.machine)}")
+    lines.append(f"{name}: {done.runs} of {MAX_SESSIONS} sessions of {hardware_text(session.machine)}")
     if done.days < done.runs:
         lines.append(f"runs of one day count as one session: {done.days} of {done.runs} count")
     if done.days < MIN_SESSIONS:

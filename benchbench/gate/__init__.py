@@ -1,1 +1,1 @@
-"""Baselines, and the check of a run against them."""
+"""Baselines, checks of a run against them, and the acceptance of runs."""

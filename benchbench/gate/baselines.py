@@ -1,7 +1,7 @@
-"""Accepted runs as files to commit: `<root>/baselines/<name>/<machine>/<run>.json`, a session each.
+"""Baselines: accepted runs as files to commit, `<root>/baselines/<name>/<machine>/<run>.json`.
 
-A file has one line per case, so that a diff shows what moved. Adding writes one file and touches no other;
-only then are those beyond `KEPT` removed.
+Each file is a session and has one line per case, so that a diff shows the cases that changed. Adding a
+session writes one file. Files beyond `MAX_SESSIONS` are then removed; all others stay untouched.
 """
 
 from __future__ import annotations
@@ -25,97 +25,107 @@ from benchbench.store.runs import NAME
 from benchbench.store.selectors import results_option
 
 FOLDER = "baselines"
-KEPT = 10  # sessions of a machine: older ones are of other weather
+MAX_SESSIONS = 10  # sessions of a machine: older ones are of other weather
 
-SessionsByMachine = dict[str, list[Digest]]  # machine's fingerprint → its sessions, oldest first
-Tell = Callable[[str], None]  # of a file that was passed over
+SessionsByMachine = dict[str, list[Digest]]  # fingerprint of a machine → its sessions, oldest first
+Warn = Callable[[str], None]  # receives a message about a skipped file
 
 
-def untold(_text: str) -> None:
-    """For those who need not know what was passed over."""
+def ignore_warning(_text: str) -> None:
+    """Receiver of warnings that discards them."""
 
 
 def baseline_names(root: Path) -> list[str]:
-    """The names of the stored baselines."""
+    """Names of the stored baselines."""
     folder = root / FOLDER
     if not os.path.isdir(folder):
         return []
     return sorted(
-        each.name for each in folder.iterdir() if os.path.isdir(each) and runs.NAME.fullmatch(each.name)
+        path.name for path in folder.iterdir() if os.path.isdir(path) and runs.NAME.fullmatch(path.name)
     )
 
 
-def read_baseline(root: Path, name: str, tell: Tell = untold) -> SessionsByMachine:
-    """Every session of a baseline that can be read. Raises UnreadableInput where there is no baseline."""
-    known = {folder.name: _sessions(folder, tell) for folder in _machines(root, name)}
-    return {machine: sessions for machine, sessions in known.items() if sessions}
+def read_baseline(root: Path, name: str, warn: Warn = ignore_warning) -> SessionsByMachine:
+    """All readable sessions of a baseline. Raises UnreadableInput if there is no such baseline."""
+    sessions_by_machine = {
+        folder.name: _read_sessions(folder, warn) for folder in _machine_folders(root, name)
+    }
+    return {machine: sessions for machine, sessions in sessions_by_machine.items() if sessions}
 
 
-def sessions(root: Path, name: str, machine: Machine, tell: Tell = untold) -> list[Digest]:
-    """The sessions of this machine that can be read, oldest first.
+def require_sessions(root: Path, name: str, machine: Machine, warn: Warn = ignore_warning) -> list[Digest]:
+    """Readable sessions of this machine, oldest first.
 
-    Raises NotComparable where there is none, UnreadableInput where none can be read.
+    Raises NotComparable if there is none, UnreadableInput if none can be read.
     """
     if name not in baseline_names(root):
-        raise NotComparable(*_missing(root, name))
-    folder = _folder_of(root, name, machine)
-    own = folder.name
-    if known := _sessions(folder, tell):
-        return known
+        raise NotComparable(*_no_baseline(root, name))
+    folder = _machine_folder(root, name, machine)
+    if found := _read_sessions(folder, warn):
+        return found
     if any(folder.glob("*.json")):
         raise UnreadableInput(f"{folder}: no session can be read", "Restore the files from version control.")
-    others = {each: hardware(these[-1].machine) for each, these in read_baseline(root, name, tell).items()}
-    listed = "; ".join(f"{each}: {text}" for each, text in others.items()) or "no machine"
-    message = f"Baseline {name!r} holds no session of this hardware ({own}: {hardware(machine)})."
+    other_machines = {
+        machine_name: hardware_text(machine_sessions[-1].machine)
+        for machine_name, machine_sessions in read_baseline(root, name, warn).items()
+    }
+    listed = (
+        "; ".join(f"{machine_name}: {text}" for machine_name, text in other_machines.items()) or "no machine"
+    )
+    message = f"Baseline {name!r} has no session of this hardware ({folder.name}: {hardware_text(machine)})."
     add = f"accelbench baseline set {name} RUN{results_option(root)}"
-    raise NotComparable(message, f"It holds {listed}. Add one: {add}")
+    raise NotComparable(message, f"It has {listed}. Add one: {add}")
 
 
-def stored_sessions(root: Path, name: str, machine: Machine) -> list[Digest]:
-    """The sessions of this machine that can be read; none where there is no such baseline."""
+def find_sessions(root: Path, name: str, machine: Machine) -> list[Digest]:
+    """Readable sessions of this machine; empty if there is no such baseline."""
     if not runs.NAME.fullmatch(name):
         return []
-    return _sessions(_folder_of(root, name, machine), untold)
+    return _read_sessions(_machine_folder(root, name, machine), ignore_warning)
 
 
 def add_session(
-    root: Path, name: str, session: Digest, tell: Tell = untold, *, replace: bool = False
+    root: Path, name: str, session: Digest, warn: Warn = ignore_warning, *, replace: bool = False
 ) -> list[str]:
-    """Keep a session; the ids of those of its machine that had to go: the oldest, or with `replace` all.
+    """Store a session, and return the ids of the sessions that were removed.
 
-    The same run again replaces itself. Raises UsageError, CannotWrite.
+    These are the oldest beyond `MAX_SESSIONS` of the machine or, with `replace`, all others. The same run
+    replaces itself. Raises UsageError, CannotWrite.
     """
     if not (runs.NAME.fullmatch(name) and runs.NAME.fullmatch(session.id)):
-        wrong = session.id[:100] if runs.NAME.fullmatch(name) else name
-        raise UsageError(f"{wrong!r} cannot name a baseline.", "Use letters, digits, dots and dashes.")
+        bad_name = session.id[:100] if runs.NAME.fullmatch(name) else name
+        raise UsageError(f"{bad_name!r} cannot name a baseline.", "Use letters, digits, dots and dashes.")
     if not any(side.rounds for side in session.cases.values()):
         raise UsageError(
             f"Run {session.id} has no case that succeeded.",
             f"accelbench report {session.id}{results_option(root)} says why.",
         )
-    folder = _folder_of(root, name, session.machine)
-    before = [each for each in _sessions(folder, tell) if each.id != session.id]
+    folder = _machine_folder(root, name, session.machine)
+    older = [old for old in _read_sessions(folder, warn) if old.id != session.id]
     disk.save_below(root, folder / f"{session.id}.json", encode_session(session))
-    gone = [each.id for each in (before if replace else _surplus([*before, session]))]
+    removed = [old.id for old in (older if replace else _surplus_sessions([*older, session]))]
     with disk.writing(folder):
-        for each in gone:
-            (folder / f"{each}.json").unlink(missing_ok=True)
-    return gone
+        for old in removed:
+            (folder / f"{old}.json").unlink(missing_ok=True)
+    return removed
 
 
-def _surplus(found: Sequence[Digest]) -> list[Digest]:
-    """All but `KEPT`: first the oldest of those that share their day with another, then the oldest."""
-    left, gone = sorted(found, key=_age), []
-    while len(left) > KEPT:
-        numbers = days_of([each.started for each in left])
-        crowded = (place for place, number in enumerate(numbers) if numbers.count(number) > 1)
-        gone.append(left.pop(next(crowded, 0)))
-    return gone
+def _surplus_sessions(sessions: Sequence[Digest]) -> list[Digest]:
+    """Sessions beyond `MAX_SESSIONS`: first the oldest of days with several, then the oldest of all."""
+    remaining, surplus = sorted(sessions, key=_age), []
+    while len(remaining) > MAX_SESSIONS:
+        days = days_of([session.started for session in remaining])
+        shared_days = (index for index, day in enumerate(days) if days.count(day) > 1)
+        surplus.append(remaining.pop(next(shared_days, 0)))
+    return surplus
 
 
 def remove_baseline(root: Path, name: str) -> int:
-    """Forget a baseline, readable or not; how many sessions it had. Raises UnreadableInput, CannotWrite."""
-    count = sum(len(list(machine.glob("*.json"))) for machine in _machines(root, name))
+    """Delete a baseline, readable or not, and return its number of sessions.
+
+    Raises UnreadableInput, CannotWrite.
+    """
+    count = sum(len(list(machine.glob("*.json"))) for machine in _machine_folders(root, name))
     try:
         shutil.rmtree(root / FOLDER / name)
     except OSError as error:
@@ -123,8 +133,8 @@ def remove_baseline(root: Path, name: str) -> int:
     return count
 
 
-def hardware(machine: Machine) -> str:
-    """`Example CPU, 2 threads, 8 GiB, Example GPU`; with the quota, where there is one."""
+def hardware_text(machine: Machine) -> str:
+    """Hardware as text: `Example CPU, 2 threads, 8 GiB, Example GPU`; with the CPU quota if there is one."""
     memory = f"{round(machine.memory_bytes / 2**30)} GiB"
     quota = [] if machine.cpu_quota is None else [f"a quota of {machine.cpu_quota:g} CPUs"]
     return ", ".join(
@@ -132,101 +142,114 @@ def hardware(machine: Machine) -> str:
     )
 
 
-def _folder_of(root: Path, name: str, machine: Machine) -> Path:
-    """The one named by the machine's fingerprint, or that of a machine whose memory differs a little."""
-    own = root / FOLDER / name / fingerprint(machine)
-    if os.path.isdir(own) or name not in baseline_names(root):
-        return own
-    newest = {folder: _sessions(folder, untold)[-1:] for folder in _machines(root, name)}
-    alike = [folder for folder, found in newest.items() if found and same_hardware(found[0].machine, machine)]
-    return alike[0] if alike else own
+def _machine_folder(root: Path, name: str, machine: Machine) -> Path:
+    """Folder of the machine's fingerprint, or of a machine that differs only a little in memory."""
+    exact = root / FOLDER / name / fingerprint(machine)
+    if os.path.isdir(exact) or name not in baseline_names(root):
+        return exact
+    newest = {folder: _read_sessions(folder, ignore_warning)[-1:] for folder in _machine_folders(root, name)}
+    similar = [
+        folder
+        for folder, sessions in newest.items()
+        if sessions and same_hardware(sessions[0].machine, machine)
+    ]
+    return similar[0] if similar else exact
 
 
-def _machines(root: Path, name: str) -> list[Path]:
+def _machine_folders(root: Path, name: str) -> list[Path]:
     if name not in baseline_names(root):
-        raise UnreadableInput(*_missing(root, name))
-    return sorted(each for each in (root / FOLDER / name).iterdir() if os.path.isdir(each))
+        raise UnreadableInput(*_no_baseline(root, name))
+    return sorted(path for path in (root / FOLDER / name).iterdir() if os.path.isdir(path))
 
 
-def _sessions(folder: Path, tell: Tell) -> list[Digest]:
-    """Those of a folder, oldest first; what cannot be read is told, counted and passed over."""
-    stored, unread = list[Digest](), 0
+def _read_sessions(folder: Path, warn: Warn) -> list[Digest]:
+    """Sessions of a folder, oldest first; unreadable files are skipped with a warning."""
+    sessions, unread = list[Digest](), 0
     for path in sorted(folder.glob("*.json")):
         try:
-            stored.append(read_session(path))
+            sessions.append(read_session(path))
         except UnreadableInput as error:
             unread += 1
-            tell(f"skipped {error}")
+            warn(f"skipped {error}")
     if unread:
-        tell(f"{unread} of {unread + len(stored)} sessions cannot be read: restore them from version control")
-    return sorted(stored, key=_age)
+        warn(
+            f"{unread} of {unread + len(sessions)} sessions cannot be read: restore them from version control"
+        )
+    return sorted(sessions, key=_age)
 
 
-def _age(found: Digest) -> tuple[str, str]:
-    return found.started, found.id
+def _age(session: Digest) -> tuple[str, str]:
+    return session.started, session.id
 
 
-def _missing(root: Path, name: str) -> tuple[str, str]:
-    usual = f"Make it of a run: accelbench baseline set {name} latest{results_option(root)}"
-    hint = nearest(name[:100], baseline_names(root)) or usual
+def _no_baseline(root: Path, name: str) -> tuple[str, str]:
+    default_hint = f"Make it of a run: accelbench baseline set {name} latest{results_option(root)}"
+    hint = nearest(name[:100], baseline_names(root)) or default_hint
     return f"No baseline {name!r} in {root / FOLDER}.", hint
 
 
-DIGITS = 7  # of a value: far below the least spread that counts, 1e-4
-HINT = "Restore it from version control, or delete it: the other sessions are whole."
+VALUE_DIGITS = 7  # significant digits of a value; far below the smallest spread that counts, 1e-4
+RESTORE_HINT = "Restore it from version control, or delete it: the other sessions are whole."
 
 
 def read_session(path: Path) -> Digest:
-    """The session in a file that bears its id. Raises UnreadableInput.
+    """Session in a file that is named after its id. Raises UnreadableInput.
 
-    What is no regular file is not opened: reading a device or a FIFO might never end. The id names the file
-    that `baseline set --replace` deletes, so it is compared before anything is done with it.
+    Only regular files are opened: reading a device or a FIFO might never end. The id is checked first because
+    it names the file that `baseline set --replace` deletes.
     """
     if not os.path.isfile(path):
-        raise UnreadableInput(f"{path}: not a regular file", HINT)
-    session = codec.document(path, Digest, HINT)
+        raise UnreadableInput(f"{path}: not a regular file", RESTORE_HINT)
+    session = codec.document(path, Digest, RESTORE_HINT)
     if session.id != path.stem or not NAME.fullmatch(session.id):
-        raise UnreadableInput(f"{path}: it is not named after its run, {session.id[:100]!r}", HINT)
+        raise UnreadableInput(f"{path}: it is not named after its run, {session.id[:100]!r}", RESTORE_HINT)
     return session
 
 
-def encode_session(found: Digest) -> bytes:
-    """JSON with one line per case and a checksum; values rounded to `DIGITS` digits. Raises CannotWrite."""
-    given = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-    cases = given.pop("cases")
-    fields = {name: value for name, value in given.items() if value not in (None, (), "")}
-    fields["checksums"] = True  # a reader asks for one: those of before there were any have none
-    head = [f"  {_json(name)}: {_json(_plain(value))}" for name, value in fields.items()]
-    lines = ",\n".join(f"    {_json(case)}: {_json(_short(side))}" for case, side in cases.items())
+def encode_session(session: Digest) -> bytes:
+    """JSON with one line per case and a checksum. Raises CannotWrite.
+
+    Values are rounded to `VALUE_DIGITS`.
+    """
+    values = {field.name: getattr(session, field.name) for field in dataclasses.fields(session)}
+    cases = values.pop("cases")
+    fields = {name: value for name, value in values.items() if value not in (None, (), "")}
+    fields["checksums"] = (
+        True  # readers require a checksum of files with this field; older files have neither
+    )
+    head = [f"  {_json(name)}: {_json(_plain_value(value))}" for name, value in fields.items()]
+    lines = ",\n".join(f"    {_json(case)}: {_json(_case_fields(side))}" for case, side in cases.items())
     text = "{\n" + ",\n".join([*head, f'  "cases": {{\n{lines}\n  }}']) + "\n}\n"
-    return codec.seal_document(text.encode(errors="replace"), Digest, f"the session {found.id}")
+    return codec.seal_document(text.encode(errors="replace"), Digest, f"the session {session.id}")
 
 
-def _short(side: CaseDigest) -> dict[str, Any]:
-    """Without what is as it is by default."""
-    given = {
+def _case_fields(side: CaseDigest) -> dict[str, Any]:
+    """Fields of a case that differ from their defaults."""
+    values = {
         field.name: value
         for field in dataclasses.fields(side)
         if (value := getattr(side, field.name)) not in (None, "", (), {}, 0)
     }
-    given.pop("doubts", None)  # they weigh pairs of one session, and this is compared with other sessions
+    values.pop("doubts", None)  # used only for pairs within a session
     if side.workload_version == 1:
-        del given["workload_version"]
-    values = {name: [_rounded(value) for value in each] for name, each in side.values.items()}
-    fields: dict[str, Any] = _plain(given)
+        del values["workload_version"]
+    metric_values = {
+        name: [_rounded(value) for value in processes] for name, processes in side.values.items()
+    }
+    fields: dict[str, Any] = _plain_value(values)
     if fields.get("cost", {}).get("link_bytes") == 0:
         del fields["cost"]["link_bytes"]
-    return fields | ({"values": values} if values else {})
+    return fields | ({"values": metric_values} if metric_values else {})
 
 
 def _rounded(value: float | None) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    return float(f"{value:.{VALUE_DIGITS}g}") if isinstance(value, float) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
+    return {name: _plain_value(entry) for name, entry in value.items()} if isinstance(value, dict) else value
 
 
 def _json(value: Any) -> str:

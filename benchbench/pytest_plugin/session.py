@@ -223,7 +223,7 @@ def regression_of(run: Run, name: str, results: Path) -> Change:
         (verdict,) = compare_runs(only(ref, case.id), run).verdicts
         text = "; ".join(comparison.sentences(verdict))
         return Change(verdict.verdict, verdict.p_holm, text)
-    sessions = baselines.sessions(results, name, run.info.machine)
+    sessions = baselines.require_sessions(results, name, run.info.machine)
     decision = decide(sessions, digest(run), GatePolicy(metrics=METRICS[:1], confirm=False))
     finding = next(case_verdict for case_verdict in decision.findings if case_verdict.case == case.id)
     text = next(
@@ -235,7 +235,7 @@ def regression_of(run: Run, name: str, results: Path) -> Change:
 def check_exists(name: str, results: Path) -> None:
     """Raise UnreadableInput or NotComparable if there is no such run or baseline for this machine."""
     if name in baselines.baseline_names(results):
-        baselines.sessions(results, name, machine())
+        baselines.require_sessions(results, name, machine())
         return
     try:
         folder = selectors.find_run(results, name)
