@@ -234,3 +234,9 @@ def at_words(line: str, columns: int) -> list[str]:
             lines[-1] += gap + word[0]
         end = word.end()
     return lines
+
+
+def duration(value: float) -> str:
+    """Whole seconds, or minutes and seconds."""
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchbench.analyse import drift, metrics, roofline, rows
-from benchbench.backends import base
 from benchbench.documents import run_sizes
 from benchbench.judging import change_points, comparison, pairs, ranking, session_cases, sessions
 from benchbench.launch import pool
-from benchbench.machine import conditions, sampler
+from benchbench.machine import conditions, peaks, sampler
 from benchbench.model import measurement
 from benchbench.profiling import tables
 from benchbench.running import measure, recorder, schedule, time_left
@@ -40,7 +39,7 @@ KNOWN = {
                 metrics,
                 roofline,
                 rows,
-                base,
+                peaks,
                 change_points,
                 comparison,
                 pairs,

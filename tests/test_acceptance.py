@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from benchbench.backends.base import HostTimer
-from benchbench.model.measurement import Batch
+from benchbench.model.measurement import OVERHEAD, Batch
 from benchbench.stats import deviation, mean, median, median_interval
 from benchbench.store import codec
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import OVERHEAD, Samples, measure_steps, sample, warm_up
+from benchbench.timing.sampling import Samples, measure_steps, sample, warm_up
 from benchbench.timing.spin import Shape, on_host
 from tests.factories import a_measurement, a_record
 from tests.script import Script

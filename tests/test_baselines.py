@@ -75,7 +75,14 @@ def test_a_file_has_a_line_per_case_and_says_nothing_that_is_not_needed() -> Non
                 "peak_host_bytes": [65011712, 65011712],
             },
             "stopped_by": ["precision"],
-            "cost": {"flops": 524288, "bytes": 49152, "items": 1, "item": "product", "counted": True},
+            "cost": {
+                "flops": 524288,
+                "bytes": 49152,
+                "items": 1,
+                "item": "product",
+                "counted": True,
+                "multiplications_saved": 1.0,
+            },
             "timer": "perf_counter",
             "precision": {"matmul": "highest"},
             "version": "2.13.0",
@@ -265,7 +272,7 @@ def stored_run(
     return root / runs.RUNS / found.info.id
 
 
-def accepted(root: Path, selector: str, **over: bool) -> acceptance.Acceptance:
+def accepted(root: Path, selector: str, **over: bool) -> baselines.Acceptance:
     return acceptance.accept(root, "main", selector, baselines.ignore_warning, **over)
 
 

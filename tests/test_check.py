@@ -38,7 +38,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.options import Inconclusive, Variance
 from benchbench.model.run import Settings
 from benchbench.model.status import Verdict
-from benchbench.plan.suite import Rule
+from benchbench.model.threshold import Rule
 from tests.factories import (
     a_case,
     a_cost,

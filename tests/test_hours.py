@@ -23,7 +23,7 @@ from benchbench.model.device import Probe, Target
 from benchbench.model.options import OPTIONS, Variance
 from benchbench.model.run import Partner, Run
 from benchbench.model.status import Verdict
-from benchbench.plan.sides import BARE, interleaved_command, measuring_words
+from benchbench.plan.commands import BARE, interleaved_command, measuring_words
 from benchbench.store import runs
 from studies.hours import rates
 from tests.factories import a_case, a_probe, a_run, some_rounds

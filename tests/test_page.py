@@ -40,7 +40,7 @@ from benchbench.model.case import Cache, Case
 from benchbench.model.options import Weights
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run, Settings
-from benchbench.plan.command import command_of
+from benchbench.plan.commands import command_of
 from studies import page_picture
 from tests.factories import a_case, a_failure, a_hostile_run, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench, rows

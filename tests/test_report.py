@@ -20,7 +20,7 @@ from benchbench.model.note import NoteKind, note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Status
-from benchbench.plan.sides import longer_command
+from benchbench.plan.commands import longer_command
 from benchbench.store.runs import read_run
 from tests.factories import (
     a_case,

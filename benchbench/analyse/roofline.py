@@ -11,11 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 
-from benchbench.backends.base import LARGEST_CACHE
-from benchbench.errors import UsageError
 from benchbench.format import count_of, rate, ratio
-from benchbench.launch import catalogue
-from benchbench.machine.peaks import Peaks, peaks
+from benchbench.machine.peaks import LARGEST_CACHE, Peaks, peaks
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Cost, Measurement
 from benchbench.model.note import Note, NoteKind, note
@@ -205,7 +202,7 @@ def _fault(case: Case, known: Peaks | None, measured: Measurement) -> str:
         return f"a step of {step:g} s gives no finite rate"
     fault = "" if case.dtype is None else _hidden(measured.block_s)  # a user's function may well stall
     if known and not fault:
-        fault = _beyond_flops(case, known, measured.cost.flops / step)
+        fault = _beyond_flops(case, known, measured.cost, step)
         caches = devices_limited(case) * LARGEST_CACHE
         return fault or _beyond_memory(known, measured.cost.bytes, caches, step)
     return fault
@@ -228,14 +225,12 @@ def strays(blocks: Sequence[float]) -> bool:
     return len(blocks) >= HIDING_BLOCKS and mean(blocks) > ROUNDED * quantile(blocks, 0.99)
 
 
-def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
+def _beyond_flops(case: Case, known: Peaks, cost: Cost, step: float) -> str:
+    speed, saved = cost.flops / step, cost.multiplications_saved
     # TensorRT sums float16 as it finds fastest (TensorRT documentation, "Accuracy considerations").
     narrow = "tensorrt" in (case.mode, case.device.partition(":")[0])
     peak = None if case.dtype is None else known.flops_limit(case.dtype, narrow_sums=narrow)
-    if case.dtype is None or not peak or speed <= known.clock_margin * peak:
-        return ""  # nobody need be asked, and no file of the user's be imported
-    saved = _multiplications_saved(case)
-    if not saved or speed <= saved * known.clock_margin * peak:
+    if case.dtype is None or not peak or not saved or speed <= saved * known.clock_margin * peak:
         return ""
     how = "summed in float16" if case.dtype is Dtype.FLOAT16 else "of three TF32 products each"
     split = "" if peak == known.flops_peak(case.dtype) else f" ({how})"
@@ -243,14 +238,6 @@ def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
     times = "" if saved == 1 else f"{saved:.3g} times "
     why = "" if saved == 1 else ", more than any fast convolution saves"
     return f"{rate(speed, 'FLOP/s')} exceed {times}{limit}{why}"
-
-
-def _multiplications_saved(case: Case) -> float | None:
-    """What the workload says. None, where it is not known here at these sizes: FLOPs do not judge it then."""
-    try:
-        return catalogue.workload_at(case.workload, case.params).multiplications_saved
-    except (UsageError, TypeError):  # TypeError: of parameters that it has no longer
-        return None
 
 
 def _beyond_memory(known: Peaks, moved: int, caches: int, step: float) -> str:

@@ -29,7 +29,7 @@ from benchbench.analyse.roofline import (
 )
 from benchbench.machine.conditions import condition_notes, mean_notes, step_s, usual_mhz
 from benchbench.model.case import Case, LeftOut, Scalar
-from benchbench.model.measurement import AS_PLANNED, Cost, Failure, Measurement
+from benchbench.model.measurement import AS_PLANNED, CONSUMER, OVERHEAD, SOURCE, Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
 from benchbench.model.own import kind_of_version
 from benchbench.model.placement import ONE_DEVICE
@@ -37,8 +37,6 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.stats import calm_prior, deviation, median, quantile, t_quantile
-from benchbench.timing.sampling import OVERHEAD
-from benchbench.workloads.base import CONSUMER, SOURCE
 
 if TYPE_CHECKING:
     import pandas as pd

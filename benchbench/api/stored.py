@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchbench.analyse.pricing import Prices
     from benchbench.analyse.roofline import Ceiling
     from benchbench.documents.run import RunReport
-    from benchbench.gate.acceptance import Acceptance
+    from benchbench.gate.baselines import Acceptance
     from benchbench.profiling.tables import OperatorTable
     from benchbench.running.observer import RunObserver
     from benchbench.store.merging import MergedRun

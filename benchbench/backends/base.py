@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
 
 
-LARGEST_CACHE = 256 * 2**20  # bytes, of AMD's MI300: the largest of all accelerators in peaks.csv
 CLEARING = 2  # bytes written per byte of cache, since its replacement is not strictly least-recently-used
 # Minimum bytes written on CUDA, which take 0.6 ms. Twice the L2 cache of a V100 (6 MB) or a T4 (4 MB) takes
 # about 25 µs, less than the dispatch of a compiled step, so that the timed device would wait for the host.

@@ -16,7 +16,6 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends._results import parts_of
 from benchbench.backends.base import (
     FULL_MEMORY,
-    LARGEST_CACHE,
     Backend,
     PrecisionMismatch,
     Session,
@@ -24,6 +23,7 @@ from benchbench.backends.base import (
 )
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import tpu_chips
+from benchbench.machine.peaks import LARGEST_CACHE
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory

@@ -15,13 +15,13 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends._results import parts_of
 from benchbench.backends.base import (
     FULL_MEMORY,
-    LARGEST_CACHE,
     Backend,
     PrecisionMismatch,
     Session,
     host_cache_bytes,
 )
 from benchbench.errors import Unsupported
+from benchbench.machine.peaks import LARGEST_CACHE
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory

@@ -9,14 +9,13 @@ from benchbench.documents.answers import answer
 from benchbench.documents.plan import SIDES, time_left
 from benchbench.documents.run_table import short_title
 from benchbench.documents.short_names import Telling, telling
-from benchbench.format import at_words, count_of, seconds, visible
+from benchbench.format import at_words, count_of, duration, seconds, visible
 from benchbench.judging.ranking import judge_records, work_key
 from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
-from benchbench.running import observer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -95,9 +94,7 @@ class LiveTable:
         from rich.text import Text
 
         left = self._time_left
-        rest = (
-            "more heats of open works" if left.is_further else f"{observer.duration(left.remaining_s)} left"
-        )
+        rest = "more heats of open works" if left.is_further else f"{duration(left.remaining_s)} left"
         self._bar.update(left.done)
         status = Table.grid(padding=(0, 1))
         status.add_row(self._bar, Text(rest), Text(self._stage, overflow="ellipsis", no_wrap=True))

@@ -34,7 +34,7 @@ from benchbench.model.case import Case, present_id, present_names
 from benchbench.model.measurement import AS_PLANNED
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
-from benchbench.plan.sides import interleaved_command
+from benchbench.plan.commands import interleaved_command
 
 SCHEMA = 1  # of the JSON. 1: first
 

@@ -15,9 +15,8 @@ from benchbench.format import ratio
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import NoteKind
-from benchbench.model.placement import Strategy
+from benchbench.model.placement import LINK, Strategy
 from benchbench.stats import median
-from benchbench.workloads.collectives.exchanges import LINK
 
 RATE = "items_per_s"
 IDEAL = "ideal"

@@ -35,8 +35,7 @@ from benchbench.documents.document import (
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.format import count_of, visible
-from benchbench.gate.acceptance import Acceptance
-from benchbench.gate.baselines import MAX_SESSIONS, SessionsByMachine, hardware_text
+from benchbench.gate.baselines import MAX_SESSIONS, Acceptance, SessionsByMachine, hardware_text
 from benchbench.judging.check import CaseFinding, GateResult, UntestedMedians
 from benchbench.judging.common_change import TOGETHER
 from benchbench.judging.comparison import ALPHA

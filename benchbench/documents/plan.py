@@ -21,7 +21,7 @@ from benchbench.documents import document
 from benchbench.documents.document import Content, Document, number
 from benchbench.documents.short_names import case_cells
 from benchbench.errors import UnreadableInput
-from benchbench.format import count_of, size
+from benchbench.format import count_of, duration, size
 from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.case import LeftOut
 from benchbench.model.measurement import Measurement
@@ -30,7 +30,6 @@ from benchbench.model.run import Policy, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
-from benchbench.running.observer import duration
 from benchbench.running.time_left import FURTHER, Expected, TimeLeft
 from benchbench.stats import mean
 from benchbench.store import runs, selectors

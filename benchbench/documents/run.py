@@ -13,7 +13,6 @@ from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import COLUMNS, Row, flatten
 from benchbench.analyse.scaling import scalings
 from benchbench.analyse.view import RunView
-from benchbench.backends.base import Backend
 from benchbench.documents.answers import answer as work_answer
 from benchbench.documents.answers import headline
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
@@ -32,18 +31,15 @@ from benchbench.documents.run_table import (
     work_tables,
     works,
 )
-from benchbench.format import count_of, share
+from benchbench.format import count_of, duration, share
 from benchbench.judging.ranking import EQUIVALENCE, THREADS, Rival, Standing, WorkVerdict, work_key
 from benchbench.model.case import Dtype
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.own import ONNX_FILE
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
-from benchbench.plan.rerun import why_not_resumed
-from benchbench.plan.sides import longer_command
-from benchbench.plan.suite import implied_sizes
+from benchbench.plan.commands import longer_command, why_not_resumed
 from benchbench.registry import find_class
-from benchbench.running.observer import duration
 from benchbench.timing.policy import in_words
 
 SCHEMA = 1  # of the JSON. 1: first
@@ -363,7 +359,7 @@ def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
     if (more := len(compared) - ANSWERED) > 0:
         lines.append(Cell((f"and {count_of(more, 'work')} more, in the table below",)))
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]
-    lines += [Cell((line,)) for line in implied_sizes(run.info)]
+    lines += [Cell((line,)) for line in run.info.implied_sizes]
     return [*lines, *_longer(undecided, run), *_usage(compared, run.info.models)]
 
 
@@ -387,6 +383,8 @@ def _longer(undecided: Sequence[Work], run: Run) -> list[Cell]:
 
 def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
     """The line of code that has a user's model run as it was fastest; once for each way that was."""
+    from benchbench.backends.base import Backend  # with it come the workloads
+
     found: dict[str, None] = {}
     for work in compared:
         case = work.verdict.fastest and work.verdict.fastest.case

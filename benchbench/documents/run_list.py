@@ -10,6 +10,7 @@ from pathlib import Path
 from benchbench.documents.document import Cell, Content, Document, table
 from benchbench.errors import UnreadableInput
 from benchbench.model.run import RunInfo
+from benchbench.plan.commands import why_not_resumed
 from benchbench.store import naming, selectors
 from benchbench.store import runs as store
 from benchbench.store.runs import ListedRun
@@ -89,7 +90,6 @@ def _to_type(interrupted: Iterable[Path], where: str) -> list[str]:
 
 
 def _to_finish(info: RunInfo) -> str:
-    from benchbench.plan.rerun import why_not_resumed  # with it come all workloads
 
     if fleet := naming.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"

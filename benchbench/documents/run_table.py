@@ -39,7 +39,7 @@ from benchbench.judging.ranking import (
 )
 from benchbench.model.case import Cache, Case, Scalar
 from benchbench.model.placement import suffix
-from benchbench.plan.command import command_of
+from benchbench.plan.commands import command_of
 
 UNRANKED = 1e99  # seconds: after what is ranked, before what has no speed
 INLINE = 40  # a longer reason becomes a footnote

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from benchbench.analyse.digest import Digest, digest, partnered
+from benchbench.analyse.digest import digest, partnered
 from benchbench.analyse.metrics import METRICS
 from benchbench.errors import UsageError
 from benchbench.gate import baselines
-from benchbench.gate.baselines import Warn
+from benchbench.gate.baselines import Acceptance, Warn
 from benchbench.gate.checking import HERE, threshold_rules
 from benchbench.judging.check import decide
 from benchbench.judging.second_test import Confirmation
@@ -21,16 +20,6 @@ from benchbench.plan import config
 from benchbench.store import naming, runs, selectors
 
 FAILED_VERDICTS = (Verdict.SLOWER, Verdict.PROVISIONAL, Verdict.BROKEN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
-    """An accepted session, the ids of removed ones, and the machine's number of runs and days."""
-
-    session: Digest
-    removed: list[str]
-    runs: int
-    days: int
 
 
 def accept(

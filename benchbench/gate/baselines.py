@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,16 @@ MAX_SESSIONS = 10  # sessions of a machine: older ones are of other weather
 
 SessionsByMachine = dict[str, list[Digest]]  # fingerprint of a machine → its sessions, oldest first
 Warn = Callable[[str], None]  # receives a message about a skipped file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """An accepted session, the ids of removed ones, and the machine's number of runs and days."""
+
+    session: Digest
+    removed: list[str]
+    runs: int
+    days: int
 
 
 def ignore_warning(_text: str) -> None:

@@ -23,10 +23,11 @@ from benchbench.model.case import Case
 from benchbench.model.device import Machine
 from benchbench.model.options import OPTIONS, MeasureOptions, Variance, Weights, flag_of
 from benchbench.model.run import Run
+from benchbench.model.threshold import Rule
 from benchbench.plan import config, rerun, suite
 from benchbench.plan.cases import entry_plans
 from benchbench.plan.rerun import Variant
-from benchbench.plan.suite import Entry, Rule, Selection, fraction, select
+from benchbench.plan.suite import Entry, Selection, fraction, select
 from benchbench.running.interleaved import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
 from benchbench.running.observer import RunObserver

@@ -31,7 +31,7 @@ from benchbench.judging.sessions import SessionDeviation, session_deviation
 from benchbench.judging.significance import Estimate, TestResult
 from benchbench.judging.variance import moderated
 from benchbench.model.options import Variance
-from benchbench.plan.suite import Threshold, threshold
+from benchbench.model.threshold import Threshold, threshold
 from benchbench.stats import Difference, mean, paired
 
 

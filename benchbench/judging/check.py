@@ -26,7 +26,7 @@ from benchbench.judging.significance import (
     family_size,
 )
 from benchbench.model.status import Verdict
-from benchbench.plan.suite import Rule
+from benchbench.model.threshold import Rule
 from benchbench.stats import bounded_exp, median, tost
 
 

@@ -44,7 +44,7 @@ from benchbench.judging.sessions import (
 )
 from benchbench.model.options import Variance
 from benchbench.model.status import Status, Verdict
-from benchbench.plan.suite import Rule
+from benchbench.model.threshold import Rule
 from benchbench.stats import VariancePrior, deviation, variance_prior
 
 

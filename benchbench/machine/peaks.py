@@ -15,6 +15,7 @@ TERA = 1e12
 SPLIT_PRODUCTS = (
     3  # of TF32 make one of float32 (Ootomo & Yokota 2022, "Recovering single precision accuracy")
 )
+LARGEST_CACHE = 256 * 2**20  # bytes, of AMD's MI300: the largest of all accelerators in the table
 OVERCLOCKED = 1.1
 GEFORCE = "GeForce"
 NARROW_SUMS = 2  # NVIDIA Ada whitepaper, appendix A: RTX 4090, 330 TFLOPS by FP16 and 165 by FP32 accumulate

@@ -23,11 +23,14 @@ class Cost:
     item: str
     link_bytes: int = 0  # of `bytes`, those that pass between host and device, or between devices
     counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
+    multiplications_saved: float | None = None  # factor by which algorithms may save them; None: not known
 
 
 # Cores that other programs may use during a cycle: more biases a ratio by up to a fifth (docs/measuring.md).
 QUIET_CORES = 0.25
 ENOUGH_CALM = 10  # cycles, or half of them: fewer do not stand for a heat
+OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
+SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
 AS_PLANNED = ("precision", "turns")  # reasons to stop that need no note
 CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a function of the user's
 

@@ -20,6 +20,7 @@ from benchbench.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str]  # one or several
+REVISION = "rev:"  # before the name of a revision, as a side of a comparison
 Preset = Literal["brief", "quick", "default", "rigorous"]
 Size = int | float | bool | str  # of a workload's parameter
 USUAL_SUITE = "quick"

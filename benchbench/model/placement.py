@@ -24,6 +24,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SUFFIX = re.compile(r"\[([^][]+)\]\Z")
 PLAIN = "/=:+"  # in a suffix as they are, beside letters, digits and "_.-~"
 ENVIRONMENT = "env:"
+LINK = re.compile(r"(\d+)\+(\d+)")  # two ranks, of which the first is the smaller
 NAMES = "+"  # between names of devices
 
 

@@ -93,6 +93,7 @@ class RunInfo:
     machine_id: str = ""  # which of its type; empty: not known
     variables: dict[str, str] | None = None  # of the shell, for frameworks; None: not known
     models: dict[str, str] = field(default_factory=dict)  # the user's, by name: as they are asked for
+    implied_sizes: tuple[str, ...] = ()  # lines on sizes of a suite that was not named
     name_hashes: tuple[str, ...] = ()  # of its host and user, by which a shared copy leaves their names out
 
     @property

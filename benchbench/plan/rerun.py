@@ -19,17 +19,15 @@ from benchbench.launch.project import UserCode
 from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, LeftOut
 from benchbench.model.device import Probe, Target
-from benchbench.model.options import Allocator, Isolation, number_of_threads
+from benchbench.model.options import REVISION, Allocator, Isolation, number_of_threads
 from benchbench.model.placement import ENVIRONMENT, VARIABLE
-from benchbench.model.run import RunInfo, Settings
+from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, support_obstacle
 from benchbench.plan.devices import Obstacle, devices_named
 from benchbench.plan.suite import check_params
-from benchbench.store.naming import bisect_of, fleet_of
 
 T = TypeVar("T", bound=StrEnum)
-REVISION = "rev:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,19 +78,6 @@ def present_cases(cases: Sequence[Case]) -> list[Case]:
         else case
         for case in cases
     ]
-
-
-def why_not_resumed(info: RunInfo) -> str:
-    """Reason why an interrupted run cannot be resumed, or an empty text."""
-    if info.partner:
-        return "it is one side of a comparison, whose sides are measured together"
-    if fleet := fleet_of(info.tags):
-        return f"it is part of a fleet, which accelbench fleet --resume {fleet} finishes"
-    if bisection := bisect_of(info.tags):
-        return f"it is part of a bisection, which the same command with --resume {bisection} finishes"
-    backends = registry.entry_names("benchbench.backends")
-    calls = any(case.is_call or case.backend not in backends for case in info.plan)
-    return "it called functions, which are not stored" if calls else ""
 
 
 def obstacle_of(case: Case, probe: Probe, code: UserCode | None = None) -> Obstacle | None:

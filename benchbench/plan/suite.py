@@ -9,10 +9,9 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
 from benchbench.model.options import TIE, number_of_threads, tied
 from benchbench.model.placement import NAMES, Strategy
 from benchbench.model.run import RunInfo
+from benchbench.model.threshold import Rule
 from benchbench.plan.revision import content_at
 from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES
@@ -65,33 +65,6 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     thresholds: dict[str, str | float] = msgspec.field(
         default_factory=dict
     )  # for `check`: pattern → fraction
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Threshold for cases. `pattern`: part of a case's id, or one with * and ?. `suite`: empty for all
-    suites.
-    """
-
-    pattern: str
-    value: float  # 0.05: 5%
-    source: str
-    suite: str = ""
-
-    def names(self, suite: str, case: str) -> bool:
-        """True if the rule applies to this case."""
-        return self.suite in ("", suite) and fnmatchcase(case, f"*{self.pattern}*")
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """A fraction and its source."""
-
-    value: float
-    source: str
-
-
-DEFAULT = Rule("", 0.05, "default")  # sessions of one machine differ by a few per cent
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +256,6 @@ class _Thresholds(msgspec.Struct, frozen=True):
 
     name: str
     thresholds: dict[str, str | float] = {}
-
-
-def threshold(suite: str, case: str, rules: Iterable[Rule]) -> Threshold:
-    """Threshold of a case: the first matching rule, else the default."""
-    rule = next((rule for rule in rules if rule.names(suite, case)), DEFAULT)
-    return Threshold(rule.value, rule.source)
 
 
 def rules(table: Mapping[str, str | float], source: str, suite: str = "") -> list[Rule]:

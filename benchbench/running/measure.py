@@ -24,7 +24,7 @@ from benchbench import paths
 from benchbench.environments import targets as interpreters
 from benchbench.environments.targets import backend_class, is_virtual
 from benchbench.errors import CannotWrite, UsageError, member
-from benchbench.format import size, visible
+from benchbench.format import duration, size, visible
 from benchbench.launch import catalogue, own_models
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.own_models import OwnModel
@@ -45,9 +45,9 @@ from benchbench.model.own import ONNX, ModelSpec, parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.rerun import replan
-from benchbench.plan.suite import check_params, implied_sizes, select_params, unchanged_sizes
+from benchbench.plan.suite import check_params, select_params, unchanged_sizes
 from benchbench.running import recording, request
-from benchbench.running.observer import RunObserver, duration
+from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request, Terms
 from benchbench.store import disk, runs, selectors
 from benchbench.store.runs import RunWriter
@@ -105,7 +105,7 @@ class Bench:
         info = recording.plan_run(probes, asked)
         for line in unchanged_sizes(asked.suites, asked.selection, info.plan):
             self._observer.note(line)
-        for line in implied_sizes(info):
+        for line in info.implied_sizes:
             self._observer.note(line)
         return info
 

@@ -99,9 +99,3 @@ def profile_line(found: Profiled) -> str:
         for each, share in list(zip(outcome.operators, shares, strict=True))[:SHOWN]
     )
     return f"{'profiled':<14} {name}  {top}"
-
-
-def duration(value: float) -> str:
-    """Whole seconds, or minutes and seconds."""
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

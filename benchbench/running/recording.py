@@ -36,6 +36,7 @@ from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan, without_too_large
 from benchbench.plan.devices import check_devices, requested_devices
 from benchbench.plan.revision import commit_tag
+from benchbench.plan.suite import implied_sizes
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.running.recorder import Recorder, measure_together
 from benchbench.running.request import Request, Terms
@@ -138,7 +139,8 @@ def plan_run(probes: Sequence[Probe], asked: Request) -> RunInfo:
     """The head of the run that is asked for. Raises UsageError for a device or mode that does not exist."""
     check_devices(requested_devices(asked.entries, asked.selection.devices), probes)
     chosen = plan(asked.entries, asked.selection, probes)
-    return run_head(probes, without_too_large(chosen, machine().memory_bytes), asked)
+    info = run_head(probes, without_too_large(chosen, machine().memory_bytes), asked)
+    return dataclasses.replace(info, implied_sizes=tuple(implied_sizes(info)))
 
 
 def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:

@@ -20,7 +20,8 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Resumption, Run
-from benchbench.plan.rerun import replan, why_not_resumed
+from benchbench.plan.commands import why_not_resumed
+from benchbench.plan.rerun import replan
 from benchbench.plan.revision import commit_tag
 from benchbench.redaction import own_redaction
 from benchbench.running.measure import Team, measuring, models_described, targets_of

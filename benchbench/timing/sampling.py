@@ -16,11 +16,10 @@ from itertools import pairwise
 from time import monotonic, process_time
 from typing import Any, Literal, Protocol
 
-from benchbench.model.measurement import Batch, Turn, Window
+from benchbench.model.measurement import OVERHEAD, Batch, Turn, Window
 from benchbench.model.run import Policy
 from benchbench.stats import effective_count, mad, median, median_interval, quantile
 
-OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
 LONG_ENOUGH_S = 0.25  # a costlier timer is told in a note: on a busy GPU, blocks would last 3 s for JAX
 OUTGROWN = 4  # a block this many times shorter than it has to last: its size is chosen anew

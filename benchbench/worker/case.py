@@ -113,7 +113,9 @@ def _measure(
     if not runner.program.simulated:
         check_timed(backend, job, stages, opened, samples)
     return Measurement(
-        cost=workload.cost(case.computes_in),
+        cost=dataclasses.replace(
+            workload.cost(case.computes_in), multiplications_saved=workload.multiplications_saved
+        ),
         iterations=samples.iterations,
         warmup_block_s=samples.warmup_block_s,
         block_s=samples.block_s,

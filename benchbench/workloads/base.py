@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from benchbench.arrays import AnyArray, Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
-from benchbench.model.measurement import Cost, ModelFacts
+from benchbench.model.measurement import CONSUMER, SOURCE, Cost, ModelFacts
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.workloads.draw import SEED, Draw, generator, rounded
-from benchbench.workloads.program import CONSUMER, OUTPUT, SOURCE, DeviceContext, Feed, Program
+from benchbench.workloads.program import OUTPUT, DeviceContext, Feed, Program
 
 if TYPE_CHECKING:
     import numpy as np

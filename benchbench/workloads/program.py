@@ -11,7 +11,6 @@ from benchbench.model.note import Note
 from benchbench.model.world import World
 
 OUTPUT = "output"  # the name of an operation's only one
-SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
 NAMES = {4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}  # by the number of axes: of images, of videos
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchbench.arrays import Floats, Indices
 from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
+from benchbench.model.placement import LINK
 from benchbench.workloads._collective import OF_TENSORFLOW, Collective
 from benchbench.workloads._programs.devices import in_replicas, over_mesh, sharded
 from benchbench.workloads.base import Program
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
 
 RING, PAIR = "ring", "pair"
-LINK = re.compile(r"(\d+)\+(\d+)")  # two ranks, of which the first is the smaller
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Commands that measure stored runs again: two runs interleaved, or one with more rounds. Pure."""
+"""Commands that measure again: one case, two runs interleaved, or a run with more heats. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from benchbench import registry
+from benchbench.model.case import Cache, Case
 from benchbench.model.device import Probe
-from benchbench.model.options import OPTIONS
+from benchbench.model.options import OPTIONS, REVISION, Weights
 from benchbench.model.own import looks_like_model
+from benchbench.model.placement import Strategy
 from benchbench.model.run import RunInfo
-from benchbench.plan.rerun import REVISION
-from benchbench.store.naming import DIRTY
-from benchbench.workloads.base import Workload
+from benchbench.store.naming import DIRTY, bisect_of, fleet_of
 
 COMMIT_DIGITS = 12
 BARE = {"--resume", "--dry-run", "--allow-failed", "--allow-unverified", "--profile", "--verbose", "-v"}
@@ -71,7 +71,7 @@ def _changed_target(ref: RunInfo, new: RunInfo) -> tuple[Probe, Probe] | None:
 def _has_user_workloads(info: RunInfo) -> bool:
     """True if some workload is the user's, so that their commits affect it."""
     names = {case.workload for case in info.plan}
-    return any(not registry.find_class(registry.WORKLOADS, name, Workload) for name in names)  # type: ignore[type-abstract]
+    return any(not registry.find_class(registry.WORKLOADS, name, object) for name in names)
 
 
 def _selection(info: RunInfo, without: Sequence[str] = ()) -> tuple[str, ...]:
@@ -121,3 +121,60 @@ def measuring_words(command: Sequence[str], without: Sequence[str] = ()) -> tupl
 
 def _command(*words: str) -> str:
     return shlex.join(("accelbench", *words))
+
+
+def why_not_resumed(info: RunInfo) -> str:
+    """Reason why an interrupted run cannot be resumed, or an empty text."""
+    if info.partner:
+        return "it is one side of a comparison, whose sides are measured together"
+    if fleet := fleet_of(info.tags):
+        return f"it is part of a fleet, which accelbench fleet --resume {fleet} finishes"
+    if bisection := bisect_of(info.tags):
+        return f"it is part of a bisection, which the same command with --resume {bisection} finishes"
+    backends = registry.entry_names("benchbench.backends")
+    calls = any(case.is_call or case.backend not in backends for case in info.plan)
+    return "it called functions, which are not stored" if calls else ""
+
+
+def command_of(case: Case, info: RunInfo | None = None) -> str:
+    """Command such as `accelbench run -w gemm -p m=64 … --dtype float32 -b torch --mode eager -d cpu`.
+
+    `info`: the run's head, for the location of a user's model. The command is empty for a function of a
+    user's test, which only its test can measure, and for values with commas, which cannot be typed.
+    """
+    values = [*map(str, case.params.values()), *case.environment.values()]
+    if case.dtype is None or any("," in value for value in values) or case.placement.hosts > 1:
+        return ""
+    words = ["accelbench", "run", *(_model(case, info) if info else ()), "-w", case.workload]
+    for name, value in case.params.items():
+        words += ["-p", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    words += ["--dtype", case.dtype, "-b", case.target, "--mode", case.mode]
+    words += _place(case)
+    if case.cache is not Cache.HOT:
+        words += ["--cache", case.cache]
+    for name, text in case.environment.items():
+        words += ["--env", f"{name}={text}"]
+    if case.threads:
+        words += ["--threads", str(case.threads)]
+    return shlex.join(words)
+
+
+def _model(case: Case, info: RunInfo) -> list[str]:
+    """Options for a user's model, its inputs and weights; none for workloads of accelbench."""
+    if case.workload not in info.models:
+        return []
+    settings, words = info.settings, ["--model", info.models[case.workload]]
+    words += ["--input", settings.input] if settings.input else []
+    words += ["--weights", settings.weights] if settings.weights is not Weights.DRAWN else []
+    return words + (["--max-error", f"{settings.max_error:g}"] if settings.max_error is not None else [])
+
+
+def _place(case: Case) -> list[str]:
+    placement = case.placement
+    names = "+".join(placement.names)
+    words = ["-d", case.device]
+    if placement.devices > 1:
+        words += ["--world", names or str(placement.devices)]
+    if placement.strategy not in (Strategy.SINGLE, Strategy.COLLECTIVE):
+        words += ["--strategy", placement.strategy]
+    return words
