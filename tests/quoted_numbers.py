@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchbench.analyse import drift, metrics, roofline, rows
+from benchbench.backends import base
 from benchbench.documents import run_sizes
 from benchbench.judging import change_points, comparison, pairs, ranking, session_cases, sessions
 from benchbench.launch import pool
@@ -39,6 +40,7 @@ KNOWN = {
                 metrics,
                 roofline,
                 rows,
+                base,
                 peaks,
                 change_points,
                 comparison,
