@@ -23,12 +23,12 @@ from benchbench.choosing.choice import (
     Contender,
     HardwareComparison,
     compare_hardware,
-    dominating,
+    dominating_points,
     overall_offers,
     rank_works,
     work_choices,
 )
-from benchbench.choosing.sessions import Hardware, MeanLog, evidence_of, gap, mean_log
+from benchbench.choosing.sessions import Hardware, MeanLog, gap, mean_log, read_evidence
 from benchbench.documents.document import PricePanel
 from benchbench.documents.hardware import NO_PRICES, hardware_document, work_title
 from benchbench.errors import UsageError
@@ -261,7 +261,7 @@ def test_halves_of_an_interleaved_comparison_do_not_count() -> None:
 def test_a_tag_names_machines() -> None:
     runs = [a_gpu_run("H100", [(SMALL, 0.001)], tags={"node": f"n{number}"}) for number in range(2)]
     (choice,) = compare_hardware(runs, by="node").choices
-    assert [extent.machines for extent in choice.extents.values()] == [2]
+    assert [extent.machines for extent in choice.sample_sizes.values()] == [2]
     with pytest.raises(UsageError, match="No run has a tag 'nod'"):
         compare_hardware(runs, by="nod")
 
@@ -302,7 +302,7 @@ points = st.lists(st.tuples(prices, prices) | st.tuples(st.sampled_from((1.0, 2.
 def test_nobody_on_the_front_is_beaten_and_who_is_not_there_is_beaten_by_one_who_is(
     offered: list[tuple[float, float]],
 ) -> None:
-    best = dominating(offered)
+    best = dominating_points(offered)
     front = [number for number, by in enumerate(best) if by is None]
     assert bool(front) == bool(offered)
     for number, by in enumerate(best):
@@ -330,7 +330,7 @@ def test_all_prices_times_one_factor_change_no_order(
         for each in (one, {name: factor * price for name, price in one.items()})
     ]
     orders = [
-        [(each.hardware.device, each.tied) for each in found.choices[0].rankings[Aim.CHEAPEST].contenders]
+        [(each.hardware.device, each.is_tied) for each in found.choices[0].rankings[Aim.CHEAPEST].contenders]
         for found in both
     ]
     assert orders[0] == orders[1] or _nearly_tied(both[0])
@@ -361,7 +361,7 @@ def test_the_gap_of_two_means_is_welch_s() -> None:
 
 def test_overall_only_works_that_all_priced_hardware_did_count() -> None:
     runs = [a_gpu_run("H100", [(SMALL, 0.001), (LARGE, 0.1)]), a_gpu_run("L4", [(SMALL, 0.005)])]
-    offers, common = overall_offers(work_choices(evidence_of(runs).sessions, PRICES, 0.07), PRICES)
+    offers, common = overall_offers(work_choices(read_evidence(runs).sessions, PRICES, 0.07), PRICES)
     assert common == 1
     assert [(each.hardware.device, each.dominated_by) for each in offers] == [("L4", None), ("H100", None)]
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchbench.analyse.digest import digest, under_present_names
 from benchbench.analyse.metrics import METRICS
-from benchbench.choosing.sessions import evidence_of
+from benchbench.choosing.sessions import read_evidence
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import series
@@ -133,10 +133,10 @@ def test_code_from_before_the_renaming_is_measured_under_its_own_name(tmp_path: 
 def test_hardware_takes_what_was_measured_under_the_former_name_for_the_same_work() -> None:
     runs = [renamed(a_timed_run("a", 1e-3), "first"), renamed(a_timed_run("b", 1e-3), "second", "first")]
     for pattern in ([], ["second"]):
-        sessions = evidence_of(runs, pattern).sessions
+        sessions = read_evidence(runs, pattern).sessions
         assert {session.case.workload for session in sessions} == {"second"}
         assert [session.run for session in sessions] == ["a", "b"]
-    assert evidence_of(runs, ["first"]).sessions == ()
+    assert read_evidence(runs, ["first"]).sessions == ()
 
 
 def renamed(run: Run, name: str, formerly: str = "") -> Run:

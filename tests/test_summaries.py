@@ -15,7 +15,7 @@ import pytest
 
 from benchbench import api
 from benchbench.analyse.metrics import METRICS, metric_named
-from benchbench.choosing.sessions import evidence_of
+from benchbench.choosing.sessions import read_evidence
 from benchbench.documents.history import history_document
 from benchbench.judging.series import trends
 from benchbench.model.case import LeftOut
@@ -98,8 +98,8 @@ def test_a_history_and_hardware_are_the_same_with_the_cache_and_without(tmp_path
         for _ in range(2):
             found = trends(read_summaries(root, [metric], skipped=pytest.fail), metric)
             assert found == trends(stored, metric)
-    first, again = (evidence_of(read(root)) for _ in range(2))
-    assert first == again == evidence_of(stored)
+    first, again = (read_evidence(read(root)) for _ in range(2))
+    assert first == again == read_evidence(stored)
 
 
 def test_a_run_in_which_a_case_failed_is_told_by_the_cache_for_every_metric(tmp_path: Path) -> None:

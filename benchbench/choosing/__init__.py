@@ -1,1 +1,1 @@
-"""Hardware compared by the runs of several machines. Pure."""
+"""Comparison of hardware, from the runs of several machines."""

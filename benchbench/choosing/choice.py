@@ -1,7 +1,7 @@
-"""Compare hardware by the runs of several machines: choices per work, offers. Pure.
+"""Choice of hardware per work and overall, by speed, price and energy. Pure.
 
-Per work the fastest, the cheapest and the most frugal hardware, who cannot be told from the best, and which
-offer no other beats in both rate and price.
+Runs of several machines give the fastest, cheapest and most frugal hardware of each work, the hardware that
+may be as good, and the offers that no other offer beats in both speed and price.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from benchbench.choosing.sessions import (
     Evidence,
     Hardware,
     MeanLog,
-    evidence_of,
     gap,
     mean_log,
     nested_days,
+    read_evidence,
 )
 from benchbench.judging.comparison import ALPHA
 from benchbench.judging.ranking import claim_p
@@ -33,20 +33,22 @@ from benchbench.model.run import Run
 from benchbench.stats import Difference, mean
 from benchbench.summaries.summary import RunSummary, summaries
 
-K = TypeVar("K")
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareComparison:
-    """`choices`: one for each work. `overall`: offers of priced hardware over the works that all of it did,
-    `common` of them. `assumed`: the spread of days and machines, as a fraction, where too few were measured.
+    """Comparison of hardware, with one of `choices` per work.
+
+    `overall`: offers of priced hardware over the works that all of it did; `common_works`: their number.
+    `assumed`: spread of days and machines that is assumed while too few were measured, as a fraction.
     """
 
     runs: tuple[str, ...]
     evidence: Evidence
     choices: tuple[WorkChoice, ...]
     overall: tuple[Offer, ...]
-    common: int
+    common_works: int
     prices: Prices | None
     assumed: float
 
@@ -59,13 +61,14 @@ def compare_hardware(
     by: str | None = None,
     dedicated: bool = False,
 ) -> HardwareComparison:
-    """What runs in any order say about hardware; `cases`: parts of cases' ids, or patterns of whole ones.
+    """Compare the hardware of runs, which may have any order.
 
-    `by`: the tag that names machines; `dedicated`: nobody else uses them, so that their days differ less.
-    Raises UsageError where no run has the tag.
+    `cases`: parts of case ids, or patterns of whole ids. `by`: the tag that names machines. `dedicated`: no
+    other programs run on the machines, so that a smaller spread of days is assumed. Raises UsageError if no
+    run has the tag.
     """
     names: list[str] = []
-    evidence = evidence_of(_named(runs, names), cases, by)
+    evidence = read_evidence(_record_ids(runs, names), cases, by)
     assumed = ASSUMED_DEDICATED if dedicated else ASSUMED_SHARED
     choices = work_choices(evidence.sessions, prices, assumed)
     overall, common = overall_offers(choices, prices)
@@ -74,21 +77,21 @@ def compare_hardware(
         evidence=evidence,
         choices=tuple(choices),
         overall=tuple(overall),
-        common=common,
+        common_works=common,
         prices=prices,
         assumed=assumed,
     )
 
 
-def _named(runs: Iterable[Run | RunSummary], names: list[str]) -> Iterator[RunSummary]:
-    """The summaries of the runs, whose ids `names` then has: not all runs fit in memory."""
+def _record_ids(runs: Iterable[Run | RunSummary], names: list[str]) -> Iterator[RunSummary]:
+    """Summaries of the runs; the ids are appended to `names`, since not all runs fit in memory."""
     for run in summaries(runs):
         names.append(run.id)
         yield run
 
 
 class Aim(StrEnum):
-    """What somebody may want of hardware: least time, least money or least energy for an item."""
+    """Criterion for hardware: least time, money or energy for an item."""
 
     FASTEST = "fastest"
     CHEAPEST = "cheapest"
@@ -96,8 +99,8 @@ class Aim(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """What the numbers of hardware in a work stand on."""
+class SampleSize:
+    """Number of machines, days and processes behind the numbers of a hardware in one work."""
 
     machines: int
     days: int
@@ -106,22 +109,23 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkChoice:
-    """A work on all hardware that did it, with a ranking for each aim; `item`: what it makes, `image`.
+    """A work on all hardware that did it, with a ranking for each aim.
 
-    `case`: one of those that do it.
+    `case`: one of the work's cases. `item`: unit of its result, such as `image`.
     """
 
     work: str
     case: Case
     item: str
     rankings: Mapping[Aim, Ranking]
-    extents: Mapping[Hardware, Extent]
+    sample_sizes: Mapping[Hardware, SampleSize]
 
 
 def price_of(hardware: Hardware, prices: Prices | None) -> float | None:
-    """The price of an hour: of the device with its threads, `Example CPU, 2 threads`, else of the device.
+    """Price of an hour of the hardware; None if unknown.
 
-    Several cost what the user says that so many cost, else so many times one.
+    The price of the device with its threads, `Example CPU, 2 threads`, precedes that of the device. Several
+    devices cost the price given for their number, or a multiple of one device's price.
     """
     if prices is None:
         return None
@@ -130,54 +134,63 @@ def price_of(hardware: Hardware, prices: Prices | None) -> float | None:
 
 
 def work_choices(sessions: Sequence[CaseSession], prices: Prices | None, assumed: float) -> list[WorkChoice]:
-    """A choice for each work, in the order in which works come; `assumed`: as for `mean_log`.
+    """A choice for each work, in the order of the works; `assumed`: as for `mean_log`.
 
-    Each hardware is ranked by the best of its configurations, frameworks and modes, for the aim.
+    Each hardware is ranked by its best configuration (framework and mode) for the aim.
     """
-    works = _grouped(sessions, lambda each: each.work)
+    works = _group_by(sessions, lambda session: session.work)
     contenders = {
-        Aim.FASTEST: [_contenders(own, LATENCY, assumed) for own in works.values()],
-        Aim.FRUGAL: [_contenders(own, ENERGY, assumed) for own in works.values()],
+        Aim.FASTEST: [_contenders(work_sessions, LATENCY, assumed) for work_sessions in works.values()],
+        Aim.FRUGAL: [_contenders(work_sessions, ENERGY, assumed) for work_sessions in works.values()],
     }
-    contenders[Aim.CHEAPEST] = [_priced(fastest, prices) for fastest in contenders[Aim.FASTEST]]
+    contenders[Aim.CHEAPEST] = [_with_price(fastest, prices) for fastest in contenders[Aim.FASTEST]]
     rankings = {aim: rank_works(contenders[aim]) for aim in Aim}
     return [
         WorkChoice(
             work=work,
-            case=own[0].case,
-            item=own[0].processes.cost.item if own[0].processes.cost else "item",
+            case=work_sessions[0].case,
+            item=work_sessions[0].digest.cost.item if work_sessions[0].digest.cost else "item",
             rankings={aim: rankings[aim][number] for aim in Aim},
-            extents={
-                hardware: _extent(measured)
-                for hardware, measured in _grouped(own, lambda each: each.hardware).items()
+            sample_sizes={
+                hardware: _sample_size(hardware_sessions)
+                for hardware, hardware_sessions in _group_by(
+                    work_sessions, lambda session: session.hardware
+                ).items()
             },
         )
-        for number, (work, own) in enumerate(works.items())
+        for number, (work, work_sessions) in enumerate(works.items())
     ]
 
 
-def _grouped(sessions: Sequence[CaseSession], key: Callable[[CaseSession], K]) -> dict[K, list[CaseSession]]:
-    groups: dict[K, list[CaseSession]] = {}
-    for each in sessions:
-        groups.setdefault(key(each), []).append(each)
+def _group_by(
+    sessions: Sequence[CaseSession], key: Callable[[CaseSession], Key]
+) -> dict[Key, list[CaseSession]]:
+    groups: dict[Key, list[CaseSession]] = {}
+    for session in sessions:
+        groups.setdefault(key(session), []).append(session)
     return groups
 
 
 def _contenders(sessions: Sequence[CaseSession], metric: Metric, assumed: float) -> list[Contender]:
-    """A contender for each hardware that has a value of the metric: its best configuration."""
-    found: list[Contender] = []
-    for hardware, own in _grouped(sessions, lambda each: each.hardware).items():
-        configurations = _grouped(own, lambda each: each.configuration)
-        made = [_contender(hardware, name, each, metric, assumed) for name, each in configurations.items()]
-        known = [each for each in made if each]
-        found += [min(known, key=lambda each: (each.amount.mid, each.configuration))] if known else []
-    return found
+    """Contender of each hardware with a value of the metric: its best configuration."""
+    contenders: list[Contender] = []
+    for hardware, hardware_sessions in _group_by(sessions, lambda session: session.hardware).items():
+        configurations = _group_by(hardware_sessions, lambda session: session.configuration)
+        candidates = [
+            contender
+            for name, group in configurations.items()
+            if (contender := _contender(hardware, name, group, metric, assumed))
+        ]
+        if candidates:
+            best = min(candidates, key=lambda candidate: (candidate.amount.mid, candidate.configuration))
+            contenders.append(best)
+    return contenders
 
 
 def _contender(
     hardware: Hardware, configuration: str, sessions: Sequence[CaseSession], metric: Metric, assumed: float
 ) -> Contender | None:
-    cost = sessions[0].processes.cost
+    cost = sessions[0].digest.cost
     days = nested_days(sessions, metric)
     if not days or not cost or not cost.items:
         return None
@@ -185,196 +198,206 @@ def _contender(
     return Contender(hardware=hardware, configuration=configuration, amount=amount)
 
 
-def _priced(contenders: Sequence[Contender], prices: Prices | None) -> list[Contender]:
-    """The contenders that have a price, by money for an item: an hour's price times the time."""
+def _with_price(contenders: Sequence[Contender], prices: Prices | None) -> list[Contender]:
+    """Contenders with a price, by money for an item: the price of an hour times the time."""
     return [
-        replace(each, amount=each.amount.plus(math.log(price / HOUR_S)))
-        for each in contenders
-        if (price := price_of(each.hardware, prices))
+        replace(contender, amount=contender.amount.plus(math.log(price / HOUR_S)))
+        for contender in contenders
+        if (price := price_of(contender.hardware, prices))
     ]
 
 
-def _extent(sessions: Sequence[CaseSession]) -> Extent:
-    """The extent of the configuration that was measured most."""
-    configurations = _grouped(sessions, lambda each: each.configuration).values()
-    days = [(nested_days(own, LATENCY), own) for own in configurations]
-    most, own = max(days, key=lambda item: sum(len(hour) for day in item[0] for hour in day))
-    return Extent(
-        machines=len({each.machine for each in own}),
-        days=len(most),
-        processes=sum(len(hour) for day in most for hour in day),
+def _sample_size(sessions: Sequence[CaseSession]) -> SampleSize:
+    """Sample size of the configuration that was measured most."""
+    configurations = _group_by(sessions, lambda session: session.configuration).values()
+    candidates = [(nested_days(group, LATENCY), group) for group in configurations]
+    days, group = max(candidates, key=lambda item: sum(len(hour) for day in item[0] for hour in day))
+    return SampleSize(
+        machines=len({session.machine for session in group}),
+        days=len(days),
+        processes=sum(len(hour) for day in days for hour in day),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """Hardware in one work, by the best of its configurations. `amount`: of an item, less is better.
+    """Hardware in one work, by its best configuration. `amount`: time, money or energy for an item.
 
-    `behind`: how much more than the best needs, None of the best. `tied`: whether it may be the best, too.
+    `excess`: amount relative to the best, as a logarithm; None for the best. `is_tied`: True if it may be
+    the best, too.
     """
 
     hardware: Hardware
     configuration: str
     amount: MeanLog
-    behind: Difference | None = None
-    tied: bool = False
+    excess: Difference | None = None
+    is_tied: bool = False
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Contenders of one work, the best first."""
+    """Contenders of one work, best first."""
 
     contenders: tuple[Contender, ...]
 
     @cached_property
     def best(self) -> Contender | None:
-        """The best contender; None where nothing is compared, or another may be as good."""
+        """Best contender; None if there is no other, or if another may be as good."""
         others = self.contenders[1:]
-        return self.contenders[0] if others and not any(other.tied for other in others) else None
+        return self.contenders[0] if others and not any(other.is_tied for other in others) else None
 
-    def of(self, hardware: Hardware) -> Contender | None:
-        """The contender of this hardware; None where it was not measured."""
-        return next((each for each in self.contenders if each.hardware == hardware), None)
+    def of_hardware(self, hardware: Hardware) -> Contender | None:
+        """Contender of this hardware; None if it was not measured."""
+        return next((contender for contender in self.contenders if contender.hardware == hardware), None)
 
 
 def rank_works(works: Sequence[Sequence[Contender]]) -> list[Ranking]:
-    """A ranking for each work, the best told from the others at 0.05 over all works together.
+    """A ranking for each work, with an error of 0.05 over all works together.
 
-    Within a work the best is claimed only if each other is told from it, two-sided (`claim_p`); over works by
-    Holm (1979).
+    The best of a work is claimed only if every other contender is significantly worse, two-sided
+    (`claim_p`). Over works, Holm's method is used (1979).
     """
-    ordered = [_ordered(contenders) for contenders in works]
-    claims = [claim_p([each.behind.p_either() for each in own if each.behind]) for own in ordered]
-    levels = _levels(claims)
+    ordered = [_rank(contenders) for contenders in works]
+    claims = [
+        claim_p([contender.excess.p_either() for contender in ranked if contender.excess])
+        for ranked in ordered
+    ]
+    levels = _holm_levels(claims)
     return [
-        Ranking(tuple(_marked(each, level) for each in contenders))
+        Ranking(tuple(_mark_tie(contender, level) for contender in contenders))
         for contenders, level in zip(ordered, levels, strict=True)
     ]
 
 
-def _ordered(contenders: Sequence[Contender]) -> list[Contender]:
-    found = sorted(contenders, key=lambda each: (each.amount.mid, each.hardware))
-    return found[:1] + [replace(each, behind=gap(found[0].amount, each.amount)) for each in found[1:]]
+def _rank(contenders: Sequence[Contender]) -> list[Contender]:
+    ranked = sorted(contenders, key=lambda contender: (contender.amount.mid, contender.hardware))
+    return ranked[:1] + [
+        replace(contender, excess=gap(ranked[0].amount, contender.amount)) for contender in ranked[1:]
+    ]
 
 
-def _levels(ps: Sequence[float | None]) -> list[float]:
-    """The level at which each work is judged: Holm's, and of those without a claim that of the first."""
-    known = sorted(p for p in ps if p is not None)
+def _holm_levels(ps: Sequence[float | None]) -> list[float]:
+    """Level of each work by Holm's method; works without a claim have the first level."""
+    claims = sorted(p for p in ps if p is not None)
     levels = {}
-    level = ALPHA / max(len(known), 1)
-    for done, p in enumerate(known):
-        level = ALPHA / (len(known) - done)
+    level = ALPHA / max(len(claims), 1)
+    for rank, p in enumerate(claims):
+        level = ALPHA / (len(claims) - rank)
         if p >= level:
             break
         levels[p] = level
     return [ALPHA if p is None else levels.get(p, level) for p in ps]
 
 
-def _marked(contender: Contender, level: float) -> Contender:
-    if contender.behind is None:
+def _mark_tie(contender: Contender, level: float) -> Contender:
+    if contender.excess is None:
         return contender
-    return replace(contender, tied=contender.behind.p_either() >= level)
+    return replace(contender, is_tied=contender.excess.p_either() >= level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Hardware at its price, and the time of an item. `dominated_by`: what is no dearer and no slower, and
-    better in one of the two; None: nothing. `unsure`: whether its being slower cannot be told.
+    """Hardware at its price, with the time of an item.
+
+    `dominated_by`: hardware that is no dearer and no slower, and better in one of the two; None if there is
+    none. `is_uncertain`: True if the difference in speed is not significant.
     """
 
     hardware: Hardware
     price: float  # of an hour
-    amount: MeanLog  # log seconds for an item
+    amount: MeanLog  # logarithm of the seconds for an item
     dominated_by: Hardware | None = None
-    unsure: bool = False
+    is_uncertain: bool = False
 
 
-def dominating(points: Sequence[tuple[float, float]]) -> list[int | None]:
-    """The index of an unbeaten point that beats the point, for each (price, seconds); None for unbeaten ones.
+def dominating_points(points: Sequence[tuple[float, float]]) -> list[int | None]:
+    """For each (price, seconds), the index of an undominated point that dominates it; None if there is none.
 
-    One beats another if it is no worse in both and better in one. The one of least price counts; of several
-    alike, the first.
+    A point dominates another if it is no worse in both values and better in one. Among several, the cheapest
+    is returned; among equals, the first.
     """
     front: list[int] = []
-    for index in sorted(range(len(points)), key=lambda each: (*points[each], each)):
+    for index in sorted(range(len(points)), key=lambda candidate: (*points[candidate], candidate)):
         if not front or points[index][1] < points[front[-1]][1] or points[index] == points[front[-1]]:
             front.append(index)
     return [
-        next((each for each in front if _beats(points[each], points[index])), None)
+        next((candidate for candidate in front if _beats(points[candidate], points[index])), None)
         for index in range(len(points))
     ]
 
 
-def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return one[0] <= other[0] and one[1] <= other[1] and one != other
+def _beats(point: tuple[float, float], other: tuple[float, float]) -> bool:
+    return point[0] <= other[0] and point[1] <= other[1] and point != other
 
 
 def offers(choice: WorkChoice, prices: Prices | None) -> list[Offer]:
-    """The offers of one work, by price."""
-    return compared_offers(
-        Offer(hardware=each.hardware, price=price, amount=each.amount)
-        for each in choice.rankings[Aim.FASTEST].contenders
-        if (price := price_of(each.hardware, prices))
+    """Offers of one work, by price."""
+    return compare_offers(
+        Offer(hardware=contender.hardware, price=price, amount=contender.amount)
+        for contender in choice.rankings[Aim.FASTEST].contenders
+        if (price := price_of(contender.hardware, prices))
     )
 
 
 def overall_offers(choices: Sequence[WorkChoice], prices: Prices | None) -> tuple[list[Offer], int]:
-    """Offers by the geometric mean of an item's time, over the works that all priced hardware did; how many.
+    """Offers over the works that all priced hardware did, and the number of these works.
 
-    Its error is the mean of the works': they share the machine and the day, so errors do not average out.
+    The amount is the geometric mean of an item's time. Its error is the mean of the works' errors: works
+    share the machine and the day, so errors do not average out.
     """
     priced = {
-        each.hardware: price
+        contender.hardware: price
         for choice in choices
-        for each in choice.rankings[Aim.FASTEST].contenders
-        if (price := price_of(each.hardware, prices))
+        for contender in choice.rankings[Aim.FASTEST].contenders
+        if (price := price_of(contender.hardware, prices))
     }
     amounts = [
-        {each.hardware: each.amount for each in choice.rankings[Aim.FASTEST].contenders} for choice in choices
+        {contender.hardware: contender.amount for contender in choice.rankings[Aim.FASTEST].contenders}
+        for choice in choices
     ]
-    common = [known for known in amounts if priced.keys() <= known.keys()]
+    common = [work_amounts for work_amounts in amounts if priced.keys() <= work_amounts.keys()]
     if not (priced and common):
         return [], 0
-    made = [
-        Offer(hardware=hardware, price=price, amount=_joined([work[hardware] for work in common]))
+    priced_offers = [
+        Offer(hardware=hardware, price=price, amount=_mean_amount([work[hardware] for work in common]))
         for hardware, price in priced.items()
     ]
-    return compared_offers(made), len(common)
+    return compare_offers(priced_offers), len(common)
 
 
-def _joined(amounts: Sequence[MeanLog]) -> MeanLog:
+def _mean_amount(amounts: Sequence[MeanLog]) -> MeanLog:
     return MeanLog(
-        mid=mean([each.mid for each in amounts]),
-        error=mean([each.error for each in amounts]),
-        degrees=min(each.degrees for each in amounts),
+        mid=mean([amount.mid for amount in amounts]),
+        error=mean([amount.error for amount in amounts]),
+        degrees=min(amount.degrees for amount in amounts),
     )
 
 
-def compared_offers(made: Iterable[Offer]) -> list[Offer]:
-    """Offers by price, each with what dominates it."""
-    known = sorted(made, key=lambda each: (each.price, each.amount.mid))
-    best = dominating([(each.price, each.amount.mid) for each in known])
+def compare_offers(offers: Iterable[Offer]) -> list[Offer]:
+    """Offers by price, each with the hardware that dominates it."""
+    by_price = sorted(offers, key=lambda offer: (offer.price, offer.amount.mid))
+    dominators = dominating_points([(offer.price, offer.amount.mid) for offer in by_price])
     return [
-        each if index is None else _dominated(each, known[index])
-        for each, index in zip(known, best, strict=True)
+        offer if index is None else _mark_dominated(offer, by_price[index])
+        for offer, index in zip(by_price, dominators, strict=True)
     ]
 
 
-def _dominated(offer: Offer, by: Offer) -> Offer:
+def _mark_dominated(offer: Offer, by: Offer) -> Offer:
     slower = gap(by.amount, offer.amount).p_above() < ALPHA
-    return replace(offer, dominated_by=by.hardware, unsure=not slower)
+    return replace(offer, dominated_by=by.hardware, is_uncertain=not slower)
 
 
-def price_gain(offer: Offer, offers: Sequence[Offer]) -> float:
-    """Items for money, over those of the offer that gives most."""
-    costs = [each.amount.mid + math.log(each.price) for each in offers]
+def relative_value(offer: Offer, offers: Sequence[Offer]) -> float:
+    """Items per money relative to the best of the offers."""
+    costs = [other.amount.mid + math.log(other.price) for other in offers]
     return math.exp(min(costs) - offer.amount.mid - math.log(offer.price))
 
 
 def rate_bounds(amount: MeanLog, scale: float = 0.0) -> tuple[float, float, float]:
-    """Items a second, or for an amount of anything else, with the ends of its 95 % interval.
+    """Items per amount, such as items per second, with the ends of the 95 % interval.
 
-    `scale`: a logarithm that it is divided by.
+    `scale`: logarithm of a divisor.
     """
     half = amount.half_width()
     middle = -amount.mid - scale

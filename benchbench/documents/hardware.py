@@ -13,15 +13,15 @@ from benchbench.analyse.rows import params_text
 from benchbench.choosing.choice import (
     Aim,
     Contender,
-    Extent,
     HardwareComparison,
     Offer,
     Ranking,
+    SampleSize,
     WorkChoice,
     offers,
-    price_gain,
     price_of,
     rate_bounds,
+    relative_value,
 )
 from benchbench.choosing.sessions import Hardware, gap
 from benchbench.documents.document import (
@@ -116,7 +116,7 @@ def versions(found: HardwareComparison) -> Iterator[str]:
     """`torch 2.13.0`; where hardware has different ones, each with its own."""
     known: dict[str, dict[str, dict[str, None]]] = {}
     for each in found.evidence.sessions:
-        version = each.processes.version or "of unknown version"
+        version = each.digest.version or "of unknown version"
         known.setdefault(each.case.target, {}).setdefault(version, {})[each.hardware.label] = None
     for target, told in known.items():
         if len(told) == 1:
@@ -127,7 +127,7 @@ def versions(found: HardwareComparison) -> Iterator[str]:
 
 
 def _few_days(found: HardwareComparison) -> list[str]:
-    extents = [item for choice in found.choices for item in choice.extents.items()]
+    extents = [item for choice in found.choices for item in choice.sample_sizes.items()]
     return sorted({hardware.label for hardware, extent in extents if extent.days < MIN_SESSIONS})
 
 
@@ -178,7 +178,7 @@ def _data(found: HardwareComparison) -> dict[str, Any]:
         "assumed_spread": found.assumed,
         "currency": found.prices.currency if found.prices else None,
         "works": [_work(choice, found) for choice in found.choices],
-        "common_works": found.common,
+        "common_works": found.common_works,
         "offers": [_offer(offer, found.overall) for offer in found.overall],
         "left_out": dict(found.evidence.left_out),
     }
@@ -203,7 +203,7 @@ def _hardware(choice: WorkChoice, hardware: Hardware, found: HardwareComparison)
     return {
         **_device(hardware),
         "price_per_hour": price_of(hardware, found.prices),
-        **asdict(choice.extents[hardware]),
+        **asdict(choice.sample_sizes[hardware]),
         **{KEYS[aim]: _amount(choice.rankings[aim], hardware) for aim in Aim},
     }
 
@@ -214,7 +214,7 @@ def _device(hardware: Hardware) -> dict[str, Any]:
 
 def _amount(ranking: Ranking, hardware: Hardware) -> dict[str, Any] | None:
     """`best`: true of the best, null of each that may be it and where nothing is compared, else false."""
-    contender = ranking.of(hardware)
+    contender = ranking.of_hardware(hardware)
     if contender is None:
         return None
     value, low, high = rate_bounds(contender.amount)
@@ -225,7 +225,7 @@ def _amount(ranking: Ranking, hardware: Hardware) -> dict[str, Any] | None:
         "low": low,
         "high": high,
         "best": best if len(ranking.contenders) > 1 else None,
-        "p": contender.behind.p_above() if contender.behind else None,
+        "p": contender.excess.p_above() if contender.excess else None,
     }
 
 
@@ -238,9 +238,9 @@ def _offer(offer: Offer, offers: tuple[Offer, ...]) -> dict[str, Any]:
         "relative_rate": value,
         "low": low,
         "high": high,
-        "relative_items_per_cost": price_gain(offer, offers),
+        "relative_items_per_cost": relative_value(offer, offers),
         "dominated_by": _device(offer.dominated_by) if offer.dominated_by else None,
-        "unsure": offer.unsure,
+        "unsure": offer.is_uncertain,
     }
 
 
@@ -302,15 +302,15 @@ def work_title(choice: WorkChoice) -> str:
 
 
 def _choice_row(choice: WorkChoice, hardware: Hardware, currency: str) -> tuple[Cell, ...]:
-    fastest = choice.rankings[Aim.FASTEST].of(hardware)
+    fastest = choice.rankings[Aim.FASTEST].of_hardware(hardware)
     cells: list[Cell] = [Cell((hardware.label,)), Cell((", ".join(_titles(choice, hardware)),))]
     for aim in (Aim.FASTEST, Aim.CHEAPEST, Aim.FRUGAL):
         ranking = choice.rankings[aim]
-        contender = ranking.of(hardware)
+        contender = ranking.of_hardware(hardware)
         unit = f"{choice.item}/{UNITS.get(aim, currency)}"
         cells += [_rate(contender, fastest, unit), *_ratio(contender, ranking)]
     by = fastest.configuration if fastest else ""
-    return (*cells, Cell((by,)), Cell((extent_text(choice.extents[hardware]),)))
+    return (*cells, Cell((by,)), Cell((extent_text(choice.sample_sizes[hardware]),)))
 
 
 def _titles(choice: WorkChoice, hardware: Hardware) -> list[str]:
@@ -325,8 +325,8 @@ def title_mark(ranking: Ranking, hardware: Hardware) -> str | None:
     first = ranking.contenders[0]
     if ranking.best:
         return "" if first.hardware == hardware else None
-    own = ranking.of(hardware)
-    return "?" if own and (own is first or own.tied) else None
+    own = ranking.of_hardware(hardware)
+    return "?" if own and (own is first or own.is_tied) else None
 
 
 def _rate(contender: Contender | None, fastest: Contender | None, unit: str) -> Cell:
@@ -342,14 +342,14 @@ def _ratio(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
     """The ratio of its rate to that of the best, and the wider side of its interval."""
     if contender is None or len(ranking.contenders) < 2:
         return Cell(), Cell()
-    if contender.behind is None:
+    if contender.excess is None:
         tone = Tone.GOOD if ranking.best else Tone.PLAIN
         return Cell((Number(1.0, "×"),), tone, unsure=ranking.best is None), Cell()
-    ratio = Number(math.exp(-contender.behind.mid), "×")
-    return Cell((ratio,), unsure=contender.tied), Cell((around(contender.behind),))
+    ratio = Number(math.exp(-contender.excess.mid), "×")
+    return Cell((ratio,), unsure=contender.is_tied), Cell((around(contender.excess),))
 
 
-def extent_text(extent: Extent) -> str:
+def extent_text(extent: SampleSize) -> str:
     """The extent in words: `2 machines, 3 days, 9 processes`."""
     counts = {"machine": extent.machines, "day": extent.days, "process": extent.processes}
     return ", ".join(count_of(count, name) for name, count in counts.items())
@@ -359,7 +359,7 @@ def offer_table(found: HardwareComparison) -> tuple[Table, ...]:
     """Rate against price over the works that all priced hardware did; nothing where there is no such work."""
     if len(found.overall) < 2:
         return ()
-    works = f"{found.common} {'work' if found.common == 1 else 'works'} that all of it did"
+    works = f"{found.common_works} {'work' if found.common_works == 1 else 'works'} that all of it did"
     rows = [_offer_row(offer, found) for offer in found.overall]
     columns = [Column(name) for name in OFFER_COLUMNS]
     return (table(rows, columns, title=f"Rate against price, over {works}"),)
@@ -373,8 +373,10 @@ def _offer_row(offer: Offer, found: HardwareComparison) -> dict[str, Content]:
         "an hour": Number(offer.price, found.prices.currency if found.prices else ""),
         "rate": Number(math.exp(-gap(best.amount, offer.amount).mid), "×"),
         "±": None if offer is best else around(gap(best.amount, offer.amount)),
-        "items per cost": Number(price_gain(offer, found.overall), "×"),
-        "verdict": Cell((verdict,), Tone.PLAIN if offer.dominated_by else Tone.GOOD, unsure=offer.unsure),
+        "items per cost": Number(relative_value(offer, found.overall), "×"),
+        "verdict": Cell(
+            (verdict,), Tone.PLAIN if offer.dominated_by else Tone.GOOD, unsure=offer.is_uncertain
+        ),
     }
 
 
@@ -387,7 +389,7 @@ def price_plots(found: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, 
     """The plot `pareto`, without a panel where there are no prices."""
     currency = found.prices.currency if found.prices else ""
     several = len(found.overall) > 1
-    overall = [_overall(found.overall, found.common, currency)] if several else []
+    overall = [_overall(found.overall, found.common_works, currency)] if several else []
     single = [
         _panel(work_title(choice), shown, currency, f"{choice.item}/s")
         for choice in found.choices

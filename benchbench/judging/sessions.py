@@ -73,9 +73,9 @@ def session_deviation(
     hour_means = [[mean(logs) for logs in day] for day in days]
     day_values = [mean(day) for day in hour_means]
     measured_between = deviation(day_values) ** 2 if count > 1 else 0.0
-    averaged_out = _pooled_variance(hour_means)[0] * (1 - mean([1 / len(day) for day in days]))
+    averaged_out = pooled_variance(hour_means)[0] * (1 - mean([1 / len(day) for day in days]))
     between_days, degrees_between = _variance_between_days(measured_between, count, assumed, prior)
-    variance, degrees = _pooled_variance([*(logs for day in days for logs in day), new])
+    variance, degrees = pooled_variance([*(logs for day in days for logs in day), new])
     process_variance = max(variance, MIN_DEVIATION**2) if degrees else 0.0
     stored_variance = process_variance * sum(1 / sum(map(len, day)) for day in days) / count**2
     error = math.sqrt(
@@ -138,7 +138,7 @@ def _start_time(text: str) -> float:
         return math.inf
 
 
-def _pooled_variance(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+def pooled_variance(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
     """Variance within groups, and its degrees of freedom."""
     several = [values for values in groups if len(values) > 1]
     degrees = sum(len(values) - 1 for values in several)
