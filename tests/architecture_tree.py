@@ -1,4 +1,4 @@
-"""The tree of files in docs/architecture.md, made of the first line of each module's docstring.
+"""The table of packages in docs/architecture.md, made of module names and the first lines of packages' docstrings.
 
 python -m tests.architecture_tree      writes it anew
 """
@@ -6,40 +6,49 @@ python -m tests.architecture_tree      writes it anew
 from __future__ import annotations
 
 import ast
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- tree -->\n", "<!-- /tree -->\n"
-FOLDED = {"operations", "networks", "transfers", "collectives", "schemas", "checks"}  # one line for all files
 
 
 def tree(package: Path = ROOT / "benchbench") -> str:
-    """A line for each folder and each file, indented by depth: its name and what it is."""
-    lines = [f"{package.name}/", *_entries(package, 1)]
-    return "```\n" + "\n".join(lines) + "\n```\n"
+    """A row for each package, from the command line down: its name, its purpose and its files."""
+    lines = ["| where | purpose | files |", "| --- | --- | --- |"]
+    for name in _layers():
+        if (package / name).is_dir():
+            lines += _rows(package / name, f"{name}/")
+        else:
+            lines.append(f"| `{name}.py` | {_summary(package / f'{name}.py')} | |")
+    return "\n".join(lines) + "\n"
 
 
-def _entries(folder: Path, depth: int) -> list[str]:
-    files = sorted(path for path in folder.glob("*.py") if not path.name.startswith("__init__"))
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and (path / "__init__.py").exists())
-    lines = []
-    for path in [*folders, *files]:
-        lines.append(_line(path, depth))
-        if path.is_dir() and path.name not in FOLDED:
-            lines += _entries(path, depth + 1)
-    return lines
+def _layers() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return [name for layer in layers for name in layer.split(" | ")]
 
 
-def _line(path: Path, depth: int) -> str:
-    source = path / "__init__.py" if path.is_dir() else path
-    name = f"{path.name}/" if path.is_dir() else path.stem
-    text = ast.get_docstring(ast.parse(source.read_text())) or ""
-    return f"{'  ' * depth}{name:{23 - 2 * depth}} {text.splitlines()[0] if text else ''}".rstrip()
+def _rows(folder: Path, name: str) -> Iterator[str]:
+    files = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("__"))
+    listed = " ".join(f"`{stem}`" for stem in files)
+    yield f"| `{name}` | {_summary(folder / '__init__.py')} | {listed} |"
+    for path in sorted(folder.iterdir()):
+        if (path / "__init__.py").exists():
+            yield from _rows(path, f"{name}{path.name}/")
+
+
+def _summary(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return text.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 
 
 def page_with_tree(text: str) -> str:
-    """The page with its tree made anew."""
+    """The page with its table made anew."""
     before, rest = text.split(BEGIN, 1)
     return before + BEGIN + tree() + END + rest.split(END, 1)[1]
 

@@ -1,4 +1,4 @@
-"""docs/questions.md: its commands can be typed, and its answer is that of the committed run."""
+"""docs/questions.md: its commands can be typed, and its answer (the README's too) is that of the committed run."""
 
 import re
 import shlex
@@ -23,8 +23,9 @@ OWN = {"my_model.py", "bench.py:loop"}  # files of the reader's
 STORED = {"report", "hardware", "doctor"}  # answered by a stored run, or by nothing at all
 
 
-def test_the_answer_is_that_of_the_committed_run() -> None:
-    shown = re.search(r"<!-- answer -->\n```\n(.*?)```", PAGE, re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/questions.md"])
+def test_the_answer_is_that_of_the_committed_run(page: str) -> None:
+    shown = re.search(r"<!-- answer -->\n```\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert shown
     assert shown[1].splitlines() == answer(read_run(ROOT / "results/reference/2026-11-25-cpu-quick"))
 
