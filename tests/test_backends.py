@@ -1,4 +1,4 @@
-"""What cannot run here runs on fakes of the frameworks: CUDA events, device lists, broken installations."""
+"""Backends on fakes of their frameworks: CUDA events, device lists, broken installations."""
 
 import json
 import os
@@ -209,85 +209,62 @@ def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
     assert stream.diary == ["aside", "step", "capture", "step", "replay", "replay"]
 
 
-@pytest.mark.parametrize(
-    ("backend", "dtype", "mode", "phase", "reason"),
-    [
-        (Torch(), Dtype.TF32, "eager", Phase.FORWARD, "TF32 is a mode of NVIDIA tensor cores"),
-        (Torch(), Dtype.FLOAT32, "cudagraph", Phase.FORWARD, "needs a CUDA device"),
-        (Torch(), Dtype.FLOAT32, "reduce-overhead", Phase.FORWARD, "needs a CUDA device"),
-        (Torch(), Dtype.FLOAT32, "compile-freezing", Phase.TRAIN, "weights constant"),
-        (Torch(), Dtype.FLOAT32, "compile-freezing", Phase.BACKWARD, "weights constant"),
-        (Torch(), Dtype.FLOAT32, "compile-freezing", Phase.FORWARD, ""),
-        (Torch(), Dtype.INT8, "eager", Phase.FORWARD, "it has the dtypes float64"),
-        (Torch(), Dtype.AMP_BF16, "eager", Phase.FORWARD, "ask for bfloat16"),
-        (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, "TensorRT needs an NVIDIA GPU"),
-        (Jax(), Dtype.FLOAT32, "eager", Phase.FORWARD, "under jax.jit"),
-        (TorchXla(), Dtype.TF32, "lazy", Phase.FORWARD, "it has the dtypes"),
-        (TorchXla(), Dtype.FLOAT32, "eager", Phase.FORWARD, "used lazily"),
-        (OnnxRuntime(), Dtype.BFLOAT16, "graph", Phase.FORWARD, "it has the dtypes"),
-        (OnnxRuntime(), Dtype.FLOAT16, "graph", Phase.FORWARD, "compute float16 in float32"),
-        (OnnxRuntime(), Dtype.FLOAT32, "graph", Phase.TRAIN, "no train step"),
-        (OpenVino(), Dtype.FLOAT64, "graph", Phase.FORWARD, "computes float64 in float32"),
-        (OpenVino(), Dtype.INT8, "graph", Phase.FORWARD, "it has the dtypes float32, bfloat16, float16"),
-        (OpenVino(), Dtype.FLOAT32, "eager", Phase.FORWARD, "whole graphs only"),
-        (OpenVino(), Dtype.FLOAT32, "graph", Phase.BACKWARD, "no backward step"),
-    ],
-)
-def test_what_a_cpu_cannot_do_is_refused_with_the_reason(
-    backend: Backend, dtype: Dtype, mode: str, phase: Phase, reason: str
-) -> None:
-    cpu = Device(name="cpu", device_class=DeviceClass.CPU, model="")
-    refusal = backend.refuses(cpu, dtype, mode, phase)
-    assert reason in refusal
-    assert bool(refusal) == bool(reason)
+REFUSED = [
+    ("cpu", Torch(), Dtype.TF32, "eager", Phase.FORWARD, "TF32 is a mode of NVIDIA tensor cores"),
+    ("cpu", Torch(), Dtype.FLOAT32, "cudagraph", Phase.FORWARD, "needs a CUDA device"),
+    ("cpu", Torch(), Dtype.FLOAT32, "reduce-overhead", Phase.FORWARD, "needs a CUDA device"),
+    ("cpu", Torch(), Dtype.FLOAT32, "compile-freezing", Phase.TRAIN, "weights constant"),
+    ("cpu", Torch(), Dtype.FLOAT32, "compile-freezing", Phase.BACKWARD, "weights constant"),
+    ("cpu", Torch(), Dtype.FLOAT32, "compile-freezing", Phase.FORWARD, ""),
+    ("cpu", Torch(), Dtype.INT8, "eager", Phase.FORWARD, "it has the dtypes float64"),
+    ("cpu", Torch(), Dtype.AMP_BF16, "eager", Phase.FORWARD, "ask for bfloat16"),
+    ("cpu", TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, "TensorRT needs an NVIDIA GPU"),
+    ("cpu", Jax(), Dtype.FLOAT32, "eager", Phase.FORWARD, "under jax.jit"),
+    ("cpu", TorchXla(), Dtype.TF32, "lazy", Phase.FORWARD, "it has the dtypes"),
+    ("cpu", TorchXla(), Dtype.FLOAT32, "eager", Phase.FORWARD, "used lazily"),
+    ("cpu", OnnxRuntime(), Dtype.BFLOAT16, "graph", Phase.FORWARD, "it has the dtypes"),
+    ("cpu", OnnxRuntime(), Dtype.FLOAT16, "graph", Phase.FORWARD, "compute float16 in float32"),
+    ("cpu", OnnxRuntime(), Dtype.FLOAT32, "graph", Phase.TRAIN, "no train step"),
+    ("cpu", OpenVino(), Dtype.FLOAT64, "graph", Phase.FORWARD, "computes float64 in float32"),
+    ("cpu", OpenVino(), Dtype.INT8, "graph", Phase.FORWARD, "it has the dtypes float32, bfloat16, float16"),
+    ("cpu", OpenVino(), Dtype.FLOAT32, "eager", Phase.FORWARD, "whole graphs only"),
+    ("cpu", OpenVino(), Dtype.FLOAT32, "graph", Phase.BACKWARD, "no backward step"),
+    ("cuda:0", Torch(), Dtype.AMP_FP16, "cudagraph", Phase.TRAIN, "gradient scaling"),
+    ("cuda:0", TensorFlow(), Dtype.BFLOAT16, "tensorrt", Phase.FORWARD, "inference in float32 and float16"),
+    ("cuda:0", TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.TRAIN, "converts inference"),
+    ("cuda:0", Torch(), Dtype.FLOAT32, "compile-freezing", Phase.FORWARD, "on CPUs only"),
+    ("cuda:0", OnnxRuntime(), Dtype.INT8, "graph", Phase.FORWARD, "only on its CPU"),
+    ("cuda:0", Torch(), Dtype.TF32, "cudagraph", Phase.TRAIN, ""),
+    ("cuda:0", TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, ""),
+    ("cuda:0", OnnxRuntime(), Dtype.FLOAT16, "graph", Phase.FORWARD, ""),
+]
+REFUSED_CACHES = [
+    ("cuda:0", Torch(), "cudagraph", Cache.ROTATE, "the inputs it was captured with"),
+    ("cuda:0", Torch(), "cudagraph", Cache.COLD, ""),
+    ("cuda:0", Torch(), "eager", Cache.ROTATE, ""),
+    ("tpu:0", Jax(), "jit", Cache.COLD, "a TPU has no cache"),
+    ("gpu:0", Jax(), "jit", Cache.COLD, ""),
+    ("gpu:0", TensorFlow(), "function", Cache.ROTATE, ""),
+    ("tpu:0", TorchXla(), "lazy", Cache.COLD, "measured with hot caches only"),
+    ("cuda:0", OnnxRuntime(), "graph", Cache.ROTATE, "measured with hot caches only"),
+]
 
 
 @pytest.mark.parametrize(
-    ("backend", "dtype", "mode", "phase", "reason"),
+    ("device", "backend", "dtype", "mode", "phase", "cache", "reason"),
     [
-        (Torch(), Dtype.AMP_FP16, "cudagraph", Phase.TRAIN, "gradient scaling"),
-        (
-            TensorFlow(),
-            Dtype.BFLOAT16,
-            "tensorrt",
-            Phase.FORWARD,
-            "inference in float32 and float16",
+        *((*case, Cache.HOT, reason) for *case, reason in REFUSED),
+        *(
+            (name, backend, Dtype.FLOAT32, mode, Phase.FORWARD, *rest)
+            for name, backend, mode, *rest in REFUSED_CACHES
         ),
-        (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.TRAIN, "converts inference"),
-        (Torch(), Dtype.FLOAT32, "compile-freezing", Phase.FORWARD, "on CPUs only"),
-        (OnnxRuntime(), Dtype.INT8, "graph", Phase.FORWARD, "only on its CPU"),
-        (Torch(), Dtype.TF32, "cudagraph", Phase.TRAIN, ""),
-        (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, ""),
-        (OnnxRuntime(), Dtype.FLOAT16, "graph", Phase.FORWARD, ""),
     ],
 )
-def test_what_a_gpu_cannot_do_is_refused_with_the_reason(
-    backend: Backend, dtype: Dtype, mode: str, phase: Phase, reason: str
+def test_an_unsupported_case_is_refused_with_the_reason(
+    device: str, backend: Backend, dtype: Dtype, mode: str, phase: Phase, cache: Cache, reason: str
 ) -> None:
-    gpu = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="Example GPU")
-    refusal = backend.refuses(gpu, dtype, mode, phase)
-    assert reason in refusal
-    assert bool(refusal) == bool(reason)
-
-
-@pytest.mark.parametrize(
-    ("backend", "mode", "device", "cache", "reason"),
-    [
-        (Torch(), "cudagraph", "cuda:0", Cache.ROTATE, "the inputs it was captured with"),
-        (Torch(), "cudagraph", "cuda:0", Cache.COLD, ""),
-        (Torch(), "eager", "cuda:0", Cache.ROTATE, ""),
-        (Jax(), "jit", "tpu:0", Cache.COLD, "a TPU has no cache"),
-        (Jax(), "jit", "gpu:0", Cache.COLD, ""),
-        (TensorFlow(), "function", "gpu:0", Cache.ROTATE, ""),
-        (TorchXla(), "lazy", "tpu:0", Cache.COLD, "measured with hot caches only"),
-        (OnnxRuntime(), "graph", "cuda:0", Cache.ROTATE, "measured with hot caches only"),
-    ],
-)
-def test_who_cannot_clear_caches_or_rotate_inputs_says_so(
-    backend: Backend, mode: str, device: str, cache: Cache, reason: str
-) -> None:
-    there = Device(name=device, device_class=DeviceClass.ACCELERATOR, model="Example")
-    refusal = backend.refuses(there, Dtype.FLOAT32, mode, Phase.FORWARD, cache)
+    kind = DeviceClass.CPU if device == "cpu" else DeviceClass.ACCELERATOR
+    refusal = backend.refuses(Device(name=device, device_class=kind, model=""), dtype, mode, phase, cache)
     assert reason in refusal
     assert bool(refusal) == bool(reason)
 
@@ -327,7 +304,7 @@ def test_every_cuda_device_is_listed_by_its_name(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mps", "rocm", "xpu"])
-def test_a_device_of_torch_that_is_not_measured_is_told(stream: Stream, kind: str) -> None:
+def test_an_unmeasured_device_of_torch_is_reported(stream: Stream, kind: str) -> None:
     torch = sys.modules["torch"]
     torch.version = SimpleNamespace(cuda=None, hip="7.0" if kind == "rocm" else None)  # type: ignore[attr-defined]
     torch.backends.mps = SimpleNamespace(is_available=lambda: kind == "mps")
@@ -338,21 +315,27 @@ def test_a_device_of_torch_that_is_not_measured_is_told(stream: Stream, kind: st
     assert missing == {"cuda": f"this torch is a {build} build", kind: NOT_MEASURED[kind]}
 
 
-@pytest.mark.parametrize("kind", ["mps", "rocm", "xpu"])
-def test_a_device_of_tensorflow_that_is_not_measured_is_told(
-    monkeypatch: pytest.MonkeyPatch, kind: str
+def install_fake_tensorflow(
+    monkeypatch: pytest.MonkeyPatch, *kinds: str, cuda: bool = False, rocm: bool = False
 ) -> None:
-    config = SimpleNamespace(list_physical_devices=lambda name: ["one"] * (name == "XPU") * (kind == "xpu"))
-    if kind != "xpu":
-        config.list_physical_devices = lambda name: ["one"] if name == "GPU" else []
-    built = SimpleNamespace(is_built_with_cuda=lambda: False, is_built_with_rocm=lambda: kind == "rocm")
-    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config, test=built))
-    found, missing = TensorFlow().devices()
-    assert [each.name for each in found] == ["cpu"]
+    """TensorFlow with one device of each kind."""
+    details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "Example GPU"})
+    config = SimpleNamespace(
+        list_physical_devices=lambda kind: ["one"] if kind in kinds else [], experimental=details
+    )
+    test = SimpleNamespace(is_built_with_cuda=lambda: cuda, is_built_with_rocm=lambda: rocm)
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config, test=test, as_dtype=str))
+
+
+@pytest.mark.parametrize("kind", ["mps", "rocm", "xpu"])
+def test_an_unmeasured_device_of_tensorflow_is_reported(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    install_fake_tensorflow(monkeypatch, "XPU" if kind == "xpu" else "GPU", rocm=kind == "rocm")
+    devices, missing = TensorFlow().devices()
+    assert [device.name for device in devices] == ["cpu"]
     assert missing == {"gpu": "this TensorFlow is not built for CUDA", kind: NOT_MEASURED[kind]}
 
 
-def test_amds_gpus_are_no_gpus_of_jax_that_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unmeasured_device_of_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     jax = SimpleNamespace(devices=lambda platform: [jax_device(platform, "PJRT C API, rocm 70000")])
     monkeypatch.setitem(sys.modules, "jax", jax)
     found, missing = Jax().devices()
@@ -360,7 +343,7 @@ def test_amds_gpus_are_no_gpus_of_jax_that_are_measured(monkeypatch: pytest.Monk
     assert missing["rocm"] == NOT_MEASURED["rocm"]
 
 
-def test_execution_providers_of_other_devices_are_told() -> None:
+def test_an_unmeasured_device_of_onnx_runtime_is_reported() -> None:
     providers = ["MIGraphXExecutionProvider", "ROCMExecutionProvider", "CPUExecutionProvider"]
     assert _not_measured(providers) == {"rocm": NOT_MEASURED["rocm"]}
 
@@ -370,36 +353,35 @@ def jax_device(platform: str, version: str = "PJRT C API, cuda 13000") -> Any:
     return SimpleNamespace(platform=platform, device_kind="Example Accelerator", client=client)
 
 
-def test_jax_lists_what_it_can_start_and_says_why_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("absent", "error", "reason"),
+    [
+        ("tpu", "no libtpu. Install it.\nmore", "no libtpu"),
+        (
+            "gpu",
+            "Unknown backend: 'gpu' requested, but no platforms are present",
+            "this JAX has no GPU plug-in (pip install 'jax[cuda13]')",
+        ),
+    ],
+)
+def test_jax_lists_the_devices_that_start_and_why_others_do_not(
+    monkeypatch: pytest.MonkeyPatch, absent: str, error: str, reason: str
+) -> None:
     def devices(platform: str) -> list[Any]:
-        if platform == "tpu":
-            raise RuntimeError("no libtpu. Install it.\nmore")
+        if platform == absent:
+            raise RuntimeError(error)
         return [jax_device(platform)]
 
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
     found, missing = Jax().devices()
-    assert [each.name for each in found] == ["cpu", "gpu:0"]
-    assert missing == {"tpu": "no libtpu"}
-
-
-def test_jax_without_a_plug_in_says_which_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    def devices(platform: str) -> list[Any]:
-        if platform == "gpu":
-            raise RuntimeError("Unknown backend: 'gpu' requested, but no platforms are present")
-        return [jax_device(platform)]
-
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
-    assert Jax().devices()[1] == {"gpu": "this JAX has no GPU plug-in (pip install 'jax[cuda13]')"}
+    assert ("gpu:0" in [device.name for device in found]) == (absent != "gpu")
+    assert missing == {absent: reason}
 
 
 def test_tensorflow_lists_gpus_by_their_hardware_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "Example GPU"})
-    config = SimpleNamespace(list_physical_devices=lambda kind: ["one"], experimental=details)
-    config.list_physical_devices = lambda kind: ["one"] if kind == "GPU" else []
-    built = SimpleNamespace(is_built_with_cuda=lambda: True, is_built_with_rocm=lambda: False)
-    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config, test=built))
-    found, missing = TensorFlow().devices()
-    assert [(each.name, each.model) for each in found[1:]] == [("gpu:0", "Example GPU")]
+    install_fake_tensorflow(monkeypatch, "GPU", cuda=True)
+    devices, missing = TensorFlow().devices()
+    assert [(device.name, device.model) for device in devices[1:]] == [("gpu:0", "Example GPU")]
     assert not missing
 
 
@@ -453,13 +435,7 @@ def test_a_backend_that_cannot_be_attached_to_says_so() -> None:
 
 
 def test_tensorflow_is_attached_to_a_device_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(
-        list_physical_devices=lambda kind: ["one"],
-        experimental=SimpleNamespace(get_device_details=lambda gpu: {}),
-    )
-    built = SimpleNamespace(is_built_with_cuda=lambda: True, is_built_with_rocm=lambda: False)
-    tensorflow = SimpleNamespace(config=config, as_dtype=str, test=built)
-    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    install_fake_tensorflow(monkeypatch, "GPU", cuda=True)
     assert TensorFlow().attach(None)[0].name == "gpu:0"
     assert TensorFlow().attach("cpu")[0].name == "cpu"
     with pytest.raises(Unsupported, match="no device 'gpu:1', only cpu, gpu:0"):
@@ -489,11 +465,7 @@ def test_threads_reach_every_backend_before_it_starts(backend: Any) -> None:
 
 
 BROKEN = {
-    "missing": (
-        "raise ModuleNotFoundError('No module named torch', name='torch')",
-        "unavailable",
-        "pip install",
-    ),
+    "missing": ("raise ModuleNotFoundError('No torch', name='torch')", "unavailable", "pip install"),
     "mismatched": ("raise ImportError('undefined symbol: _ZN5torch')", "broken", "undefined symbol"),
     "crashing": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "broken", "SIGSEGV"),
     "exiting": ("import sys; sys.exit(3)", "broken", "exit code 3"),
@@ -507,7 +479,7 @@ BROKEN = {
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_framework_that_cannot_be_imported_is_one_line_with_its_reason(tmp_path: Path, kind: str) -> None:
+def test_a_framework_that_cannot_be_imported_is_listed_with_the_reason(tmp_path: Path, kind: str) -> None:
     code, status, reason = BROKEN[kind]
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text(code)
@@ -533,7 +505,7 @@ def test_a_backend_that_is_broken_leaves_its_cases_out_and_the_others_run(tmp_pa
 
 @pytest.mark.real
 @pytest.mark.parametrize("unused", UNUSED)
-def test_tensorflow_is_imported_without_what_no_step_needs(unused: str, tmp_path: Path) -> None:
+def test_tensorflow_is_imported_without_unused_packages(unused: str, tmp_path: Path) -> None:
     (tmp_path / f"{unused}.py").write_text("")
     (tmp_path / "tensorflow.py").write_text(
         f"try:\n    import {unused}\nexcept ImportError:\n    __version__ = 'alone'\n"
@@ -549,7 +521,7 @@ def test_tensorflow_is_imported_without_what_no_step_needs(unused: str, tmp_path
     assert (done.returncode, done.stdout) == (0, "alone\n"), done.stderr
 
 
-def test_nothing_is_drawn_for_a_step_that_is_only_simulated() -> None:
+def test_a_simulated_step_has_inputs_of_zeros() -> None:
     backend = Fake()
     session = backend.open("sim:0", Dtype.FLOAT32, "eager", 1)
     program = build(backend, session, Gemm(m=3, n=4, k=5), Dtype.FLOAT32).program

@@ -20,43 +20,6 @@ from benchbench.cli.app import app, import_commands
 from benchbench.cli.help import EXAMPLES, PANELS, arranged
 from tests.program import accelbench, mentioning, records, rows, started, wait_for
 
-FIELDS = [
-    *(
-        "case",
-        "suite",
-        "workload",
-        "params",
-        "dtype",
-        "mode",
-        "phase",
-        "cache",
-        "backend",
-        "target",
-        "framework_version",
-        "device",
-    ),
-    *(
-        "device_name",
-        "status",
-        "message",
-        "rounds",
-        "samples",
-        "contended",
-        "layout",
-        "latency_s",
-        "latency_low_s",
-        "latency_high_s",
-    ),
-    *("latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s", "warm_s", "compilations"),
-    "graph_breaks",
-    *("items_per_s", "item"),
-    *("flops", "bytes", "flops_per_s", "bytes_per_s", "flops_per_byte", "bound", "attainable_flops_per_s"),
-    *("roof", "flops_of_ceiling", "flops_of_datasheet", "bytes_of_ceiling", "bytes_of_datasheet"),
-    *("link_bytes_per_s", "rank_spread", "entry_skew_s", "communication_share", "idle_share"),
-    *("peak_device_bytes", "peak_host_bytes"),
-    *("relative_error", "error_of_allowed", "energy_j", "items_per_j", "hidden_share", "waiting_share"),
-    *("price_per_hour", "currency", "items_per_cost", "notes"),
-]
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
 ONCE = (*FAKE, "--rounds", "1")
 
@@ -77,7 +40,6 @@ def stored(stored_once: Path, tmp_path: Path) -> Path:
 @pytest.mark.real
 def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(stored: Path) -> None:
     (row,) = rows(stored)
-    assert list(row) == FIELDS
     assert row["status"] == "ok"
     assert row["flops"] == 1_000_000_000
     assert row["latency_s"] == pytest.approx(1e-3)
@@ -89,7 +51,7 @@ def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(stored: Path) -> Non
 
 
 @pytest.mark.real
-def test_the_report_is_a_table_and_plots_that_are_asked_for(stored: Path) -> None:
+def test_the_report_is_a_table_and_the_requested_plots(stored: Path) -> None:
     done = accelbench("report", cwd=stored)
     table = done.stdout.partition("\n\n")[2].partition("¹ ")[0]
     assert re.sub(" {2,}", "  ", table) == snapshot("""\
@@ -115,7 +77,7 @@ def test_every_text_format_goes_to_standard_output_or_a_file(stored: Path, name:
 
 @pytest.mark.real
 @pytest.mark.parametrize(("name", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_plots_go_to_the_folder_that_is_named(stored: Path, name: str, start: bytes) -> None:
+def test_plots_go_to_the_output_folder(stored: Path, name: str, start: bytes) -> None:
     accelbench("report", "--format", name, "--output", "plots", cwd=stored)
     found = sorted((stored / "plots").iterdir())
     assert [path.name for path in found] == [f"latency.{name}", f"throughput.{name}"]
@@ -123,7 +85,7 @@ def test_plots_go_to_the_folder_that_is_named(stored: Path, name: str, start: by
 
 
 @pytest.mark.real
-def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_measured(
+def test_each_kind_of_failure_has_its_status_and_the_rest_is_measured(
     tmp_path: Path,
 ) -> None:
     wanted = {
@@ -155,10 +117,6 @@ def test_a_run_without_any_speed_has_a_table_and_no_empty_picture(tmp_path: Path
     assert not [*tmp_path.rglob("*.png")]
 
 
-def test_failed_cases_may_be_allowed(tmp_path: Path) -> None:
-    accelbench(*ONCE, "-w", "zeros", "--allow-failed", cwd=tmp_path)
-
-
 @pytest.mark.real  # waits until a limit is over
 def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> None:
     accelbench(*ONCE, "-w", "hanging,honest", "--timeout", "4", cwd=tmp_path, code=4)
@@ -168,7 +126,7 @@ def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> 
 
 @pytest.mark.real
 @pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
-def test_the_record_says_what_a_case_shared_its_process_with(tmp_path: Path, isolation: str) -> None:
+def test_each_isolation_is_recorded_and_survives_a_crash(tmp_path: Path, isolation: str) -> None:
     arguments = ("-w", "honest,crashing,gemm", "--isolation", isolation)
     accelbench(*ONCE, *arguments, cwd=tmp_path, code=4)
     stored = [json.loads(line) for line in records(tmp_path)]
@@ -278,14 +236,14 @@ def test_every_mistake_has_its_code_and_a_hint(
     assert "Traceback" not in done.stderr
 
 
-def test_results_that_cannot_be_written_are_found_out_before_anything_is_measured(tmp_path: Path) -> None:
+def test_results_that_cannot_be_written_are_an_error_before_measuring(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file, not a folder")
     done = accelbench(*FAKE, "-w", "gemm", cwd=tmp_path, code=6)
     assert "results" in done.stderr
     assert "round" not in done.stderr
 
 
-def test_what_to_type_next_finds_the_run_wherever_it_is_kept(tmp_path: Path) -> None:
+def test_the_suggested_next_command_finds_the_run_in_its_folder(tmp_path: Path) -> None:
     done = accelbench(*ONCE, "-w", "gemm", "--results", "my results", cwd=tmp_path)
     typed = shlex.split(done.stderr.splitlines()[-1].removeprefix("next: accelbench "))
     assert "gemm" in accelbench(*typed, "--format", "markdown", cwd=tmp_path).stdout
@@ -293,7 +251,7 @@ def test_what_to_type_next_finds_the_run_wherever_it_is_kept(tmp_path: Path) -> 
     assert "accelbench list runs --results 'my results'" in wrong.stderr
 
 
-def test_a_dry_run_tells_cases_omissions_time_and_memory_and_stores_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_lists_cases_omissions_time_and_memory_and_stores_nothing(tmp_path: Path) -> None:
     arguments = (*FAKE, "-w", "gemm", "--dtype", "float32,tf32", "--dry-run")
     done = accelbench(*arguments, cwd=tmp_path)
     assert done.stdout == snapshot("""\
@@ -355,7 +313,7 @@ def test_a_signal_keeps_what_is_finished_ends_the_children_and_says_so(
 
 
 @pytest.mark.real
-def test_an_interrupt_is_heeded_where_the_shell_had_it_ignored(tmp_path: Path) -> None:
+def test_an_interrupt_is_handled_where_the_shell_ignores_it(tmp_path: Path) -> None:
     process = begun(tmp_path, shell="trap '' INT")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
@@ -386,13 +344,13 @@ STOP = "os.kill(os.getpid(), signal.SIGINT)"
     ("on_load", "in_command", "told"),
     [(STOP, "pass", "interrupted\n"), ("pass", STOP, "interrupted: nothing that was stored is lost\n")],
 )
-def test_a_signal_is_heeded_from_the_first_line_on(on_load: str, in_command: str, told: str) -> None:
+def test_a_signal_is_handled_from_the_first_line_on(on_load: str, in_command: str, told: str) -> None:
     command = [sys.executable, "-c", LOADED.format(on_load=on_load, in_command=in_command)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
 
 
-def test_little_is_imported_before_a_signal_is_heeded() -> None:
+def test_little_is_imported_before_signals_are_handled() -> None:
     program = "import sys, benchbench.cli\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"typer", "click", "rich", "msgspec", "benchbench.cli.app"} & {*done.stdout.split()}
@@ -405,12 +363,6 @@ def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_p
     process.communicate()
     wait_for(lambda: not mentioning(f" {process.pid}"), 10)
     assert {row["workload"]: row["status"] for row in rows(tmp_path)}["honest"] == "ok"
-
-
-def test_help_shows_the_defaults_that_are_told_in_words(tmp_path: Path) -> None:
-    shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="200").stdout
-    assert "A suite's name or TOML file. [default: quick]" in shown
-    assert "[default: the suite quick; the newest interrupted run]" in " ".join(shown.split())
 
 
 def test_the_help_of_run_has_panels_and_an_example_a_line(tmp_path: Path) -> None:
@@ -451,7 +403,7 @@ SIDES = ("mode=eager", "mode=compile")
 @pytest.mark.parametrize(
     "sides", [SIDES, ("rev:main", "rev:HEAD"), ("torch", "jax"), ("latest", "torch@2.12")]
 )
-def test_sides_without_ab_are_told_from_runs(tmp_path: Path, sides: tuple[str, str]) -> None:
+def test_sides_without_ab_get_the_command_that_measures_them(tmp_path: Path, sides: tuple[str, str]) -> None:
     done = accelbench("compare", *sides, cwd=tmp_path, code=2)
     wrong = next(side for side in sides if side != "latest")
     assert done.stderr == (
@@ -478,10 +430,11 @@ def test_sides_without_ab_are_told_from_runs(tmp_path: Path, sides: tuple[str, s
         (("baseline", "show", "nosuch"), 5),
         (("doctor", "--aa", "nosuch"), 2),
         (("--nosuch",), 2),
+        (("histori",), 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_every_error_is_a_line_of_what_happened_then_what_to_do(
+def test_every_error_is_a_line_with_the_fact_and_a_line_with_the_next_step(
     tmp_path: Path, arguments: tuple[str, ...], code: int
 ) -> None:
     message, hint = accelbench(*arguments, cwd=tmp_path, code=code).stderr.splitlines()
@@ -496,7 +449,7 @@ def test_a_threshold_has_one_spelling(stored: Path) -> None:
     assert "threshold 5%" in shown
 
 
-def test_a_size_that_changes_alone_is_told(tmp_path: Path) -> None:
+def test_a_size_that_changes_alone_is_noted(tmp_path: Path) -> None:
     done = accelbench(*FAKE, "-w", "gemm", "-p", "m=8,16", "--dry-run", cwd=tmp_path)
     assert "gemm: n=512 k=512 stay while m changes: -p m=n=k=… changes all" in done.stderr
     both = accelbench(*FAKE, "-w", "gemm", "-p", "m=n=k=8,16", "--dry-run", cwd=tmp_path)
@@ -505,7 +458,7 @@ def test_a_size_that_changes_alone_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_where_the_time_went_is_told_on_request(tmp_path: Path) -> None:
+def test_verbose_shows_where_the_time_went(tmp_path: Path) -> None:
     brief = accelbench(*ONCE, "-w", "gemm", cwd=tmp_path).stderr
     assert [line.split()[:2] for line in brief.splitlines()[-2:]] == [["1", "ok"], ["next:", "accelbench"]]
     verbose = accelbench(*ONCE, "-w", "gemm", "--verbose", cwd=tmp_path).stderr
@@ -514,10 +467,6 @@ def test_where_the_time_went_is_told_on_request(tmp_path: Path) -> None:
     assert " 0.0 s" not in told
 
 
-def test_an_error_of_usage_is_two_plain_lines(tmp_path: Path) -> None:
-    assert accelbench("histori", cwd=tmp_path, code=2).stderr == snapshot("""\
-error: No such command 'histori'.
-hint: Did you mean 'history'?
-""")
-    nothing = accelbench(cwd=tmp_path, code=2)
-    assert (nothing.stdout + nothing.stderr).count("Usage: accelbench") == 1
+def test_without_a_command_the_usage_is_shown_once(tmp_path: Path) -> None:
+    done = accelbench(cwd=tmp_path, code=2)
+    assert (done.stdout + done.stderr).count("Usage: accelbench") == 1

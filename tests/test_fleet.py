@@ -96,7 +96,7 @@ def test_one_machine_of_each_type_measures_and_the_others_stand_by(tmp_path: Pat
     assert sorted(run.info.tags["machine"] for run in stored(tmp_path)) == ["a", "b", "c"]
 
 
-def test_what_a_lost_machine_leaves_is_begun_again_by_one_of_its_type(tmp_path: Path) -> None:
+def test_the_cases_of_a_lost_machine_are_measured_again_by_one_of_its_type(tmp_path: Path) -> None:
     told = Told()
     machines = {"a": Scripted(dies_after=4), "b": Scripted(), "c": Scripted(kind="H100")}
     result = measured(FakeCluster(machines), tmp_path, told)
@@ -160,7 +160,7 @@ def test_a_machine_that_falls_silent_is_given_up_within_half_a_minute(tmp_path: 
     assert cluster.stopped == [2]
 
 
-def test_a_machine_that_never_comes_is_told_in_time_and_the_others_measure(tmp_path: Path) -> None:
+def test_a_machine_that_does_not_start_is_reported_and_the_others_measure(tmp_path: Path) -> None:
     told = Told()
     cluster = FakeCluster({"a": Scripted(begins=False), "b": Scripted()})
     result = measured(cluster, tmp_path, told)
@@ -179,7 +179,7 @@ def test_without_any_machine_nothing_is_measured(tmp_path: Path) -> None:
     assert not (tmp_path / "fleets").exists()
 
 
-def test_what_differs_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+def test_differences_of_machines_are_reported_before_measuring(tmp_path: Path) -> None:
     told = Told()
     machines = {
         "a": Scripted(),
@@ -198,7 +198,7 @@ def test_what_differs_is_told_before_anything_is_measured(tmp_path: Path) -> Non
     assert told.notes[4].endswith(" measures on a, b, c")
 
 
-def test_other_versions_of_accelbench_are_refused_unless_they_are_wanted(tmp_path: Path) -> None:
+def test_other_versions_of_accelbench_are_refused_unless_allowed(tmp_path: Path) -> None:
     machines = {"a": Scripted(), "b": Scripted(version="9.9")}
     cluster = FakeCluster(machines)
     with pytest.raises(UsageError, match=r"and 9\.9 on some machine") as refused:
@@ -217,7 +217,7 @@ def test_a_machine_that_cannot_measure_says_why_and_no_other_tries(tmp_path: Pat
     assert incomplete(result)
 
 
-def test_what_cannot_be_read_costs_that_machine_alone(tmp_path: Path) -> None:
+def test_unreadable_output_fails_its_machine_alone(tmp_path: Path) -> None:
     result = measured(FakeCluster({"a": Scripted(torn=True), "b": Scripted(kind="H100")}), tmp_path)
     assert result.shares[0].state == "failed"
     assert "cannot be read" in result.shares[0].reason
@@ -262,7 +262,7 @@ LIARS = {
 
 @pytest.mark.real
 @pytest.mark.parametrize("liar", LIARS.values(), ids=LIARS)
-def test_what_was_not_asked_fails_the_machine_that_says_it_alone(tmp_path: Path, liar: Scripted) -> None:
+def test_an_unrequested_head_or_record_fails_its_machine_alone(tmp_path: Path, liar: Scripted) -> None:
     cluster = FakeCluster({"a": liar, "b": Scripted()})
     result = measured(cluster, tmp_path)
     assert [share.state for share in result.shares] == ["failed", "done"]
@@ -358,39 +358,32 @@ def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -
     assert validate_path(tmp_path).faults == ()
 
 
-class Clumsy(Told):
-    """Fails at what one machine measures."""
-
-    def record(self, machine: str, record: Record) -> None:
-        if machine == "a":
-            raise RecursionError("too deep")
-
-
-def test_whatever_goes_wrong_with_one_machine_fails_that_one_alone(tmp_path: Path) -> None:
-    result = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Clumsy())
-    assert [(share.state, share.reason) for share in result.shares] == [
-        ("failed", "RecursionError: too deep"),
-        ("done", ""),
-    ]
-
-
-class Remover(Told):
-    """Removes the run of one machine while it is measured."""
-
-    def __init__(self, results: Path) -> None:
+class FailingObserver(Told):
+    def __init__(self, fail: Callable[[Path], object], results: Path) -> None:
         super().__init__()
-        self._results = results
+        self._fail, self._results = fail, results
 
     def record(self, machine: str, record: Record) -> None:
         super().record(machine, record)
-        for run in self._results.glob("runs/*"):
-            if f'"machine": "{machine}"' in (run / "run.json").read_text() and machine == "a":
-                shutil.rmtree(run)
+        for head in self._results.glob("runs/*/run.json"):
+            if machine == "a" and '"machine": "a"' in head.read_text():
+                self._fail(head.parent)
 
 
-def test_a_run_that_is_removed_while_it_is_measured_fails_its_machine_alone(tmp_path: Path) -> None:
-    result = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Remover(tmp_path))
-    assert [share.state for share in result.shares] == ["failed", "done"]
+def fail_unexpectedly(_run: Path) -> None:
+    raise RecursionError("too deep")
+
+
+@pytest.mark.parametrize(
+    ("fail", "reason"), [(fail_unexpectedly, "RecursionError: too deep"), (shutil.rmtree, "No such file")]
+)
+def test_an_error_at_one_machine_fails_that_machine_alone(
+    tmp_path: Path, fail: Callable[[Path], object], reason: str
+) -> None:
+    observer = FailingObserver(fail, tmp_path)
+    broken, sound = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, observer).shares
+    assert (broken.state, sound.state, sound.reason) == ("failed", "done", "")
+    assert reason in broken.reason
 
 
 @pytest.mark.real
@@ -432,7 +425,7 @@ class Piece(bytes):
 
 
 @pytest.mark.parametrize("content", [b'"a\xa7"', b'{"a": "\xa7"}', b"\xff"])
-def test_a_line_whose_text_is_no_utf8_is_told(content: bytes) -> None:
+def test_a_line_that_is_not_utf8_is_unreadable(content: bytes) -> None:
     (line,) = LineReader().lines(b"note " + content + b"\n")
     with pytest.raises(UnreadableInput):
         _ = line.text
@@ -463,7 +456,7 @@ class Second(Told):
                 measured(FakeCluster({"a": Scripted()}), self._results, measure=FREE, resume="")
 
 
-def test_a_fleet_that_is_measured_is_known_and_nobody_else_adds_to_it(tmp_path: Path) -> None:
+def test_only_one_process_at_a_time_measures_a_fleet(tmp_path: Path) -> None:
     second = Second(tmp_path)
     assert not incomplete(measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, second))
     assert second.found == [runs.Progress.MEASURING] * 2
@@ -554,22 +547,21 @@ def test_a_run_of_a_fleet_is_finished_with_its_fleet_alone(tmp_path: Path) -> No
     assert table.notes == (f"to finish the fleet {fleet}: {command}",)
 
 
-def test_a_tag_that_a_fleet_sets_cannot_be_given(tmp_path: Path) -> None:
-    options = MeasureOptions(tags={"machine": "mine"})
-    with pytest.raises(UsageError, match="sets the tag 'machine' itself"):
-        measured(FakeCluster({"a": Scripted()}), tmp_path, measure=options)
-
-
-def test_a_fleet_that_nobody_began_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="There is no fleet in"):
-        measured(FakeCluster({}), tmp_path, measure=MeasureOptions(), resume="")
-
-
-def test_a_suite_that_does_not_exist_is_told_before_a_machine_is_asked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "resume", "message"),
+    [
+        (MeasureOptions(), "", "There is no fleet in"),
+        (MeasureOptions(tags={"machine": "mine"}), None, "sets the tag 'machine' itself"),
+        (MeasureOptions(suites=("nosuch",)), None, "No suite named 'nosuch'"),
+    ],
+)
+def test_a_faulty_request_is_refused_before_measuring(
+    tmp_path: Path, options: MeasureOptions, resume: str | None, message: str
+) -> None:
     cluster = FakeCluster({"a": Scripted()})
-    with pytest.raises(UsageError, match="No suite named 'nosuch'"):
-        measured(cluster, tmp_path, measure=MeasureOptions(suites=("nosuch",)))
-    assert cluster.started == []
+    with pytest.raises(UsageError, match=message):
+        measured(cluster, tmp_path, measure=options, resume=resume)
+    assert {job.kind for _, job in cluster.started} <= {"describe"}
 
 
 def test_results_that_cannot_be_written_end_the_fleet_and_every_job(tmp_path: Path) -> None:
@@ -587,7 +579,7 @@ def test_secrets_of_the_options_are_not_stored(tmp_path: Path, monkeypatch: pyte
     assert "abcdef123456" not in (next((tmp_path / "fleets").iterdir())).read_text()
 
 
-def test_a_damaged_fleet_says_so(tmp_path: Path) -> None:
+def test_a_damaged_fleet_is_unreadable(tmp_path: Path) -> None:
     measured(FakeCluster({"a": Scripted()}), tmp_path)
     (path,) = (tmp_path / "fleets").iterdir()
     path.write_bytes(path.read_bytes().replace(b'"quick"', b'"quack"'))
@@ -656,9 +648,7 @@ def lines_of(job: NodeJob, folder: Path) -> list[NodeLine]:
     return [line for piece in run_on_node(job_bytes(job), str(folder)) for line in reader.lines(piece)]
 
 
-def test_the_process_on_a_machine_tells_what_that_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_on_a_machine_describes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     has, end = lines_of(NodeJob(kind="describe"), tmp_path)
     assert read_json(has.content, Description) == describe_machine(MeasureOptions())

@@ -162,15 +162,19 @@ class Removal(Told):
             self.removed_s = time.monotonic()
 
 
-def check_removal(machines: Machines, results: Path, seed: int) -> None:
+@pytest.mark.nightly  # CI runs a suite on three machines, and a command that is killed
+@pytest.mark.parametrize("seed", [1, 2, *range(10, 20)])
+def test_a_removed_machine_loses_only_its_unfinished_cases(
+    machines: Machines, tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
     machines.only(m1="A100", m2="A100", m3="H100")
     # Of 40 records: it must not be done before its processes have noticed, which takes them seconds.
     told = Removal(machines, chance.choice(["m1", "m3"]), chance.randint(1, 10), chance.uniform(0, 0.5))
-    result = measured(machines, results, told, rounds=10)
-    found = stored(results)
+    result = measured(machines, tmp_path, told, rounds=10)
+    found = stored(tmp_path)
     assert all(run.ended and not run.damaged for run in found)
-    assert validate_path(results).faults == ()
+    assert validate_path(tmp_path).faults == ()
     kept = [record for run in found for record in run.records if isinstance(record.outcome, Measurement)]
     assert len(kept) == len(told.records)
     (lost,) = (share for share in result.shares if share.state == "lost")
@@ -187,22 +191,6 @@ def check_removal(machines: Machines, results: Path, seed: int) -> None:
     else:
         assert again == []
         assert incomplete(result)
-
-
-@pytest.mark.nightly  # CI runs a suite on three machines, and a command that is killed
-@pytest.mark.parametrize("seed", [1])
-def test_a_machine_that_is_removed_costs_its_unfinished_cases(
-    machines: Machines, tmp_path: Path, seed: int
-) -> None:
-    check_removal(machines, tmp_path, seed)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", [2, *range(10, 20)])
-def test_a_machine_is_removed_ten_times_at_random_moments(
-    machines: Machines, tmp_path: Path, seed: int
-) -> None:
-    check_removal(machines, tmp_path, seed)
 
 
 @pytest.mark.nightly

@@ -120,7 +120,7 @@ def test_the_fastest_the_cheapest_and_the_most_frugal_may_be_three() -> None:
     assert h100["items_per_j"]["value"] == pytest.approx(50 / (700 * 3.3), rel=1e-3)
 
 
-def test_one_day_of_each_machine_cannot_tell_what_differs_as_days_do() -> None:
+def test_one_day_of_each_machine_cannot_decide_a_difference_as_large_as_between_days() -> None:
     runs = [a_gpu_run("A", [(SMALL, 0.001)]), a_gpu_run("B", [(SMALL, 0.00108)])]
     assert best_of(compare_hardware(runs), Aim.FASTEST) == [None]
     five = [
@@ -131,7 +131,7 @@ def test_one_day_of_each_machine_cannot_tell_what_differs_as_days_do() -> None:
     assert best_of(compare_hardware(five), Aim.FASTEST) == ["A"]
 
 
-def test_machines_of_ones_own_are_taken_to_differ_less() -> None:
+def test_dedicated_machines_are_assumed_to_vary_less() -> None:
     runs = [a_gpu_run("A", [(SMALL, 0.001)]), a_gpu_run("B", [(SMALL, 0.0012)])]
     assert best_of(compare_hardware(runs), Aim.FASTEST) == [None]
     assert best_of(compare_hardware(runs, dedicated=True), Aim.FASTEST) == ["A"]
@@ -174,7 +174,7 @@ def test_ranks_that_share_a_cpu_cost_its_machine_once() -> None:
     assert (on_hosts.hardware_count, replace(on_hosts, device="cuda:0").hardware_count) == (2, 4)
 
 
-def test_what_passes_between_other_numbers_of_devices_is_other_work() -> None:
+def test_a_collective_between_another_number_of_devices_is_other_work() -> None:
     summed = a_case(workload="all_reduce", params={"n": 1024})
     pair, four = (on_devices(summed, count, Strategy.COLLECTIVE) for count in (2, 4))
     found = compare_hardware([a_gpu_run("H100", [(pair, 0.01), (four, 0.02)])])
@@ -197,7 +197,7 @@ def test_each_hardware_is_ranked_by_the_best_of_its_frameworks() -> None:
     assert (second.hardware.device, second.configuration) == ("B", "torch eager")
 
 
-def test_a_cpu_is_told_with_its_threads_and_can_be_priced_by_them() -> None:
+def test_a_cpu_is_labelled_and_priced_by_its_threads() -> None:
     record = [
         a_record(a_watched(block_s=(0.01 * noise,) * 5), round=number) for number, noise in enumerate(NOISE)
     ]
@@ -214,9 +214,10 @@ def test_a_cpu_is_told_with_its_threads_and_can_be_priced_by_them() -> None:
         ({"relative_error": None}, "not verified"),
         ({"notes": (note(NoteKind.UNRANKED, reason="more ranks than cores"),)}, "not ranked"),
         ({"steady": False}, "still warming up"),
+        ({"telemetry": a_telemetry(**{**_seen(), "busy_s": tuple(2.0 * n for n in range(11))})}, "contended"),
     ],
 )
-def test_what_cannot_be_relied_on_is_left_out_and_told(over: dict[str, Any], why: str) -> None:
+def test_an_unreliable_case_is_left_out_with_the_reason(over: dict[str, Any], why: str) -> None:
     runs = [a_gpu_run("A", [(SMALL, 0.001)], measured=over), a_gpu_run("B", [(SMALL, 0.002)])]
     found = compare_hardware(runs)
     assert [each.hardware.device for each in found.evidence.sessions] == ["B"]
@@ -229,13 +230,7 @@ def test_a_simulated_case_counts_though_nothing_of_it_can_be_verified() -> None:
     assert compare_hardware([a_gpu_run("A", [(SMALL, 0.001)], measured=over)]).evidence.left_out == {}
 
 
-def test_contended_cases_are_left_out() -> None:
-    crowded = a_telemetry(**{**_seen(), "busy_s": tuple(2.0 * number for number in range(11))})
-    found = compare_hardware([a_gpu_run("A", [(SMALL, 0.001)], measured={"telemetry": crowded})])
-    assert found.evidence.left_out == {"contended, on A": 1}
-
-
-def test_versions_that_differ_are_told_and_older_ones_do_not_count() -> None:
+def test_versions_that_differ_are_reported_and_older_ones_do_not_count() -> None:
     runs = [
         a_gpu_run("A", [(SMALL, 0.009)], version="2.12.0", day=1, machine="a"),
         a_gpu_run("A", [(SMALL, 0.001)], day=2, machine="a"),
@@ -299,7 +294,7 @@ points = st.lists(st.tuples(prices, prices) | st.tuples(st.sampled_from((1.0, 2.
 
 
 @given(points)
-def test_nobody_on_the_front_is_beaten_and_who_is_not_there_is_beaten_by_one_who_is(
+def test_no_offer_of_the_front_is_dominated_and_every_other_is_dominated_by_one_of_it(
     offered: list[tuple[float, float]],
 ) -> None:
     best = dominating_points(offered)
@@ -344,7 +339,7 @@ def _nearly_tied(found: HardwareComparison) -> bool:
 
 
 @given(st.floats(0.001, 0.2), st.integers(1, 9))
-def test_more_days_never_know_less(spread: float, days: int) -> None:
+def test_more_days_never_widen_the_interval(spread: float, days: int) -> None:
     def half(count: int) -> float:
         places = [spread * (-1) ** number for number in range(2 * count)]
         return mean_log([[[place]] for place in places], spread).half_width()
@@ -401,29 +396,6 @@ def test_the_page_shows_what_is_printed() -> None:
 
 def test_csv_has_numbers_for_all_that_is_compared() -> None:
     text = rendered(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), "csv")
-    heads = [line.split(",") for line in text.splitlines() if "[" in line]
-    assert heads[0] == snapshot(
-        [
-            "",
-            "best in",
-            "rate [image/s]",
-            "vs fastest [×]",
-            "± fastest [fraction]",
-            "per cost [image/EUR]",
-            "vs cheapest [×]",
-            "± cheapest [fraction]",
-            "per joule [image/J]",
-            "vs most frugal [×]",
-            "± most frugal [fraction]",
-            "by",
-            "measured",
-        ]
-    )
-    assert heads[-1:] == snapshot(
-        [
-            ["", "an hour [EUR]", "rate [×]", "± [fraction]", "items per cost [×]", "verdict"],
-        ]
-    )
     line = next(line for line in text.splitlines() if line.startswith("NVIDIA A10"))
     assert [round(float(field), 3) for field in line.split(",")[2:8] if field] == snapshot(
         [1828.572, 0.229, 0.211, 7314288.152, 0.635, 0.211]
@@ -432,47 +404,6 @@ def test_csv_has_numbers_for_all_that_is_compared() -> None:
 
 def test_json_has_the_numbers_with_their_intervals() -> None:
     data = json.loads(rendered(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), "json"))
-    assert [list(data), list(data["works"][0]), list(data["works"][0]["hardware"][0])] == snapshot(
-        [
-            [
-                "schema",
-                "runs",
-                "assumed_spread",
-                "currency",
-                "works",
-                "common_works",
-                "offers",
-                "left_out",
-            ],
-            ["work", "workload", "params", "dtype", "cache", "item", "hardware"],
-            [
-                "device",
-                "threads",
-                "devices",
-                "price_per_hour",
-                "machines",
-                "days",
-                "processes",
-                "items_per_s",
-                "items_per_cost",
-                "items_per_j",
-            ],
-        ]
-    )
-    assert list(data["offers"][0]) == snapshot(
-        [
-            "device",
-            "threads",
-            "devices",
-            "price_per_hour",
-            "relative_rate",
-            "low",
-            "high",
-            "relative_items_per_cost",
-            "dominated_by",
-            "unsure",
-        ]
-    )
     for work in data["works"]:
         for hardware in work["hardware"]:
             rate = hardware["items_per_s"]
@@ -483,7 +414,7 @@ def test_json_has_the_numbers_with_their_intervals() -> None:
 
 
 @pytest.mark.real
-def test_the_plot_has_what_is_beaten_in_grey_and_a_panel_for_each_work() -> None:
+def test_the_plot_draws_dominated_offers_in_grey_and_a_panel_for_each_work() -> None:
     runs = [*a_fleet(), a_gpu_run("V100", [(SMALL, 0.02), (LARGE, 0.06)])]
     prices = Prices(currency="EUR", per_hour={**PRICES.per_hour, "V100": 3.0})
     (plot,) = (document := hardware_document(compare_hardware(runs, prices))).plots
@@ -501,14 +432,14 @@ def test_the_plot_has_what_is_beaten_in_grey_and_a_panel_for_each_work() -> None
     assert b"#a6a6a6" in picture  # what is beaten
 
 
-def test_without_prices_the_line_to_type_is_told_and_the_plot_says_why_it_is_empty() -> None:
+def test_without_prices_a_note_has_the_command_and_the_plot_is_empty() -> None:
     document = hardware_document(compare_hardware(a_fleet()))
     assert NO_PRICES in document.notes
     assert document.plots[0].panels == ()
     assert "per cost" not in columns_of(document)
 
 
-def test_a_narrow_terminal_says_which_columns_are_missing_and_columns_can_be_chosen() -> None:
+def test_a_narrow_terminal_drops_columns_with_a_hint_and_columns_can_be_chosen() -> None:
     found = compare_hardware(a_fleet(), PRICES)
     narrow = on_a_terminal(hardware_document(found), 60)
     assert "widen the terminal, or choose by --columns" in " ".join(narrow.split())

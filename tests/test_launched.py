@@ -72,7 +72,7 @@ ADDRESSES = {"torchrun": ("a", PORT), "srun": ("node07", PORT), "mpirun": ("b", 
 
 
 @pytest.mark.parametrize("launcher", VARIABLES)
-def test_every_launcher_tells_rank_size_and_where_the_first_is(launcher: str) -> None:
+def test_rank_size_and_address_are_read_from_every_launcher(launcher: str) -> None:
     where = launched({**VARIABLES[launcher], "ACCELBENCH_SECRET": SHARED}, 7)
     assert (where.rank, where.size) == (3, 4)
     assert where.secret == SHARED
@@ -141,7 +141,7 @@ def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
         ),
     ],
 )
-def test_what_no_launcher_says_is_told(variables: Mapping[str, str], message: str) -> None:
+def test_unusable_launcher_variables_are_refused(variables: Mapping[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message) as error:
         launched(variables, 7)
     assert error.value.hint
@@ -164,12 +164,12 @@ def test_a_process_that_does_not_come_is_named(tmp_path: Path) -> None:
         gather_followers(process(tmp_path, 0, 3), limit_s=0.1)
 
 
-def test_a_first_process_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_an_absent_first_process_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="The first process cannot be reached"):
         follow(process(tmp_path, 1), limit_s=0.1)
 
 
-def test_a_taken_port_is_told_with_what_to_set(tmp_path: Path) -> None:
+def test_a_taken_port_is_an_error_with_the_variable_to_set(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = ("127.0.0.1", taken.getsockname()[1])
         where = dataclasses.replace(process(tmp_path, 0), address=address, secret=SHARED)
@@ -266,7 +266,7 @@ def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
     assert [apart.device(rank) for rank in range(3)] == [0, 0, 1]
 
 
-def test_a_process_that_ends_or_is_silent_is_asked_nothing_more() -> None:
+def test_a_process_that_ends_or_is_silent_gets_no_further_request() -> None:
     here, there = socket.socketpair()
     member = LaunchedProcess(1, "a", (0,), "1")
     gone = rank_transport.Follower(member, Channel(here))
@@ -397,7 +397,7 @@ def faulty(tmp_path: Path, *faults: str, timeout_s: int, seed: int = 0) -> list[
 
 @pytest.mark.real  # waits until a limit is over
 @pytest.mark.xdist_group("launched")
-def test_what_a_launched_rank_does_wrong_ends_its_case_names_it_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_faulty_rank_ends_its_case_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     processes = faulty(tmp_path, "killed", "hangs", "wrong", "late", "garbles", "none", timeout_s=12)
     told = [each.communicate(timeout=120) for each in processes]
     assert [each.returncode for each in processes] == [4, 0], told

@@ -49,10 +49,7 @@ from tests.factories import a_case
 from tests.program import accelbench, rows
 from tests.tiny import EVERY, reference_of
 
-OF_PRODUCTS = {
-    Dtype.INT8,
-    Dtype.FLOAT8,
-}  # no network trains in them; tests/test_float8.py has mutants of its own
+OF_PRODUCTS = {Dtype.INT8, Dtype.FLOAT8}  # no network trains in them; tests/test_float8.py has their mutants
 DTYPES = [dtype for dtype in PRECISIONS if dtype not in OF_PRODUCTS]
 
 
@@ -149,7 +146,7 @@ class ShiftedPadding(Ops):
 
 class MissingBias(Ops):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        return super().linear(x, weight, 0.0 * bias)
+        return super().linear(x, weight, None if bias is None else 0.0 * bias)
 
 
 class SumForMean(Ops):
@@ -212,7 +209,7 @@ def lower(dtype: Dtype) -> dict[str, Precision]:
     return found | {"float8": multiplied(fp8)}
 
 
-UNTOLD = {  # of so small a network, whose sums are short; a product of 1024 terms tells them below
+UNDETECTED = {  # of so small a network, whose sums are short; a product of 1024 terms tells them below
     (Dtype.TF32, "float16 accumulation"),
     (Dtype.BFLOAT16, "bfloat16 accumulation"),
     (Dtype.AMP_BF16, "bfloat16 accumulation"),
@@ -277,16 +274,11 @@ def test_wrong_inference_is_wrong_in_every_dtype(dtype: Dtype) -> None:
         assert caught > 1.5, f"{name} in {dtype}"
 
 
-def test_bfloat16_alone_would_hide_mistakes_of_inference() -> None:
-    hidden, told = (inferred(dtype, MissingBias(nearest(dtype))) for dtype in (Dtype.BFLOAT16, Dtype.FLOAT32))
-    assert (round(hidden, 1), told // 1000) == (0.2, 7)
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_lower_precision_than_asked_is_wrong(dtype: Dtype) -> None:
+def test_a_lower_precision_is_wrong(dtype: Dtype) -> None:
     for name, precision in lower(dtype).items():
-        if (dtype, name) not in UNTOLD:
+        if (dtype, name) not in UNDETECTED:
             assert ratio(dtype, Ops(nearest(dtype, precision))) > 1.5, f"{name} for {dtype}"
 
 
@@ -305,21 +297,15 @@ def product_ratio(work: Gemm, dtype: Dtype, output: Any) -> float:
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.compute is dtype])
-def test_a_right_product_passes(dtype: Dtype) -> None:
-    asked = PRECISIONS[dtype]
-    assert isinstance(asked.multiply, Floating)
-    assert isinstance(asked.result, Floating)
-    assert product(dtype, asked.multiply, asked.result) < 0.7
-
-
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.compute is dtype])
-def test_a_product_in_a_lower_precision_is_wrong(dtype: Dtype) -> None:
-    result = PRECISIONS[dtype].result
-    assert isinstance(result, Floating)
+def test_a_right_product_passes_and_one_in_a_lower_precision_is_wrong(dtype: Dtype) -> None:
+    right = PRECISIONS[dtype]
+    assert isinstance(right.multiply, Floating)
+    assert isinstance(right.result, Floating)
+    assert product(dtype, right.multiply, right.result) < 0.7
     for name, precision in lower(dtype).items():
-        if precision.multiply is not PRECISIONS[dtype].multiply:
+        if precision.multiply is not right.multiply:
             assert isinstance(precision.multiply, Floating)
-            assert product(dtype, precision.multiply, result) > 1.5, f"{name} for {dtype}"
+            assert product(dtype, precision.multiply, right.result) > 1.5, f"{name} for {dtype}"
 
 
 @pytest.mark.parametrize(
@@ -339,11 +325,6 @@ def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: Floating)
 
 RECURRENT = [name for name, kind in EVERY.items() if issubclass(kind, Recurrent) and kind.gates > 1]
 SMOOTH = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16]
-
-
-class NoInputBias(Ops):
-    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        return super().linear(x, weight, None if bias is None else 0.0 * bias)
 
 
 class StraightTanh(Ops):
@@ -367,9 +348,9 @@ def recurrent_ratio(name: str, dtype: Dtype, ops: Ops) -> float:
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", SMOOTH)
 @pytest.mark.parametrize("name", RECURRENT)
-def test_a_recurrent_layer_is_told_from_a_wrong_one(name: str, dtype: Dtype) -> None:
+def test_a_right_recurrent_layer_passes_and_a_wrong_one_is_wrong(name: str, dtype: Dtype) -> None:
     assert recurrent_ratio(name, dtype, Ops(nearest(dtype))) < 0.5
-    for wrong in (NoInputBias, StraightTanh, HardSigmoid):
+    for wrong in (MissingBias, StraightTanh, HardSigmoid):
         assert recurrent_ratio(name, dtype, wrong(nearest(dtype))) > 1.5, wrong
     asked = PRECISIONS[dtype]
     much_lower = FLOAT8 if dtype.compute.itemsize == 2 or dtype is Dtype.TF32 else TF32
@@ -521,25 +502,17 @@ def test_inference_in_bfloat16_is_verified_in_float32(mutant: str) -> None:
 
 
 @pytest.mark.real
-def test_what_the_first_output_does_not_show_is_a_wrong_result_in_torch(tmp_path: Path) -> None:
+def test_a_fault_that_the_first_output_hides_is_a_wrong_result_in_torch(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     names = "wrong_output,wrong_input,wrong_precision"
-    sizes = ("-p", "m=64", "-p", "n=64", "-p", "k=256")
     accelbench(
-        "run",
-        "-w",
-        f"{names},gemm",
-        *sizes,
-        "-b",
-        "torch",
-        "-d",
-        "cpu",
-        "--quick",
-        "--rounds",
-        "1",
+        *("run", "-w", f"{names},gemm", "-p", "m=64", "-p", "n=64", "-p", "k=256"),
+        *("-b", "torch", "-d", "cpu", "--quick", "--rounds", "1"),
         cwd=tmp_path,
         code=4,
         **BRIEFLY,
     )
-    found = {row["workload"]: row["status"] for row in rows(tmp_path)}
-    assert found == {**dict.fromkeys(names.split(","), "wrong_result"), "gemm": "ok"}
+    assert {row["workload"]: row["status"] for row in rows(tmp_path)} == {
+        **dict.fromkeys(names.split(","), "wrong_result"),
+        "gemm": "ok",
+    }

@@ -107,16 +107,6 @@ def compiled(strategy: Strategy, name: str, mode: str = "compile", **params: Sca
 
 @pytest.mark.nightly
 @pytest.mark.real
-@pytest.mark.xdist_group("parallel compile")
-def test_a_divided_step_that_torch_compiles_is_verified(verifier: Verifier) -> None:
-    pytest.importorskip("torch")
-    errors = verifier.errors_of([compiled(Strategy.FULLY_SHARDED, "convnet_train")])
-    assert len(errors) == 1
-    assert not wrong(errors)
-
-
-@pytest.mark.nightly
-@pytest.mark.real
 @pytest.mark.parametrize("mode", ["compile", "max-autotune-no-cudagraphs"])
 @pytest.mark.parametrize(
     "strategy", [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.PIPELINE], ids=str
@@ -149,18 +139,8 @@ def test_every_strategy_of_every_network_is_verified(verifier: Verifier, backend
 
 @pytest.mark.nightly
 @pytest.mark.real
-@pytest.mark.parametrize("backend", [each for each in BACKENDS if each.values != ("tensorflow",)])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_micro_batches_and_gathered_statistics_are_verified(verifier: Verifier, backend: str) -> None:
-    check_micro_batches(verifier, backend)
-
-
-@pytest.mark.nightly
-@pytest.mark.real
-def test_those_of_tensorflow_are_verified_too(verifier: Verifier) -> None:
-    check_micro_batches(verifier, "tensorflow")
-
-
-def check_micro_batches(verifier: Verifier, backend: str) -> None:
     """XLA divides one program, however it is divided, and JAX has it on four devices, below."""
     cases = divided_cases(backend, Dtype.FLOAT32, ["convnet_train"], accumulate=2)
     cases = cases[: {"torch": 2, "jax": 0}.get(backend, 1)]
@@ -340,7 +320,7 @@ def test_micro_batches_are_left_out_where_there_is_one_and_counted_where_there_a
     assert two.bytes > one.bytes
 
 
-def test_a_reference_gathers_statistics_where_that_is_asked() -> None:
+def test_a_reference_with_synchronised_batch_norm_has_one_replica() -> None:
     apart, together = (
         a_case(workload="resnet50_train", params=params, phase=Phase.TRAIN, placement=TWO)
         for params in ({}, {"sync_batch_norm": True})
@@ -359,7 +339,7 @@ def test_a_reference_gathers_statistics_where_that_is_asked() -> None:
         ({"accumulate": 2, "sync_batch_norm": True}, TWO, "the whole micro-batch"),
     ],
 )
-def test_a_row_says_what_batch_norm_saw(
+def test_a_note_gives_the_extent_of_batch_statistics(
     params: dict[str, Any], placement: Placement, extent: str | None
 ) -> None:
     told = batch_statistics(Resnet50Train(**params).divided(placement), per_device=True)
@@ -385,7 +365,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_reason() -> None:
     )
 
 
-def test_a_plan_says_that_torch_compile_takes_no_layers_divided_among_ranks() -> None:
+def test_torch_compile_with_tensor_parallel_layers_is_left_out_of_the_plan() -> None:
     probe, placement = a_probe(), Placement(devices=2, strategy=Strategy.TENSOR_PARALLEL)
     compiled, eager = (
         a_case(workload="gpt2_train", params={}, mode=mode, phase=Phase.TRAIN, placement=placement)
@@ -628,7 +608,7 @@ def test_weak_scaling_pairs_what_each_device_has() -> None:
     assert found[0].efficiency.value == pytest.approx(0.8)
 
 
-def test_on_a_cpu_and_where_cores_are_too_few_nothing_is_said_of_efficiency() -> None:
+def test_a_cpu_and_too_few_cores_have_no_efficiency() -> None:
     alone = of_devices(1, 8, [1.0, 1.0], device="cpu")
     (found,), told = scaled(alone, of_devices(2, 8, [0.9, 0.9], device="cpu"))
     assert found.speedup.value is not None

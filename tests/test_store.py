@@ -25,7 +25,7 @@ from benchbench.cli.screen import write_files
 from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model.case import Dtype
-from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
+from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note, plain
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
@@ -133,14 +133,6 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert (run.info, run.records, run.damaged) == (info, records, ())
 
 
-def test_a_record_can_be_read_as_soon_as_append_returns(tmp_path: Path) -> None:
-    info = a_run_info(id=naming.new_id())
-    with runs.create_run(tmp_path, info) as writer:
-        for number, record in enumerate(some_records(3), start=1):
-            writer.append(record)
-            assert len(runs.read_run(tmp_path / "runs" / info.id).records) == number
-
-
 def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
     written: list[bytes] = []
 
@@ -150,23 +142,15 @@ def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
 
     with runs.RunWriter(a_stored_run(tmp_path), write) as writer:
         writer.append(a_record(a_failure(log="two\nlines\u2028three")))
-    assert len(written) == 1
-    assert written[0].count(b"\n") == 1
-    assert written[0].endswith(b"}\n")
+        (line,) = written  # already, so that a killed run keeps it
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"}\n")
 
 
 def test_a_run_that_was_never_measured_reads_as_empty(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     (folder / "records.jsonl").unlink()
     assert runs.read_run(folder).records == ()
-
-
-def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
-    first, second = some_records(2)
-    folder = a_stored_run(tmp_path, first)
-    with runs.RunWriter(folder) as writer:
-        writer.append(second)
-    assert runs.read_run(folder).records == (first, second)
 
 
 def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> None:
@@ -182,8 +166,6 @@ def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> Non
     assert runs.read_run(folder).info == more.info
     assert runs.read_run(folder).records == (*run.records, *more.records)
     assert runs.read_run(folder).damaged == ()
-    with pytest.raises(CannotWrite):
-        runs.store_run(tmp_path, run)
 
 
 def test_an_existing_run_is_never_written_over(tmp_path: Path) -> None:
@@ -202,9 +184,7 @@ def test_an_id_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("blocked", ["", "runs"])
-def test_a_file_where_the_folder_should_be_is_told_before_anything_is_measured(
-    tmp_path: Path, blocked: str
-) -> None:
+def test_a_file_in_place_of_the_results_folder_is_an_error(tmp_path: Path, blocked: str) -> None:
     root = tmp_path / "results"
     (root / blocked).parent.mkdir(exist_ok=True)
     (root / blocked).write_text("in the way")
@@ -279,7 +259,7 @@ def test_a_full_disk_keeps_every_earlier_record(tmp_path: Path, write: Callable[
     assert runs.read_run(folder).records == (first, third)
 
 
-def test_a_run_that_is_removed_while_it_is_measured_is_told_with_the_next_record(tmp_path: Path) -> None:
+def test_the_next_record_of_a_removed_run_is_an_error(tmp_path: Path) -> None:
     with runs.create_run(tmp_path, a_run_info(id="a")) as writer:
         writer.append(a_record())
         shutil.rmtree(tmp_path / "runs/a")
@@ -299,12 +279,11 @@ def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
         run = runs.read_run(path.parent)
         complete = sum(size >= end - 1 for end in ends)  # the newline itself may be missing
         assert run.records == tuple(records[:complete])
-        torn = size not in {edge for end in ends for edge in (end - 1, end)}
-        missing = len(ends) - complete - torn
-        told = [f"line {complete + 1}"] * torn + [f"{missing} of {len(ends)} records are missing"] * (
-            missing > 0
-        )
-        assert [each.split(":")[0] for each in run.damaged] == told
+        is_torn = size not in {edge for end in ends for edge in (end - 1, end)}
+        missing = len(ends) - complete - is_torn
+        damage = [f"line {complete + 1}"] if is_torn else []
+        damage += [f"{missing} of {len(ends)} records are missing"] if missing else []
+        assert [line.split(":")[0] for line in run.damaged] == damage
 
 
 @pytest.mark.parametrize("missing", [1, 2, 100])
@@ -382,13 +361,8 @@ def test_a_record_survives_being_written_and_read(record: Record) -> None:
     assert codec.decode(line) == record
 
 
-def test_whether_a_case_was_measured_decides_the_type_of_its_outcome() -> None:
-    assert isinstance(codec.decode(codec.encode(a_record())).outcome, Measurement)
-    assert isinstance(codec.decode(codec.encode(a_record(a_failure()))).outcome, Failure)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_what_json_cannot_say_is_not_written(value: float) -> None:
+def test_a_number_that_json_lacks_is_not_written(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
         codec.encode(a_record(a_measurement(block_s=(1.0, value))))
 
@@ -411,7 +385,7 @@ def test_a_record_of_before_telemetry_was_kept_is_read() -> None:
     assert codec.decode(json.dumps(fields).encode()) == a_record(a_measurement())
 
 
-def test_notes_of_schema_1_were_sentences_and_stay_what_they_said() -> None:
+def test_notes_of_schema_1_keep_their_sentences() -> None:
     fields = fields_of(a_record(a_watched()))
     fields["schema"] = 1
     fields["outcome"]["notes"] = ["denormals flushed"]
@@ -425,7 +399,7 @@ def test_notes_of_schema_1_were_sentences_and_stay_what_they_said() -> None:
 @pytest.mark.parametrize(
     "data", [{}, {"count": "many", "rounds": 1}, {"share": "x", "samples": 1, "causes": ""}]
 )
-def test_a_note_that_lacks_what_its_text_says_is_not_let_in(data: dict[str, Any]) -> None:
+def test_a_note_that_lacks_a_value_of_its_text_is_refused(data: dict[str, Any]) -> None:
     fields = fields_of(a_record())
     fields["outcome"]["notes"] = [{"kind": "throttled", "data": data}]
     with pytest.raises(UnreadableInput, match="a note of kind throttled"):
@@ -488,6 +462,7 @@ HOSTILE = {
     "a negative time": measured(block_s=[1.0, -1.0]),
     "a time as text": measured(block_s=["1.0"]),
     "a time that is true": measured(block_s=[True]),
+    "a time beyond the largest": measured(block_s=[1.0, 1e31]),
     "a null time": measured(block_s=[1.0, None]),
     "a window that ends before time": measured(window={"began_s": -1.0, "ended_s": 0.0, "cpu_s": 0.0}),
     "telemetry of nothing": measured(telemetry={}),
@@ -495,20 +470,6 @@ HOSTILE = {
     "telemetry with a hole": measured(telemetry={"cpus": 2, "at_s": [0.0, 1.0], "load": [1.0]}),
     "unknown stop reason": measured(stop_reason="bored"),
 }
-
-
-NUMBERS = st.one_of(
-    st.floats(), st.floats(0, 1e31), st.integers(-2, 10**31), st.sampled_from([10**30, 1e30, -0.0])
-)
-
-
-@given(st.lists(NUMBERS, max_size=6))
-def test_numbers_are_refused_where_one_of_them_is_negative_too_large_or_none(numbers: list[float]) -> None:
-    if all(0 <= number <= LARGEST for number in numbers):
-        codec._check_numbers(numbers)
-    else:
-        with pytest.raises(UnreadableInput, match="negative or beyond"):
-            codec._check_numbers(numbers)
 
 
 @given(st.integers(10**28, 10**33), st.sampled_from(["", "0.", "-", "1e"]))
@@ -532,11 +493,11 @@ def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: b
     path.write_bytes(path.read_bytes() + line + b"\n" + codec.encode(last) + b"\n")
     run = runs.read_run(path.parent)
     assert run.records == (first, last)
-    assert [each.split(":")[0] for each in run.damaged] == ["line 2"]
+    assert [line.split(":")[0] for line in run.damaged] == ["line 2"]
     assert len(run.damaged[0]) < 300
 
 
-def test_a_key_that_stands_twice_is_damage() -> None:
+def test_a_repeated_key_is_damage() -> None:
     line = codec.to_json(a_record(round=1)).replace(b'"round":1', b'"round":1,"round":2')
     with pytest.raises(UnreadableInput, match="'round' appears twice"):
         codec.decode(line)
@@ -546,14 +507,6 @@ def test_a_key_that_stands_twice_is_damage() -> None:
 def test_no_bytes_crash_the_reader(line: bytes) -> None:
     with pytest.raises(UnreadableInput):
         codec.decode(line)
-
-
-@given(st.data())
-def test_a_changed_byte_crashes_nothing(data: st.DataObject) -> None:
-    line = bytearray(codec.encode(a_record()))
-    line[data.draw(st.integers(0, len(line) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(UnreadableInput):
-        assert isinstance(codec.decode(bytes(line)), Record)
 
 
 @pytest.mark.real
@@ -596,7 +549,9 @@ def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
         (b"[" * 100_000, "not valid JSON"),
     ],
 )
-def test_a_broken_head_says_what_is_wrong_and_what_to_do(tmp_path: Path, head: bytes, message: str) -> None:
+def test_the_error_of_a_broken_head_has_its_path_and_a_hint(
+    tmp_path: Path, head: bytes, message: str
+) -> None:
     folder = a_stored_run(tmp_path)
     (folder / "run.json").write_bytes(head)
     with pytest.raises(UnreadableInput, match=message) as caught:
@@ -616,14 +571,6 @@ def test_a_missing_head_or_a_huge_one_is_unreadable_input(tmp_path: Path) -> Non
         runs.read_run(folder)
 
 
-def test_a_pipe_in_place_of_the_records_is_not_waited_for(tmp_path: Path) -> None:
-    folder = a_stored_run(tmp_path)
-    (folder / "records.jsonl").unlink()
-    os.mkfifo(folder / "records.jsonl")
-    with pytest.raises(UnreadableInput, match="is not a file"):
-        runs.read_run(folder)
-
-
 def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
     times = [2e9, 1e9, 1.5e9]
     names = [naming.IdSource()(now) for now in times]
@@ -634,10 +581,6 @@ def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
     (tmp_path / "runs" / ".hidden").mkdir()
     (tmp_path / "runs" / "README").write_text("")
     assert selectors.run_ids(tmp_path) == ["zebra", *sorted(names)]
-
-
-def test_where_nothing_was_ever_stored_there_are_no_runs(tmp_path: Path) -> None:
-    assert selectors.run_ids(tmp_path / "results") == []
 
 
 def test_a_run_is_found_by_id_by_its_beginning_and_by_age(tmp_path: Path) -> None:
@@ -696,7 +639,7 @@ def test_copies_of_a_run_whose_own_folder_is_gone_count_once(copied: tuple[Path,
     assert len(selectors.run_ids(root)) == 2
 
 
-def test_a_run_whose_head_begins_otherwise_is_told_by_its_id(tmp_path: Path) -> None:
+def test_an_id_is_read_from_a_head_whose_fields_are_in_another_order(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     head = json.loads((folder / "run.json").read_text())
     del head["crc32"]
@@ -745,7 +688,7 @@ def test_no_name_leads_outside_the_stored_runs(tmp_path: Path, selector: str) ->
 
 
 @pytest.mark.parametrize("folder", ["other", "other/runs", "other/runs/"])
-def test_a_folder_of_runs_in_place_of_a_run_brings_a_run_in_it(
+def test_a_folder_of_runs_in_place_of_a_run_gets_a_hint_with_a_run_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     a_stored_run(tmp_path / "other", name="a")
@@ -756,7 +699,7 @@ def test_a_folder_of_runs_in_place_of_a_run_brings_a_run_in_it(
     assert told.value.hint == "Name one: other/runs/b"
 
 
-def test_without_a_run_the_hint_is_how_to_make_one(tmp_path: Path) -> None:
+def test_without_a_run_the_hint_is_how_to_create_one(tmp_path: Path) -> None:
     for selector in ("latest", "01AAA"):
         with pytest.raises(UnreadableInput) as caught:
             selectors.find_run(tmp_path, selector)
@@ -772,14 +715,14 @@ def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
     assert caught.value.hint == f"Type more of it: {', '.join(names[-5:])}, …"
 
 
-def test_a_mistyped_id_brings_the_nearest_one(tmp_path: Path) -> None:
+def test_the_hint_for_a_mistyped_id_is_the_nearest_one(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     with pytest.raises(UnreadableInput) as caught:
         selectors.find_run(tmp_path, folder.name[:-1] + "U")
     assert caught.value.hint == f"Did you mean {folder.name!r}?"
 
 
-def test_going_back_too_far_tells_how_far_one_can_go(tmp_path: Path) -> None:
+def test_the_hint_for_too_old_a_run_is_the_oldest_one(tmp_path: Path) -> None:
     for second in range(3):
         a_stored_run(tmp_path, name=naming.IdSource()(1e9 + second))
     with pytest.raises(UnreadableInput, match="latest~3") as caught:
@@ -815,19 +758,19 @@ def test_saving_to_a_pipe_writes_into_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["folder", "file/below"])
-def test_what_cannot_be_saved_says_where(tmp_path: Path, place: str) -> None:
+def test_the_error_of_a_failed_save_has_its_path(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotWrite, match=re.escape(str(tmp_path))):
         disk.save(tmp_path / place, b"text")
 
 
-def test_reading_leaves_what_it_reads_as_it_was(tmp_path: Path) -> None:
+def test_reading_changes_no_file(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(2))
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = stored_files(folder)
     runs.read_run(folder)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert set(before) == {"run.json", "records.jsonl", "end.json"}
+    assert stored_files(folder) == before
+    assert {path.name for path in before} == {"run.json", "records.jsonl", "end.json"}
 
 
 def stored_files(folder: Path) -> dict[Path, bytes]:
@@ -872,7 +815,7 @@ def test_a_line_without_its_checksum_is_damaged_only_where_lines_have_them(tmp_p
     folder = a_stored_run(tmp_path, first, second)
     path = folder / "records.jsonl"
     path.write_bytes(codec.encode(first) + b"\n" + codec.to_json(second) + b"\n")
-    assert [each.split(":")[0] for each in runs.read_run(folder).damaged] == ["line 2"]
+    assert [line.split(":")[0] for line in runs.read_run(folder).damaged] == ["line 2"]
     head = json.loads((folder / "run.json").read_text())
     for name in ("checksums", "crc32"):
         del head[name]
@@ -881,16 +824,16 @@ def test_a_line_without_its_checksum_is_damaged_only_where_lines_have_them(tmp_p
     assert (run.records, run.damaged, run.ended) == ((first, second), (), True)
 
 
-def test_a_case_has_one_record_a_round_however_often_its_line_stands_there(tmp_path: Path) -> None:
+def test_a_repeated_record_is_damage(tmp_path: Path) -> None:
     first, second = some_records(2)
     path = a_stored_run(tmp_path, first, second) / "records.jsonl"
     path.write_bytes(path.read_bytes() + 3 * (codec.encode(first) + b"\n"))
     run = runs.read_run(path.parent)
     assert run.records == (first, second)
-    assert [each.split(":")[0] for each in run.damaged] == ["line 3", "line 4", "line 5"]
+    assert [line.split(":")[0] for line in run.damaged] == ["line 3", "line 4", "line 5"]
 
 
-def test_a_record_outside_the_plan_is_told_and_not_shown(tmp_path: Path) -> None:
+def test_a_record_outside_the_plan_is_damage(tmp_path: Path) -> None:
     planned, other = a_case(), a_case(dtype=Dtype.BFLOAT16)
     with runs.create_run(tmp_path, a_run_info(plan=(planned,))) as writer:
         writer.append(a_record())
@@ -945,12 +888,15 @@ def test_no_write_follows_a_link_below_the_results(tmp_path: Path) -> None:
     assert sorted(path.name for path in victim.iterdir()) == ["file"]
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"), [("run.json", "not a regular file"), ("records.jsonl", "is not a file")]
+)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path, name: str, message: str) -> None:
     folder = a_stored_run(tmp_path)
-    (folder / "run.json").unlink()
-    os.mkfifo(folder / "run.json")
-    with pytest.raises(UnreadableInput, match="not a regular file"):
-        runs.read_head(folder)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(UnreadableInput, match=message):
+        runs.read_run(folder)
 
 
 def test_several_files_follow_no_link_in_the_folder_that_is_named(tmp_path: Path) -> None:
@@ -989,12 +935,12 @@ def test_a_clock_that_was_set_back_does_not_make_an_older_run_the_latest(tmp_pat
     assert selectors.find_run(tmp_path, "latest").name == after.strip()
 
 
-def test_a_run_has_its_place_by_its_id_or_else_by_when_it_was_started() -> None:
+def test_the_start_time_is_read_from_a_ulid_or_else_from_the_head() -> None:
     assert naming.start_time(a_run_info(id=naming.IdSource()(now=1.5e9))) == 1.5e9
     assert naming.start_time(a_run_info(id="main", started="2026-01-02T00:00:00+00:00")) == 1767312000.0
 
 
-def test_a_run_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+def test_an_unreadable_run_is_skipped_and_the_others_are_read(tmp_path: Path) -> None:
     names = [a_stored_run(tmp_path, *some_records(1)).name for _ in range(3)]
     (tmp_path / "runs" / names[1] / "run.json").write_text("{")
     skipped: list[str] = []
@@ -1004,8 +950,7 @@ def test_a_run_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path: Pat
 
 
 @pytest.mark.real
-def test_a_damaged_line_is_told_to_programs_as_to_people(tmp_path: Path) -> None:
-    """Whatever answers from a stored run, in whatever format, names the lines that it could not read."""
+def test_every_command_and_format_names_a_damaged_line(tmp_path: Path) -> None:
     for name in ("A", "B"):
         cases = [a_case(params={"m": size}) for size in (1, 2)]
         records = [record for case in cases for record in some_rounds(0.001, 0.0011, 0.0012, case=case)]

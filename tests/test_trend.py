@@ -28,6 +28,7 @@ from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import FAILED, UNDECIDED, Trend, shared_changes, trends
 from benchbench.model.measurement import Memory, RankSamples
 from benchbench.model.options import Allocator, Isolation
+from benchbench.model.record import Record
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Verdict
 from benchbench.store import runs as store
@@ -52,8 +53,7 @@ NOISE = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001]
 
 
 def a_run_at(number: int, seconds: float, **over: Any) -> Run:
-    records = some_rounds(seconds, seconds * 1.01, seconds * 0.99, case=a_case())
-    return a_run(records, id=f"run{number:02d}", started=f"2026-01-{number + 1:02d}T00:00:00+00:00", **over)
+    return numbered_run(number, some_rounds(seconds, seconds * 1.01, seconds * 0.99, case=a_case()), **over)
 
 
 def stepped() -> list[Run]:
@@ -68,6 +68,9 @@ def test_a_step_is_found_between_the_runs_where_it_happened() -> None:
     assert change.index == 8
     assert change.direction == "slower"
     assert change.low < 1.1 < change.high
+    (data,) = json.loads(rendered(history_document([found]), "json"))
+    assert (data["changes"][0]["run"], data["changes"][0]["after_run"]) == ("run08", "run07")
+    assert len(data["points"]) == 16
     assert rendered(history_document([found])) == snapshot("""\
 1 of 1 case became slower, none faster, by the last change of each
 
@@ -78,7 +81,7 @@ slower  1.100× [1.097, 1.103]  between run07 and run08
 """)
 
 
-def test_of_too_few_runs_it_is_told_what_a_change_takes_and_what_can_be_seen_meanwhile() -> None:
+def test_too_few_runs_get_a_note_with_the_number_needed() -> None:
     def told(count: int) -> tuple[str, str]:
         made = history_document(trends(stepped()[:count], LATENCY), " --results mine")
         return "".join(part for cell in made.answer for part in cell.parts if isinstance(part, str)), "".join(
@@ -116,70 +119,62 @@ def test_a_name_whose_cases_have_no_value_of_the_metric_is_not_refused() -> None
     assert (found, NOTHING in history_document(found).notes) == ([], True)
 
 
-def test_the_documentation_shows_what_is_told() -> None:
+def test_the_documentation_shows_the_actual_output() -> None:
     assert rendered(history_document(trends(stepped(), LATENCY))) in (ROOT / "docs/history.md").read_text()
 
 
-def several(slower: int, count: int = 5) -> list[Run]:
-    """Sixteen runs of five cases, of which `slower` take a tenth longer from the ninth on."""
+def numbered_run(number: int, records: list[Record], **over: Any) -> Run:
+    """Run `number` of a daily series."""
+    started = f"2026-01-{number + 1:02d}T00:00:00+00:00"
+    return a_run(records, **({"id": f"run{number:02d}", "started": started} | over))
+
+
+def stepping(*starts: int, count: int = 16) -> list[Run]:
+    """Runs of a case for each start, in which it becomes a tenth slower."""
     source = np.random.default_rng(6)
 
-    def seconds(case: int, number: int) -> float:
-        return float((1.1e-3 if case < slower and number >= 8 else 1e-3) * np.exp(source.normal(0, 0.003)))
+    def seconds(start: int, number: int) -> float:
+        return float((1.1e-3 if number >= start else 1e-3) * np.exp(source.normal(0, 0.003)))
 
     return [
-        a_run(
+        numbered_run(
+            number,
             [
                 record
-                for case in range(count)
-                for record in some_rounds(*[seconds(case, number)] * 3, case=a_case(params={"m": case + 1}))
+                for case, start in enumerate(starts, start=1)
+                for record in some_rounds(*[seconds(start, number)] * 3, case=a_case(params={"m": case}))
             ],
-            id=f"run{number:02d}",
-            started=f"2026-01-{number + 1:02d}T00:00:00+00:00",
         )
-        for number in range(16)
+        for number in range(count)
     ]
 
 
-def test_several_cases_that_change_on_one_day_are_one_event_told_once() -> None:
-    found = trends(several(4), LATENCY)
+FOUR_OF_FIVE = (8, 8, 8, 8, 99)
+TWO_OF_FIVE = (8, 8, 99, 99, 99)
+
+
+def test_several_cases_that_change_on_one_day_are_one_event() -> None:
+    found = trends(stepping(*FOUR_OF_FIVE), LATENCY)
     (event,) = shared_changes(found)
     assert (event.day, event.direction, len(event.cases)) == ("2026-01-09", "slower", 4)
     assert event.ratio == pytest.approx(1.1, rel=0.01)
     assert history_document(found).notes[0] == snapshot(
         "2026-01-09: 4 of 5 cases became slower, 1.10× in the median: one event, perhaps of the machine"
     )
-    assert shared_changes(trends(several(2), LATENCY)) == []
-
-
-def test_what_belongs_to_one_event_is_marked_in_each_case() -> None:
-    text = rendered(history_document(trends(several(4), LATENCY)))
-    assert text.count("between run07 and run08: the event of 2026-01-09") == 4
-    assert "the event of" not in rendered(history_document(trends(several(2), LATENCY)))
+    assert rendered(history_document(found)).count("between run07 and run08: the event of 2026-01-09") == 4
+    found = trends(stepping(*TWO_OF_FIVE), LATENCY)
+    assert shared_changes(found) == []
+    assert "the event of" not in rendered(history_document(found))
 
 
 def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
-    source = np.random.default_rng(6)
-
-    def run(number: int, starts: tuple[int, ...]) -> Run:
-        records = [
-            record
-            for case, start in enumerate(starts)
-            for record in some_rounds(
-                *[1e-3 * (1.1 if number >= start else 1.0) * float(np.exp(source.normal(0, 0.003)))] * 3,
-                case=a_case(params={"m": case + 1}),
-            )
-        ]
-        return a_run(records, id=f"run{number:02d}", started=f"2026-01-{number + 1:02d}T00:00:00+00:00")
-
-    near = trends([run(number, (8, 9, 10)) for number in range(20)], LATENCY)
+    near = trends(stepping(8, 9, 10, count=20), LATENCY)
     assert [(event.day, len(event.cases)) for event in shared_changes(near)] == [("2026-01-09", 3)]
-    far = trends([run(number, (6, 6, 13)) for number in range(20)], LATENCY)
-    assert shared_changes(far) == []
+    assert shared_changes(trends(stepping(6, 6, 13, count=20), LATENCY)) == []
 
 
 def test_a_run_that_does_not_say_when_it_began_is_part_of_no_event() -> None:
-    undated = [replace(run, info=replace(run.info, started="?")) for run in several(4)]
+    undated = [replace(run, info=replace(run.info, started="?")) for run in stepping(*FOUR_OF_FIVE)]
     found = trends(undated, LATENCY)
     assert sum(len(trend.history.changes) for trend in found) == 4
     assert shared_changes(found) == []
@@ -188,11 +183,7 @@ def test_a_run_that_does_not_say_when_it_began_is_part_of_no_event() -> None:
 def contended_run(number: int, seconds: float) -> Run:
     busy = a_telemetry(busy_s=tuple(0.2 * number for number in range(11)))
     outcomes = [a_watched(busy, block_s=(factor * seconds,), iterations=1) for factor in (1.0, 1.01, 0.99)]
-    return a_run(
-        [a_record(outcome, case=a_case(), round=number) for number, outcome in enumerate(outcomes)],
-        id=f"run{number:02d}",
-        started=f"2026-01-{number + 1:02d}T00:00:00+00:00",
-    )
+    return numbered_run(number, [a_record(outcome, round=at) for at, outcome in enumerate(outcomes)])
 
 
 def test_runs_that_were_contended_are_shown_and_not_judged() -> None:
@@ -211,14 +202,12 @@ def test_runs_that_were_contended_are_shown_and_not_judged() -> None:
 
 def apart(number: int) -> Run:
     """A run whose processes disagree."""
-    records = some_rounds(0.001, 0.01, 0.1, case=a_case())
-    return a_run(records, id=f"run{number:02d}", started=f"2026-01-{number + 1:02d}T00:00:00+00:00")
+    return numbered_run(number, some_rounds(0.001, 0.01, 0.1))
 
 
 def broken(number: int) -> Run:
     """A run in which the case crashed."""
-    records = [a_record(a_failure(), case=a_case())]
-    return a_run(records, id=f"run{number:02d}", started=f"2026-01-{number + 1:02d}T00:00:00+00:00")
+    return numbered_run(number, [a_record(a_failure())])
 
 
 def test_a_run_without_a_value_is_listed_with_the_reason_and_judges_nothing() -> None:
@@ -294,7 +283,7 @@ def test_other_hardware_is_a_boundary_and_no_change() -> None:
         ({}, {"precision": {"matmul": "high"}}, "matmul highest → high"),
     ],
 )
-def test_what_compare_calls_incomparable_is_another_series(
+def test_incomparable_runs_are_separate_series(
     info: dict[str, Any], record: dict[str, Any], reason: str
 ) -> None:
     runs = [a_run_at(2 * i, 1e-3 * NOISE[i]) for i in range(8)]
@@ -341,13 +330,6 @@ def test_a_sparkline_has_a_height_per_value_and_ends_at_the_last() -> None:
     assert sparkline([1, 2, 4, 8]) == "▁▃▆█"
     assert sparkline([3.0]) == "▁"
     assert len(sparkline(list(range(1, 200)))) == 60
-
-
-def test_programs_get_runs_and_changes() -> None:
-    (found,) = json.loads(rendered(history_document(trends(stepped(), LATENCY)), "json"))
-    assert found["changes"][0]["run"] == "run08"
-    assert found["changes"][0]["after_run"] == "run07"
-    assert len(found["points"]) == 16
 
 
 def commits(*order: str, **over: Any) -> list[Run]:
@@ -468,7 +450,7 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
     assert found.points[0].value > 0
 
 
-def test_the_program_tells_the_history_of_stored_runs(tmp_path: Path) -> None:
+def test_the_program_shows_the_history_of_stored_runs(tmp_path: Path) -> None:
     for run in stepped():
         with store.create_run(tmp_path / "results", run.info) as writer:
             for record in run.records:
@@ -510,7 +492,7 @@ def labels(svg: str) -> list[str]:
     return re.findall(r"<!-- (.*?) -->", svg, re.DOTALL)
 
 
-def test_a_plot_tells_changes_spikes_and_the_unit() -> None:
+def test_a_plot_labels_changes_and_the_unit() -> None:
     runs = stepped()
     found = trends(runs, LATENCY)
     assert found[0].history.changes
@@ -533,14 +515,13 @@ def many(count: int) -> list[Run]:
     """The later a case, the more it grew."""
     cases = [a_case(params={"m": number}) for number in range(count)]
     return [
-        a_run(
+        numbered_run(
+            i,
             [
-                each
+                r
                 for n, case in enumerate(cases)
-                for each in some_rounds(1e-3 * (1 + (i >= 4) * n / 10), case=case)
+                for r in some_rounds(1e-3 * (1 + (i >= 4) * n / 10), case=case)
             ],
-            id=f"run{i}",
-            started=f"2026-01-0{i + 1}",
         )
         for i in range(8)
     ]
@@ -558,7 +539,7 @@ def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says
 
 
 @pytest.mark.parametrize(("minutes", "named"), [(60 * 24, False), (1, True)])
-def test_runs_that_crowd_stand_one_after_the_other(minutes: int, named: bool) -> None:
+def test_crowded_runs_are_drawn_at_equal_distances(minutes: int, named: bool) -> None:
     """Eight runs on one day and eight a year later would be two dots."""
     begun = datetime(2026, 1, 1, tzinfo=UTC)
     times = [begun + timedelta(days=365 * (i // 8) * named, minutes=minutes * i) for i in range(16)]
@@ -572,11 +553,7 @@ def test_runs_that_crowd_stand_one_after_the_other(minutes: int, named: bool) ->
 def test_equal_heights_of_sparklines_are_equal_ratios() -> None:
     flat, doubling = (a_case(params={"m": number}) for number in range(2))
     runs = [
-        a_run(
-            [*some_rounds(1e-3, case=flat), *some_rounds(1e-3 * 2 ** (i / 7), case=doubling)],
-            id=f"run{i}",
-            started=f"2026-01-0{i + 1}",
-        )
+        numbered_run(i, [*some_rounds(1e-3, case=flat), *some_rounds(1e-3 * 2 ** (i / 7), case=doubling)])
         for i in range(8)
     ]
     shown = rendered(history_document(trends(runs, LATENCY)))
@@ -609,9 +586,7 @@ def test_no_name_acts_in_a_plot_or_text(text_: str) -> None:
     assert found
     ET.fromstring(drawn(found))
     assert "\x1b" not in rendered(history_document(found))
-    assert (
-        len(rendered(history_document(found)).splitlines()) == 6
-    )  # the finding, a title, a sparkline, what it takes
+    assert len(rendered(history_document(found)).splitlines()) == 6  # answer, title, sparkline, notes
 
 
 def test_a_plot_spanning_decades_has_a_logarithmic_axis() -> None:
