@@ -1,4 +1,4 @@
-"""The table of packages in docs/architecture.md, made of module names and the first lines of packages' docstrings.
+"""The table of packages in docs/architecture.md: module names and the first lines of packages' docstrings.
 
 python -m tests.architecture_tree      writes it anew
 """

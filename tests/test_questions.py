@@ -1,4 +1,4 @@
-"""docs/questions.md: its commands can be typed, and its answer (the README's too) is that of the committed run."""
+"""docs/questions.md and the README: their commands run, and their answer is that of the stored run."""
 
 import re
 import shlex
