@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import os
 import re
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 from statistics import mean, median
 from types import FrameType
 from typing import Any
+
+from studies.prose import prose_of, vague_names
 
 RUN = ("run", "-b", "fake", "-w", "gemm", "--quick", "--rounds", "3")
 BASELINE = ("baseline", "set", "main", "--accept")
@@ -112,6 +115,9 @@ def counted(package: Path) -> Iterator[tuple[str, str]]:
     yield "entries at the root", str(sum(not each.name.startswith("__") for each in package.iterdir()))
     yield "arrows between rooms", str(len(arrows(found, package)))
     yield "lines that import", f"{sum(source.import_lines for source in found) / lines:.1%}"
+    prose, (names, vague) = prose_of([package]), vague_names(package)
+    yield "hard sentences, per 1,000", f"{prose.rate:.1f}"
+    yield "vague names, per 1,000", f"{1000 * vague.total() / names:.1f}"
     yield "summaries that begin with Of", str(sum(line.startswith("Of ") for line in summaries))
     yield "summaries of one word", str(sum(len(line.split()) == 1 for line in summaries))
 
@@ -132,13 +138,22 @@ class Passed:
 
     def _see(self, frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(self._package) and code.co_name != "<module>":
+        is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)  # bodies of modules and classes are not
+        if event == "call" and is_function and code.co_filename.startswith(self._package):
             self.functions.add((code.co_filename, code.co_qualname))
 
     @property
     def modules(self) -> int:
         """How many files these functions are in."""
         return len({path for path, _ in self.functions})
+
+
+def reach(module: str) -> int:
+    """Number of files that a module imports, directly or not, at once or later."""
+    import grimp
+
+    graph = grimp.build_graph(module.partition(".")[0])
+    return len(graph.find_upstream_modules(module))
 
 
 def main(package: Path) -> None:
@@ -149,6 +164,7 @@ def main(package: Path) -> None:
 
     if Path(cli.__file__).resolve().parent.parent != package.resolve():
         return
+    print(f"{'files that documents.run reaches':46} {reach('benchbench.documents.run')}")
     print("\nmodules and functions that a command passes, in its own process:")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
