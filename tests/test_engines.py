@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -93,7 +93,7 @@ def test_a_step_is_cut_and_its_end_is_that_of_the_device(xla: Xla) -> None:
     assert xla.diary == ["sync False", "sync True", "wait_device_ops"]
 
 
-def test_another_matmul_precision_than_asked_for_fails(xla: Xla) -> None:
+def test_another_matmul_precision_than_requested_fails(xla: Xla) -> None:
     assert opened().precision()["xla_matmul"] == "highest"
     xla.precision = "default"
     with pytest.raises(PrecisionMismatch, match="torch_xla reports default"):
@@ -353,7 +353,7 @@ OTHER_FAULTS = [
 
 
 @pytest.mark.parametrize("kind", MEMORY)
-def test_full_memory_is_told_by_what_each_framework_says(
+def test_out_of_memory_is_recognised_by_the_messages_of_each_framework(
     monkeypatch: pytest.MonkeyPatch, kind: type[Backend]
 ) -> None:
     class Own(Exception):
@@ -370,27 +370,28 @@ def test_full_memory_is_told_by_what_each_framework_says(
     assert backend.out_of_memory(MemoryError())
 
 
-def test_a_gpu_is_not_profiled_by_what_its_host_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_onnx_runtime_is_not_profiled_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", Engine([CUDA], starts=CUDA).module())
     session = OnnxSession("cuda:0", Dtype.FLOAT32, 2)
     with pytest.raises(Unsupported, match="times no kernels on a GPU"):
         session.profile(lambda: None, 1, 1, tmp_path)
 
 
-def test_each_provider_is_a_device_or_absent_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("provider", "starts", "devices", "reason"),
+    [
+        (TENSORRT, TENSORRT, ["cpu", "tensorrt:0"], "onnxruntime-gpu"),
+        (CUDA, CPU, ["cpu"], "does not start here"),  # its libraries are missing
+    ],
+)
+def test_each_provider_is_a_device_or_absent_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, provider: str, starts: str, devices: list[str], reason: str
+) -> None:
     pytest.importorskip("onnx")
-    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([TENSORRT, CPU], starts=TENSORRT).module())
-    found, missing = OnnxRuntime().devices()
-    assert [device.name for device in found] == ["cpu", "tensorrt:0"]
-    assert "onnxruntime-gpu" in missing["cuda"]
-
-
-def test_a_provider_whose_libraries_are_missing_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnx")
-    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([CUDA, CPU], starts=CPU).module())
-    found, missing = OnnxRuntime().devices()
-    assert [device.name for device in found] == ["cpu"]
-    assert "does not start here" in missing["cuda"]
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([provider, CPU], starts=starts).module())
+    present, missing = OnnxRuntime().devices()
+    assert [device.name for device in present] == devices
+    assert reason in missing["cuda"]
 
 
 @pytest.mark.parametrize(("names", "mismatch"), [(["MatMul"], False), (["MatMul", f"{WIDENED}_7"], True)])
@@ -403,10 +404,7 @@ def test_a_cast_the_runtime_inserted_fails_a_float16_case(
     monkeypatch.setitem(sys.modules, "onnx", onnx)
     monkeypatch.setitem(sys.modules, "onnxruntime", Engine([CUDA], starts=CUDA).module())
     session = OnnxSession("cuda:0", Dtype.FLOAT16, 2)
-    if mismatch:
-        with pytest.raises(PrecisionMismatch, match="inserted 1 casts"):
-            session._check_kernels(Path("model.onnx"), Path())
-    else:
+    with pytest.raises(PrecisionMismatch, match="inserted 1 casts") if mismatch else nullcontext():
         session._check_kernels(Path("model.onnx"), Path())
 
 

@@ -29,74 +29,61 @@ MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000 kB\n"
 
 V2 = "0::/a.slice/b.scope\n"
 V1 = "12:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n3:cpuset:/\n1:name=systemd:/docker/x\n"
+ROOT_MAX, OUTER_MAX, INNER_MAX = (
+    f"sys/fs/cgroup/{folder}cpu.max" for folder in ("", "a.slice/", "a.slice/b.scope/")
+)
+V1_QUOTA, V1_PERIOD = (
+    f"sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_{name}_us" for name in ("quota", "period")
+)
 LIMITED_TO_ONE: dict[str, Files] = {
-    "v2": {"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/cpu.max": "100000 100000\n"},
-    "v2, half a CPU": {"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/cpu.max": "50000 100000\n"},
-    "v2, almost nothing": {"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/cpu.max": "1 100000\n"},
+    "v2": {"proc/self/cgroup": V2, INNER_MAX: "100000 100000\n"},
+    "v2, half a CPU": {"proc/self/cgroup": V2, INNER_MAX: "50000 100000\n"},
+    "v2, almost nothing": {"proc/self/cgroup": V2, INNER_MAX: "1 100000\n"},
     "v2, limited further up": {
         "proc/self/cgroup": V2,
-        "sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000\n",
-        "sys/fs/cgroup/a.slice/cpu.max": "100000 100000\n",
+        INNER_MAX: "max 100000\n",
+        OUTER_MAX: "100000 100000\n",
     },
     "v2, the tighter one is further up": {
         "proc/self/cgroup": V2,
-        "sys/fs/cgroup/a.slice/b.scope/cpu.max": "800000 100000\n",
-        "sys/fs/cgroup/a.slice/cpu.max": "100000 100000\n",
+        INNER_MAX: "800000 100000\n",
+        OUTER_MAX: "100000 100000\n",
     },
-    "v2, in a container with a namespace": {
-        "proc/self/cgroup": "0::/\n",
-        "sys/fs/cgroup/cpu.max": "20000 20000\n",
-    },
-    "v2, in a container that is told the host's path": {
+    "v2, in a container with a namespace": {"proc/self/cgroup": "0::/\n", ROOT_MAX: "20000 20000\n"},
+    "v2, in a container that sees the path of the host": {
         "proc/self/cgroup": "0::/system.slice/docker-1.scope\n",
-        "sys/fs/cgroup/cpu.max": "100000 100000\n",
+        ROOT_MAX: "100000 100000\n",
     },
     "v2, a path from outside the namespace": {
         "proc/self/cgroup": "0::/../../a.slice\n",
-        "sys/fs/cgroup/a.slice/cpu.max": "100000 100000\n",
+        OUTER_MAX: "100000 100000\n",
     },
     "v2 beside v1": {
         "proc/self/cgroup": "1:name=systemd:/\n0::/a\n",
         "sys/fs/cgroup/unified/a/cpu.max": "100000 100000\n",
     },
-    "v1": {
-        "proc/self/cgroup": V1,
-        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "100000\n",
-        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us": "100000\n",
-    },
+    "v1": {"proc/self/cgroup": V1, V1_QUOTA: "100000\n", V1_PERIOD: "100000\n"},
     "v1 in a container, mounted as cpu": {
         "proc/self/cgroup": V1,
         "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000\n",
     },
 }
+UNLIMITED: dict[str, Files] = {
+    "no cgroups": {},
+    "v2 max": {"proc/self/cgroup": V2, INNER_MAX: "max 100000\n"},
+    "v2 more than there is": {"proc/self/cgroup": V2, INNER_MAX: "99900000 100000\n"},
+    "v2 of another cgroup": {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/b/cpu.max": "100000 100000\n"},
+    "v1 none": {"proc/self/cgroup": V1, V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"},
+    "v1 without a period": {"proc/self/cgroup": V1, V1_QUOTA: "100000\n"},
+    "a period of zero": {"proc/self/cgroup": V2, ROOT_MAX: "100000 0\n"},
+    "nonsense": {"proc/self/cgroup": "\n:\n0:\nx:cpu\n0::/\n", ROOT_MAX: "a few\n"},
+}
 
 
 @pytest.mark.parametrize("files", LIMITED_TO_ONE.values(), ids=LIMITED_TO_ONE.keys())
 def test_a_cgroup_quota_limits_the_threads(tmp_path: Path, files: Files) -> None:
     assert environment.usable_threads(tree(tmp_path, files)) == 1
-
-
-UNLIMITED: dict[str, Files] = {
-    "no cgroups": {},
-    "v2 max": {"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000\n"},
-    "v2 more than there is": {
-        "proc/self/cgroup": V2,
-        "sys/fs/cgroup/a.slice/b.scope/cpu.max": "99900000 100000\n",
-    },
-    "v2 of another cgroup": {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/b/cpu.max": "100000 100000\n"},
-    "v1 none": {
-        "proc/self/cgroup": V1,
-        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us": "100000\n",
-    },
-    "v1 without a period": {
-        "proc/self/cgroup": V1,
-        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "100000\n",
-    },
-    "a period of zero": {"proc/self/cgroup": V2, "sys/fs/cgroup/cpu.max": "100000 0\n"},
-    "nonsense": {"proc/self/cgroup": "\n:\n0:\nx:cpu\n0::/\n", "sys/fs/cgroup/cpu.max": "a few\n"},
-}
 
 
 @pytest.mark.parametrize("files", UNLIMITED.values(), ids=UNLIMITED.keys())
@@ -175,7 +162,7 @@ def machine_of(tmp_path: Path, files: Files) -> Machine:
     return environment.machine(tree(tmp_path, files), search_path=str(tmp_path))
 
 
-def test_a_machine_is_described_by_what_does_not_move(tmp_path: Path) -> None:
+def test_a_machine_is_described_by_constant_facts(tmp_path: Path) -> None:
     found = machine_of(tmp_path, {"proc/cpuinfo": X86, "proc/meminfo": MEMINFO})
     assert found == a_machine(
         cpu="Example CPU 9000 @ 2.10GHz",
@@ -205,7 +192,7 @@ def test_a_machine_is_described_by_what_does_not_move(tmp_path: Path) -> None:
         ({"memory.max": "max\n", "memory.current": "2000\n"}, 4096 * 1024),
     ],
 )
-def test_available_memory_is_what_is_free_here_and_below_every_limit(
+def test_available_memory_is_free_here_and_below_every_limit(
     tmp_path: Path, limits: Files, wanted: int
 ) -> None:
     files = {f"sys/fs/cgroup/a.slice/b.scope/{name}": text for name, text in limits.items()}
@@ -224,23 +211,20 @@ def test_frequency_and_free_memory_leave_no_trace(tmp_path: Path) -> None:
     assert machine_of(tmp_path / "2", moved) == first
 
 
-def test_neither_host_nor_user_nor_home_is_in_it() -> None:
+def test_a_description_has_neither_host_nor_user_nor_home() -> None:
     text = repr(environment.machine())
     for private in (platform.node(), os.environ.get("USER"), os.environ.get("HOME")):
         assert not private or len(private) < 6 or private not in text
 
 
-def test_an_arm_cpu_is_named_by_implementer_and_part(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("siblings", "cores"), [(["0", "1", "2"], 3), (["0,2", "1,3", "0,2", "1,3"], 2)])
+def test_an_arm_cpu_is_named_by_implementer_and_part_and_counts_its_cores(
+    tmp_path: Path, siblings: list[str], cores: int
+) -> None:
     topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    files = {"proc/cpuinfo": ARM} | {topology.format(cpu): f"{cpu}\n" for cpu in range(3)}
-    found = machine_of(tmp_path, files)
-    assert (found.cpu, found.cores) == ("Arm implementer 0x41 part 0xd40", 3)
-
-
-def test_threads_of_one_core_are_one_core(tmp_path: Path) -> None:
-    topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    siblings = {topology.format(cpu): f"{cpu % 2},{cpu % 2 + 2}\n" for cpu in range(4)}
-    assert machine_of(tmp_path, {"proc/cpuinfo": ARM} | siblings).cores == 2
+    files = {topology.format(cpu): f"{threads}\n" for cpu, threads in enumerate(siblings)}
+    machine = machine_of(tmp_path, {"proc/cpuinfo": ARM} | files)
+    assert (machine.cpu, machine.cores) == ("Arm implementer 0x41 part 0xd40", cores)
 
 
 def test_a_system_without_proc_still_has_a_description(tmp_path: Path) -> None:
@@ -266,35 +250,29 @@ def test_a_system_without_proc_still_has_a_description(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_memory_is_what_this_process_may_use(tmp_path: Path, files: Files, wanted: int) -> None:
+def test_memory_is_limited_by_cgroups(tmp_path: Path, files: Files, wanted: int) -> None:
     assert machine_of(tmp_path, {"proc/meminfo": MEMINFO} | files).memory_bytes == wanted
 
 
 def a_program(folder: Path, script: str) -> str:
     path = folder / "nvidia-smi"
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.write_text(script)
     path.chmod(0o755)
     return str(folder)
 
 
 def test_gpus_are_named_as_their_driver_names_them(tmp_path: Path) -> None:
-    where = a_program(tmp_path, 'echo "Example GPU A"; echo " Example GPU B "; echo')
+    where = a_program(tmp_path, '#!/bin/sh\necho "Example GPU A"; echo " Example GPU B "; echo\n')
     assert environment.accelerators(where) == ("Example GPU A", "Example GPU B")
 
 
-@pytest.mark.parametrize("script", ["echo 'Failed to initialize NVML'; exit 9", "kill -9 $$"])
-def test_a_driver_without_an_answer_means_no_gpu(tmp_path: Path, script: str) -> None:
-    assert environment.accelerators(a_program(tmp_path, script)) == ()
-
-
-def test_a_driver_that_cannot_be_started_means_no_gpu(tmp_path: Path) -> None:
-    where = a_program(tmp_path, "")
-    (tmp_path / "nvidia-smi").write_bytes(b"\x7fELF broken")
-    assert environment.accelerators(where) == ()
-
-
-def test_without_the_driver_there_is_no_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "script",
+    ["#!/bin/sh\necho 'Failed to initialize NVML'; exit 9", "#!/bin/sh\nkill -9 $$", "\x7fELF broken"],
+)
+def test_without_an_answer_of_the_driver_there_is_no_gpu(tmp_path: Path, script: str) -> None:
     assert environment.accelerators(str(tmp_path)) == ()
+    assert environment.accelerators(a_program(tmp_path, script)) == ()
 
 
 @pytest.mark.parametrize(
@@ -361,11 +339,11 @@ def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
         *("TPU_WORKER_ID", "TPU_ACCELERATOR_TYPE"),
     ],
 )
-def test_what_frameworks_need_is_inherited(name: str) -> None:
+def test_variables_of_frameworks_are_inherited(name: str) -> None:
     assert variables.worker_environment(STEADY, {}, {name: "kept"})[name] == "kept"
 
 
-def test_variables_that_change_how_frameworks_compute_are_told_and_no_others() -> None:
+def test_only_variables_that_change_computation_are_recorded() -> None:
     parent = {"XLA_FLAGS": "--x", "CC": "gcc-13", "PATH": "/bin", "HOME": "/root", "GITHUB_TOKEN": "canary"}
     assert variables.tuning_variables(parent) == {"CC": "gcc-13", "XLA_FLAGS": "--x"}
     assert (
@@ -373,13 +351,13 @@ def test_variables_that_change_how_frameworks_compute_are_told_and_no_others() -
     )
 
 
-def test_threads_are_what_was_asked_for_whatever_the_shell_says() -> None:
+def test_requested_threads_override_the_shell() -> None:
     made = variables.worker_environment(STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"})
     assert made["OMP_NUM_THREADS"] == made["MKL_NUM_THREADS"] == made["OPENBLAS_NUM_THREADS"] == "3"
     assert made["OMP_PROC_BIND"] == "close"
 
 
-def test_what_the_backend_asks_for_wins() -> None:
+def test_variables_of_the_backend_win() -> None:
     extra = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "NEW": "yes"}
     assert variables.worker_environment(STEADY, extra, {}).items() >= extra.items()
 

@@ -142,28 +142,23 @@ def markdown_of(run: Run) -> str:
 
 
 def csv_of(run: Run) -> list[dict[str, str]]:
-    return list(
-        csv.DictReader(io.StringIO(Csv().export(report_document(run))["report.csv"].decode(), newline=""))
-    )
+    text = Csv().export(report_document(run))["report.csv"].decode()
+    return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 def json_of(run: Run) -> dict[str, Any]:
     def refuse(text: str) -> float:
         raise AssertionError(f"{text} is no JSON")
 
-    found: dict[str, Any] = json.loads(
-        Json().export(report_document(run))["report.json"], parse_constant=refuse
-    )
-    return found
+    content = Json().export(report_document(run))["report.json"]
+    return dict(json.loads(content, parse_constant=refuse))
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_names_its_files_and_their_extension(name: str) -> None:
     exporter = exporter_named(name)
-
     files = exporter.export(report_document(a_run()))
-
     assert files.keys() == FILES[name]
     assert any(file.endswith(f".{exporter.extension}") for file in files)
 
@@ -240,7 +235,7 @@ left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 """)  # noqa: E501
 
 
-def test_200_characters_need_no_more_than_120() -> None:
+def test_a_table_is_no_wider_than_needed() -> None:
     assert below_the_facts(200) == below_the_facts(120)
 
 
@@ -251,7 +246,6 @@ def below_the_facts(width: int) -> str:
 def test_a_title_that_does_not_fit_is_the_short_one() -> None:
     params = dict.fromkeys(("batch", "channels", "height", "width", "filters", "padding"), 64)
     made = report_document(a_run(some_rounds(0.001, case=a_case(workload="conv2d", params=params))))
-
     assert "conv2d  batch=64 channels=64 … · float32 · cpu\n" in Terminal(60).render(made)
     assert "filters=64 padding=64 · float32 · cpu\n" in Terminal(100).render(made)
 
@@ -269,19 +263,14 @@ def test_numbers_are_not_broken_and_no_line_is_wider_than_the_terminal() -> None
 
 def test_colour_is_only_where_it_is_asked_for() -> None:
     made = report_document(a_typical_run())
-
     assert "\x1b[" in Terminal(color=True).render(made)
     assert "\x1b" not in Terminal(color=False).render(made)
 
 
-def test_x4_the_terminal_never_parses_markup() -> None:
+def test_x4_markup_and_escapes_of_data_are_shown_literally_on_the_terminal() -> None:
     for text in ("[red]markup[/red]", "[/red]", ":smile:", "[link=http://x]y[/link]"):
         assert text in Terminal(400).render(report_document(a_hostile_run(text)))
-
-
-def test_x4_no_escape_of_data_reaches_the_terminal() -> None:
     shown = Terminal(400).render(report_document(a_hostile_run("\x1b]0;title\x07")))
-
     assert r"\x1b]0;title\x07" in shown
     assert "\x1b" not in shown
 
@@ -332,7 +321,6 @@ def test_x3_escaped_text_reads_back_letter_by_letter(text: str) -> None:
         for kind, content in tokens(f"| x |\n| --- |\n| a {escape(text)} a |\n")
         if kind not in ("inline", "html_inline", "code_inline") and content not in ("", "x")
     ]
-
     assert "".join(rendered).replace("\u200b", "") == f"a {text} a"
 
 
@@ -346,7 +334,7 @@ def test_x3_escaped_text_reads_back_letter_by_letter(text: str) -> None:
         ("www.example.com", "www.\u200bexample.com"),
     ],
 )
-def test_x3_what_github_would_link_is_broken(text: str, broken: str) -> None:
+def test_x3_text_that_github_would_link_is_broken(text: str, broken: str) -> None:
     assert escape(text) == broken
 
 
@@ -361,14 +349,12 @@ def test_a_share_in_csv_is_the_fraction_that_its_heading_says() -> None:
 def test_x2_a_formula_in_any_text_is_quoted_in_csv() -> None:
     for formula in ("=cmd()", "+1", "-1", "@sum"):
         row = csv_of(a_hostile_run(formula))[0]
-
         assert row["workload"] == row["mode"] == row["item"] == f"'{formula}"
 
 
 def test_x2_no_field_of_csv_begins_like_a_formula() -> None:
     report = hostile_report()
     content = Csv().export(report)["report.csv"].decode()
-
     lines = list(csv.reader(io.StringIO(content, newline="")))
     assert not [
         field for line in lines for field in line if field.startswith(("=", "+", "-", "@", "\t", "\r"))
@@ -379,7 +365,6 @@ def test_x2_no_field_of_csv_begins_like_a_formula() -> None:
 def test_x2_numbers_in_csv_are_untouched() -> None:
     case = a_case(params={"shift": -3})
     row = csv_of(a_run([a_record(a_measurement(relative_error=-3e-7), case=case)]))[0]
-
     assert row["relative_error"] == "-3e-07"
     assert row["params"] == "shift=-3"
 
@@ -387,7 +372,6 @@ def test_x2_numbers_in_csv_are_untouched() -> None:
 def test_csv_has_the_columns_of_the_rows_and_a_line_per_case() -> None:
     run = a_typical_run()
     found = csv_of(run)
-
     assert tuple(found[0]) == (*COLUMNS, "damaged")
     assert len(found) == len(run.info.plan) + len(run.info.left_out)
     assert found[0]["params"] == "m=64 n=64 k=64"
@@ -398,7 +382,6 @@ def test_csv_has_the_columns_of_the_rows_and_a_line_per_case() -> None:
 def test_json_is_an_object_of_schema_run_and_rows() -> None:
     run = a_typical_run()
     found = json_of(run)
-
     assert list(found) == ["schema", "run", "damaged", "works", "rows"]
     assert found["run"]["id"] == run.info.id
     assert found["run"]["command"] == ["accelbench", "run", "--suite", "quick"]
@@ -412,21 +395,18 @@ def test_json_is_an_object_of_schema_run_and_rows() -> None:
 def test_s7_json_never_holds_nan_or_infinity() -> None:
     for value in (math.nan, math.inf):
         wrong = a_failure(status=Status.WRONG_RESULT, relative_error=value)
-
         assert json_of(a_run([a_record(wrong)]))["rows"][0]["relative_error"] is None
 
 
 @pytest.mark.real
 def test_svg_of_one_report_is_the_same_bytes_every_time() -> None:
     made = report_document(a_typical_run())
-
     assert Svg().export(made) == Svg().export(made)
 
 
 def test_svg_holds_no_date() -> None:
     for content in Svg().export(report_document(a_run())).values():
         root = ET.fromstring(content)
-
         assert not [element for element in root.iter() if element.tag.endswith("}date")]
 
 
@@ -438,7 +418,6 @@ def test_a_bar_may_have_an_interval_without_width(step: float) -> None:
 
 def test_x6_no_text_of_a_plot_is_parsed_as_maths() -> None:
     drawn = Svg().export(report_document(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
-
     assert r"<!-- $\frac{$ $\frac{$ -->" in drawn
 
 

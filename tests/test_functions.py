@@ -360,7 +360,12 @@ def test_variables_that_a_function_reads_and_does_not_get_are_named_and_passed_o
     folder: Path,
 ) -> None:
     (folder / "reading.py").write_text(READING)
-    shell = {"BENCH_PACE": "2e-3", "BENCH_MODE": "x", "BENCH_KEY": "y", "OMP_NUM_THREADS": "7"}
+    shell: dict[str, Any] = {
+        "BENCH_PACE": "2e-3",
+        "BENCH_MODE": "x",
+        "BENCH_KEY": "y",
+        "OMP_NUM_THREADS": "7",
+    }
     told = accelbench("time", "reading.py:paced", *FAKE, cwd=folder, **shell).stderr
     (line,) = (line for line in told.splitlines() if "BENCH_" in line)
     assert "--env BENCH_MODE --env BENCH_PACE" in line

@@ -48,16 +48,8 @@ def test_quartiles(benchmark, rounds):
 
 def measured(folder: Path, name: str) -> Path:
     """What pytest-benchmark itself writes."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "pytest_benchmark.plugin",
-        "-p",
-        "no:cacheprovider",
-    ]
+    plugins = ["-p", "pytest_benchmark.plugin", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins]
     options = ["--benchmark-max-time=0.01", f"--benchmark-json={name}"]
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**ours, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # xdist's would switch its timing off
@@ -171,7 +163,7 @@ def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_
     assert not {verdict.verdict for verdict in same.verdicts} & {Verdict.SLOWER, Verdict.INCOMPARABLE}
 
 
-def test_what_the_file_does_not_say_is_null_with_a_reason_and_never_0(tmp_path: Path) -> None:
+def test_unknown_columns_are_null_with_a_reason(tmp_path: Path) -> None:
     (row,) = map(flatten, rows(import_files([a_file(tmp_path)])))
     unknown = {"dtype", "mode", "phase", "flops", "bytes", "flops_per_s", "bytes_per_s", "cold_s"}
     unknown |= {"peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j"}
@@ -247,7 +239,7 @@ def test_samples_of_0_are_a_failure_and_not_a_speed(tmp_path: Path) -> None:
         (json.dumps({"machine_info": {}, "benchmarks": [], "datetime": "x", "version": "5"}), "0 benchmarks"),
     ],
 )
-def test_what_is_no_result_is_unreadable_input(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_of_no_known_tool_is_unreadable(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(UnreadableInput, match=message) as error:
@@ -267,7 +259,7 @@ def test_what_is_no_result_is_unreadable_input(tmp_path: Path, text: str, messag
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_samples_that_cannot_be_are_refused(tmp_path: Path, stats: dict[str, Any], message: str) -> None:
+def test_impossible_samples_are_refused(tmp_path: Path, stats: dict[str, Any], message: str) -> None:
     with pytest.raises(UnreadableInput, match=message):
         import_files([a_file(tmp_path, a_benchmark(stats=stats))])
 
@@ -279,7 +271,7 @@ def test_an_imported_run_has_no_path_of_the_machine(tmp_path: Path) -> None:
 # Without samples
 
 
-def test_without_samples_the_median_is_the_one_value_of_a_process_and_a_note_says_so(tmp_path: Path) -> None:
+def test_without_samples_the_median_is_the_value_of_a_process(tmp_path: Path) -> None:
     stats = {"median": 2e-3, "mean": 3e-3, "rounds": 40, "iterations": 5}
     files = [a_file(tmp_path, a_benchmark(stats=stats), name=f"{number}.json") for number in range(3)]
     (row,) = map(flatten, rows(import_files(files)))
@@ -328,7 +320,7 @@ def test_a_file_of_pyperf_may_be_packed_and_several_are_more_rounds(tmp_path: Pa
     assert {row.rounds for row in rows(import_files([of_pyperf(tmp_path), packed]))} == {2}
 
 
-def test_what_pyperf_measured_of_bytes_is_no_time(tmp_path: Path) -> None:
+def test_pyperf_results_in_bytes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="sorted is in the unit byte; seconds are read"):
         import_files([of_pyperf(tmp_path, unit="byte")])
 
@@ -341,11 +333,8 @@ def test_what_pyperf_itself_writes_is_read(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     run = import_files([tmp_path / "a.json"])
-    values = [
-        each["values"]
-        for each in json.loads((tmp_path / "a.json").read_text())["benchmarks"][0]["runs"]
-        if "values" in each
-    ]
+    (benchmark,) = json.loads((tmp_path / "a.json").read_text())["benchmarks"]
+    values = [process["values"] for process in benchmark["runs"] if "values" in process]
     outcomes = [record.outcome for record in run.records]
     assert [[block / o.iterations for block in o.block_s] for o in outcomes] == values  # type: ignore[union-attr]
     assert run.info.machine.threads > 0
@@ -451,6 +440,6 @@ def test_import_and_export_from_outside(files: list[Path], tmp_path: Path) -> No
     }
 
 
-def test_what_cannot_be_imported_has_its_code(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_and_nothing_is_stored(tmp_path: Path) -> None:
     assert "hint: " in accelbench("import", "nothing.json", cwd=tmp_path, code=5).stderr
     assert not (tmp_path / "results").exists()

@@ -134,14 +134,18 @@ def random_bytes(*shape: int, below: int = 256) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, below, shape, np.uint8)
 
 
+def mnist_files(images: int, labels: int, side: int = 3) -> dict[str, bytes]:
+    return {
+        "train-labels-idx1-ubyte": idx(random_bytes(labels, below=10)),
+        "train-images-idx3-ubyte": idx(random_bytes(images, side, side)),
+    }
+
+
 def an_mnist(folder: Path, *, packed: bool = False) -> Path:
     folder.mkdir(exist_ok=True)
-    for name, array in (
-        ("train-labels-idx1-ubyte", random_bytes(30, below=10)),
-        ("train-images-idx3-ubyte", random_bytes(30, 28, 28)),
-    ):
+    for name, content in mnist_files(30, 30, side=28).items():
         path = folder / (f"{name}.gz" if packed else name)
-        path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
+        path.write_bytes(gzip.compress(content) if packed else content)
     return path
 
 
@@ -203,7 +207,7 @@ def test_samples_are_of_all_the_set(own: InputPipeline) -> None:
 
 
 @pytest.mark.parametrize("kind", SETS)
-def test_a_name_is_of_the_content_wherever_it_lies(kind: str, tmp_path: Path) -> None:
+def test_a_set_is_named_after_its_content(kind: str, tmp_path: Path) -> None:
     make, _ = SETS[kind]
     one, other = make(tmp_path / "one"), make(tmp_path / "other")
     assert read_set(one)[0] == read_set(other)[0]
@@ -221,7 +225,7 @@ def test_a_file_that_is_renamed_makes_another_set(tmp_path: Path) -> None:
     assert read_set(folder)[0] != before
 
 
-def test_how_mnist_is_packed_does_not_change_its_name(tmp_path: Path) -> None:
+def test_packing_mnist_does_not_change_its_name(tmp_path: Path) -> None:
     assert read_set(an_mnist(tmp_path / "a"))[0] == read_set(an_mnist(tmp_path / "b", packed=True))[0]
 
 
@@ -235,23 +239,9 @@ def test_a_class_is_a_subfolder(tmp_path: Path) -> None:
     [
         ({"train-images-idx3-ubyte": b"no"}, "train-images-idx3-ubyte", "not in MNIST's format"),
         ({"train-images-idx3-ubyte": idx(random_bytes(2, 3, 3))}, "train-images-idx3-ubyte", "No such file"),
-        (
-            {
-                "train-images-idx3-ubyte": idx(random_bytes(2, 3, 3)),
-                "train-labels-idx1-ubyte": idx(random_bytes(3)),
-            },
-            "train-images-idx3-ubyte",
-            "3 labels of 2 images",
-        ),
+        (mnist_files(images=2, labels=3), "train-images-idx3-ubyte", "3 labels of 2 images"),
         ({"train-images-idx3-ubyte.gz": b"no"}, "train-images-idx3-ubyte.gz", "not a gzip file"),
-        (
-            {
-                "train-images-idx3-ubyte": idx(random_bytes(0, 3, 3)),
-                "train-labels-idx1-ubyte": idx(random_bytes(0)),
-            },
-            "train-images-idx3-ubyte",
-            "no image in it",
-        ),
+        (mnist_files(images=0, labels=0), "train-images-idx3-ubyte", "no image in it"),
         ({"data_batch_1.bin": bytes(3072)}, "", "records of 3073 bytes"),
         ({"one.bin": b""}, "one.bin", "records of 3073 bytes"),
         ({"pictures.zip": b""}, "pictures.zip", "no set of images"),
@@ -259,7 +249,9 @@ def test_a_class_is_a_subfolder(tmp_path: Path) -> None:
         ({}, "absent", "no such file or folder"),
     ],
 )
-def test_what_is_no_set_says_why(tmp_path: Path, files: dict[str, bytes], named: str, why: str) -> None:
+def test_the_error_of_an_unreadable_set_has_the_reason(
+    tmp_path: Path, files: dict[str, bytes], named: str, why: str
+) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UnreadableInput, match=why):
@@ -304,7 +296,7 @@ def test_a_set_that_is_gone_or_too_small_is_unsupported(
     assert str(tmp_path) not in str(gone.value)
 
 
-def test_where_data_is_comes_from_the_environment_or_the_file(
+def test_data_paths_come_from_the_environment_or_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "accelbench.toml").write_text('[data]\npaths = ["mnist", "photos"]\n')
@@ -357,7 +349,7 @@ subprocess.run([sys.executable, "-c", below])
 
 @pytest.mark.real
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_what_processes_below_compute_is_the_cases_own() -> None:
+def test_the_cpu_time_of_child_processes_belongs_to_the_case() -> None:
     own_s, before = time.process_time(), cpu_seconds()
 
     def below_s() -> float:
@@ -391,13 +383,7 @@ def batches(framework: str, work: InputPipeline, count: int) -> Iterator[tuple[A
             yield found if framework == "torch" else found.transpose(0, 3, 1, 2), session.fetch(labels)
 
 
-@pytest.mark.real
-@warned
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.nightly), 2])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -> None:
-    work = InputPipeline(batch=5, side=9, samples=7, workers=workers)
-    count = 13  # more than an order: 56 samples
+def assert_batches_match(framework: str, work: InputPipeline, count: int) -> None:
     for step, (images, labels) in enumerate(batches(framework, work, count)):
         expected = work.batch_at(step)
         np.testing.assert_array_equal(images, expected["images"])
@@ -407,13 +393,18 @@ def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -
 
 @pytest.mark.real
 @warned
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.nightly), 2])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -> None:
+    """In 13 batches: more than an order, which has 56 samples."""
+    assert_batches_match(framework, InputPipeline(batch=5, side=9, samples=7, workers=workers), 13)
+
+
+@pytest.mark.real
+@warned
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_users_images_are_the_references_to_the_bit(framework: str, own: InputPipeline) -> None:
-    for step, (images, labels) in enumerate(batches(framework, own, 4)):
-        expected = own.batch_at(step)
-        np.testing.assert_array_equal(images, expected["images"])
-        np.testing.assert_array_equal(labels, expected["labels"])
-    assert step == 3
+    assert_batches_match(framework, own, 4)
 
 
 @pytest.mark.real
@@ -492,6 +483,6 @@ def test_a_run_takes_the_users_data_and_keeps_no_path(tmp_path: Path) -> None:
     assert not [line for line in records(tmp_path) if str(tmp_path) in line]
 
 
-def test_jax_without_grain_says_what_to_type() -> None:
+def test_the_error_of_jax_without_grain_has_the_command() -> None:
     with pytest.raises(Unsupported, match="pip install grain"):
         require_grain(find=lambda name: None)

@@ -48,13 +48,15 @@ ONCE = ("--brief", "--rounds", "1", "--threads", "1")
         ("syntax error", TORCH),
     ],
 )
-def test_what_a_file_imports_tells_the_kind_of_its_model(tmp_path: Path, source: str, kind: str) -> None:
+def test_the_imports_of_a_file_determine_the_kind_of_its_model(
+    tmp_path: Path, source: str, kind: str
+) -> None:
     (tmp_path / "mine.py").write_text(source)
     assert with_kind(parse_spec("mine.py", str(tmp_path))).kind == kind
     assert with_kind(parse_spec("mine:model", str(tmp_path))).kind == kind
 
 
-def test_a_saved_model_is_keras_s_and_a_version_tells_the_kind(tmp_path: Path) -> None:
+def test_the_kind_of_a_saved_model_is_known_by_its_name_or_version(tmp_path: Path) -> None:
     (tmp_path / "mine.keras").touch()
     assert with_kind(parse_spec("mine.keras", str(tmp_path))).kind == KERAS
     assert [kind_of_version(f"{own}:12345678") for own in ("own", "own-keras", "own-jax")] == [

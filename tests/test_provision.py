@@ -6,9 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import tomllib
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from benchbench.environments import build, interpreters
 from benchbench.environments.installer import Download, build_of, check_room, pip_options
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.registry import load_class
-from tests.program import accelbench, environment, started
+from tests.program import accelbench, environment, mentioning, started, wait_for
 from tests.test_architecture import ROOT
 from tests.wheelhouse import slow_source, variables, wheel
 
@@ -87,26 +85,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, str]:
     return found, found.run(*CREATE).stderr
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.05)
-
-
-def naming(text: str) -> list[str]:
-    """Command lines of processes that name `text`."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return [command for command in found if text in command]
-
-
 @pytest.mark.real
-def test_what_is_downloaded_is_told_before_and_what_was_built_is_listed(built: tuple[Home, str]) -> None:
+def test_downloads_are_announced_and_the_built_environment_is_listed(built: tuple[Home, str]) -> None:
     home, told = built
     assert told.index("nothing to download") < told.index("importing fake")
     (found,) = home.listed()
@@ -119,7 +99,7 @@ def test_what_is_downloaded_is_told_before_and_what_was_built_is_listed(built: t
 
 
 @pytest.mark.real
-def test_what_is_there_stays_as_it_is(built: tuple[Home, str]) -> None:
+def test_an_existing_environment_stays_as_it_is(built: tuple[Home, str]) -> None:
     home, _ = built
     record = home.environments / "fake@own" / "accelbench-env.json"
     before = record.stat().st_mtime_ns
@@ -187,7 +167,7 @@ def test_pip_is_asked_about_several_environments_in_one_that_is_made_for_it(
 
 
 @pytest.mark.real
-def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -> None:
+def test_an_interrupt_ends_pip_and_the_build_can_be_continued(home: Home) -> None:
     source = slow_source(home.path / "slow")
     (source / "wait").touch()
     process = home.creating("fake@slow", "--with", "./slow")
@@ -200,14 +180,14 @@ def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     assert "interrupted: accelbench env create fake@slow continues from here" in errors
-    assert not naming(str(home.environments))
+    assert not mentioning(str(home.environments))
     assert [each["health"] for each in home.listed()] == ["incomplete"]
     request = json.loads((home.environments / "fake@slow" / build.REQUEST).read_bytes())
     assert request["requirements"] == [str(source), "numpy"]
 
 
 @pytest.mark.real
-def test_what_was_cut_short_is_finished_as_it_was_asked_for_and_nothing_half_there_is_trusted(
+def test_an_incomplete_environment_is_rebuilt_as_requested(
     home: Home,
 ) -> None:
     wheel(home.wheels, "extra", "1.2")
@@ -255,12 +235,16 @@ def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Hom
 
 
 @pytest.mark.real
-def test_what_pip_cannot_find_is_told_in_its_own_words(home: Home) -> None:
+def test_the_error_quotes_pip(home: Home) -> None:
     done = home.create("fake", "--with", "nosuch==1", code=7)
     assert "No matching distribution found for nosuch==1" in done.stderr
     log = home.environments / "fake/pip.log"
     assert f"Its output is in {log}." in done.stderr
     assert "nosuch" in log.read_text()
+
+
+def test_without_environments_the_list_is_empty(tmp_path: Path) -> None:
+    assert accelbench("env", "list", cwd=tmp_path).stdout == "none\n"
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_before_anything_is_built(tmp_path: Path) -> None:
@@ -269,7 +253,9 @@ def test_a_cache_that_cannot_be_written_is_an_error_before_anything_is_built(tmp
     assert "ACCELBENCH_CACHE names another folder" in done.stderr
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_larger_than_the_free_space_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
     check_room(Download(packages=(), free_bytes=2**30))
     with pytest.raises(CannotWrite, match=r"needs about 30\.0 MiB .*, 1\.00 MiB are free") as caught:
@@ -293,7 +279,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("fake@9", (), ("numpy==9.*",)),
     ],
 )
-def test_what_is_installed_follows_the_label_unless_it_is_said(
+def test_requirements_follow_the_label_unless_overridden(
     name: str, given_: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
     assert build.build_request(name, given_).requirements == wanted
@@ -343,7 +329,7 @@ def test_beside_a_torch_for_cpus_an_environment_gets_one_too(
         ("torch@2.12", "cuda", ("torch==2.12.*", "numpy")),
     ],
 )
-def test_a_build_for_cuda_is_what_its_framework_calls_so(
+def test_a_variant_selects_the_packages_of_its_framework(
     name: str, variant: str, wanted: tuple[str, ...]
 ) -> None:
     request = build.build_request(name, (), variant=variant, running=str)
@@ -407,7 +393,7 @@ def test_the_build_of_torch_is_chosen_and_none_other_is_downloaded(home: Home) -
         ("torch@../x", (), "no label"),
     ],
 )
-def test_what_cannot_be_installed_is_a_mistake(name: str, given_: tuple[str, ...], message: str) -> None:
+def test_an_invalid_requirement_is_refused(name: str, given_: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build.build_request(name, given_)
 
@@ -420,7 +406,7 @@ def test_a_path_is_made_absolute_since_pip_runs_elsewhere(
     assert build.build_request("fake", ["./a.whl"]).requirements == (str(tmp_path / "a.whl"), "numpy")
 
 
-def test_every_backend_says_what_its_environment_holds() -> None:
+def test_every_backend_requires_numpy() -> None:
     for name in registry.entry_names("benchbench.backends"):
         backend = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         assert "numpy" in backend.requirements, name
@@ -439,7 +425,7 @@ def test_a_name_is_refused_or_safe_as_the_name_of_a_folder(text: str) -> None:
 
 
 @pytest.mark.usefixtures("nowhere")
-def test_every_create_in_the_documentation_is_understood() -> None:
+def test_every_create_command_in_the_documentation_is_valid() -> None:
     text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("accelbench env create")]
     known = registry.entry_names("benchbench.backends")
@@ -449,9 +435,3 @@ def test_every_create_in_the_documentation_is_understood() -> None:
         if name.partition("@")[0] in known:
             assert build.build_request(name, requirements).requirements
     assert len(lines) >= 4
-
-
-def test_the_help_names_the_three_commands(tmp_path: Path) -> None:
-    shown = accelbench("env", "--help", cwd=tmp_path).stdout
-    assert all(name in shown for name in ("create", "list", "rm"))
-    assert accelbench("env", "list", cwd=tmp_path).stdout == "none\n"

@@ -99,18 +99,11 @@ def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path
     assert row["flops"] is None
     assert row["peak_host_bytes"] is None or row["peak_host_bytes"] > 0
     assert "measured in the test's process, whose host memory it shares" in row["notes"]
-
-
-@pytest.mark.real
-def test_warm_up_and_blocks_are_those_of_a_run(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(TEST)
-    pytest_in(tmp_path)
     (record,) = runs.read_run(selectors.find_run(tmp_path / "results", "latest")).records
     assert isinstance(record.outcome, Measurement)
     assert record.outcome.warmup_block_s
     assert min(record.outcome.block_s) > 0
-    assert record.outcome.timer == "perf_counter"
-    assert record.isolation == "shared"
+    assert (record.outcome.timer, record.isolation) == ("perf_counter", "shared")
 
 
 def test_a_function_that_raises_fails_its_test_and_is_a_row(virtual: Path) -> None:
@@ -181,24 +174,31 @@ def test_a_function_that_leaves_its_work_undone_is_refused(virtual: Path, return
     assert not (virtual / "results").exists()
 
 
-def test_a_coroutine_inside_a_running_loop_is_refused(virtual: Path) -> None:
-    (virtual / "test_it.py").write_text(
-        "import asyncio\n\nasync def work():\n    pass\n\ndef test_it(accelbench):\n"
-        "    async def test():\n        accelbench(work)\n\n    asyncio.run(test())\n"
-    )
-    assert "that is no coroutine" in pytest_in(virtual, step=1e-3, code=1)
+IN_A_LOOP = """
+import asyncio
+
+async def work():
+    pass
+
+def test_it(accelbench):
+    async def test():
+        accelbench(work)
+
+    asyncio.run(test())
+"""
 
 
-def test_one_test_measures_one_function(virtual: Path) -> None:
-    (virtual / "test_it.py").write_text(
-        "def test_it(accelbench):\n    accelbench(int)\n    accelbench(int)\n"
-    )
-    assert "one function a test" in pytest_in(virtual, step=1e-3, code=1)
-
-
-def test_a_backend_that_is_not_there_fails_its_test_with_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text("def test_it(accelbench):\n    accelbench(int, backend='troch')\n")
-    assert "No backend named 'troch'" in pytest_in(tmp_path, code=1)
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (IN_A_LOOP, "that is not a coroutine"),
+        ("def test_it(accelbench):\n    accelbench(int)\n    accelbench(int)\n", "one function a test"),
+        ("def test_it(accelbench):\n    accelbench(int, backend='troch')\n", "No backend named 'troch'"),
+    ],
+)
+def test_a_call_that_cannot_be_measured_fails_its_test(virtual: Path, source: str, message: str) -> None:
+    (virtual / "test_it.py").write_text(source)
+    assert message in pytest_in(virtual, step=1e-3, code=1)
 
 
 def test_a_session_that_measures_nothing_stores_nothing(tmp_path: Path) -> None:
@@ -217,11 +217,16 @@ def test_sessions_under_one_name_are_the_rounds_of_one_run(sessions: Path) -> No
 
 
 @pytest.mark.real
-def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_path: Path) -> None:
+def test_a_slower_test_fails_with_the_evidence_and_a_faster_one_passes(
+    sessions: Path, tmp_path: Path
+) -> None:
     folder = a_copy(sessions, tmp_path)
     said = pytest_in(folder, "--accelbench-save", "main", "--accelbench-check", "faster", step=1e-3, code=1)
     assert re.search(r"slower than in faster: 1\.111× \[.*3 v 4 processes", said)
-    assert stored(folder, "main")[0]["rounds"] == 4  # what fails its test is kept all the same
+    assert stored(folder, "main")[0]["rounds"] == 4  # a failed test is stored, too
+    said = pytest_in(folder, "--accelbench-save", "faster", "--accelbench-check", "main", step=0.9e-3)
+    assert "1 passed" in said
+    assert "not judged" not in said
 
 
 @pytest.mark.real
@@ -251,15 +256,7 @@ def test_fewer_than_five_sessions_fail_no_test(sessions: Path, tmp_path: Path) -
 
 
 @pytest.mark.real
-def test_a_test_that_became_faster_passes(sessions: Path, tmp_path: Path) -> None:
-    folder = a_copy(sessions, tmp_path)
-    said = pytest_in(folder, "--accelbench-save", "faster", "--accelbench-check", "main", step=0.9e-3)
-    assert "1 passed" in said
-    assert "not judged" not in said
-
-
-@pytest.mark.real
-def test_what_is_significant_alone_must_be_so_among_all_tests(sessions: Path, tmp_path: Path) -> None:
+def test_significance_is_corrected_for_the_number_of_tests(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     check = ("--accelbench-save", "near", "--accelbench-check", "main", "-k", "test_sum")
     for step in (1.04e-3, 1.06e-3):
@@ -298,7 +295,7 @@ def test_a_test_the_baseline_does_not_have_is_not_judged(sessions: Path, tmp_pat
     ],
     ids=str,
 )
-def test_what_cannot_work_is_told_before_a_test_runs(
+def test_impossible_options_are_refused_before_a_test_runs(
     sessions: Path, options: tuple[str, ...], message: str
 ) -> None:
     said = pytest_in(sessions, *options, code=4)
@@ -314,7 +311,7 @@ def test_a_run_of_another_machine_gets_no_more_rounds(sessions: Path, tmp_path: 
     assert "other hardware" in pytest_in(folder, "--accelbench-save", "main", code=4)
 
 
-def test_results_go_where_they_are_wanted_and_else_the_code_is_6(virtual: Path) -> None:
+def test_results_go_to_the_given_folder_or_the_exit_code_is_6(virtual: Path) -> None:
     pytest_in(virtual, "--accelbench-results", "there", step=1e-3)
     assert list((virtual / "there/runs").iterdir())
     (virtual / "file").write_text("")

@@ -128,7 +128,7 @@ def test_kernels_whose_sizes_onnx_runtime_does_not_tell_have_no_bytes() -> None:
     assert operators(onnxruntime.parse_profile(bare, RECORDING))["Conv"].bytes is None
 
 
-def test_a_trace_of_fewer_runs_than_were_recorded_is_none() -> None:
+def test_a_trace_of_fewer_runs_than_recorded_is_refused() -> None:
     with pytest.raises(Unsupported, match="does not contain the steps"):
         onnxruntime.parse_profile(ONNX_RUNTIME[:6], RECORDING)
 
@@ -229,7 +229,7 @@ def test_cuda_kernels_are_charged_to_the_operator_that_launched_them() -> None:
         ("aten::mm", "aten::mm"),
     ],
 )
-def test_names_hold_nothing_that_differs_from_one_process_to_the_next(name: str, shown: str) -> None:
+def test_operator_names_are_the_same_in_every_process(name: str, shown: str) -> None:
     found = chrome.parse_profile(torch_trace(x(name, 1, 1)), RECORDING, {})
     assert [each.name for each in found.operators] == [shown]
 
@@ -284,7 +284,7 @@ def test_xla_s_collectives_pass_something_while_any_device_is_in_one() -> None:
     assert found.communication.exposed_s == pytest.approx(3e-3)
 
 
-def test_what_xla_fused_is_named_for_what_it_computes() -> None:
+def test_a_fusion_of_xla_is_named_for_its_computation() -> None:
     found = xplane(
         line("tf_XLAEigen/1", op("ynn_fusion.3", 1, 2), op("ynn_fusion.4", 4, 1)),
         labels={("jit_step", "ynn_fusion.3"): "convolution", ("jit_other", "ynn_fusion.4"): "reduce"},
@@ -307,7 +307,7 @@ def test_tasks_that_an_operator_hands_to_a_pool_are_its_own_however_deep() -> No
     assert found.gaps.total_s == pytest.approx(4.5e-3)
 
 
-def test_what_a_task_runs_for_another_operator_is_the_others() -> None:
+def test_time_of_a_task_for_another_operator_belongs_to_that_operator() -> None:
     record, start, stop = (f"ThreadpoolListener::{each}" for each in ("Record", "StartRegion", "StopRegion"))
     found = xplane(
         line("A", op("dot.1", 0, 1), e(record, 0.5, _p=1)),
