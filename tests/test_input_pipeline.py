@@ -34,11 +34,11 @@ from benchbench.workloads._image_sets import (
     DATA_PATHS,
     EPOCHS,
     PLACE_BITS,
-    augmented,
+    augment,
     crop_corner,
-    drawn_order,
+    draw_order,
+    find_set,
     read_set,
-    set_named,
 )
 from benchbench.workloads._programs.jax import require_grain
 from benchbench.workloads.base import CONSUMER, SOURCE, Draw
@@ -60,7 +60,7 @@ warned = pytest.mark.filterwarnings(
 
 @given(st.integers(1, 300))
 def test_an_epoch_has_every_image_once_in_an_order_of_its_own(count: int) -> None:
-    epochs = drawn_order(count)[:, 0].reshape(EPOCHS, count)
+    epochs = draw_order(count)[:, 0].reshape(EPOCHS, count)
     for epoch in epochs:
         assert sorted(epoch) == list(range(count))
     if count > 10:
@@ -77,9 +77,9 @@ def test_a_crop_lies_inside_and_reaches_every_edge(side: int, height: int, width
 def test_a_sample_is_the_flipped_crop_and_exact_in_every_dtype() -> None:
     image = np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8)
     places = np.array([0, 2**PLACE_BITS // 2, 2**PLACE_BITS - 1, 1])
-    sample = augmented(image, places, 4)
+    sample = augment(image, places, 4)
     np.testing.assert_array_equal(sample, (image[1:5, 2:6][:, ::-1].astype(float) - 128) / 64)
-    every = augmented(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), np.zeros(4, int), 16)
+    every = augment(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), np.zeros(4, int), 16)
     assert not (every.view(np.uint32) & 0xFFFF).any()  # bfloat16 has all of it
 
 
@@ -198,7 +198,7 @@ def test_a_set_of_the_users_is_found_by_its_content(own: InputPipeline) -> None:
 
 def test_samples_are_of_all_the_set(own: InputPipeline) -> None:
     assert len(own.image_set().labels) == 7
-    whole = set_named(own.source)
+    whole = find_set(own.source)
     first, last = (own.image_set().image(at) for at in (0, 6))
     np.testing.assert_array_equal(first, whole.image(0))
     assert any(
@@ -237,15 +237,15 @@ def test_a_class_is_a_subfolder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "named", "why"),
     [
-        ({"train-images-idx3-ubyte": b"no"}, "train-images-idx3-ubyte", "not in MNIST's format"),
+        ({"train-images-idx3-ubyte": b"no"}, "train-images-idx3-ubyte", "not an IDX file"),
         ({"train-images-idx3-ubyte": idx(random_bytes(2, 3, 3))}, "train-images-idx3-ubyte", "No such file"),
-        (mnist_files(images=2, labels=3), "train-images-idx3-ubyte", "3 labels of 2 images"),
+        (mnist_files(images=2, labels=3), "train-images-idx3-ubyte", "3 labels for 2 images"),
         ({"train-images-idx3-ubyte.gz": b"no"}, "train-images-idx3-ubyte.gz", "not a gzip file"),
-        (mnist_files(images=0, labels=0), "train-images-idx3-ubyte", "no image in it"),
+        (mnist_files(images=0, labels=0), "train-images-idx3-ubyte", "contains no image"),
         ({"data_batch_1.bin": bytes(3072)}, "", "records of 3073 bytes"),
         ({"one.bin": b""}, "one.bin", "records of 3073 bytes"),
-        ({"pictures.zip": b""}, "pictures.zip", "no set of images"),
-        ({"read.me": b""}, "", "no .jpeg, .jpg, .png in it"),
+        ({"pictures.zip": b""}, "pictures.zip", "not a set of images"),
+        ({"read.me": b""}, "", "contains no .jpeg, .jpg, .png"),
         ({}, "absent", "no such file or folder"),
     ],
 )
@@ -267,7 +267,7 @@ def test_x8_no_more_is_unpacked_than_the_head_of_a_file_says_and_a_set_may_have(
     path.write_bytes(gzip.compress(head) + 64 * zeros)
     assert path.stat().st_size < 2**17
     tracemalloc.start()
-    with pytest.raises(UnreadableInput, match="not in MNIST's format"):
+    with pytest.raises(UnreadableInput, match="not an IDX file"):
         read_set(path)
     assert tracemalloc.get_traced_memory()[1] < 2**22
     tracemalloc.stop()

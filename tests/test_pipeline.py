@@ -74,9 +74,9 @@ def test_a_pipeline_is_refused_with_the_reason() -> None:
         "a batch of 9 cannot be divided into 2 micro-batches"
     )
     assert why(ConvnetTrain(batch=2, schedule="1f1b"), 3) == (
-        "schedule=1f1b needs a micro-batch for each of 3 stages, and there are 2"
+        "schedule=1f1b needs a micro-batch for each of 3 stages, but there are 2"
     )
-    assert ConvnetTrain(schedule="1f1b").refuses(Dtype.FLOAT32) == "schedule=1f1b is of a pipeline"
+    assert ConvnetTrain(schedule="1f1b").refuses(Dtype.FLOAT32) == "schedule=1f1b needs a pipeline"
     assert not why(ConvnetTrain(schedule="1f1b"), 2)
     with pytest.raises(UsageError, match="No schedule named 'zigzag'"):
         ConvnetTrain(schedule="zigzag")

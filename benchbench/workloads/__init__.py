@@ -1,1 +1,1 @@
-"""Workloads, by kind and family; the folders are the registry."""
+"""Workloads by kind and family. The folders are the registry."""

@@ -1,6 +1,6 @@
-"""What collectives share: an array of each rank's own, sizes as nccl-tests counts them, and their results.
+"""Base classes of collectives: an array per rank, sizes as nccl-tests counts them, and results.
 
-The reference's output has ranks as its first axis: what each of them ends with.
+The first axis of the reference's output is that of the ranks: the result of each.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ OF_TENSORFLOW = "tf.distribute has all_reduce and all_gather"
 
 
 class BetweenRanks(Operation):
-    """What needs two ranks or more. Unless a class says more, values are passed on as they are."""
+    """Base of workloads that need two or more ranks. By default, values are passed on unchanged."""
 
     worlds = (2,)
     multiplications_saved = 1.0
 
     @classmethod
     def strategies(cls, framework: str) -> Sequence[Strategy]:
-        """Each rank has an array of its own."""
+        """Each rank has its own array."""
         return (Strategy.COLLECTIVE,) if framework in cls.frameworks() else ()
 
     @property
     def world(self) -> int:
-        """How many ranks."""
+        """Number of ranks."""
         return self.placement.devices
 
     @property
@@ -51,14 +51,15 @@ class BetweenRanks(Operation):
 
 @dataclass(frozen=True)
 class Collective(BetweenRanks):
-    """n elements, as nccl-tests counts a size: of each rank's array, or of the whole where it is in parts.
+    """Collective of n elements, counted as in nccl-tests.
 
-    A part is n / world elements, rounded up.
+    n is the size of each rank's array, or of the whole if `parts` is True. A part is n / world elements,
+    rounded up.
     """
 
     n: int = 2**18
 
-    parts: ClassVar[bool] = False  # whether n is of the whole, of which each rank has or gets a part
+    parts: ClassVar[bool] = False  # whether n is the size of the whole, of which each rank has or gets a part
 
     @property
     def part(self) -> int:
@@ -67,25 +68,27 @@ class Collective(BetweenRanks):
 
     @property
     def size(self) -> int:
-        """Elements of which the algorithm's bandwidth is told."""
+        """Elements that count for the algorithm's bandwidth."""
         return self.part * self.world if self.parts else self.n
 
     @property
     def bus_factor(self) -> float:
-        """What a link carries for each byte of the size, at least.
+        """Bytes that a link carries at least, per byte of the size.
 
         Source: nccl-tests, doc/PERFORMANCE.md, which derives it for each collective.
         """
         return 1.0
 
     def cost(self, dtype: Dtype) -> Cost:
-        """An item is a byte of the size, so that the rate of items is the algorithm's bandwidth.
+        """Each rank reads its array and writes its result. A link carries the size times `bus_factor`.
 
-        Each rank reads its array and writes its result; what a link carries is the size times `bus_factor`.
+        An item is a byte of the size, so the rate of items is the algorithm's bandwidth.
         """
         size = self.size * dtype.storage.itemsize
-        moved = (self.sent + self.received) * dtype.storage.itemsize
-        return Cost(flops=0, bytes=moved, link_bytes=round(self.bus_factor * size), items=size, item="byte")
+        moved_bytes = (self.sent + self.received) * dtype.storage.itemsize
+        return Cost(
+            flops=0, bytes=moved_bytes, link_bytes=round(self.bus_factor * size), items=size, item="byte"
+        )
 
     @property
     def sent(self) -> int:
@@ -105,7 +108,7 @@ class Collective(BetweenRanks):
         return type(self)(n=1021)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """`rank0`, `rank1`, …: other values in each. One rank of several has its own alone."""
+        """Arrays `rank0`, `rank1`, … with different values. A process that is one rank gets only its own."""
         import numpy as np
 
         ranks = range(self.world) if self.rank is None else [self.rank]
@@ -115,11 +118,11 @@ class Collective(BetweenRanks):
         }
 
     def stacked(self, arrays: Arrays) -> Array:
-        """All ranks' arrays as one: (ranks, elements)."""
+        """All ranks' arrays in one, of shape (ranks, elements)."""
         import numpy as np
 
         return np.stack([arrays[f"rank{rank}"] for rank in range(self.world)])
 
     def own(self, arrays: Arrays) -> Array:
-        """The array of the rank that this process is."""
+        """The array of this process's rank."""
         return arrays[f"rank{self.rank}"]

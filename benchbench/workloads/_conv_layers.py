@@ -1,4 +1,4 @@
-"""Convolutions and pooling as data, and how few multiplications may do one: see `_layers.py`."""
+"""Convolutions and pooling as data, and the fewest multiplications of a convolution; see `_layers.py`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from benchbench.workloads._layers import Passes, Weight, bias_of
 
-Size = int | tuple[int, ...]  # along each axis; one number: along both of an image
-Axis = tuple[int, int, int, int]  # size of the image, kernel, stride, zeros on either edge
+Size = int | tuple[int, ...]  # along each axis; one number applies to all axes
+Axis = tuple[int, int, int, int]  # size of the image, kernel, stride, zeros on each edge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv:
-    """Cross-correlation, zeros added on every edge."""
+    """Cross-correlation with zeros added on every edge."""
 
     name: str
     inputs: int
@@ -23,11 +23,9 @@ class Conv:
     kernel: Size
     size: Size  # of the input: height and width of an image, also frames of a video
     stride: Size = 1
-    edge: Size | None = (
-        None  # zeros on each; None: half the kernel, which keeps the size where the stride is 1
-    )
+    edge: Size | None = None  # zeros on each edge; None: half the kernel, which keeps the size with stride 1
     bias: bool = False
-    gain: float = 1.0  # of the weight, over He's
+    gain: float = 1.0  # of the weight, relative to He's initialisation
     beside: bool = False  # on a branch shorter than the one it is added to
 
     @property
@@ -54,7 +52,7 @@ class Conv:
 
     @property
     def keeps_size(self) -> bool:
-        """Whether the output has the size of the input, by as many zeros on either edge."""
+        """True if the output has the size of the input, with equal padding on both edges."""
         return self.output_sizes == self.sizes and set(self.strides) == {1}
 
     @property
@@ -82,11 +80,11 @@ class Conv:
         return _weights(self.name, self.shape, scale, self.outputs if self.bias else 0)
 
     def pixels(self) -> tuple[int, int]:
-        """Pixels of one sample, all channels: read, written."""
+        """Pixels of one sample in all channels, as (read, written)."""
         return self.inputs * prod(self.sizes), self.outputs * prod(self.output_sizes)
 
     def flops(self, batch: int) -> int:
-        """FLOPs of the forward pass, padding counted as work."""
+        """FLOPs of the forward pass; padding counts as work."""
         return 2 * batch * self.products * self.outputs * prod(self.output_sizes)
 
     def elements(self, batch: int) -> int:
@@ -94,13 +92,13 @@ class Conv:
 
     @property
     def saved(self) -> float:
-        """How many times fewer multiplications an algorithm may do."""
+        """Factor by which an algorithm may reduce the multiplications."""
         return saved_by_algorithms(zip(self.sizes, self.kernels, self.strides, self.padding, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvTranspose:
-    """Each pixel of a square image times the kernel, added up a stride apart: a convolution's gradient."""
+    """The gradient of a convolution: each pixel of a square image times the kernel, added a stride apart."""
 
     name: str
     inputs: int
@@ -110,7 +108,7 @@ class ConvTranspose:
     stride: int = 1
     edge: int = 0  # pixels cut off each edge of the result
     bias: bool = False
-    gain: float = 1.0  # of the weight, over He's
+    gain: float = 1.0  # of the weight, relative to He's initialisation
     beside: ClassVar[bool] = False
 
     @property
@@ -137,27 +135,27 @@ class ConvTranspose:
         return _weights(self.name, self.shape, scale, self.outputs if self.bias else 0)
 
     def flops(self, batch: int) -> int:
-        """Each input pixel meets the whole kernel."""
+        """Each input pixel is multiplied with the whole kernel."""
         return 2 * batch * self.size**2 * prod(self.shape)
 
     def elements(self, batch: int) -> int:
-        moved = self.inputs * self.size**2 + self.outputs * self.output_size**2
-        return batch * moved + prod(self.shape)
+        pixels = self.inputs * self.size**2 + self.outputs * self.output_size**2
+        return batch * pixels + prod(self.shape)
 
     @property
     def saved(self) -> float:
-        """The multiplications saved, as many as of the convolution whose gradient this is."""
+        """Multiplications saved, as many as for the convolution whose gradient this is."""
         return saved_by_algorithms([(self.output_size, self.kernel, self.stride, self.edge)] * 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPool:
-    """The largest of each window of an image; windows do not overlap, and what fills none is cut off."""
+    """Maximum of each window of an image. Windows do not overlap, and incomplete ones are dropped."""
 
     window: int = 2
     beside: ClassVar[bool] = False
     products: ClassVar[int] = 0
-    roundings: ClassVar[int] = 0  # a selection
+    roundings: ClassVar[int] = 0  # values are only selected
 
     def weights(self) -> dict[str, Weight]:
         return {}
@@ -166,52 +164,55 @@ class MaxPool:
         return 0
 
     def elements(self, batch: int) -> int:
-        """Nothing is counted: fused with what it follows at best."""
+        """Nothing is counted, since it can be fused with the previous layer."""
         return 0
 
 
 def saved_in(passes: Passes) -> float:
-    """How many times fewer multiplications than are counted algorithms may do; 1 where none are counted."""
-    counted = fewest = 0.0
+    """Counted multiplications divided by the fewest that algorithms need; 1 if none are counted."""
+    counted_flops = fewest_flops = 0.0
     for times, layer in passes:
         flops = times * layer.flops(1)
-        counted += flops
-        fewest += flops / (layer.saved if isinstance(layer, Conv | ConvTranspose) else 1.0)
-    return counted / fewest if fewest else 1.0
+        counted_flops += flops
+        fewest_flops += flops / (layer.saved if isinstance(layer, Conv | ConvTranspose) else 1.0)
+    return counted_flops / fewest_flops if fewest_flops else 1.0
 
 
 def along(size: Size, axes: int = 2) -> tuple[int, ...]:
-    """The number for each axis: itself if there is one per axis, else repeated."""
+    """The size along each axis; a single number is repeated."""
     return (size,) * axes if isinstance(size, int) else size
 
 
 def _weights(name: str, shape: tuple[int, ...], scale: float, biases: int) -> dict[str, Weight]:
-    """A kernel, whose two axes of channels come last and exchanged in TensorFlow and JAX, and biases."""
+    """A kernel and biases. In TensorFlow and JAX the two channel axes come last, and are exchanged."""
     axes = (*range(2, len(shape)), 1, 0)
     kernel = Weight(shape=shape, scale=scale, axes=axes)
     return {f"{name}.weight": kernel, **bias_of(name, biases, biases > 0)}
 
 
 def saved_by_algorithms(axes: Iterable[Axis]) -> float:
-    """Products of the convolution of a channel over the fewest multiplications: 1 where each is needed.
+    """Products of a convolution of one channel, divided by the fewest multiplications of any algorithm.
 
-    A limit, whatever the algorithm. A bilinear algorithm takes one for each input that it reads, and for each
-    output: Winograd 1980, "Arithmetic complexity of computations"; Lavin & Gray 2016, "Fast algorithms for
-    CNNs", section 4. F(m, r), m outputs of a filter of r taps, reads m + r − 1 inputs, and Winograd's
-    algorithm takes no more. In several dimensions the numbers of each are multiplied. FFTs are algorithms of
-    this kind.
+    A bilinear algorithm needs one multiplication for each input that it reads, and one for each output:
+    Winograd 1980, "Arithmetic complexity of computations"; Lavin & Gray 2016, "Fast algorithms for CNNs",
+    section 4. F(m, r), m outputs of a filter of r taps, reads m + r − 1 inputs, and Winograd's algorithm
+    needs no more. In several dimensions, the numbers of each are multiplied. FFTs are algorithms of this
+    kind.
     """
     saved = 1.0
     for axis in axes:
         size, kernel, stride, edge = axis
         outputs = (size + 2 * edge - kernel) // stride + 1
-        saved *= outputs * kernel / max(_met(axis, outputs))
+        saved *= outputs * kernel / max(_reached(axis, outputs))
     return saved
 
 
-def _met(axis: Axis, outputs: int) -> Sequence[int]:
-    """Inputs that reach an output, and outputs that an input reaches: padding is neither."""
+def _reached(axis: Axis, outputs: int) -> Sequence[int]:
+    """Return 1, the number of outputs that read an input, and the number of inputs that are read.
+
+    Padding is not counted.
+    """
     size, kernel, stride, edge = axis
     pairs = [(at, at * stride + tap - edge) for at in range(outputs) for tap in range(kernel)]
-    inside = [(at, place) for at, place in pairs if 0 <= place < size]
-    return 1, len({at for at, _ in inside}), len({place for _, place in inside})
+    pairs_inside = [(at, place) for at, place in pairs if 0 <= place < size]
+    return 1, len({at for at, _ in pairs_inside}), len({place for _, place in pairs_inside})

@@ -1,7 +1,7 @@
 """Base classes of convolutions: shapes, counted cost, inputs, reference and builders.
 
-Everything is NC* with filters (outputs, channels of a group, *kernel), as in PyTorch. TensorFlow and JAX take
-channels last, the layout that their users choose and their CPU kernels want.
+Images are NC* and filters (outputs, channels of a group, *kernel), as in PyTorch. TensorFlow and JAX use
+channels last, the usual layout there, which their CPU kernels need.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 TO_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # channels: NCHW → NHWC, by the number of axes
 FILTER_LAST = {4: (2, 3, 1, 0), 5: (2, 3, 4, 1, 0)}  # OIHW → HWIO
 AXIS_NAMES = {4: ("NHWC", "HWIO", "NHWC"), 5: ("NDHWC", "DHWIO", "NDHWC")}
-AS_PADDING = -1
+USE_PADDING = -1  # value of pad_h and pad_w: take `padding`
 
 
 class Convolution(Operation):
-    """Cross-correlation, as every framework calls convolution; no bias, no dilation."""
+    """Cross-correlation, which all frameworks call convolution; no bias, no dilation."""
 
     item = "image"
-    version = 2  # torch's gradients of outputs lie as images do
+    version = 2  # torch's gradients of outputs have the images' layout
     may_be_zero = frozenset({"padding"})
 
     batch: int
@@ -44,31 +44,31 @@ class Convolution(Operation):
     height: int
     width: int
     kernel: int
-    stride: int  # and `padding`: the same for all sides
+    stride: int  # the same for all sides, like `padding`
     padding: int
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a kernel that is larger than the padded image."""
+        """Also raise UsageError for a kernel that is larger than the padded image."""
         super().__post_init__()
         sizes = zip(self.image_shape[2:], self.edges, self.filter_shape[2:], strict=True)
         for side, edge, kernel in sizes:
             if kernel > side + 2 * edge:
-                room = side + 2 * edge
+                max_kernel = side + 2 * edge
                 raise UsageError(
                     f"kernel={kernel} is larger than the padded image: a side of {side} with padding={edge} "
-                    f"has room for at most {room}.",
-                    f"Choose kernel={room} or less, or a larger side or padding.",
+                    f"has room for at most {max_kernel}.",
+                    f"Choose kernel={max_kernel} or less, or a larger side or padding.",
                 )
 
     @property
     def image_shape(self) -> Sizes:
-        """(batch, channels, *sides)."""
+        """Shape of the images: (batch, channels, *sides)."""
         return self.batch, self.channels, self.height, self.width
 
     @property
     @abstractmethod
     def filter_shape(self) -> Sizes:
-        """(outputs, channels that each of them sees, *kernel)."""
+        """Shape of the filters: (outputs, channels of a group, *kernel)."""
 
     @property
     def strides(self) -> Sizes:
@@ -77,23 +77,23 @@ class Convolution(Operation):
 
     @property
     def edges(self) -> Sizes:
-        """Zeros on either side, by spatial dimension."""
+        """Zeros on each side, by spatial dimension."""
         return (self.padding,) * len(self.image_shape[2:])
 
     @property
     def multiplications_saved(self) -> float:
-        """Sizes tell; a gradient takes as many as the convolution."""
+        """Upper bound from the sizes. A gradient needs as many multiplications as the convolution."""
         sizes = self.image_shape[2:], self.filter_shape[2:], self.strides, self.edges
         return saved_by_algorithms(zip(*sizes, strict=True))
 
     @property
     def groups(self) -> int:
-        """Parts of the channels that do not meet."""
+        """Number of groups of channels."""
         return self.image_shape[1] // self.filter_shape[1]
 
     @property
     def convolved_shape(self) -> Sizes:
-        """(batch, outputs, *sides of the output)."""
+        """Shape of the convolution's output: (batch, outputs, *sides)."""
         sizes = zip(self.image_shape[2:], self.edges, self.filter_shape[2:], self.strides, strict=True)
         sides = ((side + 2 * edge - kernel) // stride + 1 for side, edge, kernel, stride in sizes)
         return self.image_shape[0], self.filter_shape[0], *sides
@@ -105,7 +105,7 @@ class Convolution(Operation):
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·K·P·Q·C·R·S FLOPs, padding counted as work; images, filters and result move once.
 
-        With groups, C is the channels of one. In three dimensions it is likewise with a further side.
+        With groups, C is the number of channels of one group. In three dimensions there is one more side.
         """
         shapes = self.image_shape, self.filter_shape, self.convolved_shape
         return Cost(
@@ -126,13 +126,13 @@ class Convolution(Operation):
         }
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """The patch under each sampled output times its filter."""
+        """Dot product of each sampled output's patch and filter."""
         from benchbench.workloads._reference.elements import convolved
 
         return convolved(arrays["images"], arrays["filters"], index, self.strides, self.edges)
 
     def torch_function(self) -> Any:
-        """(images, filters) → result, by the functional interface."""
+        """A function of (images, filters) that uses torch's functional interface."""
         import torch.nn.functional as F
 
         kind = {4: F.conv2d, 5: F.conv3d}[len(self.image_shape)]
@@ -143,7 +143,7 @@ class Convolution(Operation):
         return step
 
     def jax_function(self) -> Any:
-        """(images, filters) → result, channels last, by lax.conv_general_dilated."""
+        """A function of (images, filters), channels last, that uses lax.conv_general_dilated."""
         from jax import lax
 
         def step(images: Any, filters: Any) -> Any:
@@ -168,14 +168,14 @@ class Convolution(Operation):
         return self.channels_last(self.jax_function(), context, arrays)
 
     def channels_last(self, step: Any, context: DeviceContext, arrays: Arrays) -> Program:
-        """The program of a `step` whose images and result are channels last, its filters *IO."""
+        """Program of a `step` with images and result channels last, and filters *IO."""
         rank = len(self.image_shape)
         layouts = {"images": TO_LAST[rank], "filters": FILTER_LAST[rank]}
         return channels_last(step, context, arrays, layouts)
 
 
 class ConvolutionBackward(Backward, Convolution):
-    """Gradients of images and filters, neither of which depends on the output; sampled as results are."""
+    """Gradients of images and filters, neither of which depends on the output."""
 
     needs_forward = False
     forward_unused = 0.5  # the two gradients cost a forward pass each
@@ -183,7 +183,7 @@ class ConvolutionBackward(Backward, Convolution):
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
-        """The sampled elements alone: unfolding all of a large batch takes more memory than there is."""
+        """Compute only the sampled elements: unfolding a large batch would exceed the memory."""
         from benchbench.workloads._reference.elements import filter_gradient, spread
 
         if ops is not None:
@@ -197,7 +197,7 @@ class ConvolutionBackward(Backward, Convolution):
 
 @dataclass(frozen=True)
 class Sizes2d(Convolution):
-    """Square filters, evenly padded, but for a side with a kernel or padding of its own; 0 and −1: none."""
+    """Square filters with equal padding, unless a side has its own kernel or padding (0 and −1: unset)."""
 
     batch: int = 8
     channels: int = 64
@@ -209,12 +209,12 @@ class Sizes2d(Convolution):
     padding: int = 1
     kernel_h: int = 0
     kernel_w: int = 0
-    pad_h: int = AS_PADDING
-    pad_w: int = AS_PADDING
+    pad_h: int = USE_PADDING
+    pad_w: int = USE_PADDING
 
     added = frozenset({"kernel_h", "kernel_w", "pad_h", "pad_w"})
     may_be_zero = frozenset({"padding", "kernel_h", "kernel_w"})
-    least: ClassVar[Mapping[str, int]] = {"pad_h": AS_PADDING, "pad_w": AS_PADDING}
+    least: ClassVar[Mapping[str, int]] = {"pad_h": USE_PADDING, "pad_w": USE_PADDING}
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
@@ -222,20 +222,20 @@ class Sizes2d(Convolution):
 
     @property
     def edges(self) -> tuple[int, ...]:
-        return tuple(self.padding if edge == AS_PADDING else edge for edge in (self.pad_h, self.pad_w))
+        return tuple(self.padding if edge == USE_PADDING else edge for edge in (self.pad_h, self.pad_w))
 
     def tiny(self) -> Self:
-        """Odd sizes; kernel, stride and padding as they are."""
+        """Odd sizes with the same kernel, stride and padding."""
         height, width = (2 * kernel + 3 for kernel in self.filter_shape[2:])
         return replace(self, batch=2, channels=5, height=height, width=width + 2, filters=7)
 
     def convolved(self, ops: Any, images: Any, filters: Any) -> Any:
-        """The convolution by the operations of a reference."""
+        """The convolution in the operations `ops` of a reference."""
         return ops.conv2d(images, filters, stride=self.strides, padding=self.edges)
 
 
 def torch_images(context: DeviceContext, arrays: Arrays, *names: str) -> tuple[Any, ...]:
-    """Tensors of NC* shape, in the session's layout."""
+    """Tensors of NC* shape in the session's layout."""
     tensors = [context.put(arrays[name]) for name in names]
     return tuple(tensor.contiguous(memory_format=torch_layout(context, tensor.ndim)) for tensor in tensors)
 
@@ -243,12 +243,12 @@ def torch_images(context: DeviceContext, arrays: Arrays, *names: str) -> tuple[A
 def channels_last(
     step: Any, context: DeviceContext, arrays: Arrays, layouts: dict[str, tuple[int, ...]]
 ) -> Program:
-    """The program of a `step` whose inputs have these axes, and whose result has those of its images."""
+    """Program of a `step` whose inputs have these axes, and whose result has the axes of its images."""
     inputs = tuple(context.put(arrays[name].transpose(axes)) for name, axes in layouts.items())
     axes = layouts["images"]
     return Program(step, inputs, axes=axes, input_axes=layouts, layout=images_layout(context, len(axes)))
 
 
 def explicit_padding(edges: tuple[int, ...]) -> list[list[int]]:
-    """Padding as TensorFlow takes it of images or clips, channels last."""
+    """Padding in the format of TensorFlow, for images or clips with channels last."""
     return [[0, 0], *([edge, edge] for edge in edges), [0, 0]]

@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 
 
 class FunctionOperation(Operation):
-    """The step takes the arrays in their order. A class names each framework's function, or returns it."""
+    """Operation whose step takes the arrays in order.
+
+    A class names each framework's function in `functions`, or overrides the method that returns it.
+    """
 
     functions: ClassVar[Mapping[str, str]] = {}  # framework → import path, such as `torch.nn.functional:relu`
 
     def torch(self) -> Step:
-        """The step in torch, for NCHW images in the session's layout."""
+        """Step in torch, for NCHW images in the session's layout."""
         return resolve_name(self.functions["torch"])  # type: ignore[no-any-return]
 
     def tensorflow(self) -> Step:
-        """The step in TensorFlow, for NHWC images."""
+        """Step in TensorFlow, for NHWC images."""
         return resolve_name(self.functions["tensorflow"])  # type: ignore[no-any-return]
 
     def jax(self) -> Step:
-        """The step in JAX, for NHWC images."""
+        """Step in JAX, for NHWC images."""
         return resolve_name(self.functions["jax"])  # type: ignore[no-any-return]
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

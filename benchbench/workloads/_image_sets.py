@@ -1,7 +1,7 @@
-"""Images that an input pipeline reads, drawn or the user's files, and its samples of them. Read only.
+"""Image sets for input pipelines, drawn or read from the user's files, and the order of their samples.
 
-A set of the user's is named by its format and the SHA-256 of its content, `mnist-` and 12 hex digits, never
-by its path: the same data has the same name on every machine.
+A user's set is named by its format and the SHA-256 of its content, such as `mnist-` and 12 hex digits, and
+never by its path, so the same data has the same name on every machine.
 """
 
 from __future__ import annotations
@@ -33,58 +33,58 @@ DATA_PATHS = "ACCELBENCH_DATA"  # the files and folders of the user's sets, sepa
 SYNTHETIC = "synthetic"
 CHANNELS = {SYNTHETIC: 3, "mnist": 1, "cifar10": 3, "images": 3}  # by format
 NAME = re.compile(rf"{SYNTHETIC}|(?:mnist|cifar10|images)-[0-9a-f]{{12}}")
-SUFFIXES = (".jpeg", ".jpg", ".png")  # of the files in a folder of images
-MOST_BYTES = 2**32  # of a file
-MOST_UNPACKED = 2**30  # of what is compressed: a few megabytes may become as much
+SUFFIXES = (".jpeg", ".jpg", ".png")  # files in a folder of images
+MAX_FILE_BYTES = 2**32
+MAX_UNPACKED_BYTES = 2**30  # a few compressed megabytes may expand to this
 CIFAR_SIDE, CIFAR_CHANNELS = 32, 3
 CIFAR_RECORD = 1 + CIFAR_CHANNELS * CIFAR_SIDE**2  # bytes: a class, then red, green and blue
-EPOCHS = 8  # after which the order comes again
-PLACE_BITS = 20  # of a number that says where a crop lies: 0 at one edge, 2²⁰ − 1 at the other
-PREFETCHED = 2  # batches that each worker prepares ahead: DataLoader's default, taken for all
-# Of a byte. Powers of two: the normalised value is exact in every dtype, so no framework rounds it otherwise.
+EPOCHS = 8  # epochs until the order repeats
+PLACE_BITS = 20  # bits of a crop's position: 0 is one edge, 2²⁰ − 1 the other
+PREFETCHED = 2  # batches that each worker prepares ahead: DataLoader's default, used for all frameworks
+# Mean and deviation of a byte. Powers of two make the normalised value exact in every dtype.
 MEAN, DEVIATION = 128.0, 64.0
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """uint8 images (height, width, channels), or the paths of encoded ones; the class of each, int64."""
+    """uint8 images (height, width, channels) or paths of encoded ones, and an int64 class for each."""
 
     images: Sequence[NDArray[np.uint8]] | Sequence[str] | NDArray[np.uint8]
     labels: Indices
 
     @property
     def is_encoded(self) -> bool:
-        """Whether an image is a file that is decoded each time it is wanted."""
+        """True if images are files that are decoded on each access."""
         return isinstance(self.images[0], str)
 
     def image(self, index: int) -> NDArray[np.uint8]:
-        """An image, decoded."""
-        stored: Any = self.images[index]
-        return decoded_image(Path(stored)) if isinstance(stored, str) else stored
+        """An image, decoded if necessary."""
+        item: Any = self.images[index]
+        return decode_image(Path(item)) if isinstance(item, str) else item
 
     @property
     def least_side(self) -> int:
-        """The shorter side of the smallest image, in pixels."""
+        """Shorter side of the smallest image, in pixels."""
         return min(min(self._size(index)) for index in range(len(self.labels)))
 
     def _size(self, index: int) -> tuple[int, int]:
         if not self.is_encoded:
             return self.images[index].shape[:2]  # type: ignore[union-attr]
-        with _pillow().open(self.images[index]) as image:  # reads no more than its head
+        with _pillow().open(self.images[index]) as image:  # reads only the header
             return image.size  # type: ignore[no-any-return]
 
     def spread(self, count: int) -> ImageSet:
-        """`count` of them at even distances, or all where there are fewer."""
+        """A subset of `count` images at equal distances, or all if there are fewer."""
         import numpy as np
 
-        chosen = np.linspace(0, len(self.labels), min(count, len(self.labels)), endpoint=False).astype(int)
+        indices = np.linspace(0, len(self.labels), min(count, len(self.labels)), endpoint=False).astype(int)
         images: Any = self.images
-        kept = [images[at] for at in chosen] if self.is_encoded else images[chosen]
-        return ImageSet(kept, self.labels[chosen])
+        selection = [images[at] for at in indices] if self.is_encoded else images[indices]
+        return ImageSet(selection, self.labels[indices])
 
 
-def drawn_set(count: int, side: int, classes: int) -> ImageSet:
-    """Square images in which every byte is equally likely, and classes."""
+def draw_set(count: int, side: int, classes: int) -> ImageSet:
+    """Square images of uniformly random bytes, with random classes."""
     import numpy as np
 
     source = generator((SEED, crc32(b"image set")))
@@ -93,38 +93,38 @@ def drawn_set(count: int, side: int, classes: int) -> ImageSet:
 
 
 def channels_of(name: str) -> int:
-    """The channels that images of the set of that name have."""
+    """Number of channels of the images of this set."""
     return CHANNELS[name.partition("-")[0]]
 
 
 def data_paths() -> list[Path]:
-    """Absolute paths of the sets that ACCELBENCH_DATA names."""
-    return [paths.resolved(each) for each in os.environ.get(DATA_PATHS, "").split(os.pathsep) if each]
+    """Absolute paths of the sets in ACCELBENCH_DATA."""
+    return [paths.resolved(entry) for entry in os.environ.get(DATA_PATHS, "").split(os.pathsep) if entry]
 
 
-def set_named(name: str) -> ImageSet:
-    """The user's set of that name, its content hashed anew. Raises Unsupported."""
+def find_set(name: str) -> ImageSet:
+    """The user's set with this name; its content is hashed again. Raises Unsupported."""
     kind = name.partition("-")[0]
     for path in data_paths():
         try:
-            if set_format(path) == kind and (found := read_set(path))[0] == name:
-                return found[1]
+            if set_format(path) == kind and (named_set := read_set(path))[0] == name:
+                return named_set[1]
         except UnreadableInput:
-            continue  # `accelbench list data` tells why
+            continue  # `accelbench list data` shows the reason
     raise Unsupported(
-        f"no file that {DATA_PATHS} or [data] names has the content of {name}: accelbench list data"
+        f"no file in {DATA_PATHS} or [data] has the content of {name}; run accelbench list data"
     )
 
 
 def read_set(path: Path) -> tuple[str, ImageSet]:
-    """The name of a set, and the set. Raises UnreadableInput."""
+    """Return the name of a set, and the set. Raises UnreadableInput."""
     kind = set_format(path)
     content, digest = READERS[kind](path)
     return f"{kind}-{digest[:12]}", content
 
 
 def set_format(path: Path) -> str:
-    """`mnist`, `cifar10` or `images`, by what is there. Raises UnreadableInput."""
+    """Format of a set by its files: `mnist`, `cifar10` or `images`. Raises UnreadableInput."""
     if os.path.isdir(path):
         return "cifar10" if any(path.glob("data_batch_*.bin")) else "images"
     if not os.path.exists(path):
@@ -133,27 +133,25 @@ def set_format(path: Path) -> str:
 
 
 def mnist(path: Path) -> tuple[ImageSet, str]:
-    """Images in the IDX format, compressed or not, beside their labels (http://yann.lecun.com/exdb/mnist)."""
+    """Read images in the IDX format, compressed or not, and their labels (http://yann.lecun.com/exdb/mnist)."""
     labels_path = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
     if labels_path == path:
-        raise UnreadableInput(
-            f"{path}: no set of images; the file of MNIST's is called train-images-idx3-ubyte"
-        )
+        raise UnreadableInput(f"{path}: not a set of images; MNIST's file is called train-images-idx3-ubyte")
     images, labels = _idx(path, 3)[..., None], _idx(labels_path, 1)
     if len(images) != len(labels):
-        raise UnreadableInput(f"{labels_path}: {len(labels)} labels of {len(images)} images")
+        raise UnreadableInput(f"{labels_path}: {len(labels)} labels for {len(images)} images")
     return _in_memory(path, images, labels)
 
 
 def cifar10(path: Path) -> tuple[ImageSet, str]:
-    """A file of the binary version, or the folder of them (https://www.cs.toronto.edu/~kriz/cifar.html)."""
+    """Read a file of the binary version, or a folder of them (https://www.cs.toronto.edu/~kriz/cifar.html)."""
     import numpy as np
 
     files = sorted(path.glob("data_batch_*.bin")) if os.path.isdir(path) else [path]
-    content = b"".join(read_file(file, MOST_BYTES) for file in files)
+    content = b"".join(read_file(file, MAX_FILE_BYTES) for file in files)
     if not content or len(content) % CIFAR_RECORD:
         raise UnreadableInput(
-            f"{path}: not made of records of {CIFAR_RECORD} bytes, as CIFAR-10's binary version is"
+            f"{path}: not made of records of {CIFAR_RECORD} bytes, unlike CIFAR-10's binary version"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
     images = records[:, 1:].reshape(-1, CIFAR_CHANNELS, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
@@ -161,18 +159,18 @@ def cifar10(path: Path) -> tuple[ImageSet, str]:
 
 
 def image_folder(path: Path) -> tuple[ImageSet, str]:
-    """PNG and JPEG files, those of a class in a subfolder of its own, as for torchvision's ImageFolder."""
+    """Find PNG and JPEG files, each class in its own subfolder, as torchvision's ImageFolder does."""
     import numpy as np
 
     files = [
         file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and os.path.isfile(file)
     ]
     if not files:
-        raise UnreadableInput(f"{path}: no {', '.join(SUFFIXES)} in it")
+        raise UnreadableInput(f"{path}: contains no {', '.join(SUFFIXES)}")
     digest = sha256()
     for file in files:
         digest.update(f"{file.relative_to(path).as_posix()}\0".encode())
-        digest.update(sha256(read_file(file, MOST_BYTES)).digest())
+        digest.update(sha256(read_file(file, MAX_FILE_BYTES)).digest())
     classes = [file.relative_to(path).parts[0] if file.parent != path else "" for file in files]
     numbers = {name: number for number, name in enumerate(sorted(set(classes)))}
     labels = np.array([numbers[name] for name in classes], np.int64)
@@ -186,34 +184,35 @@ READERS: dict[str, Callable[[Path], tuple[ImageSet, str]]] = {
 }
 
 
-def drawn_order(count: int) -> Indices:
-    """For each sample its image, the crop's place from the top and from the left, and whether it is flipped.
+def draw_order(count: int) -> Indices:
+    """Draw the order of samples: image, crop position from the top and from the left, and flip.
 
-    (`EPOCHS` · count, 4). Each epoch has every image once, in an order of its own. Drawn ahead, the same in
-    every framework: no framework's own generator gives numbers that another could check.
+    The shape is (`EPOCHS` · count, 4). Each epoch has every image once, in its own order. The order is drawn
+    in advance and is the same in every framework, since the numbers of a framework's own generator could not
+    be checked by another.
     """
     import numpy as np
 
     source = generator((SEED, crc32(b"order of samples")))
     images = np.concatenate([source.permutation(count) for _ in range(EPOCHS)])
-    places = source.integers(0, 2**PLACE_BITS, (2, len(images)))
-    return np.stack([images, *places, source.integers(0, 2, len(images))], axis=1)
+    positions = source.integers(0, 2**PLACE_BITS, (2, len(images)))
+    return np.stack([images, *positions, source.integers(0, 2, len(images))], axis=1)
 
 
-def crop_corner(sizes: Sequence[int], side: int, places: Indices) -> tuple[int, int]:
-    """The uppermost row and the leftmost column of a square crop, each possible one equally likely.
+def crop_corner(sizes: Sequence[int], side: int, positions: Indices) -> tuple[int, int]:
+    """Top row and left column of a square crop; all possible positions are equally likely.
 
-    `sizes`: height and width of the image, and whatever else its shape has.
+    `sizes` begins with the height and width of the image.
     """
 
     def first(axis: int) -> int:
-        return (sizes[axis] - side + 1) * int(places[axis]) >> PLACE_BITS
+        return (sizes[axis] - side + 1) * int(positions[axis]) >> PLACE_BITS
 
     return first(0), first(1)
 
 
-def augmented(image: NDArray[np.uint8], row: Indices, side: int) -> NDArray[np.float32]:
-    """Cropped, flipped from left to right or not, normalised: (side, side, channels)."""
+def augment(image: NDArray[np.uint8], row: Indices, side: int) -> NDArray[np.float32]:
+    """Crop, flip if requested, and normalise an image: shape (side, side, channels)."""
     import numpy as np
 
     top, left = crop_corner(image.shape, side, row[1:3])
@@ -222,8 +221,8 @@ def augmented(image: NDArray[np.uint8], row: Indices, side: int) -> NDArray[np.f
     return (crop.astype(np.float32) - np.float32(MEAN)) / np.float32(DEVIATION)
 
 
-def decoded_image(path: Path) -> NDArray[np.uint8]:
-    """Red, green and blue of an encoded image, by Pillow: (height, width, 3). Raises Unsupported."""
+def decode_image(path: Path) -> NDArray[np.uint8]:
+    """Decode an image with Pillow to RGB: (height, width, 3). Raises Unsupported."""
     import numpy as np
 
     with _pillow().open(path) as image:
@@ -231,7 +230,7 @@ def decoded_image(path: Path) -> NDArray[np.uint8]:
 
 
 def require_pillow() -> None:
-    """Raise Unsupported where this interpreter has none."""
+    """Raise Unsupported if Pillow is not installed."""
     _pillow()
 
 
@@ -244,38 +243,38 @@ def _pillow() -> Any:
 
 
 def _in_memory(path: Path, images: Any, labels: Any) -> tuple[ImageSet, str]:
-    """A set of arrays that may be written to, as frameworks want them; its hash is of what was unpacked."""
+    """Return a set of writable arrays, as frameworks need them, and the digest of the unpacked arrays."""
     import numpy as np
 
     if not len(images):
-        raise UnreadableInput(f"{path}: no image in it")
-    found = ImageSet(np.ascontiguousarray(images).copy(), labels.astype(np.int64))
+        raise UnreadableInput(f"{path}: contains no image")
+    image_set = ImageSet(np.ascontiguousarray(images).copy(), labels.astype(np.int64))
     digest = sha256(repr(images.shape).encode())
-    digest.update(found.images)  # type: ignore[arg-type]
-    digest.update(found.labels)  # type: ignore[arg-type]
-    return found, digest.hexdigest()
+    digest.update(image_set.images)  # type: ignore[arg-type]
+    digest.update(image_set.labels)  # type: ignore[arg-type]
+    return image_set, digest.hexdigest()
 
 
 def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
-    """Bytes of so many axes. Raises UnreadableInput."""
+    """Read an IDX file of bytes with this number of axes. Raises UnreadableInput."""
     import numpy as np
 
-    content = BytesIO(read_file(path, MOST_BYTES))
+    content = BytesIO(read_file(path, MAX_FILE_BYTES))
     if path.suffix != ".gz":
-        head, body = _parts(content, axes, MOST_BYTES)
+        head, body = _read_parts(content, axes, MAX_FILE_BYTES)
     else:
         try:
             with gzip.GzipFile(fileobj=content) as packed:
-                head, body = _parts(packed, axes, MOST_UNPACKED)
+                head, body = _read_parts(packed, axes, MAX_UNPACKED_BYTES)
         except (OSError, EOFError, BadDeflate) as error:
             raise UnreadableInput(f"{path}: not a gzip file: {error}") from error
     if head[:4] != bytes([0, 0, 8, axes]) or len(body) != math.prod(_sizes(head)):
-        raise UnreadableInput(f"{path}: not in MNIST's format, IDX, of {axes} axes")
+        raise UnreadableInput(f"{path}: not an IDX file (MNIST's format) with {axes} axes")
     return np.frombuffer(body, np.uint8).reshape(_sizes(head))
 
 
-def _parts(content: BufferedIOBase, axes: int, most: int) -> tuple[bytes, bytes]:
-    """The head, and as many bytes as it says or one more; none where it says more than `most`."""
+def _read_parts(content: BufferedIOBase, axes: int, most: int) -> tuple[bytes, bytes]:
+    """Return the header, and its declared number of bytes plus one; no bytes if that exceeds `most`."""
     head = content.read(4 + 4 * axes)
     size = math.prod(_sizes(head))
     return head, read_at_most(content, size + 1) if size <= most else b""

@@ -1,8 +1,8 @@
-"""Layers as data: their weights, and their counted work. Knows no framework.
+"""Layers as data: weights and counted work, independent of frameworks.
 
-Weights have PyTorch's names and layouts; a layer knows the layout of its own in TensorFlow and JAX. Work is
-counted of what multiplies: normalisation, activations and look-ups count no FLOPs. The forward functions of
-layers as torch.nn has them are torch.nn's own, and those of `_programs/transformer_layers.py`.
+Weights have PyTorch's names and layouts, and know their layouts in TensorFlow and JAX. Only products count as
+work: normalisation, activations and look-ups have no FLOPs. For layers that torch.nn has, the forward
+functions are those of torch.nn and of `_programs/transformer_layers.py`.
 """
 
 from __future__ import annotations
@@ -23,67 +23,67 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
 
 
-EPSILON = 1e-5  # of normalisations: PyTorch's default
-DECAY = 0.9  # of running statistics; PyTorch's momentum is what is left, its default 0.1
+EPSILON = 1e-5  # of normalisations; PyTorch's default
+DECAY = 0.9  # of running statistics; 1 − PyTorch's default momentum of 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """How a weight is drawn, N(mean, scale²), and how it lies in memory."""
+    """Distribution of a weight, N(mean, scale²), and its memory layout."""
 
     shape: tuple[int, ...]  # PyTorch's
     scale: float
     mean: float = 0.0
-    is_learnt: bool = True  # by the optimizer; running statistics are only carried along
-    is_positive: bool = False  # its absolute value is taken
-    # Part of its gradient is 0, as of a bias of attention's keys, which softmax does not see: what rounding
-    # leaves of it, Adam makes as large as the rest.
+    is_learnt: bool = True  # False for running statistics, which the optimizer does not change
+    is_positive: bool = False  # use absolute values
+    # Part of the gradient is 0, as for the bias of attention's keys, to which softmax is invariant. Adam
+    # enlarges its rounding errors to the size of the other updates.
     is_partly_idle: bool = False
-    axes: tuple[int, ...] = ()  # of TensorFlow and JAX, as PyTorch numbers them; () where they are the same
-    parts: tuple[int, ...] = ()  # what `axes` are of, where an axis of `shape` is several of theirs
+    axes: tuple[int, ...] = ()  # order of PyTorch's axes in TensorFlow and JAX; () if it is the same
+    parts: tuple[int, ...] = ()  # shape that `axes` refer to, if an axis of `shape` is split into several
 
     def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
-        """The weight in PyTorch's layout."""
+        """Draw the weight in PyTorch's layout."""
         import numpy as np
 
         array = draw.normal(name, *self.shape, scale=self.scale, mean=self.mean)
         return np.abs(array) if self.is_positive else array
 
     def channels_last(self, array: AnyArray) -> AnyArray:
-        """The weight as TensorFlow and JAX have it: the input's channels before the output's."""
+        """The weight in the layout of TensorFlow and JAX: input channels before output channels."""
         if not self.axes:
             return array
-        moved = array.reshape(self.parts or self.shape).transpose(self.axes)
-        return moved.reshape(-1, moved.shape[-1]) if self.parts else moved
+        transposed = array.reshape(self.parts or self.shape).transpose(self.axes)
+        return transposed.reshape(-1, transposed.shape[-1]) if self.parts else transposed
 
     def as_in_torch(self, tensor: Any, reshape: Callable[..., Any], transpose: Callable[..., Any]) -> Any:
-        """The inverse of `channels_last`, of a framework's tensor and by its functions."""
+        """The inverse of `channels_last`, for a framework's tensor and with its functions."""
         if not self.axes:
             return tensor
         parts = self.parts or self.shape
-        there = reshape(tensor, tuple(parts[axis] for axis in self.axes))
-        return reshape(transpose(there, tuple(map(self.axes.index, range(len(parts))))), self.shape)
+        unflattened = reshape(tensor, tuple(parts[axis] for axis in self.axes))
+        return reshape(transpose(unflattened, tuple(map(self.axes.index, range(len(parts))))), self.shape)
 
 
-def bias_of(name: str, count: int, there: bool) -> dict[str, Weight]:
-    """One small number per output."""
-    return {f"{name}.bias": Weight(shape=(count,), scale=0.01)} if there else {}
+def bias_of(name: str, count: int, has_bias: bool) -> dict[str, Weight]:
+    """A bias with one small number per output, or nothing."""
+    return {f"{name}.bias": Weight(shape=(count,), scale=0.01)} if has_bias else {}
 
 
 class Layer(Protocol):
-    """What holds weights or multiplies."""
+    """A part of a network that has weights or products."""
 
     @property
     def beside(self) -> bool:
-        """Whether it is on a branch shorter than the one it is added to."""
+        """True if the layer is on a branch shorter than the one it is added to."""
 
     @property
     def products(self) -> int:
-        """Products summed into one output element."""
+        """Number of products summed into one output element."""
 
     @property
     def roundings(self) -> int:
-        """Times a value is rounded to the case's dtype in it."""
+        """Number of times that a value is rounded to the case's dtype."""
 
     def weights(self) -> dict[str, Weight]:
         """Weights by PyTorch's names."""
@@ -95,7 +95,7 @@ class Layer(Protocol):
         """Elements moved in the forward pass: operand, weight and result, each once."""
 
 
-Passes = Sequence[tuple[int, Layer]]  # how many times the work of a layer's forward pass is done
+Passes = Sequence[tuple[int, Layer]]  # (number of passes, layer); each pass costs as much as the forward pass
 
 
 def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:
@@ -104,12 +104,12 @@ def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:
 
 
 def parameters_in(layers: Sequence[Layer]) -> int:
-    """How many parameters are learnt."""
+    """Number of learnt parameters."""
     return sum(prod(weight.shape) for weight in weights_of(layers).values() if weight.is_learnt)
 
 
 def counted_cost(passes: Passes, batch: int, dtype: Dtype) -> Cost:
-    """Each pass over a layer has its FLOPs, and moves its operand, weight and result once."""
+    """Cost of the passes: each has the layer's FLOPs, and moves operand, weight and result once."""
     return Cost(
         flops=sum(times * layer.flops(batch) for times, layer in passes),
         bytes=dtype.itemsize * sum(times * layer.elements(batch) for times, layer in passes),
@@ -119,23 +119,23 @@ def counted_cost(passes: Passes, batch: int, dtype: Dtype) -> Cost:
 
 
 def training_passes(layers: Sequence[Layer], first: Sequence[Layer]) -> Passes:
-    """Three passes over `layers`: forward, gradient of the input, gradient of the weight.
+    """Three passes over `layers`: forward, gradient of the input, and gradient of the weight.
 
-    The `first` layers, which take the network's inputs, need no gradient of theirs.
+    The `first` layers, which take the network's inputs, need no gradient of their inputs.
     """
     return [*((3, layer) for layer in layers), *((-1, layer) for layer in first)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """A matrix, and a bias."""
+    """A product with a matrix, and a bias."""
 
     name: str
     inputs: int
     outputs: int
-    rows: int = 1  # of one sample: positions of a sequence
+    rows: int = 1  # rows per sample: positions of a sequence
     bias: bool = True
-    image: tuple[int, int, int] | None = None  # C, H, W, where the input is a flattened image
+    image: tuple[int, int, int] | None = None  # C, H, W if the input is a flattened image
     beside: bool = False  # on a branch no longer than the one it is added to
 
     @property
@@ -152,7 +152,7 @@ class Dense:
         return 1 + self.bias
 
     def weights(self) -> dict[str, Weight]:
-        """The matrix is N(0, 1 / inputs); after a flattened image its inputs are ordered as NHWC has them."""
+        """The matrix is N(0, 1 / inputs). After a flattened image, its inputs are ordered as in NHWC."""
         parts, axes = ((self.outputs, *self.image), (2, 3, 1, 0)) if self.image else ((), (1, 0))
         matrix = Weight(shape=self.shape, scale=1 / sqrt(self.inputs), axes=axes, parts=parts)
         return {f"{self.name}.weight": matrix, **bias_of(self.name, self.outputs, self.bias)}
@@ -166,13 +166,15 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """Batch normalisation, which carries running statistics, or layer normalisation, which has none."""
+    """Batch normalisation with running statistics, or layer normalisation without."""
 
     name: str
     channels: int
     scale: tuple[float, float] = (1.0, 0.1)  # mean and spread
-    shift: tuple[float, float] | None = (0.0, 0.1)  # None: it has none
-    variance: float | None = None  # of what is normalised, so about which the running variance lies
+    shift: tuple[float, float] | None = (0.0, 0.1)  # mean and spread; None: no shift
+    variance: float | None = (
+        None  # of the normalised values, and mean of the running variance; None: layer norm
+    )
     beside: bool = False
     products: ClassVar[int] = 0
     roundings: ClassVar[int] = 1
@@ -193,7 +195,7 @@ class Norm:
         return 0
 
     def elements(self, batch: int) -> int:
-        """Nothing is counted: fused with what it follows at best."""
+        """Nothing is counted, since it can be fused with the previous layer."""
         return 0
 
 
@@ -204,7 +206,7 @@ class Embedding:
     name: str
     count: int
     width: int
-    rows: int  # looked up for one sample
+    rows: int  # looked up per sample
     scale: float = 1.0
     beside: ClassVar[bool] = False
     products: ClassVar[int] = 0
@@ -223,7 +225,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausalAttention:
-    """Attention of the last `rows` of `length` positions to all up to each: products alone, no weights."""
+    """Attention of the last `rows` of `length` positions to all earlier ones: two products, no weights."""
 
     rows: int
     length: int
@@ -240,7 +242,7 @@ class CausalAttention:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """How many queries there are, and how many keys."""
+        """Numbers of queries and of keys."""
         return self.rows, self.length
 
     @property
@@ -251,7 +253,7 @@ class CausalAttention:
         return {}
 
     def flops(self, batch: int) -> int:
-        """QKᵀ and PV, 2 · width each, of the pairs that the mask leaves."""
+        """QKᵀ and PV, 2 · width FLOPs each per pair that the mask keeps."""
         pairs = self.rows * (2 * self.length - self.rows + 1) // 2
         return 4 * batch * pairs * self.width
 
@@ -262,7 +264,7 @@ class CausalAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RmsNorm:
-    """Root mean square normalisation, by a scale alone (Zhang & Sennrich 2019)."""
+    """Root mean square normalisation with a scale (Zhang & Sennrich 2019)."""
 
     name: str
     channels: int
@@ -277,13 +279,13 @@ class RmsNorm:
         return 0
 
     def elements(self, batch: int) -> int:
-        """Nothing is counted: fused with what it follows at best."""
+        """Nothing is counted, since it can be fused with the previous layer."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiedLogits:
-    """The product with the table of tokens (Press & Wolf 2017), whose weights are the embedding's."""
+    """Product with the embedding's table of tokens (Press & Wolf 2017)."""
 
     width: int
     vocabulary: int
@@ -307,7 +309,7 @@ class TiedLogits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotary:
-    """Tables of rotary positions: each pair of a head's halves turns by the position (Su et al. 2021)."""
+    """Tables of rotary positions: pairs from a head's halves are rotated by the position (Su et al. 2021)."""
 
     name: str
     length: int
@@ -318,7 +320,7 @@ class Rotary:
     roundings: ClassVar[int] = 1
 
     def weights(self) -> dict[str, Weight]:
-        """Cosines and sines, (length, dim) each, computed in float64 once, as by PyTorch's users."""
+        """Cosines and sines, (length, dim) each, computed once in float64, as users of PyTorch do."""
         shape = self.length, self.dim
         return {
             f"{self.name}_{part}": RotaryTable(
@@ -331,19 +333,19 @@ class Rotary:
         return 0
 
     def elements(self, batch: int) -> int:
-        """Nothing is counted: fused with the products at best."""
+        """Nothing is counted, since it can be fused with the products."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotaryTable(Weight):
-    """cos or sin of position · base^(−2i / dim), for pairs i of a head, and again for their other halves."""
+    """cos or sin of position · base^(−2i / dim) for pairs i of a head, repeated for their other halves."""
 
     base: float
     part: str
 
     def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
-        """Nothing is drawn; float32 angles would err by position · 2⁻²⁴."""
+        """Compute the table in float64; with float32, angles would err by position · 2⁻²⁴."""
         import numpy as np
 
         length, dim = self.shape
@@ -353,13 +355,13 @@ class RotaryTable(Weight):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiHeadAttention:
-    """nn.MultiheadAttention: queries, keys and values are projected, and the result once more."""
+    """nn.MultiheadAttention: projections of queries, keys and values, attention, output projection."""
 
     name: str
     width: int
     heads: int
     length: int  # of the queries
-    memory: int  # length of what is attended to
+    memory: int  # length of the keys and values
     causal: bool = False
     beside: ClassVar[bool] = False
     roundings: ClassVar[int] = 7  # two products with their biases, scores, softmax, result
@@ -371,16 +373,16 @@ class MultiHeadAttention:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """How many queries there are, and how many keys."""
+        """Numbers of queries and of keys."""
         return self.length, self.memory
 
     @property
     def products(self) -> int:
-        """Products summed to a query, to a score, to a result, and to an output."""
+        """Products summed into a query, a score, a result and an output."""
         return 2 * self.width + self.head + self.memory
 
     def weights(self) -> dict[str, Weight]:
-        """Three matrices and biases in one, and those of the output: N(0, 1 / width) and small."""
+        """Three matrices in one weight, and that of the output: N(0, 1 / width), with small biases."""
         width, scale = self.width, 1 / sqrt(self.width)
         return {
             f"{self.name}.in_proj_weight": Weight(shape=(3 * width, width), scale=scale, axes=(1, 0)),
@@ -390,22 +392,22 @@ class MultiHeadAttention:
         }
 
     def flops(self, batch: int) -> int:
-        """Projections of queries, result, keys and values; QKᵀ and PV of the pairs that a mask leaves."""
+        """Projections of queries, result, keys and values; QKᵀ and PV of the pairs that the mask keeps."""
         pairs = self.length * (self.length + 1) // 2 if self.causal else self.length * self.memory
-        projected = 2 * (2 * self.length + 2 * self.memory) * self.width**2
-        return batch * (projected + 4 * pairs * self.width)
+        projections = 2 * (2 * self.length + 2 * self.memory) * self.width**2
+        return batch * (projections + 4 * pairs * self.width)
 
     def elements(self, batch: int) -> int:
         """Operand and result of both projections and of attention, and the weights, each once."""
-        moved = 6 * self.length + 5 * self.memory  # as of two Dense and the attention between
+        rows_moved = 6 * self.length + 5 * self.memory  # of two Dense layers and the attention between them
         if self.memory == self.length:
-            moved -= self.memory  # the operand is projected to queries, keys and values at once
-        return batch * moved * self.width + sum(prod(weight.shape) for weight in self.weights().values())
+            rows_moved -= self.memory  # one operand for queries, keys and values
+        return batch * rows_moved * self.width + sum(prod(weight.shape) for weight in self.weights().values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiedDense(Dense):
-    """A product with a table of embeddings that is another layer's, and a bias of its own."""
+    """Product with the embedding table of another layer, and a bias."""
 
     def weights(self) -> dict[str, Weight]:
         return bias_of(self.name, self.outputs, self.bias)
@@ -413,29 +415,29 @@ class TiedDense(Dense):
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerSize:
-    """What all layers of an encoder or a decoder have in common."""
+    """Sizes that all layers of an encoder or a decoder share."""
 
     width: int
     heads: int
     feed_forward: int
 
     def encoder_layer(self, name: str, length: int) -> Iterator[Layer]:
-        """Layers by nn.TransformerEncoderLayer's names; the order of its norms has no part in cost."""
+        """Layers with the names in nn.TransformerEncoderLayer. The order of norms does not affect cost."""
         yield self._attention(f"{name}.self_attn", length, length)
-        yield from self._fed(name, length, norms=2)
+        yield from self._feed_forward(name, length, norms=2)
 
     def decoder_layer(self, name: str, length: int, memory: int) -> Iterator[Layer]:
-        """Layers by nn.TransformerDecoderLayer's names: causal, then over the memory."""
+        """Layers with the names in nn.TransformerDecoderLayer: causal attention, then over the memory."""
         yield self._attention(f"{name}.self_attn", length, length, causal=True)
         yield self._attention(f"{name}.multihead_attn", length, memory)
-        yield from self._fed(name, length, norms=3)
+        yield from self._feed_forward(name, length, norms=3)
 
     def _attention(self, name: str, length: int, memory: int, *, causal: bool = False) -> Layer:
         return MultiHeadAttention(
             name=name, width=self.width, heads=self.heads, length=length, memory=memory, causal=causal
         )
 
-    def _fed(self, name: str, length: int, norms: int) -> Iterator[Layer]:
+    def _feed_forward(self, name: str, length: int, norms: int) -> Iterator[Layer]:
         yield Dense(name=f"{name}.linear1", inputs=self.width, outputs=self.feed_forward, rows=length)
         yield Dense(name=f"{name}.linear2", inputs=self.feed_forward, outputs=self.width, rows=length)
         for index in range(norms):

@@ -1,4 +1,4 @@
-"""Losses: what a network is trained to make small, in each framework and in NumPy, in float32 at least."""
+"""Training losses in each framework and in NumPy, computed in float32 or float64."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from benchbench.arrays import Array
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
 
-COORDINATES = 4  # of a box, the last of an output; class scores come before them
-SHARE = 4  # one box in so many has an object: SSD keeps three others for each
+COORDINATES = 4  # of a box: the last elements of an output, after the class scores
+BOXES_PER_OBJECT = 4  # SSD keeps three boxes without an object for each box with one
 
 
 class Loss(ABC):
-    """A mean over a batch, from the network's output and targets in the order of `target_names`."""
+    """Mean over a batch, from the network's output and the targets in the order of `target_names`."""
 
     target_names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
-        """Targets by name, for an output of that shape."""
+        """Draw the targets by name, for an output of this shape."""
 
     @abstractmethod
     def torch(self, output: Any, *targets: Any) -> Any:
-        """The loss, on torch's tensors."""
+        """The loss of torch tensors."""
 
     @abstractmethod
     def tensorflow(self, output: Any, *targets: Any) -> Any:
-        """The loss, on TensorFlow's tensors."""
+        """The loss of TensorFlow tensors."""
 
     @abstractmethod
     def jax(self, output: Any, *targets: Any) -> Any:
-        """The loss, on JAX's arrays."""
+        """The loss of JAX arrays."""
 
     @abstractmethod
     def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
-        """The loss, by the reference's operations."""
+        """The loss in the operations `ops` of the reference."""
 
 
 class CrossEntropy(Loss):
-    """Mean of −log softmax(logits)[label]: classes of images, or the next of each token."""
+    """Mean of −log softmax(logits)[label], for classes of images or next tokens."""
 
     target_names = ("labels",)
 
@@ -108,16 +108,16 @@ class MeanSquared(Loss):
 
 @dataclass(frozen=True)
 class Adversarial(Loss):
-    """Binary cross-entropy of logits with whether images are taken for real (Goodfellow et al. 2014).
+    """Binary cross-entropy of logits for real and generated images (Goodfellow et al. 2014).
 
-    The output is a tuple of logits, one for each of `real`; their means are added.
+    The output is a tuple of logits, one for each element of `real`. Their means are added.
     """
 
     real: tuple[bool, ...]
     target_names = ()
 
     def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
-        """There are none: `real` says what they would."""
+        """Empty: `real` contains the targets."""
         return {}
 
     def torch(self, output: Any, *targets: Any) -> Any:
@@ -156,21 +156,21 @@ class Adversarial(Loss):
 
 @dataclass(frozen=True)
 class Objective:
-    """What one update makes smaller, and the parameters that it moves.
+    """The loss of one update, and the parameters that it changes.
 
-    `learner`: what their names begin with, which the forward function is told; "" where it is all of them.
+    `learner` is the prefix of their names, and an argument of the forward function; "" means all parameters.
     """
 
     loss: Loss
     learner: str = ""
 
     def moves(self, name: str) -> bool:
-        """Whether the parameter of that name is moved."""
+        """True if this parameter is changed."""
         return name.startswith(self.learner)
 
     @property
     def options(self) -> dict[str, str]:
-        """What the forward function is told."""
+        """Keyword arguments for the forward function."""
         return {"learner": self.learner} if self.learner else {}
 
 
@@ -178,32 +178,32 @@ CLASSES = CrossEntropy()
 
 
 class MultiBox(Loss):
-    """Cross-entropy of each box' class, and smooth L1 of the coordinates of those that hold an object.
+    """Cross-entropy of each box's class, plus smooth L1 of the coordinates of boxes with an object.
 
-    Liu et al. 2016, "SSD: Single shot multibox detector", 2.2. Both are means. Matches are given, class 0 is
-    none: there is no search for hard negatives.
+    Liu et al. 2016, "SSD: Single shot multibox detector", 2.2. Both are means. Matches are part of the
+    targets, and class 0 means none, so there is no search for hard negatives.
     """
 
     target_names = ("labels", "coordinates")
 
     def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
-        """A class for each box, and where it should be, N(0, 1)."""
+        """A class and coordinates, N(0, 1), for each box."""
         import numpy as np
 
         *boxes, width = output
-        labels = draw.integers("labels", *boxes, below=SHARE * (width - COORDINATES))
+        labels = draw.integers("labels", *boxes, below=BOXES_PER_OBJECT * (width - COORDINATES))
         coordinates = draw.normal("coordinates", *boxes, COORDINATES)
         return {"labels": np.where(labels < width - COORDINATES, labels, 0), "coordinates": coordinates}
 
     def torch(self, output: Any, *targets: Any) -> Any:
-        """F.smooth_l1_loss, masked, so that shapes are static."""
+        """F.smooth_l1_loss with a mask, so that shapes are static."""
         import torch
         import torch.nn.functional as F
 
         labels, coordinates = targets
         real = torch.promote_types(output.dtype, torch.float32)
-        found, matched = output[..., -COORDINATES:].to(real), (labels > 0).to(real)
-        distances = F.smooth_l1_loss(found, coordinates.to(real), reduction="none").mean(-1)
+        predicted, matched = output[..., -COORDINATES:].to(real), (labels > 0).to(real)
+        distances = F.smooth_l1_loss(predicted, coordinates.to(real), reduction="none").mean(-1)
         return CLASSES.torch(output[..., :-COORDINATES], labels) + (distances * matched).sum() / matched.sum()
 
     def tensorflow(self, output: Any, *targets: Any) -> Any:
@@ -211,8 +211,8 @@ class MultiBox(Loss):
 
         labels, coordinates = targets
         real = tf.float64 if output.dtype == tf.float64 else tf.float32
-        found, matched = tf.cast(output[..., -COORDINATES:], real), tf.cast(labels > 0, real)
-        sizes = tf.abs(found - tf.cast(coordinates, real))
+        predicted, matched = tf.cast(output[..., -COORDINATES:], real), tf.cast(labels > 0, real)
+        sizes = tf.abs(predicted - tf.cast(coordinates, real))
         distances = tf.reduce_mean(tf.where(sizes < 1, 0.5 * sizes**2, sizes - 0.5), -1)
         mean = tf.reduce_sum(distances * matched) / tf.reduce_sum(matched)
         return CLASSES.tensorflow(output[..., :-COORDINATES], labels) + mean
@@ -222,8 +222,8 @@ class MultiBox(Loss):
 
         labels, coordinates = targets
         real = jnp.promote_types(output.dtype, jnp.float32)
-        found, matched = output[..., -COORDINATES:].astype(real), labels > 0
-        sizes = jnp.abs(found - coordinates.astype(real))
+        predicted, matched = output[..., -COORDINATES:].astype(real), labels > 0
+        sizes = jnp.abs(predicted - coordinates.astype(real))
         distances = jnp.where(sizes < 1, 0.5 * sizes**2, sizes - 0.5).mean(-1)
         return CLASSES.jax(output[..., :-COORDINATES], labels) + distances.mean(where=matched)
 

@@ -1,7 +1,7 @@
-"""Base classes of operations whose time goes into moving their operands.
+"""Base classes of operations whose time is spent on moving data.
 
-A class gives the shapes of the inputs, the function of each framework, and `forward` for the reference.
-`Relu` is the shortest. Cost, arrays, programs and the reference of the gradients follow.
+A class defines the shapes of the inputs, each framework's function, and `forward` for the reference; `Relu`
+is the shortest example. Cost, arrays, programs and the reference of the gradients are derived from these.
 """
 
 from __future__ import annotations
@@ -25,29 +25,31 @@ if TYPE_CHECKING:
     from benchbench.workloads._functions import Step
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
-DRAWN = 2**20  # elements; the rest repeats them, since drawing takes longer than what is measured
+DRAWN = (
+    2**20
+)  # random elements per array, which are repeated, since drawing takes longer than the measurement
 
 
 class MemoryBound(FunctionOperation):
-    """No FLOPs are counted: elementwise work, sums and look-ups hide behind the bytes that they move."""
+    """Operation without counted FLOPs: elementwise work, sums and look-ups are hidden by data movement."""
 
     item: ClassVar[str] = "element"
-    # Inputs whose first axis is the batch, of which each sample's output is its own; () where samples meet.
+    # Inputs whose first axis is the batch, if each output sample depends only on its input sample; else ().
     batched: ClassVar[tuple[str, ...]] = ("x",)
     images: ClassVar[frozenset[str]] = frozenset()  # inputs that are NCHW in torch and NHWC elsewhere
     drawn: ClassVar[Mapping[str, tuple[float, float]]] = {}  # mean and spread of inputs that are not N(0, 1)
 
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name → shape of each input of floating type, in the order in which the step takes them."""
+        """Shapes of the inputs of floating type by name, in the order of the step's arguments."""
 
     @property
     def items(self) -> int:
-        """Elements of the first input, unless an item is something else."""
+        """Number of items per step; by default elements of the first input."""
         return prod(next(iter(self.shapes().values())))
 
     def cost(self, dtype: Dtype) -> Cost:
-        """No FLOPs; each input and the result move once. Integers, such as labels, are not counted."""
+        """No FLOPs; each input and the result move once. Integers such as labels are not counted."""
         elements = sum(map(prod, self.shapes().values())) + prod(self.output_shape)
         return Cost(flops=0, bytes=elements * dtype.storage.itemsize, items=self.items, item=self.item)
 
@@ -57,7 +59,7 @@ class MemoryBound(FunctionOperation):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The first input's shape, unless said otherwise."""
+        """By default the shape of the first input."""
         return next(iter(self.shapes().values()))
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -68,7 +70,7 @@ class MemoryBound(FunctionOperation):
         }
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """`forward` of the samples that are asked for, or of all samples where they meet."""
+        """`forward` of the sampled batch elements, or of the whole batch if samples interact."""
         if self.batched:
             return reference_of_samples(self, arrays, index, self.batched)
         from benchbench.workloads._reference.ops import Ops
@@ -105,35 +107,37 @@ class MemoryBound(FunctionOperation):
 
 
 class MemoryBoundBackward(Backward, MemoryBound):
-    """Mixin: list it first."""
+    """Gradients of a memory-bound operation. Mixin: list it first."""
 
     def cost(self, dtype: Dtype) -> Cost:
-        """No FLOPs; each input, the gradient of the output and the gradients of the inputs move once."""
+        """No FLOPs; inputs, gradient of the output and gradients of the inputs move once each."""
         forward = MemoryBound.cost(self, dtype)
         gradients = dtype.storage.itemsize * sum(map(prod, self.output_shapes.values()))
         return replace(forward, bytes=forward.bytes + gradients)
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Gradients are named after the inputs."""
+        """Shapes of the gradients by the names of their inputs."""
         return {name: shape for name, shape in self.shapes().items() if name not in self.constants}
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
-        """Gradients of the samples that are asked for, or of all samples where they meet."""
+        """Gradients of the sampled batch elements, or of the whole batch if samples interact."""
         if not self.batched:
             return super().references(arrays, indices, ops)
         import numpy as np
 
         samples = np.unique(np.concatenate([index[:, 0] for index in indices.values()]))
         batched = (*self.batched, *([UPSTREAM] if self.output_shape else []))
-        asked = {name: array[samples] if name in batched else array for name, array in arrays.items()}
-        places = {
+        selected_arrays = {
+            name: array[samples] if name in batched else array for name, array in arrays.items()
+        }
+        selected_indices = {
             name: np.column_stack([np.searchsorted(samples, index[:, 0]), index[:, 1:]])
             for name, index in indices.items()
         }
-        return super().references(asked, places, ops)
+        return super().references(selected_arrays, selected_indices, ops)
 
 
 @dataclass(frozen=True)
@@ -175,16 +179,16 @@ class Rowwise(MemoryBound):
 
 @dataclass(frozen=True)
 class Vectors(FunctionOperation):
-    """A result of n elements from operands of n elements, none of which fits a cache at the default size."""
+    """A result of n elements from operands of n elements, which exceed every cache at the default size."""
 
     n: int = 2**26
 
     operands: ClassVar[tuple[str, ...]] = ("x",)
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Operands and result move once; no FLOPs; an item is an element."""
-        moved = (len(self.operands) + 1) * self.n
-        return Cost(flops=0, bytes=moved * dtype.storage.itemsize, items=self.n, item="element")
+        """Operands and result move once; no FLOPs. An item is an element."""
+        moved_elements = (len(self.operands) + 1) * self.n
+        return Cost(flops=0, bytes=moved_elements * dtype.storage.itemsize, items=self.n, item="element")
 
     @property
     def reduction(self) -> int:

@@ -1,7 +1,7 @@
-"""Optimizers: the published rule, each framework's own form of it, and what its state tells of the gradient.
+"""Optimizers: the published rule, each framework's implementation, and the gradient from the state.
 
-A rule is written once for NumPy and JAX, whose users write it so; torch and TensorFlow bring theirs, fused
-where they have it. t counts steps from 1.
+A rule is written once for NumPy and JAX, as JAX users do. torch and TensorFlow have their own, fused if
+available. t counts steps from 1.
 """
 
 from __future__ import annotations
@@ -14,54 +14,54 @@ from typing import Any, ClassVar
 from benchbench.errors import UsageError, unknown
 from benchbench.model.case import Dtype, Scalar
 
-FUSED_ADAGRAD_ON_CUDA = (2, 12)  # torch's release from which torch.optim.Adagrad takes it there
+FUSED_ADAGRAD_ON_CUDA = (2, 12)  # first torch release whose fused torch.optim.Adagrad works on CUDA
 NARROW = (Dtype.FLOAT16, Dtype.BFLOAT16)
-Slots = Mapping[str, Any]  # what an optimizer keeps of one parameter, by name
+Slots = Mapping[str, Any]  # an optimizer's state of one parameter, by name
 
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """Hyper-parameters are the fields, PyTorch's defaults unless said otherwise."""
+    """The fields are hyper-parameters, with PyTorch's defaults unless noted."""
 
     learning_rate: float
-    slots: ClassVar[Mapping[str, str]] = {}  # name → PyTorch's name for it; all begin at 0
-    counts: ClassVar[bool] = False  # whether its rule depends on t
-    is_signed: ClassVar[bool] = True  # False: its state tells only how large the gradient was
-    averages: ClassVar[bool] = True  # slowly, of squares: more than 16 bits can hold
+    slots: ClassVar[Mapping[str, str]] = {}  # name → PyTorch's name; the initial value is 0
+    counts: ClassVar[bool] = False  # whether the rule depends on t
+    is_signed: ClassVar[bool] = True  # False: the state determines only the magnitude of the gradient
+    averages: ClassVar[bool] = True  # whether it has slow averages of squares, which need more than 16 bits
     fused_in: ClassVar[frozenset[str]] = frozenset({"torch", "tensorflow"})  # frameworks with a kernel for it
 
     @property
     def moves(self) -> int:
-        """Times a parameter's bytes move: gradient read; parameter and each slot read and written."""
+        """Transfers per parameter: gradient read, parameter and each slot read and written."""
         return 3 + 2 * len(self.slots)
 
     @abstractmethod
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """The next parameter and slots, `xp` being NumPy or JAX's NumPy."""
+        """Return the next parameter and slots. `xp` is NumPy or JAX's NumPy."""
 
     @abstractmethod
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        """An instance of torch.optim; `fused`: by the kernel for it, where torch has one."""
+        """An instance of torch.optim; with `fused`, its fused kernel if torch has one."""
 
     @abstractmethod
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """Assign the next values to the variables p and slots."""
 
     def tensorflow_plainly(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        """`tensorflow` by plain operations: the published rule."""
+        """Assign the next values by plain operations, following the published rule."""
         import tensorflow as tf
 
-        after, kept = self.rule(tf, None if t is None else tf.cast(t, p.dtype), p, g, slots)
-        p.assign(after)
-        for name, value in kept.items():
+        next_parameter, next_slots = self.rule(tf, None if t is None else tf.cast(t, p.dtype), p, g, slots)
+        p.assign(next_parameter)
+        for name, value in next_slots.items():
             slots[name].assign(value)
 
     def gradient(self, slots: Slots) -> Any:
-        """The first step's gradient, or where not `is_signed` its magnitude, from the slots after it."""
+        """Gradient of the first step, computed from the slots after it; its magnitude if not `is_signed`."""
         return None
 
     def scalars(self, like: Any) -> list[Any]:
-        """The hyper-parameters in the fields' order, as TensorFlow's constants of the dtype of `like`."""
+        """Hyper-parameters in field order, as TensorFlow constants with the dtype of `like`."""
         import tensorflow as tf
 
         return [tf.constant(getattr(self, field.name), like.dtype) for field in fields(self)]
@@ -69,7 +69,7 @@ class Optimizer(ABC):
 
 @dataclass(frozen=True)
 class Sgd(Optimizer):
-    """p ← p − ηg (Robbins & Monro 1951). It keeps no state: the parameter's own move tells the gradient."""
+    """p ← p − ηg (Robbins & Monro 1951). It has no state: the gradient follows from the update."""
 
     learning_rate: float = 0.1
     averages = False
@@ -164,12 +164,12 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Loshchilov & Hutter 2019, algorithm 2: the decay is no part of the gradient."""
+    """Loshchilov & Hutter 2019, algorithm 2: the decay is not part of the gradient."""
 
     decay: float = 0.01
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
-        """The decay comes first, as in PyTorch."""
+        """The decay is applied first, as in PyTorch."""
         return super().rule(xp, t, p * (1 - self.learning_rate * self.decay), g, slots)
 
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
@@ -221,7 +221,7 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
-    """Zeiler 2012, algorithm 1: steps as large as the updates so far, over gradients as large as so far."""
+    """Zeiler 2012, algorithm 1: the step size follows the ratio of past updates to past gradients."""
 
     learning_rate: float = 1.0
     rho: float = 0.9
@@ -278,7 +278,7 @@ class RmsProp(Optimizer):
         return torch.optim.RMSprop(parameters, lr=self.learning_rate, **settings)
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        """Plain operations: the fused kernel has its epsilon under the root."""
+        """Plain operations, since the fused kernel has its epsilon under the root."""
         import tensorflow as tf
 
         s = slots["s"].assign(self.rho * slots["s"] + (1 - self.rho) * g * g)
@@ -301,7 +301,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def optimizer_named(name: str) -> Optimizer:
-    """The optimizer that the table has under this name. Raises UsageError."""
+    """The optimizer with this name. Raises UsageError."""
     if name not in OPTIMIZERS:
         hint = unknown("optimizers", name, list(OPTIMIZERS))
         raise UsageError(f"No optimizer named {name!r}.", hint)
@@ -309,36 +309,39 @@ def optimizer_named(name: str) -> Optimizer:
 
 
 def refusal(name: str, dtype: Dtype) -> str:
-    """Why the optimizer cannot keep its state in `dtype`, else "".
+    """Reason why the optimizer's state does not fit `dtype`, or "".
 
-    Slow averages of squares in 16 bits: 1 − 0.999 is lost in bfloat16, small squares in float16.
+    In 16 bits, slow averages of squares lose 1 − 0.999 in bfloat16, and small squares in float16.
     """
     if optimizer_named(name).averages and dtype in NARROW:
-        return f"{name} keeps averages that {dtype} cannot hold: ask for mixed precision"
+        return f"{name} keeps averages that {dtype} cannot represent: use mixed precision"
     return ""
 
 
 def refuses_to_train(sizes: Mapping[str, Scalar], dtype: Dtype) -> str:
-    """Why a step of a user's training has no such dtype, else ""."""
+    """Reason why a user's training step cannot use the dtype, or ""."""
     if dtype is Dtype.AMP_FP16:
-        return "models of yours train in amp-bf16, whose gradients need no scale"
+        return "user models train in amp-bf16, which needs no gradient scaling"
     name = sizes.get("optimizer")
     return refusal(name, dtype) if isinstance(name, str) else ""
 
 
 def _fused(parameters: Sequence[Any], fused: bool) -> dict[str, bool]:
-    """torch's fused kernels. XLA fuses by itself; on the CPU SGD's skips 16-bit ones (pytorch#191763)."""
+    """Arguments for torch's fused kernel, if it works on the device of the parameters.
+
+    XLA fuses by itself. On the CPU, SGD's kernel skips 16-bit parameters (pytorch#191763).
+    """
     kind = parameters[0].device.type
     works = kind != "xla" and not (kind == "cpu" and parameters[0].element_size() == 2)
     return {"fused": True} if fused and works else {}
 
 
 def _release(version: str) -> tuple[int, int]:
-    """(2, 12) for `2.12.1+cu130`."""
+    """Major and minor version: (2, 12) for `2.12.1+cu130`."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 
 def _on_cuda(parameters: Sequence[Any]) -> bool:
-    """Whether a CUDA graph may capture the step: its count is then kept on the device."""
+    """True if a CUDA graph may capture the step, so that its count must be on the device."""
     return bool(parameters[0].device.type == "cuda")

@@ -1,4 +1,4 @@
-"""Networks that are a chain of convolutions, max-pools and dense layers, a ReLU after each but the last."""
+"""Networks that are chains of convolutions, max-pools and dense layers, with ReLUs between them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class PlainCnn(Chain):
-    """A file says its layers; the first dense one takes the flattened image."""
+    """Base of such networks. A subclass defines its layers; the first dense one takes the flattened image."""
 
     relu_in_place: ClassVar[bool] = True  # in torch, as torchvision's VGG
 
     def layers(self) -> Sequence[Conv | MaxPool | Dense]:
-        """Layers in the order in which they are applied, a convolution first and a dense layer last."""
+        """Layers in the order of application: a convolution first, a dense layer last."""
         raise NotImplementedError
 
     def links(self) -> list[Link]:
-        """A convolution with its ReLU and max-pool, or a dense layer with its ReLU."""
+        """Links: a convolution with its ReLU and max-pool, or a dense layer with its ReLU."""
         links: list[Link] = []
         for layer in self.layers():
             if isinstance(layer, MaxPool):
@@ -47,7 +47,7 @@ class PlainCnn(Chain):
         return self.batch, last.outputs
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """Images with the channels and the size that the first convolution takes."""
+        """Images with the channels and the size of the first convolution."""
         first = self.layers()[0]
         assert isinstance(first, Conv)
         return {"images": draw.normal("images", self.batch, first.inputs, *first.sizes)}
@@ -64,7 +64,7 @@ class PlainCnn(Chain):
                 modules["flatten"] = nn.Flatten()
             modules[layer.name] = torch_layers.module_of(layer)
             modules[f"relu{at}"] = nn.ReLU(inplace=self.relu_in_place)
-        modules.popitem()  # logits have none
+        modules.popitem()  # no ReLU after the logits
         return nn.Sequential(modules)
 
     def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:

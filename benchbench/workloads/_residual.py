@@ -1,6 +1,6 @@
-"""Networks of residual blocks: a stem, blocks to whose output their input is added, and a dense layer.
+"""Networks of residual blocks: a stem, blocks with shortcuts, and a dense layer.
 
-A file gives the sizes, the convolutions of stem and blocks, and torch's module of a block.
+A subclass defines the sizes, the convolutions of stem and blocks, and torch's module of a block.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_
 from benchbench.workloads.network import Chain, Link
 from benchbench.workloads.steps import PipelinedTraining
 
-GAIN = 4.0  # of the convolutions, over He's weights
+GAIN = 4.0  # of the convolutions, relative to He's initialisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Convolutions, to whose output the block's input is added, projected where its shape differs."""
+    """Convolutions with a shortcut from the input, which is projected if the shapes differ."""
 
     stage: str
     convs: tuple[Conv, ...]  # one after the other
@@ -36,15 +36,15 @@ class Block:
 
 
 class ResidualNetwork(Chain):
-    """Batch norm follows each convolution, and ReLU except where something is added first."""
+    """Base of residual networks, with batch norm after each convolution and ReLU after it or the addition."""
 
-    depth: int  # of `depths`
-    depths: ClassVar[Mapping[int, tuple[int, ...]]]  # blocks of each stage, by layers on the longest path
-    last_norm: ClassVar[str]  # that ends a block
-    pool: ClassVar[int] = 1  # pixels that the max-pool after the stem makes one of
+    depth: int  # a key of `depths`
+    depths: ClassVar[Mapping[int, tuple[int, ...]]]  # layers on the longest path → blocks of each stage
+    last_norm: ClassVar[str]  # name of the norm at the end of a block
+    pool: ClassVar[int] = 1  # input pixels per output pixel of the max-pool after the stem
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a depth that is no other."""
+        """Also raise UsageError for a depth that is not in `depths`."""
         super().__post_init__()
         if self.depth not in self.depths:
             raise UsageError(f"depth={self.depth} must be {' or '.join(map(str, self.depths))}.")
@@ -65,7 +65,7 @@ class ResidualNetwork(Chain):
 
     @abstractmethod
     def torch_block(self) -> Any:
-        """The module's class, which is given a `Block`."""
+        """Class of torch's module for a `Block`."""
 
     def torch_stem(self) -> Any:
         """The `nn.Sequential` before the first block."""
@@ -74,7 +74,7 @@ class ResidualNetwork(Chain):
         return torch_conv_norm(self.stem).append(nn.ReLU(inplace=True))
 
     def tensorflow_pool(self, x: Any) -> Any:
-        """The first block's input, from the stem's output; so are `jax_pool` and `numpy_pool`."""
+        """Input of the first block, from the stem's output; likewise `jax_pool` and `numpy_pool`."""
         return x
 
     def jax_pool(self, x: Any) -> Any:
@@ -88,29 +88,29 @@ class ResidualNetwork(Chain):
         return self.batch, self.head.outputs
 
     def links(self) -> list[Link]:
-        """The stem, each block, and the dense layer, whose mean over pixels is the last block's to take."""
+        """The stem, the blocks, and the dense layer. The last block includes the mean over pixels."""
 
         def link(convs: Iterable[Conv], outputs: int) -> Link:
             layers = tuple(layer for conv in convs for layer in (conv, self._norm(conv)))
             return Link(layers=layers, outputs=outputs)
 
-        *others, last = self.blocks()
+        *first_blocks, last = self.blocks()
         return [
             link((self.stem,), self.stem.pixels()[1] // self.pool),
-            *(link(block.members(), block.convs[-1].pixels()[1]) for block in others),
+            *(link(block.members(), block.convs[-1].pixels()[1]) for block in first_blocks),
             link(last.members(), self.head.inputs),
             Link(layers=(self.head,), outputs=self.head.outputs),
         ]
 
     def lengthened(self, stages: int) -> Self:
-        """The published depth, where the other has too few blocks."""
+        """The published depth if this one has too few blocks."""
         if stages <= len(self.links()):
             return self
         return replace(self, depth=max(self.depths))  # type: ignore[type-var]  # each is a dataclass
 
     @property
     def roundings(self) -> int:
-        """Each sum of a block and pooling count, too."""
+        """The sum of each block and pooling count, too."""
         return super().roundings + sum(self.depths[self.depth]) + 1
 
     def torch(self) -> Any:
@@ -176,7 +176,7 @@ class ResidualNetwork(Chain):
         relu: Callable[[Any], Any],
         add: Callable[..., Any],
     ) -> Any:
-        """The output of the last block, by a framework's functions."""
+        """Output of the last block, computed with a framework's functions."""
         for block in self.blocks():
             y = x
             for conv in block.convs[:-1]:
@@ -186,13 +186,13 @@ class ResidualNetwork(Chain):
         return x
 
     def _norm(self, conv: Conv) -> Norm:
-        """The batch norm that follows `conv`, its weights chosen so that rounding does not grow by step.
+        """The batch norm after `conv`, with weights for which rounding errors do not grow from step to step.
 
         With He's weights, gain 1/2 after a block and shift 0, the first gradient has norm 650 at
         `Resnet50Train.tiny`, and float32 is 8 % off at the second step: ReLU's derivative jumps at 0, and
-        every jump is amplified. So blocks add little to their input, few activations within them are close
-        to 0, and the convolutions are `GAIN` times He's: batch norm takes that out again, while their
-        gradient falls by as much. float32 then stays within 1e-5.
+        every jump is amplified. Therefore blocks add little to their input, few activations within them are
+        close to 0, and the convolutions are `GAIN` times He's. Batch norm divides by that again, while their
+        gradient shrinks by the same factor. float32 then stays within 1e-5.
         """
         name = conv.name.replace("conv", "norm")
         is_last = name.endswith(self.last_norm)
@@ -208,9 +208,10 @@ class ResidualNetwork(Chain):
 
 @dataclass(frozen=True)
 class ResidualTraining(PipelinedTraining):
-    """A step whose batch statistics are of each device's part, or of the whole: what a framework does.
+    """Training step of a residual network.
 
-    `sync_batch_norm`: of the whole in every framework.
+    Batch statistics are those of each device's part or of the whole batch, depending on the framework. With
+    `sync_batch_norm` they are of the whole batch in every framework.
     """
 
     sync_batch_norm: bool = False
@@ -218,7 +219,7 @@ class ResidualTraining(PipelinedTraining):
 
 
 def torch_conv_norm(conv: Conv) -> Any:
-    """A convolution and its batch norm, of images or of videos."""
+    """A convolution and its batch norm, for images or videos."""
     from torch import nn
 
     norm = nn.BatchNorm3d if len(conv.sizes) == 3 else nn.BatchNorm2d

@@ -1,10 +1,10 @@
-"""The gradients of an operation's inputs, by each framework's own differentiation.
+"""Gradients of an operation's inputs, by each framework's automatic differentiation.
 
     @dataclass(frozen=True)
     class AttentionBackward(Backward, Attention):
         summary = "gradients of attention"
 
-The operation must give `forward` and a builder for each of torch, TensorFlow and JAX.
+The operation must define `forward` and a builder for each of torch, TensorFlow and JAX.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ UPSTREAM = "upstream"  # the gradient of the output, N(0, 1)
 
 
 class Backward(Operation):
-    """A step gives the gradient of every input, the forward pass included."""
+    """Operation that returns the gradient of every input, including the forward pass."""
 
     phase = Phase.BACKWARD
     differentiated = True
     needs_forward: ClassVar[bool] = True  # False: no gradient depends on the output
-    gives_output: ClassVar[bool] = False  # True: a step gives the output, too, before the gradients
-    constants: ClassVar[frozenset[str]] = frozenset()  # inputs of floating type that get no gradient
+    gives_output: ClassVar[bool] = False  # True: a step returns the output before the gradients
+    constants: ClassVar[frozenset[str]] = frozenset()  # inputs of floating type without a gradient
 
     def cost(self, dtype: Dtype) -> Cost:
-        """The operation's cost twice, and once more where the output enters a gradient."""
+        """Twice the operation's cost, or three times if a gradient depends on the output."""
         forward = super().cost(dtype)  # type: ignore[safe-super]
         passes = 3 if self.needs_forward else 2
         return replace(forward, flops=passes * forward.flops, bytes=passes * forward.bytes)
@@ -51,29 +51,29 @@ class Backward(Operation):
         return {**forward, UPSTREAM: draw.normal(UPSTREAM, *self.output_shape)}
 
     def is_input(self, name: str) -> bool:
-        """The gradient of the output is an input, too."""
+        """The gradient of the output is also an input."""
         return name == UPSTREAM or super().is_input(name)
 
-    @cached_property  # it draws the arrays
+    @cached_property  # draws the arrays
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Gradients are named after the inputs."""
+        """Shapes of the gradients by the names of their inputs."""
         arrays = self.arrays(Draw(Dtype.FLOAT32))
         return {name: arrays[name].shape for name in self.gradient_names(arrays)}
 
     def gradient_names(self, arrays: Arrays) -> list[str]:
-        """The inputs that have a gradient: of floating type, and not `constants`."""
-        others = {UPSTREAM, *self.constants}
-        return [name for name, array in arrays.items() if array.dtype.kind == "f" and name not in others]
+        """Names of the inputs with a gradient: of floating type, and not in `constants`."""
+        excluded = {UPSTREAM, *self.constants}
+        return [name for name, array in arrays.items() if array.dtype.kind == "f" and name not in excluded]
 
     @property
     def reduction(self) -> int:
-        """Forward, then what is summed into an element of a gradient; a vector meets each output once."""
+        """Sums of the forward pass, plus those of a gradient's element; a vector meets each output once."""
         forward, outputs = super().reduction, prod(self.output_shape)
-        summed = [
+        gradient_sums = [
             outputs * (forward if len(shape) > 1 else 1) // prod(shape)
             for shape in self.output_shapes.values()
         ]
-        return forward + max(summed)
+        return forward + max(gradient_sums)
 
     @property
     def roundings(self) -> int:
@@ -94,14 +94,14 @@ class Backward(Operation):
         wide = {name: arrays[name].astype(float) for name in self.gradient_names(arrays)}
         upstream = arrays[UPSTREAM].astype(float)
 
-        def along_upstream(differentiated: Any) -> Any:
+        def weighted_sum(differentiated: Any) -> Any:
             return (self.forward(ops or Ops(), {**arrays, **differentiated}) * upstream).sum()
 
-        gradients = grad(along_upstream)(wide)
+        gradients = grad(weighted_sum)(wide)
         return {name: np.asarray(gradients[name][tuple(index.T)]) for name, index in indices.items()}
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """A program that calls torch.autograd.grad."""
+        """Program that calls torch.autograd.grad."""
         import torch
 
         forward: Program = super().build_torch(context, _without_upstream(arrays))  # type: ignore[misc]
@@ -111,17 +111,18 @@ class Backward(Operation):
             leaves = [tensor.detach().requires_grad_() for tensor in compress(inputs, varied)]
             output = forward.step(*_merged(leaves, inputs, varied))
             gradients = torch.autograd.grad(output, (*leaves, *forward.held), upstream)
-            return self._given(output.detach(), gradients)
+            return self._packed(output.detach(), gradients)
 
         program = _backward(step, context, arrays, forward)
         if not forward.layout:
             return program
-        upstream, *others = program.inputs  # as the layer after would give it
-        laid = upstream.contiguous(memory_format=torch_layout(context, upstream.ndim))
-        return replace(program, inputs=(laid, *others))
+        upstream, *forward_inputs = program.inputs
+        # The layout in which the next layer would return it.
+        upstream = upstream.contiguous(memory_format=torch_layout(context, upstream.ndim))
+        return replace(program, inputs=(upstream, *forward_inputs))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """A gradient tape; the gradient of a table that is looked up in is made dense, as elsewhere."""
+        """Program with a gradient tape. Sparse gradients of tables are made dense, as elsewhere."""
         import tensorflow as tf
 
         forward: Program = super().build_tensorflow(context, _without_upstream(arrays))  # type: ignore[misc]
@@ -133,12 +134,12 @@ class Backward(Operation):
                 tape.watch(sources)
                 output = forward.step(*inputs)
             gradients = tape.gradient(output, sources, tf.cast(upstream, output.dtype))
-            return self._given(output, [tf.convert_to_tensor(gradient) for gradient in gradients])
+            return self._packed(output, [tf.convert_to_tensor(gradient) for gradient in gradients])
 
         return _backward(step, context, arrays, forward)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.vjp; a state, such as a key of random numbers, goes through it."""
+        """Program with jax.vjp. State, such as a random key, is passed through."""
         import jax
 
         forward: Program = super().build_jax(context, _without_upstream(arrays))  # type: ignore[misc]
@@ -151,19 +152,19 @@ class Backward(Operation):
                 result = forward.step(*state, *_merged(leaves, inputs, varied))
                 return (result[-1], result[:-1]) if states else (result, ())
 
-            output, back, after = jax.vjp(of_leaves, *compress(inputs, varied), has_aux=True)
-            given = self._given(output, back(upstream.astype(output.dtype)))
-            return (*after, given) if states else given
+            output, backward, after = jax.vjp(of_leaves, *compress(inputs, varied), has_aux=True)
+            result = self._packed(output, backward(upstream.astype(output.dtype)))
+            return (*after, result) if states else result
 
         return replace(_backward(step, context, arrays, forward), state=forward.state)
 
-    def _given(self, output: Any, gradients: Sequence[Any]) -> Any:
-        """The only one of what a step gives; a tuple of several."""
-        given = (output, *gradients) if self.gives_output else tuple(gradients)
-        return given if len(given) > 1 else given[0]
+    def _packed(self, output: Any, gradients: Sequence[Any]) -> Any:
+        """The result of a step: a tuple, or its only element."""
+        results = (output, *gradients) if self.gives_output else tuple(gradients)
+        return results if len(results) > 1 else results[0]
 
     def _varied(self, arrays: Arrays, forward: Program) -> list[bool]:
-        """Whether each of the program's inputs, which come in the order of the arrays, gets a gradient."""
+        """Whether each of the program's inputs, in the order of the arrays, gets a gradient."""
         names = self.gradient_names(arrays)
         return [name in names for name in list(arrays)[: len(forward.inputs)]]
 
@@ -171,7 +172,7 @@ class Backward(Operation):
 def _merged(leaves: Sequence[Any], inputs: Sequence[Any], varied: Sequence[bool]) -> list[Any]:
     """The inputs, with the leaves in place of those that vary."""
     remaining = iter(leaves)
-    return [next(remaining) if varies else given for given, varies in zip(inputs, varied, strict=True)]
+    return [next(remaining) if varies else value for value, varies in zip(inputs, varied, strict=True)]
 
 
 def _without_upstream(arrays: Arrays) -> Arrays:

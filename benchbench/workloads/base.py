@@ -1,6 +1,6 @@
-"""What a workload is: parameters, counted cost, one builder per framework, a float64 reference.
+"""The interface of a workload: parameters, counted cost, a builder per framework, and a float64 reference.
 
-A workload knows no clock, no file and no backend. A builder is given a `DeviceContext` (where and in which
+Workloads are independent of clocks, files and backends. A builder gets a `DeviceContext` (where and in which
 dtype to put arrays) and the seeded arrays, and returns a `Program`: a function and its inputs.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, Array]
     Tensors = dict[str, Floats]
 
-__all__ = [  # what a file of workloads may need
+__all__ = [  # for workload files
     "CONSUMER",
     "OUTPUT",
     "SEED",
@@ -50,39 +50,39 @@ __all__ = [  # what a file of workloads may need
     "wide",
 ]
 
-CORNERS = 0.25  # of a sample at most: more would leave too few elements of the middle
-NO_FLOAT8 = "accelbench has float8 in gemm and linear only"
+MAX_CORNERS = 0.25  # share of corners in a sample; the remaining elements come from anywhere
+NO_FLOAT8 = "accelbench supports float8 only in gemm and linear"
 
 
 class Workload(ABC):
-    """The parameters are the fields of the frozen dataclass that a subclass is.
+    """Base class of workloads. A subclass is a frozen dataclass whose fields are the parameters.
 
-    Implement `build_<framework>(context, arrays) -> Program` for each framework the workload runs on.
-    Derive from `Operation` (forward) or `Training`, never from this class.
+    Implement `build_<framework>(context, arrays) -> Program` for each framework. Derive from `Operation`
+    (forward) or `Training`, not from this class.
     """
 
     summary: ClassVar[str]
     phase: ClassVar[Phase]
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
-    least: ClassVar[Mapping[str, int]] = {}  # by parameter, where it is neither 1 nor 0
-    version: ClassVar[int] = 1  # raised where equal parameters come to mean other work
-    formerly: ClassVar[str] = ""  # the name that it had before: what was measured under that is its own
-    # Parameters left out of ids and records at their default; those of the classes it derives from, too.
+    least: ClassVar[Mapping[str, int]] = {}  # parameter → smallest value, if that is neither 1 nor 0
+    version: ClassVar[int] = 1  # raised when equal parameters come to mean other work
+    formerly: ClassVar[str] = ""  # former name, whose measurements also count as this workload's
+    # Parameters that are left out of ids and records at their default, in addition to those of base classes.
     added: ClassVar[frozenset[str]] = frozenset()
-    # How many times the largest error of drawn roundings of an operation's `forward` is tolerated; 0:
-    # `reduction` tells.
+    # Tolerance as a multiple of the largest error of `forward` under stochastic rounding; 0: use `reduction`.
     draws_tolerated: ClassVar[float] = 0.0
-    lacking: ClassVar[Mapping[str, str]] = {}  # framework that has no builder → why, where that is known
+    lacking: ClassVar[Mapping[str, str]] = {}  # framework without a builder → reason, if known
     multiplies_float8: ClassVar[bool] = False  # whether its programs have a product in float8
-    refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "": it is
+    refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "" if it is
     forward_unused: ClassVar[float] = 0.0  # FLOPs of a forward pass that no result needs, over those counted
-    worlds: ClassVar[tuple[int, ...]] = (1,)  # of how many devices it is measured, if nobody says
-    placement: ClassVar[Placement] = ONE_DEVICE  # of an instance: the devices that compute a step together
-    rank: ClassVar[int | None] = None  # of an instance: whose part a process has; None: it has all
-    replicas: ClassVar[int] = 1  # of an instance: parts of a batch whose statistics are taken apart
+    worlds: ClassVar[tuple[int, ...]] = (1,)  # default numbers of devices
+    # Set on instances by `divided`:
+    placement: ClassVar[Placement] = ONE_DEVICE  # devices that compute a step together
+    rank: ClassVar[int | None] = None  # the rank whose part this process has; None: all parts
+    replicas: ClassVar[int] = 1  # parts of a batch with separate statistics
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a parameter no tensor can have."""
+        """Raise UsageError for a parameter that no tensor can have."""
         for name in _fields(type(self)):
             value = getattr(self, name)
             least = self.least.get(name, 0 if name in self.may_be_zero else 1)
@@ -90,10 +90,10 @@ class Workload(ABC):
                 raise UsageError(f"{name}={value} must be at least {least}.")
 
     def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
-        """The same workload on these devices; `rank`: as that one of several processes sees it.
+        """The same workload on these devices, as seen by one rank of several processes if `rank` is given.
 
-        `replicas`: into how many parts the reference divides the batch. These three are no parameters but the
-        case's: an instance that `dataclasses.replace` makes does not have them.
+        `replicas` is the number of parts into which the reference divides the batch. These three belong to
+        the case and are not parameters, so `dataclasses.replace` does not copy them.
         """
         if placement == ONE_DEVICE:
             return self
@@ -105,12 +105,12 @@ class Workload(ABC):
 
     @classmethod
     def strategies(cls, framework: str) -> Sequence[Strategy]:  # noqa: ARG003 - for subclasses
-        """How the framework's program can be divided among several devices; () if not at all."""
+        """Strategies by which the framework's program can be divided among devices; () if none."""
         return ()
 
     @property
     def params(self) -> dict[str, Scalar]:
-        """Name → value, in the order of the fields; without what was `added` and has its default."""
+        """Parameters in the order of the fields, without those in `added` that have their default."""
         added = _added(type(self))
         return {
             name: getattr(self, name)
@@ -120,78 +120,78 @@ class Workload(ABC):
 
     @property
     def work_version(self) -> int | str:
-        """What tells its work from other work of equal parameters: `version`, or a digest of its graph."""
+        """Version that distinguishes work of equal parameters: `version`, or a digest of a model's graph."""
         return self.version
 
     @property
     def model_facts(self) -> ModelFacts | None:
-        """The interface and size of a user's model, by which its versions are compared; else None."""
+        """Interface and size of a user's model, for comparing its versions; None for other workloads."""
         return None
 
     @classmethod
     def fields(cls) -> dict[str, Scalar]:
-        """Parameter → default."""
+        """Default of each parameter."""
         return dict(_fields(cls))
 
     @abstractmethod
     def cost(self, dtype: Dtype) -> Cost:
-        """FLOPs, bytes and items of one step, from the maths."""
+        """FLOPs, bytes and items of one step, by formula."""
 
     @abstractmethod
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """Inputs and weights by name, as every framework receives them."""
+        """Inputs and weights by name, the same for every framework."""
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """At least those of `arrays` that are given to each step."""
+        """The arrays passed to every step (a subset of `arrays`, or all)."""
         return self.arrays(draw)
 
     def is_input(self, name: str) -> bool:
-        """Whether the array is given to each step, not held by the program as a weight is."""
+        """True if the array is passed to each step; False if the program keeps it, like a weight."""
         return True
 
     @property
     def reduction(self) -> int:
-        """Products summed into an output element, along the longest path: what accumulates in float32.
+        """Number of products summed into an output element along the longest path, in float32.
 
-        An operation with `draws_tolerated` needs none.
+        Operations with `draws_tolerated` do not need it.
         """
         raise NotImplementedError
 
     @property
     def longest_sum(self) -> int:
-        """Terms of the longest sum where draws tell the tolerance; 0: no more than at `rounding_size`."""
+        """Terms of the longest sum, if the tolerance is drawn; 0 if no longer than at `rounding_size`."""
         return 0
 
     @property
     def roundings(self) -> int:
-        """Times a value is rounded to the case's dtype on its way from input to output."""
+        """Number of times that a value is rounded to the case's dtype from input to output."""
         return 1
 
     @property
     def multiplications_saved(self) -> float | None:
-        """How many times fewer of them than are counted an algorithm may do; None: nobody knows."""
+        """Factor by which algorithms may reduce the counted multiplications; None if unknown."""
         return None
 
     @property
     def backward_passes(self) -> int:
-        """How many times a step goes back through a network, at most once where it is no training step."""
+        """Number of backward passes through a network in a step."""
         return 1
 
     def refuses(self, dtype: Dtype) -> str:
-        """Why it cannot be computed in `dtype` on any framework, else ""."""
+        """Reason why no framework can compute it in `dtype`, or ""."""
         return NO_FLOAT8 if dtype is Dtype.FLOAT8 and not self.multiplies_float8 else ""
 
     @abstractmethod
     def tiny(self) -> Self:
-        """The same computation, as small as it can be and still take every path."""
+        """The same computation at the smallest size that takes every path."""
 
     @classmethod
     def frameworks(cls) -> list[str]:
-        """The frameworks it has builders for."""
+        """Frameworks with a builder."""
         return list(_frameworks(cls))
 
 
-@cache  # a plan asks thousands of times
+@cache  # called thousands of times by a plan
 def _fields(kind: type[Workload]) -> dict[str, Scalar]:
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # each subclass is a dataclass
     return {field.name: cast(Scalar, field.default) for field in fields}
@@ -199,7 +199,7 @@ def _fields(kind: type[Workload]) -> dict[str, Scalar]:
 
 @cache
 def _added(kind: type[Workload]) -> frozenset[str]:
-    return frozenset(name for each in kind.__mro__ for name in vars(each).get("added", ()))
+    return frozenset(name for class_ in kind.__mro__ for name in vars(class_).get("added", ()))
 
 
 @cache
@@ -208,57 +208,60 @@ def _frameworks(kind: type[Workload]) -> list[str]:
 
 
 class Operation(Workload):
-    """Outputs from inputs: verified at the timed shape, on sampled output elements."""
+    """Outputs from inputs, verified at the measured size on sampled output elements."""
 
     phase = Phase.FORWARD
-    whole: ClassVar[bool] = False  # whether every element of its outputs is verified, not a sample
-    differentiated: ClassVar[bool] = False  # whether gradients will be asked of its program
+    whole: ClassVar[bool] = False  # whether all elements of the outputs are verified, instead of a sample
+    differentiated: ClassVar[bool] = False  # whether its program is differentiated
 
     def refuses(self, dtype: Dtype) -> str:
-        """TF32 and int8 narrow what is multiplied: without a product they would be float32 by other names."""
+        """Also refuse TF32 and int8 without products, where they would be float32 under another name."""
         if dtype in (Dtype.TF32, Dtype.INT8) and not self.cost(dtype).flops:
-            return f"{dtype} is a way to multiply, and it multiplies nothing"
+            return f"{dtype} affects only products, and it has none"
         return super().refuses(dtype)
 
-    samples_apart: ClassVar[bool] = False  # each row of the output follows from the same rows of the inputs
+    samples_apart: ClassVar[bool] = False  # whether an output row depends only on the same row of the inputs
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole output by the operations `ops` (`_reference/ops.py`).
+        """The whole output, computed with the operations `ops` (`_reference/ops.py`).
 
-        What has a backward needs it, and what has `draws_tolerated`.
+        Required for operations with a backward, and for those with `draws_tolerated`.
         """
         raise NotImplementedError
 
     def rounding_size(self) -> Self:
-        """The instance whose roundings are drawn: as deep, so that they take its results as far."""
+        """Instance used to estimate rounding error: small, but with the same depth.
+
+        Rounding errors grow with depth.
+        """
         return self.tiny()
 
     @property
     @abstractmethod
     def output_shape(self) -> tuple[int, ...]:
-        """The shape of the reference's output."""
+        """Shape of the reference's output."""
 
     @abstractmethod
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """The output elements at `index` (samples, len(output_shape)), in float64: shape (samples,)."""
+        """Output elements at `index` (samples, len(output_shape)) in float64: shape (samples,)."""
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
-        """Which output elements to verify: shape (count, len(output_shape))."""
+        """Indices of the output elements to verify: shape (count, len(output_shape))."""
         return sampled(source, self.output_shape, count)
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name → shape of each of the reference's outputs."""
+        """Shapes of the reference's outputs by name."""
         return {OUTPUT: self.output_shape}
 
     def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
-        """Output → which of its elements to verify, as in `sample`."""
+        """Indices of the elements to verify, as in `sample`, by output."""
         return {OUTPUT: self.sample(source, count)}
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
-        """Output → its elements at `indices`, in float64; with `ops`, which may round, by `forward`."""
+        """Elements at `indices` by output, in float64; with `ops`, which may round, by `forward`."""
         if ops is None:
             return {OUTPUT: self.reference(arrays, indices[OUTPUT])}
         import numpy as np
@@ -266,27 +269,25 @@ class Operation(Workload):
         output = self.forward(ops, {name: wide(array) for name, array in arrays.items()})
         return {OUTPUT: np.atleast_1d(output[tuple(indices[OUTPUT].T)])}
 
-    projects: ClassVar[bool] = False  # whether it has a `projection`
+    projects: ClassVar[bool] = False  # whether it implements `projection`
 
     def projection(self, arrays: Arrays, vector: Floats) -> Floats:
-        """The output times `vector`, along its last axis, in float64.
+        """The output times `vector`, along the output's last axis, in float64.
 
-        Of a product of matrices: (A B) v = A (B v), which takes no more operations than it has elements.
+        For a product of matrices, (A B) v = A (B v), which takes no more operations than the matrices have
+        elements.
         """
         raise NotImplementedError
 
     @property
     def chance(self) -> dict[str, tuple[float, float]]:
-        """Name of a statistic → its expectation, and the relative error that chance explains.
-
-        What is verified besides outputs that are drawn.
-        """
+        """Statistics of random outputs by name: (expectation, relative error that chance explains)."""
         return {}
 
     def compared(self, measured: Tensors, expected: Tensors) -> Tensors:
-        """What is held against the expected elements, of those measured: themselves, and of `chance`.
+        """Measured elements to compare with the expected ones. For random workloads, also their statistics.
 
-        Where an output is drawn, an element that chance allows counts as the expected one.
+        If an output is random, an element that chance allows is replaced by the expected one.
         """
         return measured
 
@@ -294,30 +295,30 @@ class Operation(Workload):
 def reference_of_samples(
     workload: Operation, arrays: Arrays, index: Indices, inputs: Sequence[str]
 ) -> Floats:
-    """The elements at `index` by `forward`, of those samples of the batch alone: they do not meet.
+    """Elements at `index`, computed by `forward` for only the sampled elements of the batch.
 
-    `inputs`: the arrays whose first axis is the batch.
+    This requires that samples do not interact. `inputs` are the arrays whose first axis is the batch.
     """
     import numpy as np
 
     from benchbench.workloads._reference.ops import Ops
 
     samples, rows = np.unique(index[:, 0], return_inverse=True)
-    asked = {name: array[samples] if name in inputs else array for name, array in arrays.items()}
-    output = workload.forward(Ops(), {name: wide(array) for name, array in asked.items()})
+    selected_arrays = {name: array[samples] if name in inputs else array for name, array in arrays.items()}
+    output = workload.forward(Ops(), {name: wide(array) for name, array in selected_arrays.items()})
     return np.asarray(output[(rows, *index[:, 1:].T)])
 
 
 def wide(array: Array) -> Array:
-    """Floats in float64, integers as they are."""
+    """Convert floats to float64; return integers unchanged."""
     return array.astype(float, copy=False) if array.dtype.kind == "f" else array
 
 
 def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> Indices:
-    """`count` elements of `shape`: their indices, (count, len(shape)).
+    """Indices of `count` random elements of an array with this shape: (count, len(shape)).
 
-    The corners come last, so that a first or last row or column that a program leaves out is seen. The others
-    are drawn, each equally likely. A shape of no axes has one element.
+    The corners come last, so that a missing first or last row or column is detected. The others are uniformly
+    distributed. A shape without axes has one element.
     """
     import numpy as np
 
@@ -325,17 +326,17 @@ def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> 
         return np.zeros((1, 0), np.int64)
     index = np.stack([source.integers(0, size, size=count) for size in shape], axis=1)
     corners = np.array(list(product(*((0, size - 1) for size in shape))))
-    if len(corners) <= CORNERS * count:
+    if len(corners) <= MAX_CORNERS * count:
         index[count - len(corners) :] = corners
     return index
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One training step: its loss, the gradients it was updated by, and the parameters after it, by name.
+    """One training step: its loss, and by name the gradients of its update and the parameters after it.
 
-    `state_gradients`: the gradients as the optimizer's state implies them, if it has a state. They equal the
-    gradients after the first step only.
+    `state_gradients` are the gradients that follow from the optimizer's state, if it has one. They equal the
+    gradients only after the first step.
     """
 
     loss: float
@@ -345,37 +346,37 @@ class Step:
 
     @property
     def norm(self) -> float:
-        """Euclidean, of all gradients together."""
+        """Euclidean norm of all gradients together."""
         return math.sqrt(sum(float((gradient**2).sum()) for gradient in self.gradients.values()))
 
 
 class Training(Workload):
-    """Forward, backward, update, or the update alone: the first steps are verified at a small size."""
+    """Forward, backward and update, or the update alone. The first steps are verified at a small size."""
 
     phase = Phase.TRAIN
-    has_loss: ClassVar[bool] = True  # False: what a step returns is the last parameter
-    all_move: ClassVar[bool] = True  # every parameter, by more than the spacing of float32
+    has_loss: ClassVar[bool] = True  # False: a step returns the last parameter
+    all_move: ClassVar[bool] = True  # every parameter changes by more than the spacing of float32
 
     @property
     def idle(self) -> set[str]:
-        """Parameters whose update three draws do not foretell: rounding, divided by its own size."""
+        """Parameters whose update is rounding error divided by its own size, which draws cannot predict."""
         return set()
 
     @abstractmethod
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-        """Steps in float64, without end; `ops` may round (`_reference/ops.py`)."""
+        """Endless steps in float64; `ops` may round (`_reference/ops.py`)."""
 
     def held(self, dtype: Dtype) -> tuple[int, int]:
-        """Bytes of the parameters, and of what the optimizer keeps of them; zeros where nobody counted."""
+        """Bytes of the parameters, and of the optimizer's state; zeros if unknown."""
         return 0, 0
 
     def batched(self, arrays: Arrays) -> tuple[list[str], int]:
-        """The inputs that have a row for each sample, and how many samples there are; 0: nobody says."""
+        """Inputs with a row for each sample, and the number of samples; 0 if unknown."""
         names = [name for name in arrays if self.is_input(name)]
         return names, len(arrays[names[0]])
 
     def weight_of(self, arrays: Mapping[str, AnyArray], name: str) -> AnyArray:
-        """The array that a parameter begins with."""
+        """Initial array of a parameter."""
         return arrays[name]
 
     def small(self) -> Self:

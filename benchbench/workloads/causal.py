@@ -25,12 +25,12 @@ from benchbench.workloads.network import BlockChain, Link
 
 
 class CausalChain(BlockChain):
-    """A language model: give `embed`, `block` and `output` in the operators of `_forward.py`.
+    """A language model. Implement `embed`, `block` and `output` with the operators of `_forward.py`.
 
-    Layers, their work, and the programs follow. Without positions the tokens are the whole sequence.
+    Layers, cost and programs are derived from these. Without positions, the tokens are the whole sequence.
     """
 
-    length: int  # tokens of a sample
+    length: int  # tokens per sample
     vocabulary: int
 
     input_names: ClassVar[tuple[str, ...]] = ("tokens",)
@@ -40,24 +40,24 @@ class CausalChain(BlockChain):
 
     @abstractmethod
     def embed(self, nn: Forward, tokens: Any, place: Place) -> Any:
-        """The first block's input: (batch, tokens, width)."""
+        """Input of the first block: (batch, tokens, width)."""
 
     @abstractmethod
     def block(self, nn: Forward, x: Any, place: Place) -> Any:
-        """The output of a block, in the shape of its input."""
+        """Output of a block, with the shape of its input."""
 
     @abstractmethod
     def output(self, nn: Forward, x: Any) -> Any:
-        """The logits, from the last block's output."""
+        """Logits, from the last block's output."""
 
     @property
     def rows(self) -> int:
-        """Tokens of a sample that a step computes with."""
+        """Tokens per sample that a step processes."""
         return self.length
 
     @property
     def logits(self) -> int:
-        """Number of a sample's last tokens whose next token is predicted."""
+        """Number of last tokens per sample for which the next token is predicted."""
         return self.rows
 
     @property
@@ -69,11 +69,11 @@ class CausalChain(BlockChain):
         return self.batch, self.logits, self.vocabulary
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """Tokens, all equally likely."""
+        """Uniformly random tokens."""
         return {"tokens": draw.integers("tokens", self.batch, self.rows, below=self.vocabulary)}
 
     def links(self) -> list[Link]:
-        """Embeddings, the blocks, and the logits."""
+        """Embeddings, blocks, and logits."""
         place, links = Place(), []
 
         def record(shares: tuple[str, ...], part: Callable[..., Any], x: Any, scope: str = "") -> Any:
@@ -90,7 +90,7 @@ class CausalChain(BlockChain):
         return links
 
     def torch(self) -> Any:
-        """torch.nn's layers and F.scaled_dot_product_attention, which picks the fused kernel."""
+        """torch.nn's layers and F.scaled_dot_product_attention, which selects the fused kernel."""
         return torch_module(self)
 
     def tensorflow(
@@ -102,12 +102,12 @@ class CausalChain(BlockChain):
         positions: Any = None,
         cache: Any = None,
     ) -> Any:
-        return self._computed(TensorFlowForward(weights), tokens, positions, cache)
+        return self._forward(TensorFlowForward(weights), tokens, positions, cache)
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        return self._computed(ReferenceForward(ops, weights), tokens)
+        return self._forward(ReferenceForward(ops, weights), tokens)
 
-    def _computed(self, nn: Forward, tokens: Any, positions: Any = None, cache: Any = None) -> Any:
+    def _forward(self, nn: Forward, tokens: Any, positions: Any = None, cache: Any = None) -> Any:
         place = Place(positions, nn.tables(self.read_by_blocks, tokens, positions), cache)
         x = self.embed(nn, tokens, place)
         for name in self.blocks:
@@ -142,7 +142,7 @@ class CausalChain(BlockChain):
 
 
 def torch_module(network: CausalChain) -> Any:
-    """The network as a module with a module for each block; its parameters have the weights' names."""
+    """The network as a module with a submodule per block; parameters have the weights' names."""
     from torch import Tensor, nn
 
     class Block(nn.Module):  # type: ignore[misc]
@@ -151,7 +151,7 @@ def torch_module(network: CausalChain) -> Any:
             _add_modules(self, layers, f"{name}.")
             self.nn = TorchForward(self)
 
-        def forward(self, x: Tensor, place: Place = Place()) -> Tensor:  # noqa: B008 - it is immutable
+        def forward(self, x: Tensor, place: Place = Place()) -> Tensor:  # noqa: B008 - Place is immutable
             return network.block(self.nn, x, place)
 
     class Model(nn.Module):  # type: ignore[misc]
@@ -159,8 +159,8 @@ def torch_module(network: CausalChain) -> Any:
             super().__init__()
             first, *blocks, last = network.links()
             _add_modules(self, first.layers)
-            named = zip(network.blocks, blocks, strict=True)
-            self.layers = nn.ModuleList(Block(name, link.layers) for name, link in named)
+            names_and_links = zip(network.blocks, blocks, strict=True)
+            self.layers = nn.ModuleList(Block(name, link.layers) for name, link in names_and_links)
             _add_modules(self, last.layers)
             self.nn = TorchForward(self)
 
@@ -187,7 +187,7 @@ def torch_module(network: CausalChain) -> Any:
 
 
 def _add_modules(module: Any, layers: Sequence[Layer], prefix: str = "") -> None:
-    """Add a module of torch.nn for each layer, or buffers for tables that are not learnt."""
+    """Add a torch.nn module for each layer, or buffers for tables that are not learnt."""
     import torch
 
     for layer in layers:

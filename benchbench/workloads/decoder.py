@@ -8,13 +8,14 @@ from typing import ClassVar, Self
 from benchbench.errors import UsageError
 from benchbench.workloads.causal import CausalChain
 
-CACHE_MULTIPLE = 8  # a cache's length is rounded up to this, so that its rows are aligned
+CACHE_MULTIPLE = 8  # a cache's length is rounded up to a multiple of this, so that its rows are aligned
 
 
 class Decoder(CausalChain):
     """A language model that can generate. Its logits are products with its table of tokens.
 
-    Besides training (`steps.py`), `generation.py` measures reading a prompt and generating a token.
+    Besides training (`steps.py`), `generation.py` measures the processing of a prompt and the generation of a
+    token.
     """
 
     width: int
@@ -26,7 +27,7 @@ class Decoder(CausalChain):
     embedding_scale: ClassVar[float] = 0.02  # Radford et al. 2019
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a width or heads that cannot be divided."""
+        """Also raise UsageError for a width or heads that cannot be divided."""
         super().__post_init__()
         for name, value, divisor in (
             ("width", self.width, self.heads),
@@ -40,7 +41,7 @@ class Decoder(CausalChain):
 
     @property
     def head(self) -> int:
-        """The width of a head."""
+        """Width of a head."""
         return self.width // self.heads
 
     @property
@@ -49,6 +50,6 @@ class Decoder(CausalChain):
 
     @property
     def cache_shape(self) -> tuple[int, int, int, int]:
-        """The shape of a block's keys, and of its values: batch, heads, positions, width of a head."""
+        """Shape of a block's keys and of its values: batch, heads, positions, width of a head."""
         positions = -(-self.length // CACHE_MULTIPLE) * CACHE_MULTIPLE
         return self.batch, self.kv_heads, positions, self.head

@@ -1,4 +1,4 @@
-"""The numbers of inputs and weights: drawn by seed and name, rounded to the case's dtype."""
+"""Random numbers of inputs and weights, drawn by seed and name and rounded to the case's dtype."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     Standard = Callable[[tuple[int, int], tuple[int, ...], type[Any]], AnyArray]
 
-SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
+SEED = 20_261_121  # of every input and weight, the same in all runs
 
 
 class Draw:
-    """The one source of inputs and weights: N(0, 1), seeded by name, rounded once to the case's dtype.
+    """Source of all inputs and weights: N(0, 1), seeded by name, rounded once to the case's dtype.
 
-    Every framework and the float64 reference get the same numbers, so no difference between them comes
-    from rounding the inputs. Never zeros, ones or the identity: special values run faster on real
-    hardware (baidu-research/DeepBench#104: about 15 %).
+    Every framework and the float64 reference get the same numbers, so their results do not differ by rounded
+    inputs. There are never zeros, ones or identities, since special values run faster on real hardware
+    (baidu-research/DeepBench#104: about 15 %).
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class Draw:
         standard: Standard | None = None,
         renewed: Callable[[str], int] = lambda _: 0,
     ) -> None:
-        """`standard`: what draws, `standard_normal` or something that gives the same numbers.
+        """`standard` draws the numbers, as `standard_normal` does.
 
-        `renewed`: what is added to the seed of an array, by its name.
+        `renewed` returns a number that is added to the seed of an array, by its name.
         """
         self._dtype = dtype
         self._seed = seed
@@ -42,7 +42,10 @@ class Draw:
         self._renewed = renewed
 
     def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> AnyArray:
-        """Array of `shape`, N(mean, scale²), of values the dtype can represent: float64 or float32."""
+        """Array of this shape, N(mean, scale²), with values that the dtype can represent.
+
+        It is float64 or float32.
+        """
         import numpy as np
 
         real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
@@ -54,7 +57,7 @@ class Draw:
         return rounded(values, self._dtype)
 
     def rounded(self, values: AnyArray) -> AnyArray:
-        """`values`, which nobody draws, as the dtype has them: float64 or float32."""
+        """Round given values to the dtype; returns float64 or float32."""
         import numpy as np
 
         real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
@@ -65,11 +68,11 @@ class Draw:
         return generator(self._key(name)).integers(0, classes, size=count)
 
     def integers(self, name: str, *shape: int, below: int) -> Indices:
-        """int64 of `shape`, each of 0 … below − 1 equally likely: tokens, positions, indices."""
+        """int64 array of this shape, uniform in 0 … below − 1: tokens, positions or indices."""
         return generator(self._key(name)).integers(0, below, size=shape)
 
     def number(self, name: str) -> int:
-        """Which of its values an array of that name has: 0 for the first, others for other inputs."""
+        """Number of an array's values: 0 for the first inputs, others for other inputs."""
         return self._renewed(name)
 
     def _key(self, name: str) -> tuple[int, int]:
@@ -77,19 +80,19 @@ class Draw:
 
 
 def standard_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArray:
-    """N(0, 1) of `shape` in float64 or float32, the same for the same key."""
+    """N(0, 1) of this shape in float64 or float32, the same for the same key."""
     return generator(key).standard_normal(shape, dtype=real)
 
 
 def generator(key: tuple[int, int]) -> np.random.Generator:
-    """The source of the numbers that belong to a seed and a name."""
+    """Random generator for a seed and a name."""
     import numpy as np
 
     return np.random.default_rng(key)
 
 
 def rounded(values: AnyArray, dtype: Dtype) -> AnyArray:
-    """float32 `values` rounded to nearest even in `dtype`, still stored as float32; float64 as it is."""
+    """Round float32 values to nearest even in `dtype`, stored as float32; return float64 unchanged."""
     import numpy as np
 
     if dtype is Dtype.FLOAT16:
@@ -98,7 +101,7 @@ def rounded(values: AnyArray, dtype: Dtype) -> AnyArray:
         bits = values.view(np.uint32)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
         return np.asarray(bits.view(np.float32))
-    if dtype is Dtype.FLOAT8:  # E4M3: three bits behind the leading one, and multiples of 2⁻⁹ below 2⁻⁶
+    if dtype is Dtype.FLOAT8:  # E4M3: three mantissa bits; multiples of 2⁻⁹ below 2⁻⁶
         _, exponents = np.frexp(values)
         spacing = np.ldexp(np.float32(1), np.maximum(exponents - 1, -6) - 3)
         return np.asarray(np.clip(np.rint(values / spacing) * spacing, -448, 448), np.float32)

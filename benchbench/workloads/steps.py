@@ -1,7 +1,7 @@
-"""What is measured of a network: inference, and a step of training, in stages, too, or adversarial.
+"""Steps of networks: inference and training, including pipelined and adversarial training.
 
-Casting for mixed precision, the loss, the way back, the update, and what verification reads of them are in
-`_programs/`, a framework each. A file says which steps its network has:
+`_programs/` has mixed precision, the loss, the backward pass, the update and the tensors for verification, a
+file per framework. A network's file declares its steps:
 
     @dataclass(frozen=True)
     class Resnet50Train(TrainingStep, Resnet50):
@@ -43,22 +43,23 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Arrays
 
-STRATEGIES: dict[str, tuple[Strategy, ...]] = {  # framework → how `_programs/` divides a training step
+STRATEGIES: dict[str, tuple[Strategy, ...]] = {  # framework → strategies in `_programs/` for training
     "torch": (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED),
     "jax": (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL),
     "tensorflow": (Strategy.DATA_PARALLEL,),
 }
-SUM_MOVES = 3  # times a gradient's bytes move where it is added: it and the sum are read, the sum written
-DRAWS_TOLERATED = 6.0  # times the largest error of a draw: depth amplifies what differs between them
-GENERATOR, DISCRIMINATOR = "generator", "discriminator"  # what the names of their weights begin with
-SCHEDULES = ("gpipe", "1f1b")  # the first is what every framework has
-MICRO_BATCHES_OF_STAGE = 4  # with so many the bubble is small: Huang et al. 2019, "GPipe", 2.3
-CHECKED_OF_STAGE = 2  # where it is verified: more of them take no other way
+SUM_MOVES = 3  # transfers of a gradient that is added: the gradient and the sum are read, the sum written
+# Tolerance as a multiple of the largest drawn error. Depth amplifies differences between draws.
+DRAWS_TOLERATED = 6.0
+GENERATOR, DISCRIMINATOR = "generator", "discriminator"  # prefixes of their weights' names
+SCHEDULES = ("gpipe", "1f1b")  # every framework has the first
+MICRO_BATCHES_PER_STAGE = 4  # enough for a small bubble: Huang et al. 2019, "GPipe", 2.3
+VERIFIED_PER_STAGE = 2  # micro-batches per stage for verification; more would take no other path
 
 
 @dataclass(frozen=True)
 class Inference(Network, Operation):
-    """The output, without gradients. Batch norm uses running statistics; only a compiler folds it."""
+    """The output without gradients. Batch norm uses running statistics; only compilers fold it."""
 
     def cost(self, dtype: Dtype) -> Cost:
         return replace(counted_cost(self.passes(), self.batch, dtype), items=self.items, item=self.item)
@@ -71,7 +72,7 @@ class Inference(Network, Operation):
         return self.inputs(draw)
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
-        """Elements of one sample's output: samples do not meet, and each costs a forward pass."""
+        """Elements of one sample's output: samples do not interact, and each costs a forward pass."""
         index = super().sample(source, count)
         index[:, 0] = index[0, 0]
         return index
@@ -84,7 +85,7 @@ class Inference(Network, Operation):
         return self.numpy(ops, weights, *(arrays[name] for name in self.input_names), training=False)
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Outputs of the samples that are asked for, and of no other."""
+        """Outputs of the sampled elements of the batch only."""
         return reference_of_samples(self, arrays, index, self.input_names)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -92,7 +93,7 @@ class Inference(Network, Operation):
         return torch.inference(self, context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """TensorFlow's operations on variables, NHWC."""
+        """TensorFlow operations on variables, NHWC."""
         return tensorflow.inference(self, context, arrays)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -102,61 +103,61 @@ class Inference(Network, Operation):
 
 @dataclass(frozen=True)
 class TrainingStep(Network, Training):
-    """Forward, backward, and an optimizer's update."""
+    """Forward pass, backward pass, and an optimizer's update."""
 
     optimizer: str = "momentum"
     accumulate: int = 1
     added = frozenset({"optimizer", "accumulate"})
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for an optimizer that is not in the table."""
+        """Also raise UsageError for an unknown optimizer."""
         super().__post_init__()
         optimizer_named(self.optimizer)
 
     @property
     def update(self) -> Optimizer:
-        """The optimizer of that name."""
+        """The optimizer with this name."""
         return optimizer_named(self.optimizer)
 
     @classmethod
     def strategies(cls, framework: str) -> Sequence[Strategy]:
-        """`_programs/` tells, a framework each; in torch, layers are divided by the network's plan."""
+        """Strategies of `_programs/`; in torch also tensor parallelism if the network has a plan."""
         planned = framework == "torch" and cls.tensor_parallel
         return (*STRATEGIES.get(framework, ()), *([Strategy.TENSOR_PARALLEL] if planned else []))
 
     def held(self, dtype: Dtype) -> tuple[int, int]:
-        """Bytes of the learnt weights, and of as many again for each of the optimizer's slots."""
+        """Bytes of the learnt weights, and of the optimizer's slots."""
         parameters = dtype.storage.itemsize * parameters_in(self.layers())
         return parameters, parameters * len(self.update.slots)
 
     def small(self) -> Self:
-        """A device has as many samples as one alone, or some more that micro-batches can share equally."""
+        """Each device has as many samples as a single one, rounded up to equal micro-batches."""
         tiny, count = self.tiny(), self.accumulate
         samples = math.ceil(tiny.batch / count) * count
         sizes: dict[str, Any] = {"batch": samples * self.placement.devices}
         return replace(tiny, **sizes).divided(self.placement, self.rank, self.replicas)
 
     def refuses(self, dtype: Dtype) -> str:
-        """What the optimizer cannot keep, and a batch that cannot be divided."""
+        """Also refuse dtypes that the optimizer does not support, and batches that cannot be divided."""
         devices = self.placement.devices if self.placement.strategy.divides_batch else 1
         if self.batch % (devices * self.accumulate):
-            return f"a batch of {self.batch} cannot be divided {_parts(devices, self.accumulate)}"
+            return f"a batch of {self.batch} cannot be divided {_division_text(devices, self.accumulate)}"
         return super().refuses(dtype) or refusal(self.optimizer, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Counted over the layers, see `counted_cost`; the optimizer moves every parameter several times.
+        """Cost of the layers (see `counted_cost`) plus several transfers of every parameter by the optimizer.
 
-        Each micro-batch reads the weights anew, and each but the first adds its gradients to their sum.
+        Each micro-batch reads the weights again, and each but the first adds its gradients to their sum.
         """
         cost, count = counted_cost(self.passes(), self.batch, dtype), self.accumulate
         micro_batch = counted_cost(self.passes(), self.batch // count, dtype)
         moves = self.update.moves + SUM_MOVES * (count - 1)
-        moved = dtype.storage.itemsize * moves * parameters_in(self.layers())
-        return replace(cost, bytes=count * micro_batch.bytes + moved, items=self.items, item=self.item)
+        update_bytes = dtype.storage.itemsize * moves * parameters_in(self.layers())
+        return replace(cost, bytes=count * micro_batch.bytes + update_bytes, items=self.items, item=self.item)
 
     @property
     def backward_passes(self) -> int:
-        """One for each micro-batch of each objective."""
+        """One per micro-batch and objective."""
         return self.accumulate * len(self.objectives)
 
     def passes(self) -> Passes:
@@ -174,12 +175,12 @@ class TrainingStep(Network, Training):
 
     @property
     def roundings(self) -> int:
-        """Roundings on the longest path, forward and back."""
+        """Roundings on the longest path, forward and backward."""
         return 2 * super().roundings
 
     @property
     def idle(self) -> set[str]:
-        """Parameters partly without a gradient, where the optimizer divides it by its own size."""
+        """Parameters with a partly zero gradient, if the optimizer divides it by its own size."""
         averages = self.update.averages
         return {name for name, weight in self.weights().items() if averages and weight.is_partly_idle}
 
@@ -193,7 +194,7 @@ class TrainingStep(Network, Training):
         return torch.training(self, self.update, context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """TensorFlow's operations on variables, NHWC."""
+        """TensorFlow operations on variables, NHWC."""
         return tensorflow.training(self, self.update, context, arrays)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -203,16 +204,16 @@ class TrainingStep(Network, Training):
 
 @dataclass(frozen=True)
 class PipelinedTraining(TrainingStep, Chain):
-    """A training step whose layers can form a pipeline; its micro-batches are those of `accumulate`.
+    """A training step that can run as a pipeline of `accumulate` micro-batches.
 
-    Where `accumulate` is 1, a pipeline has up to four micro-batches per stage, as many as divide the batch.
+    If `accumulate` is 1, a pipeline has up to four micro-batches per stage, as many as divide the batch.
     """
 
     schedule: str = SCHEDULES[0]  # of a pipeline's micro-batches
     added = frozenset({"schedule"})
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a schedule that is not known."""
+        """Also raise UsageError for an unknown schedule."""
         super().__post_init__()
         if self.schedule not in SCHEDULES:
             raise UsageError(
@@ -221,49 +222,49 @@ class PipelinedTraining(TrainingStep, Chain):
 
     @classmethod
     def strategies(cls, framework: str) -> Sequence[Strategy]:
-        """torch cuts any chain, JAX one of equal blocks."""
+        """torch can cut any chain into stages, JAX only chains of equal blocks."""
         cuts = framework == "torch" or (framework == "jax" and issubclass(cls, BlockChain))
         return (*super().strategies(framework), *([Strategy.PIPELINE] if cuts else []))
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether its devices have a stage each."""
+        """True if each device has a stage."""
         return self.placement.strategy is Strategy.PIPELINE
 
     def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
         """A pipeline also gets its number of micro-batches."""
         instance = super().divided(placement, rank, replicas)
         if instance.is_pipeline and self.accumulate == 1:
-            most = MICRO_BATCHES_OF_STAGE * placement.devices
-            object.__setattr__(instance, "accumulate", gcd(self.batch, most))
+            max_micro_batches = MICRO_BATCHES_PER_STAGE * placement.devices
+            object.__setattr__(instance, "accumulate", gcd(self.batch, max_micro_batches))
         return instance
 
     def small(self) -> Self:
-        """A pipeline has a few micro-batches, each half as large as a small batch on one device."""
+        """A pipeline has a few micro-batches, each half as large as the small batch of one device."""
         if not self.is_pipeline:
             return super().small()
         devices, tiny = self.placement.devices, self.tiny().lengthened(self.placement.devices)
-        count = min(self.accumulate, CHECKED_OF_STAGE * devices)
+        count = min(self.accumulate, VERIFIED_PER_STAGE * devices)
         sizes: dict[str, Any] = {"batch": count * max(1, tiny.batch // 2), "accumulate": count}
         return replace(tiny, **sizes).divided(self.placement, self.rank, self.replicas)
 
     def refuses(self, dtype: Dtype) -> str:
-        """More stages than layers are refused, too, and a schedule where there is no pipeline."""
+        """Also refuse more stages than layers, and a schedule without a pipeline."""
         if self.schedule != SCHEDULES[0] and not self.is_pipeline:
-            return f"schedule={self.schedule} is of a pipeline"
+            return f"schedule={self.schedule} needs a pipeline"
         if self.is_pipeline:
             links, stages, count = len(self.links()), self.placement.devices, self.accumulate
             if links < stages:
                 return f"its {links} layers or blocks cannot be divided into {stages} stages"
             if self.schedule == "1f1b" and count < stages:
-                return f"schedule=1f1b needs a micro-batch for each of {stages} stages, and there are {count}"
+                return f"schedule=1f1b needs a micro-batch for each of {stages} stages, but there are {count}"
         return super().refuses(dtype)
 
     @property
     def bubble(self) -> float:
-        """The share of a step in which a stage has nothing to compute, where all take equally long.
+        """Share of a step in which a stage is idle, if all stages take equally long.
 
-        (p − 1) / (m + p − 1) of p stages and m micro-batches, with either schedule: Huang et al. 2019,
+        (p − 1) / (m + p − 1) for p stages and m micro-batches, with either schedule: Huang et al. 2019,
         "GPipe", 2.3; Narayanan et al. 2021, 2.2.
         """
         idle = self.placement.devices - 1
@@ -273,16 +274,16 @@ class PipelinedTraining(TrainingStep, Chain):
         if not self.is_pipeline:
             return super().build_torch(context, arrays)
         program = torch_pipeline.pipelined_training(self, self.update, self.schedule, context, arrays)
-        return self._noted(program)
+        return self._with_bubble_note(program)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         if not self.is_pipeline:
             return super().build_jax(context, arrays)
-        assert isinstance(self, BlockChain)  # as `strategies` says
+        assert isinstance(self, BlockChain)  # see `strategies`
         program = jax_pipeline.pipelined_scan(self, self.update, self.schedule, context, arrays)
-        return self._noted(program)
+        return self._with_bubble_note(program)
 
-    def _noted(self, program: Program) -> Program:
+    def _with_bubble_note(self, program: Program) -> Program:
         stages, count = self.placement.devices, self.accumulate
         bubble = note(NoteKind.PIPELINE, stages=stages, micro_batches=count, share=self.bubble)
         return replace(program, notes=(*program.notes, bubble))
@@ -293,9 +294,9 @@ class AdversarialStep(TrainingStep):
     """The discriminator's update, then the generator's.
 
     Goodfellow et al. 2014, "Generative adversarial nets", algorithm 1 with k = 1: noise is drawn for each
-    update, and the generator makes large what the discriminator, as updated, takes for real (section 3).
-    The forward functions of the network that it is derived with are the generator's.
-    A file adds the discriminator's, which give logits of images, and its layers after the generator's.
+    update, and the generator maximises the updated discriminator's probability of real images (section 3).
+    The network's forward functions are the generator's. A subclass adds those of the discriminator, which
+    return logits of images, and its layers after the generator's.
     """
 
     input_names: ClassVar[tuple[str, ...]] = ("images", "noise", "new_noise")
@@ -305,72 +306,73 @@ class AdversarialStep(TrainingStep):
     )
 
     @classmethod
-    def strategies(cls, framework: str) -> Sequence[Strategy]:  # noqa: ARG003 - none, whoever computes it
-        """None: two updates of one module are beyond what replicas of it can reduce."""
+    def strategies(cls, framework: str) -> Sequence[Strategy]:  # noqa: ARG003 - none in any framework
+        """None: replicas cannot reduce the gradients of two updates of one module."""
         return ()
 
     def passes(self) -> Passes:
-        """4 G + 8 D − g₁ − 2 d₁, of the forward passes G and D and their first layers g₁ and d₁.
+        """4 G + 8 D − g₁ − 2 d₁, for the forward passes G and D and their first layers g₁ and d₁.
 
-        The discriminator's update makes images (G) and takes three passes over real and made ones (6 D); the
-        generator's makes images, judges them, and goes back to its own weights (3 G + 2 D). First layers need
-        no gradient of their inputs, but for the discriminator's while the generator learns.
+        The discriminator's update generates images (G) and takes three passes over real and generated ones (6
+        D). The generator's update generates images, classifies them, and goes back to its own weights (3 G +
+        2 D). First layers need no gradient of their inputs, except the discriminator's in the generator's
+        update.
         """
-        made, judged = self._layers_of(GENERATOR), self._layers_of(DISCRIMINATOR)
-        whole = [*((4, layer) for layer in made), *((8, layer) for layer in judged)]
-        return [*whole, (-1, made[0]), (-2, judged[0])]
+        generator, discriminator = self._layers_of(GENERATOR), self._layers_of(DISCRIMINATOR)
+        passes = [*((4, layer) for layer in generator), *((8, layer) for layer in discriminator)]
+        return [*passes, (-1, generator[0]), (-2, discriminator[0])]
 
     def _layers_of(self, player: str) -> list[Any]:
         return [layer for layer in self.layers() if any(name.startswith(player) for name in layer.weights())]
 
     @abstractmethod
     def judge_tensorflow(self, weights: dict[str, Any], images: Any) -> Any:
-        """Logits of whether the images are real."""
+        """Logits of the images being real."""
 
     @abstractmethod
     def judge_jax(self, weights: dict[str, Any], images: Any) -> Any:
-        """Logits of whether the images are real."""
+        """Logits of the images being real."""
 
     @abstractmethod
     def judge_numpy(self, ops: Any, weights: dict[str, Any], images: Any) -> Any:
-        """Logits of whether the images, NCHW, are real."""
+        """Logits of the images, NCHW, being real."""
 
     def tensorflow(self, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
-        """A tuple of logits: of real and of made images, or of new ones."""
+        """A tuple of logits: of real and generated images, or of newly generated ones."""
         import tensorflow as tf
 
         images, noise, new_noise = inputs
         if learner == GENERATOR:
-            made = super().tensorflow(weights, new_noise, **training)  # type: ignore[safe-super]
-            return (self.judge_tensorflow(weights, made),)
-        made = super().tensorflow(weights, noise, **training)  # type: ignore[safe-super]
-        made = tf.stop_gradient(made)
-        return self.judge_tensorflow(weights, images), self.judge_tensorflow(weights, made)
+            generated = super().tensorflow(weights, new_noise, **training)  # type: ignore[safe-super]
+            return (self.judge_tensorflow(weights, generated),)
+        generated = super().tensorflow(weights, noise, **training)  # type: ignore[safe-super]
+        generated = tf.stop_gradient(generated)
+        return self.judge_tensorflow(weights, images), self.judge_tensorflow(weights, generated)
 
     def jax(self, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
-        """A tuple of logits: of real and of made images, or of new ones."""
+        """A tuple of logits: of real and generated images, or of newly generated ones."""
         import jax
 
         images, noise, new_noise = inputs
         if learner == GENERATOR:
-            made = super().jax(weights, new_noise, **training)  # type: ignore[safe-super]
-            return (self.judge_jax(weights, made),)
-        made = jax.lax.stop_gradient(super().jax(weights, noise, **training))  # type: ignore[safe-super]
-        return self.judge_jax(weights, images), self.judge_jax(weights, made)
+            generated = super().jax(weights, new_noise, **training)  # type: ignore[safe-super]
+            return (self.judge_jax(weights, generated),)
+        generated = jax.lax.stop_gradient(super().jax(weights, noise, **training))  # type: ignore[safe-super]
+        return self.judge_jax(weights, images), self.judge_jax(weights, generated)
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
-        """A tuple of logits: of real and of made images, or of new ones."""
+        """A tuple of logits: of real and generated images, or of newly generated ones."""
         images, noise, new_noise = inputs
-        given = new_noise if learner == GENERATOR else noise
-        made = super().numpy(ops, weights, given, **training)  # type: ignore[safe-super]
-        made = ops.np.transpose(made, (0, 3, 1, 2))
+        generator_noise = new_noise if learner == GENERATOR else noise
+        generated = super().numpy(ops, weights, generator_noise, **training)  # type: ignore[safe-super]
+        generated = ops.np.transpose(generated, (0, 3, 1, 2))
         if learner == GENERATOR:
-            return (self.judge_numpy(ops, weights, made),)
-        return self.judge_numpy(ops, weights, images), self.judge_numpy(ops, weights, made)
+            return (self.judge_numpy(ops, weights, generated),)
+        return self.judge_numpy(ops, weights, images), self.judge_numpy(ops, weights, generated)
 
 
 def torch_adversaries(generator: Any, discriminator: Any) -> Any:
-    """The module of both, which is told who learns."""
+    """A module of both networks; `learner` selects the forward pass."""
     import torch
     from torch import Tensor, nn
 
@@ -385,14 +387,14 @@ def torch_adversaries(generator: Any, discriminator: Any) -> Any:
             if learner == GENERATOR:
                 return (self.discriminator(self.generator(new_noise)),)
             with torch.no_grad():
-                made = self.generator(noise)
-            return self.discriminator(images), self.discriminator(made)
+                generated = self.generator(noise)
+            return self.discriminator(images), self.discriminator(generated)
 
     return Adversaries()
 
 
-def _parts(devices: int, micro_batches: int) -> str:
-    """How many parts a batch is divided into."""
+def _division_text(devices: int, micro_batches: int) -> str:
+    """Description of how a batch is divided."""
     if micro_batches == 1:
         return f"among {devices} devices"
     return f"into {micro_batches} micro-batches" + (f" on each of {devices} devices" if devices > 1 else "")

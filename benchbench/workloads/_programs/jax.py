@@ -17,7 +17,7 @@ from benchbench.arrays import Indices
 from benchbench.errors import Unsupported
 from benchbench.model.note import Note
 from benchbench.workloads import _amp as amp
-from benchbench.workloads._image_sets import PREFETCHED, ImageSet, augmented
+from benchbench.workloads._image_sets import PREFETCHED, ImageSet, augment
 from benchbench.workloads._layers import CausalAttention, MultiHeadAttention
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
@@ -261,7 +261,7 @@ class GrainSample:
 
     def __call__(self, number: int) -> tuple[Any, Any]:
         row = self._order[number]
-        return augmented(self._images.image(row[0]), row, self._side), self._images.labels[row[0]]
+        return augment(self._images.image(row[0]), row, self._side), self._images.labels[row[0]]
 
 
 def require_grain(find: Callable[[str], object] = find_spec) -> None:

@@ -167,7 +167,7 @@ def _descent(
 
     kind, mixed = context.device.type, context.compute is not None
     scaler = torch.amp.GradScaler(
-        kind, amp.SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(context)
+        kind, amp.INITIAL_SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(context)
     )
     differentiated = moved if objective.learner else None  # None: all
     count, computing_loss = network.accumulate, torch_parallel.loss_context(network)

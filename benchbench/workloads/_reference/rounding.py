@@ -17,7 +17,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from benchbench.arrays import AnyArray, Floats
 from benchbench.model.case import Dtype
-from benchbench.workloads._amp import SCALE
+from benchbench.workloads._amp import INITIAL_SCALE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -272,7 +272,7 @@ def _drawn(x: Floats) -> int:
 
 def rounding_to(dtype: Dtype, source: np.random.Generator, *, nearest: bool = False) -> Rounded:
     """Rounding to a dtype; float16's gradients scaled where parameters are float32, as in every framework."""
-    scale = SCALE if dtype is Dtype.AMP_FP16 else 1.0
+    scale = INITIAL_SCALE if dtype is Dtype.AMP_FP16 else 1.0
     return Rounded(precision=PRECISIONS[dtype], source=source, nearest=nearest, scale=scale)
 
 

@@ -19,12 +19,12 @@ from benchbench.workloads._image_sets import (
     PREFETCHED,
     SYNTHETIC,
     ImageSet,
-    augmented,
+    augment,
     channels_of,
-    drawn_order,
-    drawn_set,
+    draw_order,
+    draw_set,
+    find_set,
     require_pillow,
-    set_named,
 )
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
@@ -110,7 +110,7 @@ class InputPipeline(TrainingStep, PlainCnn):
 
         images, order = self.image_set(), self.order()
         rows = order[np.arange(step * self.batch, (step + 1) * self.batch) % len(order)]
-        batch = np.stack([augmented(images.image(row[0]), row, self.side) for row in rows])
+        batch = np.stack([augment(images.image(row[0]), row, self.side) for row in rows])
         return {"images": batch.transpose(0, 3, 1, 2).copy(), "labels": images.labels[rows[:, 0]]}
 
     def image_set(self) -> ImageSet:
@@ -118,8 +118,8 @@ class InputPipeline(TrainingStep, PlainCnn):
         return _opened(self.source, self.samples, self.side, self.classes)
 
     def order(self) -> Indices:
-        """The order of samples; see `drawn_order`."""
-        return drawn_order(len(self.image_set().labels))
+        """The order of samples; see `draw_order`."""
+        return draw_order(len(self.image_set().labels))
 
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
         batches = chain([{}], map(self.batch_at, count(1)))  # the first is among the arrays
@@ -151,8 +151,8 @@ class InputPipeline(TrainingStep, PlainCnn):
 def _opened(source: str, samples: int, side: int, classes: int) -> ImageSet:
     """Images that `side` fits into. Raises Unsupported."""
     if source == SYNTHETIC:
-        return drawn_set(samples, side + side // 4, classes)  # 40 pixels for a crop of 32, as is usual
-    images = set_named(source).spread(samples)
+        return draw_set(samples, side + side // 4, classes)  # 40 pixels for a crop of 32, as is usual
+    images = find_set(source).spread(samples)
     if images.is_encoded:
         require_pillow()
     if images.least_side < side:
