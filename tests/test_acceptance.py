@@ -4,7 +4,6 @@ On a real clock rows 2 and 4 are figures, not tests: `python -m studies.spin_com
 `accelbench doctor --selftest` is rows 4 and 5 for anyone's machine.
 """
 
-import json
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -22,11 +21,9 @@ from scipy.stats import binom
 from benchbench.backends.base import HostTimer
 from benchbench.model.measurement import OVERHEAD, Batch
 from benchbench.stats import deviation, mean, median, median_interval
-from benchbench.store import codec
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import Samples, measure_steps, sample, warm_up
 from benchbench.timing.spin import Shape, on_host
-from tests.factories import a_measurement, a_record
 from tests.script import Script
 
 Series = NDArray[np.float64]
@@ -124,11 +121,6 @@ def test_row_3_the_timer_takes_at_most_a_thousandth_of_a_block(step_s: float, co
     found = measure_steps(script.step, script, POLICIES["quick"])
     assert found.timer_cost_s == pytest.approx(cost_s, abs=1e-12)
     assert min(found.block_s) >= OVERHEAD * found.timer_cost_s * (1 - 1e-6)
-
-
-def test_row_3_the_record_says_what_timing_costs() -> None:
-    stored = json.loads(codec.encode(a_record(a_measurement(timer_cost_s=6e-8))))
-    assert stored["outcome"]["timer_cost_s"] == 6e-8
 
 
 # Row 4: spins of known length, on a virtual processor whose calls and clocks take time.

@@ -31,6 +31,7 @@ from tests.program import accelbench, rows
 from tests.test_architecture import HEAVY, ROOT
 
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
+FAKE: dict[str, Any] = {"workloads": "gemm", "backends": "fake", "devices": "cpu"}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def test_the_documentation_runs_as_it_is_written(folder: Path) -> None:
     assert result.failed == 0
 
 
-def test_the_documentation_tells_every_parameter() -> None:
+def test_the_documentation_has_every_parameter() -> None:
     text = (ROOT / "docs/api.md").read_text()
     for name in api.FUNCTIONS:
         signatures = re.findall(rf"`benchbench\.{name}\(([^`]*)\)`", text)
@@ -64,16 +65,7 @@ def test_importing_the_package_loads_nothing_else() -> None:
     assert not set(done.stdout.split()) & (HEAVY | {"msgspec", "typer"})
 
 
-def test_everything_promised_is_there_and_nothing_else() -> None:
-    for name in api.FUNCTIONS:
-        function = getattr(benchbench, name)
-        assert callable(function)
-        assert function.__doc__
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        benchbench.nothing  # noqa: B018
-
-
-def test_what_a_module_of_the_api_defines_is_listed() -> None:
+def test_every_public_function_of_the_api_is_listed() -> None:
     for name, functions in api.MODULES.items():
         module = importlib.import_module(f"benchbench.api.{name}")
         own = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
@@ -94,10 +86,7 @@ def test_a_run_is_stored_as_the_command_line_stores_it(
     stages: list[str] = []
     run = benchbench.run(
         "quick",
-        workloads=["gemm"],
-        backends=["fake"],
-        devices="cpu",
-        params={"m": (64, 128)},
+        **{**FAKE, "workloads": ["gemm"], "backends": ["fake"], "params": {"m": (64, 128)}},
         preset="quick",
         rounds=2,
         seed=1,
@@ -113,12 +102,12 @@ def test_a_run_is_stored_as_the_command_line_stores_it(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_finished_when_a_callback_fails_is_stored(folder: Path) -> None:
+def test_finished_records_are_stored_when_a_callback_fails(folder: Path) -> None:
     def stop(record: Record) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        benchbench.run(workloads="gemm", backends="fake", devices="cpu", rounds=2, on_record=stop)
+        benchbench.run(**FAKE, rounds=2, on_record=stop)
     assert len(benchbench.load().records) == 1
 
 
@@ -139,7 +128,7 @@ def test_what_is_finished_when_a_callback_fails_is_stored(folder: Path) -> None:
     ],
     ids=str,
 )
-def test_a_mistake_is_the_command_lines_own_error_with_its_hint(
+def test_a_mistake_raises_the_error_of_the_command_line(
     folder: Path, over: dict[str, Any], error: type[AccelbenchError]
 ) -> None:
     with pytest.raises(error) as raised:
@@ -169,10 +158,8 @@ def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest
 def test_profiles_are_those_of_the_command_line(folder: Path) -> None:
     stages: list[str] = []
     made = benchbench.run(
-        workloads="gemm",
+        **FAKE,
         params={"m": [1000, 2000]},
-        backends="fake",
-        devices="cpu",
         rounds=1,
         profile=True,
         results="there",
@@ -193,13 +180,8 @@ def test_profiles_are_those_of_the_command_line(folder: Path) -> None:
 
 @pytest.mark.real
 def test_the_difference_of_profiles_is_that_of_the_command_line(folder: Path) -> None:
-    both = [
-        benchbench.run(
-            workloads="gemm", params={"m": m}, backends="fake", devices="cpu", rounds=1, profile=True
-        )
-        for m in (1000, 3000)
-    ]
-    (found,) = benchbench.compare_profiles(*both)
+    pair = [benchbench.run(**FAKE, params={"m": m}, rounds=1, profile=True) for m in (1000, 3000)]
+    (found,) = benchbench.compare_profiles(*pair)
     command = ("profile", "latest~1", "latest", "--format", "json")
     (shown,) = json.loads(accelbench(*command, cwd=folder).stdout)["differences"]
     assert found.change_s == shown["change_s"] > 0
@@ -225,7 +207,7 @@ class Diary(RunObserver):
 
 
 @pytest.mark.real
-def test_a_comparison_of_two_sides_stores_each_record_before_it_tells_it(folder: Path) -> None:
+def test_a_comparison_stores_each_record_before_the_observer_gets_it(folder: Path) -> None:
     diary = Diary(folder)
     asked = MeasureOptions(workloads=("gemm",), backends=("fake",), devices=("cpu",), rounds=3)
     found = benchbench.compare_ab("mode=eager", "mode=compile", options=asked, observer=diary)
@@ -236,7 +218,7 @@ def test_a_comparison_of_two_sides_stores_each_record_before_it_tells_it(folder:
     assert found.new.info.partner.run == found.ref.info.id
 
 
-def test_an_observer_is_told_of_the_end_when_a_run_is_cut_short(folder: Path) -> None:
+def test_an_observer_gets_the_end_of_an_interrupted_run(folder: Path) -> None:
     class Impatient(Diary):
         def record(self, record: Record, side: int) -> None:
             super().record(record, side)
@@ -244,7 +226,7 @@ def test_an_observer_is_told_of_the_end_when_a_run_is_cut_short(folder: Path) ->
 
     diary = Impatient(folder)
     with pytest.raises(KeyboardInterrupt):
-        benchbench.run(workloads="gemm", backends="fake", devices="cpu", rounds=2, observer=diary)
+        benchbench.run(**FAKE, rounds=2, observer=diary)
     assert diary.events == ["begin 1", "A0 1", "end [1]"]
 
 
@@ -273,11 +255,13 @@ def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
     assert "--rounds 3" in refused.value.hint
 
 
-def test_what_can_be_called_is_listed() -> None:
+def test_the_public_names_are_the_functions_of_the_api() -> None:
     assert set(dir(benchbench)) == {*api.FUNCTIONS, "__version__"}
     everything: dict[str, object] = {}
     exec("from benchbench import *", everything)
     assert set(everything) - {"__builtins__"} == set(api.FUNCTIONS)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        benchbench.nothing  # noqa: B018
 
 
 def test_the_name_of_the_distribution_says_what_to_import() -> None:
@@ -287,12 +271,10 @@ def test_the_name_of_the_distribution_says_what_to_import() -> None:
 
 @pytest.mark.real
 def test_a_run_without_profiles_or_without_such_a_case_has_none_to_give(folder: Path) -> None:
-    made = benchbench.run(workloads="gemm", params={"m": 1000}, backends="fake", devices="cpu", rounds=1)
+    made = benchbench.run(**FAKE, params={"m": 1000}, rounds=1)
     with pytest.raises(UnreadableInput, match="no profile"):
         benchbench.profile(made)
-    benchbench.run(
-        workloads="gemm", params={"m": 1000}, backends="fake", devices="cpu", rounds=1, profile=True
-    )
+    benchbench.run(**FAKE, params={"m": 1000}, rounds=1, profile=True)
     with pytest.raises(UsageError, match="conv"):
         benchbench.profile(cases="conv")
 
@@ -305,6 +287,7 @@ def test_a_frame_has_the_rows_with_numbers_as_numbers() -> None:
     frame = benchbench.frame(a_mixed_run())
     assert [name for name in frame.columns if name != "work"] == list(COLUMNS)
     assert list(frame["status"]) == ["ok", "crashed"]
+    assert list(frame["work"]) == [a_case().work] * 2
     assert all(pd.api.types.is_numeric_dtype(frame[name]) for name in NUMBERS)
     assert frame["latency_s"].notna().tolist() == [True, False]
     assert frame["latency_s"].mean() == pytest.approx(1e-3)
@@ -317,13 +300,6 @@ def test_the_run_of_a_frame_may_be_named(folder: Path) -> None:
     assert not benchbench.frame(per="block", results=str(folder / "results")).empty
 
 
-def test_backends_stand_beside_each_other_by_work() -> None:
-    frame = benchbench.frame(a_mixed_run())
-    assert frame["work"].tolist() == [a_case().work] * 2
-    beside = frame.pivot(index="work", columns="mode", values="latency_s")
-    assert beside[a_case().mode].tolist() == [pytest.approx(1e-3)]
-
-
 @pytest.mark.real
 def test_a_frame_has_the_ceilings_and_prices_that_a_report_shows(
     folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -333,7 +309,7 @@ def test_a_frame_has_the_ceilings_and_prices_that_a_report_shows(
     command = ("doctor", "--ceilings", "-b", "fake", "-d", "cpu", "--dtype", "float32")
     accelbench(*command, cwd=folder, ACCELBENCH_CACHE=own)
     (folder / "accelbench.toml").write_text('[price]\ncurrency = "EUR"\nper-hour = {"*" = 2.0}\n')
-    run = benchbench.run(workloads="gemm", backends="fake", devices="cpu", rounds=1)
+    run = benchbench.run(**FAKE, rounds=1)
     (row,) = benchbench.frame(run).to_dict("records")
     assert row["flops_of_ceiling"] == pytest.approx(1)
     assert row["items_per_cost"] == pytest.approx(row["items_per_s"] * 1800)

@@ -15,14 +15,14 @@ from inline_snapshot import snapshot
 
 from benchbench.documents import comparison
 from benchbench.documents.run import CaseVerdict, report_document
-from benchbench.exporters.base import Format, RunExporter
+from benchbench.exporters.base import RunExporter
 from benchbench.exporters.ci.github import Github
 from benchbench.judging.comparison import Comparison, compare_runs
 from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.model.status import Status
-from benchbench.registry import entry_names, load_class
+from benchbench.registry import load_class
 from benchbench.store import runs
 from tests.factories import (
     a_case,
@@ -37,7 +37,6 @@ from tests.factories import (
 )
 from tests.program import accelbench
 
-CI = ["gha_benchmark", "github", "junit"]
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
 anything = st.text(max_size=30)
 
@@ -86,11 +85,12 @@ def one_of_each(**over: Any) -> Comparison:
 
 
 def many(count: int, factor: float) -> Comparison:
-    ref = [r for n in range(count) for r in some_rounds(*STEADY, case=a_case_of(f"{n:03}"))]
+    cases = [a_case_of(f"{number:03}") for number in range(count)]
+    ref = [record for case in cases for record in some_rounds(*STEADY, case=case)]
     new = [
-        r
-        for n in range(count)
-        for r in some_rounds(*times(factor * (1 + n / 1000)), case=a_case_of(f"{n:03}"))
+        record
+        for number, case in enumerate(cases)
+        for record in some_rounds(*times(factor * (1 + number / 1000)), case=case)
     ]
     return compare_runs(a_run(ref), a_run(new))
 
@@ -108,12 +108,6 @@ def a_named_run(text: str) -> Comparison:
     return compare_runs(a_run(ref), a_run(new))
 
 
-def test_the_formats_of_ci_systems_are_those_that_out_writes() -> None:
-    package = "benchbench.exporters"
-    kinds = {name: load_class(package, name, Format) for name in entry_names(package)}
-    assert [name for name, kind in kinds.items() if issubclass(kind, RunExporter) and kind.ci] == CI
-
-
 # JUnit
 
 
@@ -127,7 +121,7 @@ def judged(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def test_junit_tells_regressions_errors_and_what_was_not_judged_apart() -> None:
+def test_junit_has_failures_errors_and_skipped_cases() -> None:
     found = one_of_each()
     assert judged(only(exported("junit", found.new, found))) == {
         "slower": ("failure", "slower"),
@@ -149,7 +143,7 @@ def test_junit_of_a_run_alone_fails_nothing_that_has_a_number() -> None:
     assert tags["full"] == "error"
 
 
-def test_what_makes_a_number_doubtful_is_said_where_a_service_shows_the_case() -> None:
+def test_junit_has_the_notes_of_a_doubtful_case() -> None:
     busy = a_watched(a_telemetry(busy_s=tuple(0.2 * number for number in range(11))))
     disturbed = [a_record(busy, case=a_case_of("busy"), round=number) for number in range(3)]
     wild = some_rounds(3.55e-3, 0.216, 0.213, case=a_case_of("wild"))
@@ -204,7 +198,7 @@ def commands(text: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def test_github_annotates_regressions_first_and_what_cannot_be_judged_as_warnings() -> None:
+def test_github_annotates_regressions_first_and_unjudged_cases_as_warnings() -> None:
     found = one_of_each()
     annotated = commands(exported("github", found.new, found)["annotations.txt"])
     assert [(kind, title.partition("/")[0]) for kind, title, _ in annotated] == [
@@ -297,13 +291,11 @@ def test_the_same_case_in_two_suites_keeps_two_series() -> None:
 def two_runs(tmp_path: Path) -> Path:
     found = one_of_each()
     for name, run in (("A1", found.ref), ("B2", found.new)):
-        with runs.create_run(tmp_path / "results", replace(run.info, id=name)) as writer:
-            for record in run.records:
-                writer.append(record)
+        runs.store_run(tmp_path / "results", replace(run, info=replace(run.info, id=name)))
     return tmp_path
 
 
-def test_compare_writes_every_output_that_is_asked_for(two_runs: Path) -> None:
+def test_compare_writes_every_requested_output(two_runs: Path) -> None:
     wanted = "github,junit=out/junit.xml,gha-benchmark=out/gha"
     summary = two_runs / "summary.md"
     summary.write_text("before\n")

@@ -25,6 +25,7 @@ from benchbench.model.device import Probe
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.record import Record
+from benchbench.model.run import Run
 from benchbench.model.world import Spread, World
 from benchbench.timing.policy import POLICIES
 from benchbench.worker import verify
@@ -76,21 +77,17 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     time_briefly()
 
 
+def run_once(results: Path, **options: Any) -> Run:
+    return benchbench.run(**options, preset="quick", rounds=1, results=results)
+
+
 @pytest.mark.real
-def test_every_collective_of_jax_is_verified_on_four_devices_and_told_where_they_take_turns(
+def test_every_collective_of_jax_is_verified_on_four_devices_and_unranked_on_fewer_cores(
     tmp_path: Path,
 ) -> None:
     names = [name for name in COLLECTIVES if "jax" in EVERY[name].frameworks()]
     skip_unless_ready("jax")
-    run = benchbench.run(
-        workloads=names,
-        worlds="cpu+cpu+cpu+cpu",
-        backends="jax",
-        params={"n": 1021},
-        preset="quick",
-        rounds=1,
-        results=tmp_path,
-    )
+    run = run_once(tmp_path, workloads=names, worlds="cpu+cpu+cpu+cpu", backends="jax", params={"n": 1021})
     told = {record.case.workload: record.outcome for record in run.records}
     assert {name: outcome.status for name, outcome in told.items()} == dict.fromkeys(names, "ok")
     crowded = len(os.sched_getaffinity(0)) < 4
@@ -101,18 +98,6 @@ def test_every_collective_of_jax_is_verified_on_four_devices_and_told_where_they
 @pytest.mark.parametrize("backend", SPREAD)
 def test_every_collective_of_a_backend_is_verified(backend: str, tmp_path: Path) -> None:
     assert_verified(backend, "float32", offered(backend), tmp_path)
-
-
-@pytest.mark.nightly
-@pytest.mark.real
-@pytest.mark.parametrize("backend", SPREAD)
-def test_collectives_that_add_or_may_lack_the_dtype_are_verified_in_16_bits(
-    backend: str, tmp_path: Path
-) -> None:
-    """To the others an element is two bytes or four."""
-    chosen = {"all_reduce", "reduce_scatter", *LACKING.get((backend, "bfloat16"), [])}
-    names = [name for name in offered(backend) if name in chosen]
-    assert_verified(backend, "bfloat16", names, tmp_path)
 
 
 @pytest.mark.nightly
@@ -141,17 +126,8 @@ def offered(backend: str) -> list[str]:
 def assert_verified(backend: str, dtype: str, names: list[str], results: Path) -> None:
     """Or told as lacking; on two devices."""
     skip_unless_ready(backend)
-    run = benchbench.run(
-        workloads=names,
-        worlds=2,
-        backends=backend,
-        dtypes=dtype,
-        devices="cpu",
-        params={"n": 1021},
-        preset="quick",
-        rounds=1,
-        results=results,
-    )
+    choice = {"workloads": names, "backends": backend, "dtypes": dtype, "devices": "cpu"}
+    run = run_once(results, **choice, worlds=2, params={"n": 1021})
     told = {record.case.workload: record.outcome for record in run.records}
     lacking = LACKING.get((backend, dtype), [])
     expected = {name: "unsupported" if name in lacking else "ok" for name in names}
@@ -164,16 +140,8 @@ def assert_verified(backend: str, dtype: str, names: list[str], results: Path) -
 
 
 @pytest.mark.real
-def test_ranks_that_are_simulated_are_stored_each_and_told_together(tmp_path: Path) -> None:
-    run = benchbench.run(
-        workloads=["all_reduce"],
-        worlds=[2, 3],
-        backends="fake",
-        devices="cpu",
-        preset="quick",
-        rounds=1,
-        results=tmp_path,
-    )
+def test_simulated_ranks_are_stored_each(tmp_path: Path) -> None:
+    run = run_once(tmp_path, workloads="all_reduce", worlds=[2, 3], backends="fake", devices="cpu")
     assert {record.case.id.rpartition(":")[2] for record in run.records} == {
         "cpu[devices=2,strategy=collective]",
         "cpu[devices=3,strategy=collective]",
@@ -199,7 +167,7 @@ def test_the_ranks_parts_are_the_whole(name: str, world: int) -> None:
 
 @pytest.mark.parametrize("name", OF_ARRAYS)
 @pytest.mark.parametrize("world", WORLDS)
-def test_what_a_rank_draws_is_what_all_see_of_it(name: str, world: int) -> None:
+def test_a_rank_draws_its_part_of_all_arrays(name: str, world: int) -> None:
     every = collective(name, world).arrays(Draw(Dtype.FLOAT32))
     for rank in range(world):
         own = collective(name, world, rank).arrays(Draw(Dtype.FLOAT32))
@@ -244,7 +212,7 @@ def ahead_of_another(tmp_path: Path, run: Callable[[World], int]) -> list[int]:
 
 
 @FORKS
-def test_nobody_goes_on_alone_at_a_barrier_that_holds(tmp_path: Path) -> None:
+def test_no_rank_passes_a_working_barrier_early(tmp_path: Path) -> None:
     def run(world: World) -> int:
         assert world.shared
         wait = counted(world.shared, world.rank, lambda: world.gather(None))
@@ -254,7 +222,7 @@ def test_nobody_goes_on_alone_at_a_barrier_that_holds(tmp_path: Path) -> None:
 
 
 @FORKS
-def test_a_barrier_that_lets_a_rank_go_on_is_told(tmp_path: Path) -> None:
+def test_a_broken_barrier_is_detected(tmp_path: Path) -> None:
     def run(world: World) -> int:
         assert world.shared
         wait = counted(world.shared, world.rank, lambda: None)

@@ -30,7 +30,11 @@ def watched(**telemetry: Any) -> Measurement:
     return a_watched(a_telemetry(**telemetry))
 
 
-def test_what_neither_the_case_nor_the_parent_used_is_others() -> None:
+def notes_of(*outcomes: Measurement) -> list[str]:
+    return [note.text for note in conditions.condition_notes(outcomes)]
+
+
+def test_the_rest_of_the_cpu_time_is_that_of_others() -> None:
     found = watched(busy_s=rising(1.9), own_s=rising(0.1))  # the case: 1.5 CPUs
     assert conditions.other_cores([found]) == pytest.approx(0.3)
 
@@ -62,9 +66,9 @@ def test_short_windows_are_judged_once_they_are_half_a_second_together() -> None
     ],
     ids=["nothing", "no window", "no CPU times", "no own time", "no sample", "one sample"],
 )
-def test_what_was_not_seen_is_not_judged(outcome: Measurement) -> None:
+def test_a_case_without_telemetry_is_not_judged(outcome: Measurement) -> None:
     assert conditions.other_cores([outcome]) is None
-    assert [n.text for n in conditions.condition_notes([outcome])] == []
+    assert notes_of(outcome) == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_what_was_not_seen_is_not_judged(outcome: Measurement) -> None:
 def test_a_case_is_contended_when_others_use_a_tenth_of_a_core_or_a_fiftieth_of_many(
     cpus: int, others: float, contended: bool
 ) -> None:
-    found = [n.text for n in conditions.condition_notes([watched(cpus=cpus, busy_s=rising(1.5 + others))])]
+    found = notes_of(watched(cpus=cpus, busy_s=rising(1.5 + others)))
     assert found == (
         [f"contended: other processes used {others:.1f} {'cores' if others > 1 else 'of a core'}"]
         if contended
@@ -81,22 +85,26 @@ def test_a_case_is_contended_when_others_use_a_tenth_of_a_core_or_a_fiftieth_of_
     )
 
 
-def test_the_hypervisor_is_a_neighbour_too() -> None:
-    found = [n.text for n in conditions.condition_notes([watched(steal_s=rising(0.8))])]
-    assert found == ["contended: the hypervisor withheld 0.8 of a core"]
-    assert [n.text for n in conditions.condition_notes([watched(steal_s=rising(0.1))])] == []
+CAUSES = (0x04,) + (0x24,) * 4 + (0x20,) * 6
 
 
-def test_another_process_on_the_gpu_is_a_neighbour_and_the_case_itself_is_none() -> None:
-    assert [n.text for n in conditions.condition_notes([watched(gpu_processes=(1,) * SAMPLES)])] == []
-    found = [n.text for n in conditions.condition_notes([watched(gpu_processes=(1,) * (SAMPLES - 1) + (3,))])]
-    assert found == ["contended: up to 3 processes computed on the GPU at once"]
-
-
-def test_waiting_for_memory_is_told_above_a_hundredth_of_the_time() -> None:
-    assert [n.text for n in conditions.condition_notes([watched(waited_s=rising(0.01))])] == []
-    found = [n.text for n in conditions.condition_notes([watched(waited_s=rising(0.25))])]
-    assert found == ["short of memory: tasks waited 25.0 % of the time"]
+@pytest.mark.parametrize(
+    ("telemetry", "notes"),
+    [
+        ({"steal_s": rising(0.1)}, []),
+        ({"steal_s": rising(0.8)}, ["contended: the hypervisor withheld 0.8 of a core"]),
+        ({"gpu_processes": (1,) * SAMPLES}, []),  # the case itself
+        (
+            {"gpu_processes": (1,) * (SAMPLES - 1) + (3,)},
+            ["contended: up to 3 processes computed on the GPU at once"],
+        ),
+        ({"waited_s": rising(0.01)}, []),
+        ({"waited_s": rising(0.25)}, ["short of memory: tasks waited 25.0 % of the time"]),
+        ({"reasons": CAUSES}, ["throttled: 100 % of 11 samples (thermal slowdown, power cap)"]),
+    ],
+)
+def test_a_disturbance_above_its_threshold_is_noted(telemetry: dict[str, Any], notes: list[str]) -> None:
+    assert notes_of(watched(**telemetry)) == notes
 
 
 @pytest.mark.parametrize(
@@ -113,7 +121,7 @@ def test_waiting_for_memory_is_told_above_a_hundredth_of_the_time() -> None:
         (0x64, ("power cap", "thermal slowdown")),
     ],
 )
-def test_a_sample_is_marked_with_what_held_the_gpu_back(reasons: int, wanted: tuple[str, ...]) -> None:
+def test_a_sample_is_marked_with_the_causes_of_throttling(reasons: int, wanted: tuple[str, ...]) -> None:
     telemetry = a_telemetry(reasons=(0,) * (SAMPLES - 1) + (reasons,))
     marks = conditions.throttled_samples(telemetry)
     assert marks == [frozenset()] * (SAMPLES - 1) + [frozenset(wanted)]
@@ -152,7 +160,7 @@ def test_the_time_of_a_step_that_a_quota_stopped_is_of_all_the_time_that_passed(
 
 
 @pytest.mark.parametrize(("last", "told"), [(1.24, False), (1.26, True), (0.7, True)])
-def test_a_mean_a_few_per_cent_from_the_median_is_told(last: float, told: bool) -> None:
+def test_a_mean_far_from_the_median_is_noted(last: float, told: bool) -> None:
     found = conditions.mean_notes([a_watched(block_s=(1.0, 1.0, 1.0, 1.0, last), iterations=1)] * 2)
     assert bool(found) is told
     if last > 1.25:
@@ -173,25 +181,16 @@ def marked(count: int) -> Measurement:
 def test_a_case_is_throttled_when_more_than_a_tenth_of_its_samples_are(
     counts: tuple[int, ...], throttled: bool
 ) -> None:
-    found = [n.text for n in conditions.condition_notes([marked(count) for count in counts])]
+    found = notes_of(*(marked(count) for count in counts))
     share = f"{10 * sum(counts) / len(counts):.1f}"
     samples = 10 * len(counts)
     limit = f"at the GPU's power limit in {share} % of {samples} samples, as large products usually are: "
     assert found == ([f"{limit}compare only with the same limit"] if throttled else [])
 
 
-def test_causes_are_listed_by_how_often_they_held() -> None:
-    telemetry = a_telemetry(reasons=(0x04,) + (0x24,) * 4 + (0x20,) * 6)
-    assert [n.text for n in conditions.condition_notes([a_watched(telemetry)])] == [
-        "throttled: 100 % of 11 samples (thermal slowdown, power cap)"
-    ]
-
-
-def test_what_could_not_be_seen_is_noted_once() -> None:
+def test_missing_telemetry_is_noted_once() -> None:
     blind = watched(notes=(note(NoteKind.NOT_SAMPLED, reason="no NVML: there is no NVIDIA driver"),))
-    assert [n.text for n in conditions.condition_notes([blind, blind])] == [
-        "no NVML: there is no NVIDIA driver"
-    ]
+    assert notes_of(blind, blind) == ["no NVML: there is no NVIDIA driver"]
 
 
 def test_the_usual_clock_is_each_devices_median() -> None:
@@ -231,10 +230,6 @@ def test_without_a_counter_over_two_seconds_there_is_a_reason_and_never_an_estim
     joules: tuple[float, ...], at_s: tuple[float, ...], length_s: float, reason: str
 ) -> None:
     assert energy(joules, at_s, length_s) == reason
-
-
-def test_a_run_of_before_telemetry_has_no_energy() -> None:
-    assert conditions.energy_j(a_measurement()) == "not measured"
 
 
 @given(
@@ -300,27 +295,25 @@ def recorded_runs() -> list[list[Measurement]]:
     ]
 
 
-def test_recorded_runs_on_a_quiet_machine_are_not_called_contended_and_beside_a_neighbour_all_are() -> None:
+def beside_a_neighbour(process: Measurement, cores: float) -> Measurement:
+    seen = process.telemetry
+    assert seen
+    busy = np.add(seen.busy_s, cores * np.subtract(seen.at_s, seen.at_s[0]))
+    return replace(process, telemetry=replace(seen, busy_s=tuple(busy)))
+
+
+def test_only_with_a_neighbour_are_recorded_runs_contended() -> None:
     runs = recorded_runs()
     assert len(runs) == 10
     for run in runs:
         assert conditions.contended(run) == []
         assert conditions.other_cores(run) is not None
-        beside = [
-            replace(each, busy_s=tuple(np.add(each.busy_s, 0.5 * np.subtract(each.at_s, each.at_s[0]))))
-            for each in (process.telemetry for process in run)
-            if each
-        ]
-        noisy = [replace(process, telemetry=told) for process, told in zip(run, beside, strict=True)]
-        assert NoteKind.OTHER_PROCESSES in [each.kind for each in conditions.contended(noisy)]
+        noisy = [beside_a_neighbour(process, 0.5) for process in run]
+        assert NoteKind.OTHER_PROCESSES in [note.kind for note in conditions.contended(noisy)]
 
 
-def test_the_same_replay_with_a_neighbour_is_called_contended() -> None:
+def test_the_replay_with_a_neighbour_is_contended() -> None:
     source = np.random.default_rng(7)
     for _ in range(10):
-        quiet = [a_quiet_process(source, 2, 0.75) for _ in range(3)]
-        seen = [each.telemetry for each in quiet if each.telemetry]
-        busy = [tuple(np.add(each.busy_s, 0.25 * np.subtract(each.at_s, each.at_s[0]))) for each in seen]
-        beside = [replace(each, busy_s=own) for each, own in zip(seen, busy, strict=True)]
-        noisy = [replace(each, telemetry=told) for each, told in zip(quiet, beside, strict=True)]
-        assert [each.kind for each in conditions.contended(noisy)] == [NoteKind.OTHER_PROCESSES]
+        noisy = [beside_a_neighbour(a_quiet_process(source, 2, 0.75), 0.25) for _ in range(3)]
+        assert [note.kind for note in conditions.contended(noisy)] == [NoteKind.OTHER_PROCESSES]

@@ -11,7 +11,7 @@ import pytest
 
 from benchbench.diagnosis import findings
 from benchbench.diagnosis.checks import clocks
-from benchbench.diagnosis.checks.base import Host, Level
+from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.checks.table import CHECKS
 from benchbench.documents.doctor import findings_document
 from benchbench.machine.conditions import tolerated_cores
@@ -229,7 +229,7 @@ def test_every_check_is_tried_above_and_has_an_effect_and_a_remedy() -> None:
     assert all(check.effect and check.remedy for check in CHECKS)
 
 
-def test_every_gpu_is_looked_at(tmp_path: Path) -> None:
+def test_every_gpu_is_examined(tmp_path: Path) -> None:
     nvml = FakeNvml([some_settings(), some_settings(power_limit_w=350.0)])
     found = [
         each for each in findings.examine(a_host(tmp_path, nvml=nvml)) if each.check == "GPU power limit"
@@ -249,7 +249,7 @@ def test_the_worst_comes_first(tmp_path: Path) -> None:
     assert set(order) == set(Level)
 
 
-def test_a_system_that_tells_nothing_gets_answers_all_the_same(tmp_path: Path) -> None:
+def test_a_system_without_sources_gets_an_answer_for_every_check(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {"before": None, "after": None, "free_bytes": None, "synchronised": "?"}
     nothing["shared_bytes"] = None
     found = findings.examine(a_host(tmp_path, **nothing))
@@ -294,19 +294,15 @@ def test_the_kernel_says_whether_its_clock_is_synchronised(
     assert clocks.wall_clock(load) == wanted
 
 
-def here() -> Host:
-    return findings.this_host("no NVML: not asked", sleep=lambda _: None)
-
-
 def test_this_machine_can_be_examined() -> None:
-    host = here()
+    host = findings.this_host("no NVML: not asked", sleep=lambda _: None)
     assert host.threads >= 1
     assert host.cpus
     assert host.free_bytes
     assert {each.check for each in findings.examine(host)} >= {"load", "memory", "clock resolution"}
 
 
-def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
+def test_the_documentation_shows_the_actual_output(tmp_path: Path) -> None:
     files = quota(0.5) | memory(8 * 2**20) | {CLOCK: "hpet"}
     shown = ("load", "CPU quota", "memory", "clock source", "huge pages")
     host = a_host(tmp_path, files, busiest=(("cc1plus", 0.92),), threads=1, **used(0.48))
@@ -318,7 +314,7 @@ def test_the_document_names_every_check_once() -> None:
     assert re.findall(r"^\| ([^|]+?) \|", DOCUMENT, re.MULTILINE)[2:] == [check.name for check in CHECKS]
 
 
-def test_names_of_processes_cannot_act(tmp_path: Path) -> None:
+def test_escapes_in_names_of_processes_are_neutralised(tmp_path: Path) -> None:
     host = a_host(tmp_path, busiest=(("\x1b]0;evil[/red]\n", 1.0),))
     shown = rendered(findings_document(findings.examine(host)))
     assert "\x1b" not in shown

@@ -81,7 +81,7 @@ def write(folder: Path, **files: str) -> Path:
 
 @pytest.mark.real
 @pytest.mark.parametrize(("source", "told"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_told_where_it_is(tmp_path: Path, source: str, told: str) -> None:
+def test_a_mistake_is_reported_with_its_file_and_line(tmp_path: Path, source: str, told: str) -> None:
     write(tmp_path, bad=source)
     done = accelbench("run", "-b", "fake", "-w", "bad", cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
     assert told in done.stderr
@@ -98,7 +98,7 @@ def test_a_mistake_costs_no_other_workload(tmp_path: Path) -> None:
     assert {row["workload"] for row in rows(tmp_path)} == {"good", "gemm"}
 
 
-def test_a_list_holds_what_can_be_imported_and_warns_of_the_rest(tmp_path: Path) -> None:
+def test_a_list_has_the_importable_workloads_and_warns_of_the_others(tmp_path: Path) -> None:
     write(tmp_path, bad="y = (\n", good=GOOD)
     arguments = ("list", "workloads", "--format", "json")
     done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
@@ -109,7 +109,7 @@ def test_a_list_holds_what_can_be_imported_and_warns_of_the_rest(tmp_path: Path)
     assert done.stderr.count("warning:") == 1
 
 
-def test_folders_and_names_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+def test_missing_folders_and_unused_names_are_warned_about(tmp_path: Path) -> None:
     write(tmp_path, gemm=GOOD, steps=GOOD)
     done = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine:absent")
     assert "warning: absent: there is no such folder" in done.stderr
@@ -247,7 +247,7 @@ def test_a_project_says_where_its_workloads_are_and_what_they_import(
         workload_named("good")
 
 
-def test_folders_that_are_no_list_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_are_no_list_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "accelbench.toml").write_text('[code]\nworkloads = "mine"\n')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"accelbench\.toml: Expected `array`"):

@@ -154,7 +154,7 @@ def test_the_reference_runs_are_valid() -> None:
 
 
 @pytest.mark.real
-def test_a_line_is_named_and_what_is_wrong_with_it(tmp_path: Path) -> None:
+def test_a_fault_names_its_line(tmp_path: Path) -> None:
     run = a_copy("run-2", tmp_path)
     path = run / "records.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -188,7 +188,7 @@ def measured(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, 
         (lambda record: record.pop("started"), "'started' is a required property"),
     ],
 )
-def test_a_record_that_cannot_be_is_told(
+def test_an_invalid_record_is_a_fault(
     tmp_path: Path, change: Callable[[dict[str, Any]], object], told: str
 ) -> None:
     run = a_copy("run-2", tmp_path)
@@ -219,7 +219,7 @@ def test_a_record_that_cannot_be_is_told(
         (b'{"schema": 2, "id": "../../x"}', "id: it could name a file elsewhere"),
     ],
 )
-def test_a_head_that_cannot_be_is_told(tmp_path: Path, head: bytes, told: str) -> None:
+def test_an_invalid_head_is_a_fault(tmp_path: Path, head: bytes, told: str) -> None:
     run = a_copy("run-1", tmp_path)
     (run / "run.json").write_bytes(head)
     assert told in "\n".join(faults(run))
@@ -258,7 +258,7 @@ def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     assert faults(run) == []
 
 
-def test_a_session_of_a_baseline_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_an_invalid_session_of_a_baseline_is_a_fault(tmp_path: Path) -> None:
     folder = a_copy("baseline-1", tmp_path)
     (path,) = folder.glob("*.json")
     session = json.loads(path.read_text())
@@ -281,13 +281,13 @@ def test_a_session_of_a_baseline_that_cannot_be_is_told(tmp_path: Path) -> None:
         ('description = "x', "Unterminated string"),
     ],
 )
-def test_a_suite_that_cannot_be_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_suite_is_a_fault(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     assert told in faults(path)[0]
 
 
-def test_what_is_no_stored_file_is_told(tmp_path: Path) -> None:
+def test_a_file_of_no_known_format_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"schema": 1}')
     (told,) = faults(tmp_path / "other.json")
     assert told.partition("it is ")[2] == (
