@@ -160,7 +160,7 @@ class Trying(Fake):
         (KeepingSession, True, Memory(bytes=900)),
     ],
 )
-def test_what_a_first_call_tries_is_no_part_of_a_peak(
+def test_algorithm_trials_of_the_first_call_are_not_in_the_peak(
     session: type[FakeSession], warm: bool, peak: Memory
 ) -> None:
     assert measure_case(Trying(session), a_job(warm=warm), {}).peak_device == peak
@@ -185,7 +185,7 @@ def test_an_accelerator_is_warmed_up_for_a_second_at_least(preset: str) -> None:
     assert POLICIES[preset].warmup_min_s <= on_cpu < ACCELERATOR_S <= on_device < 1.5 * ACCELERATOR_S
 
 
-def test_of_jax_s_devices_only_a_gpu_keeps_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_gpu_of_jax_keeps_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = SimpleNamespace(dtype=str)
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=numpy))
     monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
@@ -223,7 +223,7 @@ def test_jax_compiles_nothing_to_tell_its_precision_or_to_read_elements_of_the_h
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", [name for name in NAMES if not tiny(name).refused_on_cpu])
-def test_all_that_a_torch_builder_makes_is_on_the_session_s_device(
+def test_every_tensor_of_a_torch_program_is_on_the_device_of_its_session(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device `meta` has shapes and no data, and an operation of it and another device fails.
@@ -271,7 +271,7 @@ WITHOUT_CUDA_S_PART = [
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 @pytest.mark.parametrize("name", WITHOUT_CUDA_S_PART)
-def test_what_a_torch_builder_makes_for_cuda_is_traced_as_cuda_s(
+def test_a_torch_program_for_cuda_is_traced_with_cuda_tensors(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FakeTensorMode has tensors of CUDA without a GPU: their device, shapes and layouts, and no data."""

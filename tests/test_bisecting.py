@@ -12,7 +12,6 @@ import pytest
 
 import benchbench
 from benchbench.analyse.metrics import METRICS, metric_named
-from benchbench.cli.bisect_live import pair_line
 from benchbench.documents.bisection import answer, bisection_document
 from benchbench.errors import UsageError
 from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
@@ -72,7 +71,7 @@ def test_ends_may_be_named_beside_the_row(monkeypatch: pytest.MonkeyPatch) -> No
         ("2.9,@", "has no label", "Up to 64 letters"),
     ],
 )
-def test_a_row_that_is_none_says_what_could_be_typed(
+def test_an_invalid_row_of_releases_is_refused_with_a_hint(
     text: str, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", environment()["ACCELBENCH_CACHE"])
@@ -228,7 +227,7 @@ def test_revisions_that_cannot_be_measured_leave_a_range(tmp_path: Path) -> None
 
 
 @pytest.mark.real
-def test_revisions_that_do_not_differ_are_told_apart_from_those_that_do(tmp_path: Path) -> None:
+def test_revisions_that_do_not_differ_end_the_search(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 3)
     found = bisected("--rev", "v0..v2", *CASES, cwd=root)
     assert (found["end"], len(found["pairs"]), found["span"]) == ("no difference", 8, None)
@@ -236,7 +235,7 @@ def test_revisions_that_do_not_differ_are_told_apart_from_those_that_do(tmp_path
 
 
 @pytest.mark.real
-def test_an_end_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_an_end_that_fails_is_reported_with_its_reason(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["0.001", "0.001", "1 / 0"])
     found = bisected("--rev", "v0..v2", *CASES, cwd=root, code=4)
     assert found["end"] == "unmeasured"
@@ -413,7 +412,7 @@ def test_a_real_framework_is_imported_anew_for_each_pair(
         (("--rev", "a..b", "--good", "torch"), "Search either a backend's versions or revisions"),
     ],
 )
-def test_what_cannot_be_searched_is_told_before_anything_is_measured(
+def test_an_invalid_search_is_refused_before_measuring(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     done = accelbench("bisect", *arguments, cwd=tmp_path, code=2, **only())
@@ -485,7 +484,7 @@ def test_each_ending_has_its_sentence_and_its_exit_code(
     assert json.loads(rendered(bisection_document(made), "json"))["exit_code"] == code
 
 
-def test_a_second_step_other_cases_and_neighbours_are_told() -> None:
+def test_a_second_step_other_cases_and_neighbours_are_reported() -> None:
     found = replace(a_bisection().found, second=Span(1, 2, 0.96))
     others = (EndsOfCase(case="other", changes=(0.06, 0.061, 0.06), end=SearchEnd.NAMED),)
     shown = rendered(bisection_document(a_bisection(found=found, ends=others, disturbed=2)))
@@ -494,19 +493,12 @@ def test_a_second_step_other_cases_and_neighbours_are_told() -> None:
     assert "beside 2 of 5 pairs other programs computed" in shown
 
 
-def test_what_is_no_time_is_larger_or_smaller() -> None:
+def test_other_metrics_are_larger_and_faster_is_the_other_direction() -> None:
     assert "is larger in peak_host_bytes than 2.11: 1.049×" in answer(
         a_bisection(metric=metric_named("peak_host_bytes"))
     )
     faster = replace(a_bisection().found, step=Estimate(-0.05, -0.06, -0.04))
     assert "2.12 is faster than 2.11: 0.9512×" in answer(a_bisection(found=faster))
-
-
-def test_a_pair_is_a_line() -> None:
-    made = MadePair(number=8, case="c", version="2.11", beside="2.9", change=1.0523, span=("2.10", "2.12"))
-    assert pair_line(made) == "pair 9   2.11 beside 2.9  1.052×  before: 2.10 … 2.12"
-    assert pair_line(replace(made, change=None, span=("2.11", "2.11"))).endswith("no value  before: 2.11")
-    assert pair_line(replace(made, span=None)) == "pair 9   2.11 beside 2.9  1.052×  c"
 
 
 # What it would take

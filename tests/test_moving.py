@@ -129,7 +129,7 @@ def test_a_wrong_program_is_beyond_half_again_its_tolerance(
 
 @pytest.mark.parametrize("name", sorted({name for name, *_ in MUTANTS}))
 @pytest.mark.parametrize("dtype", [Dtype.TF32, Dtype.INT8])
-def test_what_multiplies_nothing_is_not_offered_in_ways_to_multiply(name: str, dtype: Dtype) -> None:
+def test_an_operation_without_products_refuses_dtypes_of_products(name: str, dtype: Dtype) -> None:
     assert tiny(name).refuses(dtype) == f"{dtype} affects only products, and it has none"
     assert not tiny("gemm").refuses(dtype)
 
@@ -176,7 +176,7 @@ def planned(backend: str, kind: DeviceClass, workload: str, **params: Any) -> Pl
 @pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
 @pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax", "onnxruntime", "openvino"])
 @pytest.mark.parametrize("pinned", [False, True])
-def test_on_a_cpu_nothing_is_transferred_and_the_plan_says_so(name: str, backend: str, pinned: bool) -> None:
+def test_transfers_are_left_out_on_a_cpu(name: str, backend: str, pinned: bool) -> None:
     there = planned(backend, DeviceClass.ACCELERATOR, name, pinned=pinned)
     assert [case.params["pinned"] for case in there.cases] == [pinned]
     here = planned(backend, DeviceClass.CPU, name, pinned=pinned)
@@ -214,7 +214,7 @@ def test_a_transfer_is_never_compiled(name: str) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
-def test_what_arrives_is_what_was_sent_to_the_bit(framework: str, name: str) -> None:
+def test_a_transfer_keeps_every_bit(framework: str, name: str) -> None:
     """On a CPU the programs copy within its memory, if at all."""
     pytest.importorskip(framework)
     backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
@@ -271,24 +271,23 @@ def test_jax_queues_a_copy_and_a_product_and_both_are_right() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("kind", "why"), [(Torch, "streams on CUDA"), (TensorFlow, "tf.data alone")])
-def test_a_framework_without_streams_says_so(kind: type[Backend], why: str) -> None:
-    pytest.importorskip(kind.framework)
+@pytest.mark.parametrize(
+    ("kind", "name", "reason"),
+    [
+        (Torch, "overlap", "streams on CUDA"),
+        (TensorFlow, "overlap", "tf.data alone"),
+        (OnnxRuntime, "host_to_device", "whole graphs only"),
+        (OpenVino, "host_to_device", "whole graphs only"),
+    ],
+)
+def test_a_transfer_that_a_framework_cannot_make_is_unsupported(
+    kind: type[Backend], name: str, reason: str
+) -> None:
+    pytest.importorskip(kind.distributions[0] if kind in (OnnxRuntime, OpenVino) else kind.framework)
     backend = kind()
     backend.load()
-    session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
-    work = tiny("overlap")
-    with pytest.raises(Unsupported, match=why):
-        backend.program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("kind", [OnnxRuntime, OpenVino])
-def test_a_runtime_of_graphs_has_no_step_that_is_none(kind: type[Backend]) -> None:
-    pytest.importorskip(kind.distributions[0])
-    backend = kind()
-    backend.load()
-    session = backend.open("cpu", Dtype.FLOAT32, "graph", 2)
-    work = tiny("host_to_device")
-    with pytest.raises(Unsupported, match="whole graphs only"):
+    mode = "graph" if kind in (OnnxRuntime, OpenVino) else backend.modes[0]
+    session = backend.open("cpu", Dtype.FLOAT32, mode, 2)
+    work = tiny(name)
+    with pytest.raises(Unsupported, match=reason):
         backend.program(session, work, work.arrays(Draw(Dtype.FLOAT32)))

@@ -206,7 +206,7 @@ def test_with_weights_as_they_are_a_bias_of_zeros_may_be_forgotten_but_no_epsilo
     assert min(ratio.values()) > 2, ratio
 
 
-def test_other_inputs_are_others_also_where_a_file_gives_the_same_ones() -> None:
+def test_renewed_inputs_differ_even_if_a_file_gives_the_same_ones() -> None:
     for name in ("bert_tiny", "same_inputs"):
         model = the_model(name)
         one = model.input_arrays(Draw(Dtype.FLOAT32))
@@ -225,7 +225,7 @@ def test_other_inputs_are_others_also_where_a_file_gives_the_same_ones() -> None
         ({"vocab_size": 10}, "input_ids", (2, 5)),
     ],
 )
-def test_a_configuration_tells_what_its_model_takes(
+def test_inputs_follow_from_the_configuration(
     config: dict[str, Any], name: str, shape: tuple[int, ...]
 ) -> None:
     module = SimpleNamespace(config=SimpleNamespace(**config))
@@ -273,16 +273,15 @@ def test_a_count_that_is_added_up_as_an_integer_does_not_err() -> None:
             assert torch.cumsum(counts, 0, dtype=torch.int32).tolist() == [7, 16, 21, 32]
 
 
-def test_a_configuration_that_tells_no_inputs_is_a_mistake() -> None:
+def test_a_configuration_without_inputs_is_a_mistake() -> None:
     with pytest.raises(ModelMistake, match="neither image channels nor a vocabulary"):
         torch_module.inputs_of_config(SimpleNamespace(config=SimpleNamespace()), batch=2, length=5)
 
 
 def test_weights_are_made_once_for_all_sizes_of_inputs() -> None:
     one, two = (the_model("convolutions", batch=batch) for batch in (1, 3))
-    for draw in (Draw(Dtype.FLOAT32),):
-        first_, second = one.weights(draw), two.weights(draw)
-        assert all(np.array_equal(first_[name], second[name]) for name in first_)
+    first, second = (model.weights(Draw(Dtype.FLOAT32)) for model in (one, two))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
 def test_no_parameter_of_a_new_model_is_one_number() -> None:
@@ -308,11 +307,11 @@ def test_the_digest_is_of_what_is_computed() -> None:
         ("only_integers", "its outputs are integers"),
     ],
 )
-def test_what_its_float64_cannot_verify_says_why(name: str, reason: str) -> None:
+def test_a_model_that_float64_cannot_verify_has_the_reason(name: str, reason: str) -> None:
     assert reason in own_reference(the_model(name), Dtype.FLOAT32).unverified
 
 
-def test_a_smaller_batch_tells_tolerances() -> None:
+def test_tolerances_are_measured_with_a_small_batch() -> None:
     large = the_model("bert_tiny", batch=64)
     assert large.tiny().sizes["batch"] == 2
     assert replace(large, sizes={**large.sizes, "batch": 1}).tiny().sizes["batch"] == 1

@@ -47,9 +47,7 @@ def in_stages(stages: int) -> Placement:
 
 
 @given(st.integers(1, 300), st.integers(2, 8))
-def test_micro_batches_that_nobody_chose_divide_the_batch_four_a_stage_at_most(
-    batch: int, stages: int
-) -> None:
+def test_default_micro_batches_divide_the_batch_four_a_stage_at_most(batch: int, stages: int) -> None:
     work = ConvnetTrain(batch=batch).divided(in_stages(stages))
     assert batch % work.accumulate == 0
     assert work.accumulate <= 4 * stages
@@ -119,10 +117,6 @@ def test_a_plan_says_why_a_step_has_no_stages(backend: str, workload: str, reaso
     assert told == (reason and (Status.UNSUPPORTED, reason))
 
 
-def test_two_stages_of_eight_micro_batches_wait_a_ninth_of_a_step() -> None:
-    assert ConvnetTrain(batch=16).divided(STAGES).bubble == pytest.approx(1 / 9)
-
-
 @pytest.mark.parametrize("stages", [2, 4, 12])
 def test_a_pipeline_is_verified_in_as_many_stages(stages: int) -> None:
     for work in (Resnet50Train(), Gpt2Train(batch=32)):
@@ -132,13 +126,6 @@ def test_a_pipeline_is_verified_in_as_many_stages(stages: int) -> None:
         assert small.accumulate == min(2 * stages, work.divided(in_stages(stages)).accumulate)
         assert not small.refuses(Dtype.FLOAT32)
         assert not isinstance(small, Gpt2Train) or small.depth % stages == 0
-
-
-def test_a_row_says_how_much_of_a_step_a_stage_waits() -> None:
-    told = note(NoteKind.PIPELINE, stages=2, micro_batches=8, share=1 / 9)
-    assert told.text == (
-        "8 micro-batches pass through 2 stages: stages that take equally long wait 11.1 % of a step"
-    )
 
 
 def test_a_report_has_what_stages_were_idle_beside_the_bubble() -> None:
@@ -217,7 +204,7 @@ def test_equal_blocks_are_verified_in_jax(verifier: Verifier) -> None:
         ("jax", {"name": "transformer_train", "placement": in_stages(3)}, "2 blocks make no 3 equal stages"),
     ],
 )
-def test_what_a_framework_cannot_do_in_stages_is_unsupported(
+def test_a_step_that_a_framework_cannot_divide_into_stages_is_unsupported(
     verifier: Verifier, backend: str, case: dict[str, Any], reason: str
 ) -> None:
     pytest.importorskip(backend)

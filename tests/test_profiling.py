@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def test_a_profiler_that_fails_costs_the_profile_never_the_timing(
 
 
 @pytest.mark.real
-def test_what_failed_is_not_profiled(tmp_path: Path) -> None:
+def test_a_failed_case_is_not_profiled(tmp_path: Path) -> None:
     done = accelbench(*FAKE, "-w", "crashing,honest", cwd=tmp_path, code=4)
     assert "profiled       crashing" not in done.stderr
     assert len(tables(tmp_path)) == 1
@@ -117,7 +117,7 @@ def test_what_failed_is_not_profiled(tmp_path: Path) -> None:
         (("profile", "nosuch"), 5, "No run 'nosuch'", "accelbench"),
     ],
 )
-def test_a_run_without_profiles_says_how_to_get_them(
+def test_the_error_of_a_run_without_profiles_has_the_command(
     tmp_path: Path, arguments: tuple[str, ...], code: int, message: str, hint: str
 ) -> None:
     runs.store_run(tmp_path / "results", a_run())
@@ -144,7 +144,7 @@ def keep(run: Path, found: Profiled, **traces: bytes) -> list[Path]:
 
 
 @pytest.mark.parametrize("outcome", [a_profile(an_operator("f", 0.1, flops=1.5)), a_failure(log="…")])
-def test_what_is_stored_is_what_is_read(tmp_path: Path, outcome: Profile | Failure) -> None:
+def test_a_stored_profile_is_read_back_as_it_was(tmp_path: Path, outcome: Profile | Failure) -> None:
     found = a_profiled(outcome)
     keep(tmp_path, found)
     assert artifacts.read_profiles(tmp_path) == ([found], [])
@@ -203,7 +203,7 @@ def test_a_file_that_is_no_profile_is_damaged(tmp_path: Path, content: bytes) ->
     assert artifacts.read_profiles(tmp_path)[1]
 
 
-def test_a_profile_of_a_newer_program_is_told_apart(tmp_path: Path) -> None:
+def test_a_profile_of_a_newer_version_is_unreadable(tmp_path: Path) -> None:
     keep(tmp_path, replace(a_profiled(), schema=99))
     assert "newer" in artifacts.read_profiles(tmp_path)[1][0]
 
@@ -253,8 +253,6 @@ def passed(pool: FakePool) -> tuple[Profiled, dict[str, bytes]]:
 
 
 def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
-    from dataclasses import asdict
-
     profile = a_profile(traces=("xplane.pb",))
     reply = {"recording": RECORDING, "plain_step_s": [0.0098] * 10}
     pool = FakePool(reply, Answer({"profile": asdict(profile)}, files={"xplane.pb": b"moved"}))
@@ -266,35 +264,30 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
     assert pool.stages_s["profile"] >= 0
 
 
-def test_without_a_reader_the_reason_says_what_it_takes() -> None:
-    found, _ = passed(FakePool({"recording": RECORDING}, Answer(None, JobEnd.CRASHED, "No module named jax")))
-    assert isinstance(found.outcome, Failure)
-    assert found.outcome.message == "reading its trace takes jax or tensorflow: No module named jax"
-
-
-@pytest.mark.parametrize("reply", [{"profile": {"status": "ok"}}, {"profile": 7}, {"nothing": 1}], ids=str)
-def test_an_answer_that_cannot_be_read_is_a_reason(reply: Any) -> None:
-    found, _ = passed(FakePool(reply, Answer(None)))
-    assert isinstance(found.outcome, Failure)
-    assert "cannot be read" in found.outcome.message
-
-
-def test_a_profile_whose_trace_was_not_left_is_none() -> None:
-    from dataclasses import asdict
-
-    found, traces = passed(FakePool({"profile": asdict(a_profile(traces=("../lost.json",)))}, Answer(None)))
-    assert isinstance(found.outcome, Failure)
-    assert found.outcome.message == "torch.profiler 2.13.0 left no ../lost.json"
+@pytest.mark.parametrize(
+    ("reply", "read", "message"),
+    [
+        (
+            {"recording": RECORDING},
+            Answer(None, JobEnd.CRASHED, "No module named jax"),
+            "reading its trace takes jax or tensorflow: No module named jax",
+        ),
+        ({"profile": {"status": "ok"}}, Answer(None), "cannot be read"),
+        ({"profile": 7}, Answer(None), "cannot be read"),
+        ({"nothing": 1}, Answer(None), "cannot be read"),
+        ({"profile": asdict(replace(a_profile(), operators=()))}, Answer(None), "saw no operator"),
+        (
+            {"profile": asdict(a_profile(traces=("../lost.json",)))},
+            Answer(None),
+            "torch.profiler 2.13.0 left no ../lost.json",
+        ),
+    ],
+)
+def test_an_unusable_profile_is_a_failure_with_the_reason(reply: Any, read: Answer, message: str) -> None:
+    profiled, traces = passed(FakePool(reply, read))
+    assert isinstance(profiled.outcome, Failure)
+    assert message in profiled.outcome.message
     assert not traces
-
-
-def test_a_profile_without_an_operator_is_none() -> None:
-    from dataclasses import asdict
-
-    empty = replace(a_profile(), operators=())
-    found, _ = passed(FakePool({"profile": asdict(empty)}, Answer(None)))
-    assert isinstance(found.outcome, Failure)
-    assert "saw no operator" in found.outcome.message
 
 
 def test_the_reason_is_a_note_of_the_case(tmp_path: Path) -> None:

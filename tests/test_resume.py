@@ -115,7 +115,7 @@ def in_test_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 @pytest.mark.real
-def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path) -> None:
+def test_the_missing_records_of_a_run_are_measured_as_another_part(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path, torn=b'{"schema":2,"case":{"sui')
     whole = runs.read_run(selectors.find_run(ended, "latest"))
     listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
@@ -180,7 +180,7 @@ def test_a_function_resumes_a_run_with_what_it_was_begun_with(
         (("plan", 0, "workload"), "gone", "No workload named 'gone'"),
     ],
 )
-def test_what_differs_is_told(
+def test_every_difference_from_the_first_part_is_reported(
     ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Sequence[Any], value: Any, told: str
 ) -> None:
     in_test_environment(monkeypatch, tmp_path)
@@ -200,7 +200,7 @@ def test_a_little_less_memory_is_the_same_machine(ended: Path, tmp_path: Path) -
     assert not [each for each in found if each.startswith("memory")]
 
 
-def test_where_something_differs_nothing_is_measured(ended: Path, tmp_path: Path) -> None:
+def test_a_run_with_differences_is_not_resumed(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path)
     change_head(folder, ("version",), "0.0.1")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -289,7 +289,7 @@ def in_parts(*seconds: tuple[float, ...]) -> Run:
     return a_run(records, policy=Policy(name="quick", rounds=len(records)))
 
 
-def test_parts_that_differ_are_told_and_not_compared() -> None:
+def test_parts_that_differ_are_noted_and_not_compared() -> None:
     steady = in_parts((1.0, 1.001, 0.999, 1.0))
     apart, alike = in_parts((1.0, 1.001), (1.1, 1.101)), in_parts((1.0, 1.001), (1.002, 1.001))
     (note,) = [each.text for each in rows(apart)[0].notes if each.kind is NoteKind.RESUMED]
@@ -305,7 +305,7 @@ def test_parts_that_differ_are_told_and_not_compared() -> None:
 
 @settings(max_examples=20)
 @given(st.binary(max_size=30).filter(lambda end: b"\n" not in end))
-def test_only_what_is_no_record_is_cut_off(tail: bytes) -> None:
+def test_only_a_torn_record_is_cut_off(tail: bytes) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:
@@ -319,12 +319,12 @@ def test_only_what_is_no_record_is_cut_off(tail: bytes) -> None:
             assert path.read_bytes() == left
 
 
-def test_a_line_of_before_parts_were_told_is_of_the_first() -> None:
+def test_a_record_without_a_part_belongs_to_the_first() -> None:
     line = json.loads(codec.to_json(a_record()))
     del line["part"]
     assert codec.decode(json.dumps(line).encode()).part == 0
 
 
-def test_a_run_that_does_not_exist_is_told() -> None:
+def test_a_run_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(UsageError):
         api.run(resume=True, results="/nowhere")

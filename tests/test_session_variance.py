@@ -105,7 +105,7 @@ def test_how_alike_cases_are_is_the_mean_square_of_their_correlation(share: floa
     assert np.mean(found) == pytest.approx(square, abs=0.08)
 
 
-def test_cases_whose_days_differ_or_never_vary_tell_nothing_of_likeness() -> None:
+def test_cases_whose_days_differ_or_never_vary_do_not_count() -> None:
     places = drawn(np.random.default_rng(8), 1.0, cases=3)
     assert squared_correlation([DAYS, DAYS, tuple(range(1, 11))], places) == pytest.approx(1.0)
     assert squared_correlation([DAYS] * 2, [[0.0] * 10] * 2) == 0.0
@@ -124,7 +124,7 @@ def told(drawings: list[list[list[float]]]) -> list[SessionVariance]:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("days", [5, 10])
-def test_normal_sessions_alike_in_every_case_are_told_as_such(share: float, days: int) -> None:
+def test_normal_sessions_share_one_variance(share: float, days: int) -> None:
     source, runs = np.random.default_rng(12), 150
     found = told([drawn(source, share, days=days) for _ in range(runs)])
     assert sum(isinstance(each.prior, CommonVariance) for each in found) / runs >= 1 - allowed(0.06, runs)
@@ -134,7 +134,9 @@ def test_normal_sessions_alike_in_every_case_are_told_as_such(share: float, days
 @pytest.mark.parametrize(
     ("weather", "days", "least"), [(heavy, 5, 0.6), (stormy, 5, 0.95), (heavy, 10, 0.95), (stormy, 10, 1.0)]
 )
-def test_sessions_with_heavy_tails_are_told(weather: Callable[..., Array], days: int, least: float) -> None:
+def test_sessions_with_heavy_tails_are_detected(
+    weather: Callable[..., Array], days: int, least: float
+) -> None:
     source, runs = np.random.default_rng(13), 100
     found = told([weather(source, days, spread=0.02).T.tolist() for _ in range(runs)])
     assert sum(each.heavy_tails for each in found) / runs >= least
@@ -185,12 +187,12 @@ def test_the_skewness_is_that_of_scipy(values: list[float]) -> None:
     assert moments(values).skewness == pytest.approx(oracle.skew(values), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize(("metric", "told"), [("latency_s", True), ("items_per_s", True)])
-def test_what_is_worse_is_the_skewed_side_of_a_time_and_of_a_rate(metric: str, told: bool) -> None:
+@pytest.mark.parametrize("metric", ["latency_s", "items_per_s"])
+def test_the_worse_side_of_a_time_and_of_a_rate_is_the_skewed_one(metric: str) -> None:
     suite = next(suites(np.random.default_rng(4), 10, partial(skewed, spread=0.02), 1.0))
     chosen = next(each for each in METRICS if each.name == metric)
     found = decide(suite.sessions, suite.run, GatePolicy(metrics=(chosen,)))
-    assert all(each.heavy_tails is told for each in found.findings)
+    assert all(finding.heavy_tails for finding in found.findings)
 
 
 def test_cases_that_never_vary_have_the_least_variance() -> None:
@@ -208,7 +210,7 @@ def test_the_kurtosis_of_all_cases_is_judged_as_scipy_does(values: list[float]) 
     assert equal_variance_p([one], 0.0) == pytest.approx(p, abs=1e-9)
 
 
-def test_what_is_slower_than_sessions_with_heavy_tails_is_provisional() -> None:
+def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
     suite = next(suites(np.random.default_rng(2), 10, partial(stormy, spread=0.01), 1.5))
     again = Confirmation(new=suite.again)
     result = decide(suite.sessions, suite.run, POLICY, again)
@@ -289,7 +291,7 @@ def interleaved(logs: Array, variance: Variance) -> float:
     return float(np.mean([each.first.degrees for each in findings if each.first]))
 
 
-def test_a_variance_that_there_is_not_is_refused() -> None:
+def test_an_unknown_variance_is_refused() -> None:
     with pytest.raises(UsageError, match="No variance named 'mine'"):
         benchbench.check("latest", baseline="main", variance="mine")
 

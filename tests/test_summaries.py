@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from benchbench import api
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.choosing.sessions import read_evidence
 from benchbench.documents.history import history_document
@@ -83,7 +82,7 @@ def spoil(root: Path, *, same_time: bool) -> None:
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def test_what_is_kept_is_what_was_read(tmp_path: Path) -> None:
+def test_cached_summaries_are_those_of_the_files(tmp_path: Path) -> None:
     root = kept(tmp_path / "results", all_kinds())
     direct = [summarise(runs.read_run(root / runs.RUNS / f"R{number}")) for number in range(1, 7)]
     assert read(root) == direct
@@ -102,22 +101,6 @@ def test_a_history_and_hardware_are_the_same_with_the_cache_and_without(tmp_path
     assert first == again == read_evidence(stored)
 
 
-def test_a_run_in_which_a_case_failed_is_told_by_the_cache_for_every_metric(tmp_path: Path) -> None:
-    stored = [a_run(id="R1"), a_run([a_record(a_failure())], id="R2")]
-    root = kept(tmp_path / "results", stored)
-    for metric in METRICS:
-        for _ in range(2):
-            found = trends(read_summaries(root, [metric], skipped=pytest.fail), metric)
-            assert [each.run for trend in found for each in trend.missing] == ["R2"] * len(found)
-
-
-def test_a_rate_follows_from_what_is_kept(tmp_path: Path) -> None:
-    root = kept(tmp_path / "results", [a_run(some_rounds(0.001, 0.001))])
-    for _ in range(2):
-        (found,) = api.history(metric="items_per_s", results=root)
-        assert found.points[0].value == pytest.approx(1000.0)
-
-
 def test_a_run_that_has_changed_is_read_again(tmp_path: Path) -> None:
     root = kept(tmp_path / "results", all_kinds())
     read(root)
@@ -125,7 +108,7 @@ def test_a_run_that_has_changed_is_read_again(tmp_path: Path) -> None:
     assert all(each.damaged for each in read(root) if each.id != "R6")
 
 
-def test_a_run_that_has_not_ended_is_not_kept(tmp_path: Path) -> None:
+def test_a_run_that_has_not_ended_is_not_cached(tmp_path: Path) -> None:
     root = kept(tmp_path / "results", [a_run()])
     (end,) = root.rglob(runs.END)
     end.unlink()
@@ -145,7 +128,7 @@ def test_a_run_that_is_gone_is_in_no_answer_and_leaves_the_file(tmp_path: Path, 
         assert connection.execute("SELECT folder FROM runs").fetchall() == [("R2",)]
 
 
-def test_what_was_read_before_an_interruption_is_kept(tmp_path: Path) -> None:
+def test_summaries_read_before_an_interruption_are_cached(tmp_path: Path) -> None:
     root = kept(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
     reading = read_summaries(root, [LATENCY], skipped=pytest.fail)
     for _ in range(3):
@@ -156,7 +139,9 @@ def test_what_was_read_before_an_interruption_is_kept(tmp_path: Path) -> None:
     assert [bool(each.damaged) for each in read(root)] == [False] * 3 + [True] * (RUNS - 3)
 
 
-def test_other_code_counts_nothing_that_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_code_ignores_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = kept(tmp_path / "results", [a_run()])
     read(root)
     spoil(root, same_time=True)
@@ -244,14 +229,8 @@ def test_a_full_disk_is_as_if_there_were_no_cache(tmp_path: Path, own_cache: Pat
         "print(*(each.id for each in read_summaries(Path(sys.argv[1]), METRICS, skipped=sys.exit)))"
     )
     command = [sys.executable, "-c", program, str(root)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=env)
     assert done.stdout.split() == [f"R{number}" for number in range(1, 7)]
     assert [each.id for each in read(root)] == [f"R{number}" for number in range(1, 7)]
 

@@ -122,7 +122,7 @@ def pool_on(remote: Remote) -> Iterator[WorkerPool]:
         yield pool
 
 
-def test_a_run_needs_nothing_of_a_machine_but_the_transport(tmp_path: Path) -> None:
+def test_a_run_uses_a_machine_only_through_the_transport(tmp_path: Path) -> None:
     remote = Remote(tmp_path)
     with pool_on(remote) as pool:
         probes = pool.probe()
@@ -138,7 +138,7 @@ def test_a_run_needs_nothing_of_a_machine_but_the_transport(tmp_path: Path) -> N
     assert remote.closed
 
 
-def test_a_job_is_given_files_and_leaves_files(tmp_path: Path) -> None:
+def test_a_job_folder_has_the_given_files_and_returns_those_left(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path / "job", {"deep/er/trace.pb": b"1"})
     (folder.path / "own").write_bytes(b"2")
     (folder.path / "link").symlink_to("/etc/passwd")
@@ -273,7 +273,7 @@ def test_a_message_without_an_end_is_not_kept() -> None:
     theirs.close()
 
 
-def test_what_was_left_unread_answers_nothing_that_is_asked_later() -> None:
+def test_an_unread_answer_is_not_taken_for_a_later_one() -> None:
     ours, theirs = socketpair()
     channel = Channel(ours)
     theirs.sendall(b'{"late": 1}\n{"later": 2}\n')
