@@ -26,7 +26,7 @@ class Conv:
     edge: Size | None = None  # zeros on each edge; None: half the kernel, which keeps the size with stride 1
     bias: bool = False
     gain: float = 1.0  # of the weight, relative to He's initialisation
-    beside: bool = False  # on a branch shorter than the one it is added to
+    is_short_branch: bool = False  # on a branch shorter than the one it is added to
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class ConvTranspose:
     edge: int = 0  # pixels cut off each edge of the result
     bias: bool = False
     gain: float = 1.0  # of the weight, relative to He's initialisation
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
 
     @property
     def output_size(self) -> int:
@@ -153,7 +153,7 @@ class MaxPool:
     """Maximum of each window of an image. Windows do not overlap, and incomplete ones are dropped."""
 
     window: int = 2
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
     products: ClassVar[int] = 0
     roundings: ClassVar[int] = 0  # values are only selected
 

@@ -61,8 +61,10 @@ class Forward(ABC):
         return f"{self.scope}.{name}" if self.scope else name
 
     @abstractmethod
-    def dense(self, x: Any, name: str, outputs: int, *, bias: bool = True, beside: bool = False) -> Any:
-        """Product over the last axis. `beside`: the layer is on a branch beside a longer one."""
+    def dense(
+        self, x: Any, name: str, outputs: int, *, bias: bool = True, is_short_branch: bool = False
+    ) -> Any:
+        """Product over the last axis. `is_short_branch`: see `Layer`."""
 
     @abstractmethod
     def layer_norm(self, x: Any, name: str, *, bias: bool = True) -> Any: ...
@@ -78,9 +80,9 @@ class Forward(ABC):
 
     @abstractmethod
     def add_positions(
-        self, x: Any, name: str, place: Place, *, count: int, scale: float = 1.0, whole: bool = False
+        self, x: Any, name: str, place: Place, *, count: int, scale: float = 1.0, all_positions: bool = False
     ) -> Any:
-        """Add a learnt row for each position. `whole`: every sequence has all `count` positions."""
+        """Add a learnt row for each position. `all_positions`: every sequence has all `count` positions."""
 
     @abstractmethod
     def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
@@ -140,10 +142,19 @@ class LayerRecorder(Forward):
         self.layers: list[Layer] = []
         self.shared: list[str] = []  # weights of earlier layers
 
-    def dense(self, x: Shape, name: str, outputs: int, *, bias: bool = True, beside: bool = False) -> Shape:
+    def dense(
+        self, x: Shape, name: str, outputs: int, *, bias: bool = True, is_short_branch: bool = False
+    ) -> Shape:
         (rows, inputs), name = x, self.full(name)
         self.layers.append(
-            Dense(name=name, inputs=inputs, outputs=outputs, rows=rows, bias=bias, beside=beside)
+            Dense(
+                name=name,
+                inputs=inputs,
+                outputs=outputs,
+                rows=rows,
+                bias=bias,
+                is_short_branch=is_short_branch,
+            )
         )
         return rows, outputs
 
@@ -163,7 +174,14 @@ class LayerRecorder(Forward):
         return (*x, width)
 
     def add_positions(
-        self, x: Shape, name: str, place: Place, *, count: int, scale: float = 1.0, whole: bool = False
+        self,
+        x: Shape,
+        name: str,
+        place: Place,
+        *,
+        count: int,
+        scale: float = 1.0,
+        all_positions: bool = False,
     ) -> Shape:
         return self.embedding(x[:1], name, count, x[-1], scale=scale)
 
@@ -233,7 +251,7 @@ class TorchForward(Forward):
     def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
         return self.parts[name](x)
 
-    def add_positions(self, x: Any, name: str, place: Place, *, whole: bool = False, **_: Any) -> Any:
+    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
         return x + self.parts[name](self._positions(x, place.positions))
 
     def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
@@ -296,11 +314,11 @@ class TensorFlowForward(Forward):
             table = self.tied_tables[name] = tensorflow_layers.read_once(table)
         return tf.gather(table, x)
 
-    def add_positions(self, x: Any, name: str, place: Place, *, whole: bool = False, **_: Any) -> Any:
+    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
         import tensorflow as tf
 
         table = self.weights[f"{name}.weight"]
-        return x + (table if whole else tf.gather(table, self._positions(x, place.positions)))
+        return x + (table if all_positions else tf.gather(table, self._positions(x, place.positions)))
 
     def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
         import tensorflow as tf
@@ -376,9 +394,9 @@ class JaxForward(Forward):
     def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
         return self.weights[f"{name}.weight"][x]
 
-    def add_positions(self, x: Any, name: str, place: Place, *, whole: bool = False, **_: Any) -> Any:
+    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
         table = self.weights[f"{name}.weight"]
-        return x + (table if whole else table[self._positions(x, place.positions)])
+        return x + (table if all_positions else table[self._positions(x, place.positions)])
 
     def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
         return tuple(self.weights[name][self._positions(x, positions)][:, None] for name in names)
@@ -445,7 +463,7 @@ class ReferenceForward(Forward):
     def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
         return self.ops.embedding(self.weights[f"{name}.weight"], x)
 
-    def add_positions(self, x: Any, name: str, place: Place, *, whole: bool = False, **_: Any) -> Any:
+    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
         return self.ops.add(x, self.weights[f"{name}.weight"][: x.shape[1]])
 
     def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:

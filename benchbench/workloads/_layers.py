@@ -74,7 +74,7 @@ class Layer(Protocol):
     """A part of a network that has weights or products."""
 
     @property
-    def beside(self) -> bool:
+    def is_short_branch(self) -> bool:
         """True if the layer is on a branch shorter than the one it is added to."""
 
     @property
@@ -136,7 +136,7 @@ class Dense:
     rows: int = 1  # rows per sample: positions of a sequence
     bias: bool = True
     image: tuple[int, int, int] | None = None  # C, H, W if the input is a flattened image
-    beside: bool = False  # on a branch no longer than the one it is added to
+    is_short_branch: bool = False  # on a branch no longer than the one it is added to
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -175,7 +175,7 @@ class Norm:
     variance: float | None = (
         None  # of the normalised values, and mean of the running variance; None: layer norm
     )
-    beside: bool = False
+    is_short_branch: bool = False
     products: ClassVar[int] = 0
     roundings: ClassVar[int] = 1
 
@@ -208,7 +208,7 @@ class Embedding:
     width: int
     rows: int  # looked up per sample
     scale: float = 1.0
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
     products: ClassVar[int] = 0
     roundings: ClassVar[int] = 0
 
@@ -232,7 +232,7 @@ class CausalAttention:
     width: int  # of all heads together
     heads: int
     kv_heads: int
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
     roundings: ClassVar[int] = 3  # scores, their softmax, result
 
     @property
@@ -268,7 +268,7 @@ class RmsNorm:
 
     name: str
     channels: int
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
     products: ClassVar[int] = 0
     roundings: ClassVar[int] = 1
 
@@ -290,7 +290,7 @@ class TiedLogits:
     width: int
     vocabulary: int
     rows: int
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
     roundings: ClassVar[int] = 1
 
     @property
@@ -315,7 +315,7 @@ class Rotary:
     length: int
     dim: int  # of a head
     base: float
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
     products: ClassVar[int] = 0
     roundings: ClassVar[int] = 1
 
@@ -363,7 +363,7 @@ class MultiHeadAttention:
     length: int  # of the queries
     memory: int  # length of the keys and values
     causal: bool = False
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
     roundings: ClassVar[int] = 7  # two products with their biases, scores, softmax, result
 
     @property

@@ -202,7 +202,7 @@ class ResidualNetwork(Chain):
             scale=(0.2, 0.05) if is_last else (1.0, 0.1),
             shift=(0.0 if is_last or name == "stem.norm" else 1.0, 0.1),
             variance=GAIN**2,
-            beside=conv.beside,
+            is_short_branch=conv.is_short_branch,
         )
 
 

@@ -132,11 +132,11 @@ class Network(Workload):
     @property
     def reduction(self) -> int:
         """Sum of the layers' reductions on the longest path, forward."""
-        return sum(layer.products for layer in self.layers() if not layer.beside)
+        return sum(layer.products for layer in self.layers() if not layer.is_short_branch)
 
     @property
     def roundings(self) -> int:
-        return sum(layer.roundings for layer in self.layers() if not layer.beside)
+        return sum(layer.roundings for layer in self.layers() if not layer.is_short_branch)
 
     def channels_last_inputs(self, put: Callable[[Array], Any], arrays: Arrays) -> tuple[Any, ...]:
         """Inputs on the device, with NHWC images."""

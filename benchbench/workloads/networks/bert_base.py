@@ -1,4 +1,4 @@
-"""BERT base with its head for masked tokens: Devlin et al. 2018, as their published code has it."""
+"""BERT base with its head for masked tokens, as in the published code of Devlin et al. 2018."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BertBase(Network):
     added = SIZE
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for sizes that do not fit each other."""
+        """Also raise UsageError for sizes that do not fit each other."""
         super().__post_init__()
         if self.hidden % self.heads:
             raise UsageError(f"hidden={self.hidden} must be a multiple of heads={self.heads}.")
@@ -92,7 +92,7 @@ class BertBase(Network):
         yield TiedDense(name="head", inputs=width, outputs=self.vocabulary, rows=self.masked)
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """Any token is as likely as any other; the masked places may coincide."""
+        """Uniformly random tokens; masked positions may coincide."""
         shape = self.batch, self.length
         return {
             "tokens": draw.integers("tokens", *shape, below=self.vocabulary),
@@ -101,7 +101,7 @@ class BertBase(Network):
         }
 
     def tiny(self) -> Self:
-        """One layer of four heads, lengths that are even and no powers of two."""
+        """One layer of four heads; the length is even and not a power of two."""
         small = replace(self, batch=2, length=14, masked=5, hidden=64, heads=4, depth=1)
         return replace(small, vocabulary=96, positions=17)
 
@@ -112,27 +112,27 @@ class BertBase(Network):
         import tensorflow as tf
 
         of = TensorFlowTransformerLayers(weights=weights, **self._kind())
-        tokens, segments, places = inputs
+        tokens, segments, masked_positions = inputs
         words, positions, kinds = map(read_once, self._tables(weights))
         x = tf.gather(words, tokens) + positions[: self.length] + tf.gather(kinds, segments)
-        return self._logits(of, tf.gather(self._encoded(of, x), places, batch_dims=1))
+        return self._logits(of, tf.gather(self._encoded(of, x), masked_positions, batch_dims=1))
 
     def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
         import jax.numpy as jnp
 
         of = JaxTransformerLayers(weights=weights, **self._kind())
-        tokens, segments, places = inputs
+        tokens, segments, masked_positions = inputs
         words, positions, kinds = self._tables(weights)
         x = self._encoded(of, words[tokens] + positions[: self.length] + kinds[segments])
-        return self._logits(of, jnp.take_along_axis(x, places[..., None], axis=1))
+        return self._logits(of, jnp.take_along_axis(x, masked_positions[..., None], axis=1))
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
         of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
-        tokens, segments, places = inputs
+        tokens, segments, masked_positions = inputs
         words, positions, kinds = self._tables(weights)
         x = ops.add(ops.embedding(words, tokens), positions[: self.length])
         x = self._encoded(of, ops.add(x, ops.embedding(kinds, segments)))
-        return self._logits(of, x[ops.np.arange(len(places))[:, None], places])
+        return self._logits(of, x[ops.np.arange(len(masked_positions))[:, None], masked_positions])
 
     def _tables(self, weights: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(weights[f"{name}.weight"] for name in ("tokens", "positions", "segments"))
@@ -163,7 +163,7 @@ class BertBaseInfer(Inference, BertBase):
 
 @dataclass(frozen=True)
 class BertBaseTrain(TrainingStep, BertBase):
-    """Forward, backward and update, with AdamW unless said otherwise."""
+    """Forward, backward and update; by default with AdamW."""
 
     optimizer: str = "adamw"
 
@@ -172,7 +172,7 @@ class BertBaseTrain(TrainingStep, BertBase):
 
 
 def torch_bert(network: BertBase) -> Any:
-    """The module as a user of PyTorch writes it."""
+    """The module in the style of PyTorch users."""
     import torch.nn.functional as F
     from torch import Tensor, nn
 

@@ -19,7 +19,7 @@ class Convnet(PlainCnn):
     batch: int = 128
 
     tensor_parallel: ClassVar[DivisionPlan] = {"dense1": Division.COLUMNS, "dense2": Division.ROWS}
-    relu_in_place = False  # as it was when stored runs measured it
+    relu_in_place = False  # as in stored runs
     version = 2  # on CUDA channels first where no tensor cores multiply
 
     def layers(self) -> tuple[Conv | MaxPool | Dense, ...]:

@@ -18,7 +18,7 @@ from benchbench.workloads.steps import DISCRIMINATOR, GENERATOR, AdversarialStep
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
 
-LATENT = 100  # numbers that an image is made of
+LATENT = 100  # random numbers per generated image
 STAGES = (8, 4, 2, 1)  # channels in widths, from 4 × 4 to 32 × 32 pixels
 IMAGE, COLOURS = 64, 3
 SLOPE = 0.2  # of leaky ReLU below 0
@@ -27,7 +27,7 @@ ADAM = Adam(learning_rate=2e-4, beta1=0.5)  # section 4
 
 @dataclass(frozen=True)
 class Dcgan(Network):
-    """3,576,704 parameters of the generator, 2,765,568 of the discriminator; weights drawn as He's."""
+    """3,576,704 parameters in the generator, 2,765,568 in the discriminator; He's initialisation."""
 
     batch: int = 128
     width: int = 64  # channels of the widest feature maps; all others grow with it
@@ -42,12 +42,12 @@ class Dcgan(Network):
         return self.batch, IMAGE, IMAGE, COLOURS
 
     def layers(self) -> list[Layer]:
-        """The generator: batch norm and ReLU after each layer but the last, which tanh follows."""
+        """Layers of the generator: batch norm and ReLU after each layer but the last, which tanh follows."""
         *normed, last = self.generator()
         return [*(layer for conv in normed for layer in (conv, batch_norm_of(conv))), last]
 
     def generator(self) -> list[ConvTranspose]:
-        """Layers from a pixel of `LATENT` channels; each but the first doubles the size."""
+        """Layers from one pixel of `LATENT` channels. Each but the first doubles the size."""
         channels = [LATENT, *(widths * self.width for widths in STAGES), COLOURS]
         first = ConvTranspose(name=f"{GENERATOR}.conv0", inputs=LATENT, outputs=channels[1], kernel=4, size=1)
         return [first] + [
@@ -67,12 +67,12 @@ class Dcgan(Network):
     def torch(self) -> Any:
         from torch import Tensor, nn
 
-        made = torch_chain(self.generator(), nn.ReLU(inplace=True))
+        generator = torch_chain(self.generator(), nn.ReLU(inplace=True))
 
         class Model(nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
-                self.generator = made
+                self.generator = generator
 
             def forward(self, noise: Tensor) -> Tensor:
                 return self.generator(noise).tanh().permute(0, 2, 3, 1)
@@ -116,7 +116,7 @@ class DcganInfer(Inference, Dcgan):
 
 @dataclass(frozen=True)
 class DcganTrain(AdversarialStep, Dcgan):
-    """Trained with Adam as published unless said otherwise."""
+    """DCGAN trained with Adam as published, unless another optimizer is chosen."""
 
     optimizer: str = "adam"
 
@@ -129,13 +129,13 @@ class DcganTrain(AdversarialStep, Dcgan):
         return ADAM if self.optimizer == "adam" else super().update
 
     def layers(self) -> list[Layer]:
-        """Generator and discriminator, whose batch norm is neither of the first nor of the last layer."""
+        """Generator and discriminator. The discriminator's first and last layers have no batch norm."""
         first, *middle, last = self.discriminator()
         normed = [layer for conv in middle for layer in (conv, batch_norm_of(conv))]
         return [*super().layers(), first, *normed, last]
 
     def discriminator(self) -> list[Conv]:
-        """Each layer but the last halves the size; leaky ReLU after each but the last."""
+        """Layers that halve the size, except the last, with leaky ReLUs between them."""
         channels = [COLOURS, *(widths * self.width for widths in reversed(STAGES))]
         last = Conv(
             name=f"{DISCRIMINATOR}.conv{len(STAGES)}",
@@ -162,9 +162,9 @@ class DcganTrain(AdversarialStep, Dcgan):
     def torch(self) -> Any:
         from torch import nn
 
-        made = torch_chain(self.generator(), nn.ReLU(inplace=True))
-        judged = torch_chain(self.discriminator(), nn.LeakyReLU(SLOPE, inplace=True))
-        return torch_adversaries(made.append(nn.Tanh()), judged)
+        generator = torch_chain(self.generator(), nn.ReLU(inplace=True))
+        discriminator = torch_chain(self.discriminator(), nn.LeakyReLU(SLOPE, inplace=True))
+        return torch_adversaries(generator.append(nn.Tanh()), discriminator)
 
     def judge_tensorflow(self, weights: dict[str, Any], images: Any) -> Any:
         x, (first, *middle, last) = images, self.discriminator()
@@ -198,13 +198,13 @@ class DcganTrain(AdversarialStep, Dcgan):
 
 
 def batch_norm_of(conv: Conv | ConvTranspose) -> Norm:
-    """The batch norm that follows `conv`; noise of one pixel reaches each pixel of the first layer once."""
+    """The batch norm after `conv`. In the first layer, the noise reaches each pixel once."""
     variance = 1 / 8 if conv.inputs == LATENT else 1.0
     return Norm(name=conv.name.replace("conv", "norm"), channels=conv.outputs, variance=variance)
 
 
 def torch_chain(convs: Sequence[Conv | ConvTranspose], activation: Any) -> Any:
-    """Convolutions, an activation after each but the last; batch norm, but where images come in."""
+    """Convolutions with activations between them, and batch norms except after the images."""
     from torch import nn
 
     modules: OrderedDict[str, Any] = OrderedDict()

@@ -46,7 +46,7 @@ class EncoderDecoder(Network):
     added = SIZE
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a width that the heads cannot share."""
+        """Also raise UsageError for a width that cannot be divided among the heads."""
         super().__post_init__()
         if self.hidden % self.heads:
             raise UsageError(f"hidden={self.hidden} must be a multiple of heads={self.heads}.")
@@ -60,7 +60,7 @@ class EncoderDecoder(Network):
         return self.batch, self.target, self.hidden
 
     def layers(self) -> list[Layer]:
-        """Layers of the encoder, then of the decoder, each ended by a norm."""
+        """Layers of the encoder, then of the decoder, with a norm at the end of each."""
         return list(self._layers())
 
     def _layers(self) -> Iterator[Layer]:
@@ -86,7 +86,7 @@ class EncoderDecoder(Network):
         }
 
     def tiny(self) -> Self:
-        """A layer each, even lengths; so many ReLUs that some inputs round to the other side in any draw."""
+        """One layer each, with even lengths, and so many ReLUs that some inputs change sign in any draw."""
         return replace(self, batch=2, source=18, target=14, hidden=64, heads=4, depth=1, feed_forward=400)
 
     def torch(self) -> Any:
@@ -130,7 +130,7 @@ class EncoderDecoder(Network):
 
 @dataclass(frozen=True)
 class EncoderDecoderInfer(Inference, EncoderDecoder):
-    """The decoder's result at all positions at once, without a cache."""
+    """Output of the decoder at all positions at once, without a cache."""
 
     summary = "inference with nn.Transformer: 6 encoder and 6 decoder layers, all positions at once"
 
@@ -140,7 +140,7 @@ class EncoderDecoderInfer(Inference, EncoderDecoder):
 
 @dataclass(frozen=True)
 class EncoderDecoderTrain(TrainingStep, EncoderDecoder):
-    """Forward, backward and update, with Adam unless said otherwise."""
+    """Forward, backward and update; by default with Adam."""
 
     optimizer: str = "adam"
 

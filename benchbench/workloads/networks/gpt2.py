@@ -21,7 +21,7 @@ EXPANSION = 4  # of the hidden layer between `up` and `down`
 
 @dataclass(frozen=True)
 class Gpt2(Decoder):
-    """Normalised first, learnt positions, GELU by tanh; no dropout."""
+    """Pre-norm, learnt positions, GELU by tanh, no dropout."""
 
     batch: int = 1
     length: int = 1024
@@ -39,7 +39,7 @@ class Gpt2(Decoder):
     added = frozenset({"width", "depth", "heads", "vocabulary", "context"})
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for more tokens than positions."""
+        """Also raise UsageError for more tokens than positions."""
         super().__post_init__()
         if self.length > self.context:
             raise UsageError(f"length={self.length} must be at most context={self.context}.")
@@ -50,7 +50,7 @@ class Gpt2(Decoder):
         return self.heads
 
     def tiny(self) -> Self:
-        """Two blocks, a length that is even and no power of two, positions that are not used."""
+        """Two blocks, an even length that is not a power of two, and unused positions."""
         return replace(self, batch=2, length=14, width=32, depth=2, heads=2, vocabulary=96, context=17)
 
     def embed(self, nn: Forward, tokens: Any, place: Place) -> Any:
@@ -59,7 +59,7 @@ class Gpt2(Decoder):
         return nn.add_positions(x, "positions", place, count=self.context, scale=scale)
 
     def block(self, nn: Forward, x: Any, place: Place) -> Any:
-        """Attention, then two dense layers, each added to its input."""
+        """Attention and two dense layers, each added to its input."""
         y = nn.dense(nn.layer_norm(x, "norm1", bias=False), "qkv", 3 * self.width, bias=False)
         y = nn.causal_attention(*nn.query_key_value(y, self.head), place)
         x = nn.add(x, nn.dense(y, "out", self.width, bias=False))
@@ -73,7 +73,7 @@ class Gpt2(Decoder):
 
 @dataclass(frozen=True)
 class Gpt2Train(PipelinedTraining, Gpt2):
-    """Forward, backward and update, with AdamW unless said otherwise."""
+    """Forward, backward and update; by default with AdamW."""
 
     optimizer: str = "adamw"
 
@@ -83,13 +83,13 @@ class Gpt2Train(PipelinedTraining, Gpt2):
 
 @dataclass(frozen=True)
 class Gpt2Prefill(Prefill, Gpt2):
-    """The prompt into the cache, and the logits of the token after it."""
+    """Process a prompt: fill the cache and compute the logits of the next token."""
 
     summary = "read a prompt with GPT-2: the time to the first token"
 
 
 @dataclass(frozen=True)
 class Gpt2Decode(Decode, Gpt2):
-    """One token, from the cache of those before it."""
+    """Compute one token from the cache of earlier ones."""
 
     summary = "generate a token with GPT-2 and a key-value cache"

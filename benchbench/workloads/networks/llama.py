@@ -22,7 +22,7 @@ BASE = 500_000.0  # of the rotary frequencies
 
 @dataclass(frozen=True)
 class Llama(Decoder):
-    """RMSNorm first, rotary positions, keys and values shared by groups of heads, SwiGLU; no biases."""
+    """RMSNorm first, rotary positions, grouped-query attention, SwiGLU, no biases."""
 
     batch: int = 1
     length: int = 512
@@ -42,35 +42,35 @@ class Llama(Decoder):
     }
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for heads of an odd width, which rotary positions cannot pair."""
+        """Also raise UsageError for an odd head width, since rotary positions need pairs."""
         super().__post_init__()
         if self.head % 2:
             raise UsageError(f"width / heads = {self.head} must be even.")
 
     def tiny(self) -> Self:
-        """Two blocks, two groups of heads, a length that is even and no power of two."""
+        """Two blocks, two groups of heads, an even length that is not a power of two."""
         small = {"width": 32, "depth": 2, "heads": 4, "kv_heads": 2, "hidden": 40, "vocabulary": 96}
         return replace(self, batch=2, length=14, **small)
 
     def embed(self, nn: Forward, tokens: Any, place: Place) -> Any:
-        """Rows of the table of tokens; positions are not learnt, but turn queries and keys in each block."""
+        """Rows of the table of tokens. Positions are not learnt but rotate queries and keys in each block."""
         scale = self.embedding_scale
         x = nn.embedding(tokens, "tokens", self.vocabulary, self.width, scale=scale, tied=True)
         nn.rotary("rotary", self.length, self.head, BASE)
         return x
 
     def block(self, nn: Forward, x: Any, place: Place) -> Any:
-        """Attention, then the gated hidden layer (Shazeer 2020), each added to its input."""
+        """Attention and the gated hidden layer (Shazeer 2020), each added to its input."""
         dense, head = partial(nn.dense, bias=False), self.head
         y, shared = nn.rms_norm(x, "norm1"), self.kv_heads * head
         q = nn.heads(dense(y, "query", self.width), head)
-        k = nn.heads(dense(y, "key", shared, beside=True), head)
-        v = nn.heads(dense(y, "value", shared, beside=True), head)
+        k = nn.heads(dense(y, "key", shared, is_short_branch=True), head)
+        v = nn.heads(dense(y, "value", shared, is_short_branch=True), head)
         y = nn.causal_attention(nn.rotated(q, place), nn.rotated(k, place), v, place)
         x = nn.add(x, dense(y, "out", self.width))
         y = nn.rms_norm(x, "norm2")
         gate = nn.silu(dense(y, "gate", self.hidden))
-        y = nn.multiply(gate, dense(y, "up", self.hidden, beside=True))
+        y = nn.multiply(gate, dense(y, "up", self.hidden, is_short_branch=True))
         return nn.add(x, dense(y, "down", self.width))
 
     def output(self, nn: Forward, x: Any) -> Any:
@@ -80,7 +80,7 @@ class Llama(Decoder):
 
 @dataclass(frozen=True)
 class LlamaTrain(PipelinedTraining, Llama):
-    """Forward, backward and update, with AdamW unless said otherwise."""
+    """Forward, backward and update; by default with AdamW."""
 
     optimizer: str = "adamw"
 
@@ -89,13 +89,13 @@ class LlamaTrain(PipelinedTraining, Llama):
 
 @dataclass(frozen=True)
 class LlamaPrefill(Prefill, Llama):
-    """The prompt into the cache, and the logits of the token after it."""
+    """Process a prompt: fill the cache and compute the logits of the next token."""
 
     summary = "read a prompt with a Llama-style decoder: the time to the first token"
 
 
 @dataclass(frozen=True)
 class LlamaDecode(Decode, Llama):
-    """One token, from the cache of those before it."""
+    """Compute one token from the cache of earlier ones."""
 
     summary = "generate a token with a Llama-style decoder and a key-value cache"

@@ -17,7 +17,7 @@ from benchbench.workloads.steps import Inference, PipelinedTraining
 
 @dataclass(frozen=True)
 class MnistCnn(PlainCnn):
-    """93,322 parameters, 10 classes; a pool of 11 × 11 pixels leaves out the last row and column."""
+    """93,322 parameters, 10 classes. The pool of 11 × 11 pixels drops the last row and column."""
 
     batch: int = 128
 
@@ -25,7 +25,7 @@ class MnistCnn(PlainCnn):
     version = 2  # on CUDA channels first where no tensor cores multiply
 
     def layers(self) -> tuple[Conv | MaxPool | Dense, ...]:
-        """Sides of 28, 26, 13, 11, 5 and 3 pixels."""
+        """Image sides are 28, 26, 13, 11, 5 and 3 pixels."""
         return (
             Conv(name="conv1", inputs=1, outputs=32, kernel=3, size=28, edge=0, bias=True),
             MaxPool(),
@@ -49,7 +49,7 @@ class MnistCnnInfer(Inference, MnistCnn):
 
 @dataclass(frozen=True)
 class MnistCnnTrain(PipelinedTraining, MnistCnn):
-    """Forward, backward and update, with Adam unless said otherwise."""
+    """Forward, backward and update; by default with Adam."""
 
     optimizer: str = "adam"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STAGES = (1, 2, 4, 8)  # channels in widths
 CLASSES = 400
-FRAMES, PIXELS = 8, 16  # that become one, of a clip and of a side of its image
+FRAMES, PIXELS = 8, 16  # frames, and pixels of a side, that are reduced to one
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class R3d18(ResidualNetwork):
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for sizes that cannot be halved as often."""
+        """Also raise UsageError for sizes that cannot be halved this often."""
         super().__post_init__()
         if self.image % PIXELS or self.frames % FRAMES:
             raise UsageError(
@@ -79,7 +79,7 @@ class R3d18(ResidualNetwork):
         return {"clips": draw.normal("clips", self.batch, 3, self.frames, self.image, self.image)}
 
     def tiny(self) -> Self:
-        """Two clips, four pixels of which reach the last stage, so that its batch norm has a spread."""
+        """Two clips, of which four pixels reach the last stage, so that its batch norm has a variance."""
         return replace(self, batch=2, frames=8, image=32, width=8)
 
     def torch_block(self) -> Any:
@@ -116,7 +116,7 @@ class R3d18Train(ResidualTraining, R3d18):
     added = frozenset({"width", "depth", "optimizer"})
 
     def __post_init__(self) -> None:
-        """Raise UsageError also where the last batch norm would have one value per channel: no variance."""
+        """Also raise UsageError if the last batch norm has one value per channel and no variance."""
         super().__post_init__()
         if (self.batch // self.accumulate, self.frames, self.image) == (1, FRAMES, PIXELS):
             raise UsageError(
@@ -126,7 +126,7 @@ class R3d18Train(ResidualTraining, R3d18):
             )
 
     def tiny(self) -> Self:
-        """The shortest network: rounding in each layer is amplified by the layers after it."""
+        """The shortest network, since later layers amplify rounding errors."""
         return replace(super().tiny(), batch=4, depth=10)
 
 
@@ -144,5 +144,5 @@ def _block(stage: str, index: int, channels: tuple[int, int], stride: int, size:
         gain=GAIN,
     )
     second = replace(first, name=f"{name}.conv2", inputs=outputs, stride=(1, 1, 1), size=first.output_sizes)
-    down = replace(first, name=f"{name}.down.conv", kernel=(1, 1, 1), beside=True)
+    down = replace(first, name=f"{name}.down.conv", kernel=(1, 1, 1), is_short_branch=True)
     return Block(stage=stage, convs=(first, second), projection=down if stride > 1 else None)

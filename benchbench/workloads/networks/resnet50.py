@@ -17,7 +17,7 @@ from benchbench.workloads.steps import Inference
 
 WIDTHS = (64, 128, 256, 512)  # channels within a block
 EXPANSION = 4  # channels out of a block / within it
-HALVINGS = 32  # the last stage's pixels are this much larger than the image's
+HALVINGS = 32  # image pixels per pixel of the last stage, along a side
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Resnet50(ResidualNetwork):
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a side that cannot be halved five times."""
+        """Also raise UsageError for a side that cannot be halved five times."""
         super().__post_init__()
         if self.image % HALVINGS:
             raise UsageError(f"image={self.image} must be a multiple of {HALVINGS}.")
 
     @property
     def stem(self) -> Conv:
-        """The convolution before the first block; a 3 × 3 max-pool of stride 2 follows."""
+        """The convolution before the first block; a 3 × 3 max-pool with stride 2 follows."""
         return Conv(name="stem.conv", inputs=3, outputs=64, kernel=7, stride=2, size=self.image, gain=GAIN)
 
     def blocks(self) -> Iterator[Block]:
@@ -58,7 +58,7 @@ class Resnet50(ResidualNetwork):
         return {"images": draw.normal("images", self.batch, 3, self.image, self.image)}
 
     def tiny(self) -> Self:
-        """Two images of 64 × 64: four pixels reach the last stage, so that its batch norm has a spread."""
+        """Two images of 64 × 64: four pixels reach the last stage, so that its batch norm has a variance."""
         return replace(self, batch=2, image=64)
 
     def torch_stem(self) -> Any:
@@ -118,7 +118,7 @@ class Resnet50Train(ResidualTraining, Resnet50):
     added = frozenset({"depth", "optimizer"})
 
     def __post_init__(self) -> None:
-        """Raise UsageError also where the last batch norm would have one value per channel: no variance."""
+        """Also raise UsageError if the last batch norm has one value per channel and no variance."""
         super().__post_init__()
         if self.batch // self.accumulate == 1 and self.image == HALVINGS:
             raise UsageError(
@@ -127,7 +127,7 @@ class Resnet50Train(ResidualTraining, Resnet50):
             )
 
     def tiny(self) -> Self:
-        """The shortest network: rounding in each layer is amplified by the layers after it."""
+        """The shortest network, since later layers amplify rounding errors."""
         return replace(self, batch=4, image=64, depth=14)
 
 
@@ -135,8 +135,8 @@ def _block(stage: str, index: int, inputs: int, width: int, stride: int, side: i
     outputs = width * EXPANSION
 
     def conv(name: str, **sizes: int) -> Conv:
-        named = {"name": f"{stage}.{index}.{name}", "gain": GAIN, "beside": name == "down.conv"}
-        return Conv(**({"kernel": 1, "size": side} | named | sizes))  # type: ignore[arg-type]
+        properties = {"name": f"{stage}.{index}.{name}", "gain": GAIN, "is_short_branch": name == "down.conv"}
+        return Conv(**({"kernel": 1, "size": side} | properties | sizes))  # type: ignore[arg-type]
 
     path = (
         conv("conv1", inputs=inputs, outputs=width),

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 SIZE = frozenset({"hidden", "heads", "depth"})
 MELS = 80
-STRIDE = 2  # of the second convolution: mel frames to a frame of the result
+STRIDE = 2  # of the second convolution: mel frames per output frame
 EXPANSION = 4
-PERIOD = 10_000  # longest of the sinusoids, over 2π
+PERIOD = 10_000  # longest period of the sinusoids, divided by 2π
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SpeechEncoder(BlockChain):
     added = SIZE
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a width that the heads, or sine and cosine, cannot share."""
+        """Also raise UsageError for a width that heads, or sine and cosine, cannot divide."""
         super().__post_init__()
         if self.hidden % self.heads or self.hidden % 2:
             raise UsageError(f"hidden={self.hidden} must be even and a multiple of heads={self.heads}.")
@@ -167,7 +167,7 @@ class SpeechEncoderInfer(Inference, SpeechEncoder):
 
 @dataclass(frozen=True)
 class SpeechEncoderTrain(PipelinedTraining, SpeechEncoder):
-    """Forward, backward and update, with AdamW unless said otherwise."""
+    """Forward, backward and update; by default with AdamW."""
 
     optimizer: str = "adamw"
 
@@ -189,28 +189,28 @@ class Sinusoids(Weight):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """A fixed table that is added to what the convolutions give."""
+    """A fixed table that is added to the output of the convolutions."""
 
     frames: int
     width: int
-    beside: ClassVar[bool] = False
+    is_short_branch: ClassVar[bool] = False
     products: ClassVar[int] = 0
     roundings: ClassVar[int] = 1
 
     def weights(self) -> dict[str, Weight]:
-        """The table."""
+        """The table by name."""
         return {"positions": Sinusoids(shape=(self.frames, self.width), scale=1.0, is_learnt=False)}
 
     def flops(self, batch: int) -> int:
         return 0
 
     def elements(self, batch: int) -> int:
-        """The table; the sum is fused with what it follows at best."""
+        """The table's elements; the sum can be fused with the next layer."""
         return self.frames * self.width
 
 
 def torch_speech_encoder(network: SpeechEncoder) -> Any:
-    """The module as a user of PyTorch writes it."""
+    """The module in the style of PyTorch users."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor, nn

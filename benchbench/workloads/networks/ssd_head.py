@@ -19,63 +19,66 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Draw
 
-CHANNELS = (8, 16, 8, 4, 4, 4)  # of each map, in widths: conv4_3 and fc7 of VGG-16, and four behind them
-BOXES = (4, 6, 6, 6, 4, 4)  # at each pixel of a map
-SMALLEST = 33  # pixels of a side that leave one for the last map
+CHANNELS = (8, 16, 8, 4, 4, 4)  # of each map, in widths: conv4_3 and fc7 of VGG-16, and four later ones
+BOXES = (4, 6, 6, 6, 4, 4)  # per pixel of each map
+MIN_SIDE = 33  # pixels; the last map then has one
 
 
 @dataclass(frozen=True)
 class SsdHead(Network):
     """3,341,550 parameters; 8732 boxes of VOC's 20 classes and the background, in six maps of a backbone.
 
-    The output has the logits of each box' classes, then its coordinates. The backbone is not trained, so maps
-    get no gradient; choosing boxes is no part of it.
+    The output has the logits of each box's classes, then its coordinates. The backbone is not trained, so
+    maps get no gradient. The selection of boxes is not included.
     """
 
     batch: int = 32
     side: int = 38  # of the finest map, in pixels
     width: int = 64  # channels of all maps grow with it
-    classes: int = 21  # the background among them
+    classes: int = 21  # including the background
 
     loss = MultiBox()
     input_names = tuple(f"map{at}" for at in range(len(BOXES)))
     images = frozenset(input_names)
     added = frozenset({"side", "width", "classes"})
     version = 2  # on CUDA channels first where no tensor cores multiply
-    least: ClassVar[Mapping[str, int]] = {"side": SMALLEST}
+    least: ClassVar[Mapping[str, int]] = {"side": MIN_SIDE}
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
         return self.batch, sum(self.boxes()), self.classes + COORDINATES
 
     def boxes(self) -> list[int]:
-        """Boxes of each map."""
+        """Number of boxes of each map."""
         return [count * side**2 for count, side in zip(BOXES, self.sides(), strict=True)]
 
     def sides(self) -> list[int]:
-        """Sides of the maps: halved three times, then two pixels less, twice."""
+        """Sides of the maps in pixels: halved three times, then reduced by two pixels twice."""
         sides = [self.side]
         for _ in range(3):
             sides.append((sides[-1] + 1) // 2)
         return [*sides, sides[-1] - 2, sides[-1] - 4]
 
     def predictors(self) -> list[tuple[Conv, Conv]]:
-        """What scores the boxes of each map, and what places them."""
+        """Convolutions for the scores and for the coordinates of the boxes of each map."""
         sizes = zip(CHANNELS, BOXES, self.sides(), strict=True)
         return [
             (
-                self._conv(f"scores.{at}", widths, boxes * self.classes, side),
-                self._conv(f"places.{at}", widths, boxes * COORDINATES, side),
+                self._conv(f"scores.{at}", channels, boxes * self.classes, side),
+                self._conv(f"places.{at}", channels, boxes * COORDINATES, side),
             )
-            for at, (widths, boxes, side) in enumerate(sizes)
+            for at, (channels, boxes, side) in enumerate(sizes)
         ]
 
     def _conv(self, name: str, widths: int, outputs: int, side: int) -> Conv:
-        """3 × 3, drawn for its inputs (He's fan-in); every one ends a longest path, so one counts as such."""
+        """A 3 × 3 convolution with He's fan-in initialisation.
+
+        All of them are in parallel, so one alone counts for the longest path.
+        """
         inputs, gain = widths * self.width, sqrt(outputs / (widths * self.width))
         return Conv(
             name=name, inputs=inputs, outputs=outputs, kernel=3, size=side, bias=True, gain=gain,
-            beside=name != "scores.1",
+            is_short_branch=name != "scores.1",
         )  # fmt: skip
 
     def layers(self) -> list[Conv]:
@@ -92,11 +95,11 @@ class SsdHead(Network):
         }
 
     def tiny(self) -> Self:
-        """There are as many maps, the last of one pixel."""
-        return replace(self, batch=2, side=SMALLEST, width=4, classes=5)
+        """As many maps, of which the last has one pixel."""
+        return replace(self, batch=2, side=MIN_SIDE, width=4, classes=5)
 
     def torch(self) -> Any:
-        """torchvision.models.detection.ssd.SSDHead; the results are one tensor."""
+        """torchvision.models.detection.ssd.SSDHead, with one tensor as result."""
         import torch
         from torch import Tensor, nn
 
@@ -110,9 +113,9 @@ class SsdHead(Network):
 
             def forward(self, *maps: Tensor) -> Tensor:
                 kinds = zip((self.scores, self.places), numbers, strict=True)
-                return torch.cat([torch.cat(predicted(maps, *kind), 1) for kind in kinds], -1)
+                return torch.cat([torch.cat(predict(maps, *kind), 1) for kind in kinds], -1)
 
-        def predicted(maps: Sequence[Tensor], convs: Any, count: int) -> list[Tensor]:
+        def predict(maps: Sequence[Tensor], convs: Any, count: int) -> list[Tensor]:
             results = [conv(x).permute(0, 2, 3, 1) for x, conv in zip(maps, convs, strict=True)]
             return [y.reshape(len(y), -1, count) for y in results]
 
@@ -124,7 +127,7 @@ class SsdHead(Network):
         def rows(x: Any, conv: Conv, count: int) -> Any:
             return tf.reshape(tensorflow_layers.conv(x, weights, conv), [x.shape[0], -1, count])
 
-        return self._predicted(inputs, rows, tf.concat)
+        return self._predict(inputs, rows, tf.concat)
 
     def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
         import jax.numpy as jnp
@@ -132,21 +135,21 @@ class SsdHead(Network):
         def rows(x: Any, conv: Conv, count: int) -> Any:
             return jax_layers.conv(x, weights, conv).reshape(len(x), -1, count)
 
-        return self._predicted(inputs, rows, jnp.concatenate)
+        return self._predict(inputs, rows, jnp.concatenate)
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
         def rows(x: Any, conv: Conv, count: int) -> Any:
             y = ops.np.transpose(numpy_layers.conv(ops, x, weights, conv), (0, 2, 3, 1))
             return y.reshape(len(x), -1, count)
 
-        return self._predicted(inputs, rows, ops.np.concatenate)
+        return self._predict(inputs, rows, ops.np.concatenate)
 
-    def _predicted(self, maps: Sequence[Any], rows: Callable[..., Any], join: Callable[..., Any]) -> Any:
-        """The output by a framework's functions."""
+    def _predict(self, maps: Sequence[Any], rows: Callable[..., Any], join: Callable[..., Any]) -> Any:
+        """The output, computed with a framework's functions."""
         pairs = list(zip(maps, self.predictors(), strict=True))
         scores = [rows(x, scoring, self.classes) for x, (scoring, _) in pairs]
-        places = [rows(x, placing, COORDINATES) for x, (_, placing) in pairs]
-        return join([join(scores, 1), join(places, 1)], -1)
+        coordinates = [rows(x, placing, COORDINATES) for x, (_, placing) in pairs]
+        return join([join(scores, 1), join(coordinates, 1)], -1)
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ class SsdHeadInfer(Inference, SsdHead):
     summary = "inference with the head of SSD300, a detector, on a backbone's feature maps"
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
-        """Each map has as many boxes as any other: the last has four of thousands."""
+        """Sample as many boxes of each map, since the last has only four of thousands."""
         import numpy as np
 
         index, boxes = super().sample(source, count), np.array(self.boxes())

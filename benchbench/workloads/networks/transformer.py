@@ -22,7 +22,7 @@ NAMES = [f"layers.{index}" for index in range(LAYERS)]
 
 @dataclass(frozen=True)
 class Transformer(CausalChain):
-    """The logits of each next token; learnt positions, no dropout, the embedding not tied to the output."""
+    """Logits of the next tokens; learnt positions, no dropout, embedding and output not tied."""
 
     batch: int = 16
     length: int = 256
@@ -37,7 +37,7 @@ class Transformer(CausalChain):
     }
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a hidden width that is no multiple of a head's."""
+        """Also raise UsageError for a hidden width that is not a multiple of a head's."""
         super().__post_init__()
         if self.hidden % HEAD:
             raise UsageError(f"hidden={self.hidden} must be a multiple of {HEAD}.")
@@ -56,10 +56,10 @@ class Transformer(CausalChain):
 
     def embed(self, nn: Forward, tokens: Any, place: Place) -> Any:
         x = nn.embedding(tokens, "tokens", self.vocabulary, self.hidden)
-        return nn.add_positions(x, "positions", place, count=self.length, whole=True)
+        return nn.add_positions(x, "positions", place, count=self.length, all_positions=True)
 
     def block(self, nn: Forward, x: Any, place: Place) -> Any:
-        """Attention, then two dense layers, each added to its input."""
+        """Attention and two dense layers, each added to its input."""
         # Softmax does not see a bias of the keys: its gradient would be rounding, which Adam makes large.
         y = nn.dense(nn.layer_norm(x, "norm1"), "qkv", 3 * self.hidden, bias=False)
         y = nn.causal_attention(*nn.query_key_value(y, HEAD), place)
@@ -80,7 +80,7 @@ class TransformerInfer(Inference, Transformer):
 
 @dataclass(frozen=True)
 class TransformerTrain(PipelinedTraining, Transformer):
-    """Forward, backward and update, with Adam unless said otherwise."""
+    """Forward, backward and update; by default with Adam."""
 
     optimizer: str = "adam"
 

@@ -18,7 +18,7 @@ from benchbench.workloads.steps import Inference, TrainingStep
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
 
-DEPTH = 4  # times the image is halved, and doubled again
+DEPTH = 4  # number of times that the image is halved and doubled again
 CLASSES = 2
 
 
@@ -33,7 +33,7 @@ class Unet(Network):
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a side that cannot be halved four times."""
+        """Also raise UsageError for a side that cannot be halved four times."""
         super().__post_init__()
         if self.image % 2**DEPTH:
             raise UsageError(f"image={self.image} must be a multiple of {2**DEPTH}.")
@@ -43,13 +43,13 @@ class Unet(Network):
         return self.batch, self.image, self.image, CLASSES
 
     def layers(self) -> list[Conv | ConvTranspose]:
-        """Down, at the bottom, up, and the classes of each pixel."""
-        ways = [*(self.pair("down", level) for level in range(DEPTH)), self.pair("bottom", DEPTH)]
-        ups = [(self.up(level), *self.pair("up", level)) for level in reversed(range(DEPTH))]
-        return [layer for layers in (*ways, *ups) for layer in layers] + [self.head()]
+        """Layers of the contracting path, the bottom, the expanding path, and the classes of each pixel."""
+        contracting = [*(self.pair("down", level) for level in range(DEPTH)), self.pair("bottom", DEPTH)]
+        expanding = [(self.up(level), *self.pair("up", level)) for level in reversed(range(DEPTH))]
+        return [layer for layers in (*contracting, *expanding) for layer in layers] + [self.head()]
 
     def pair(self, way: str, level: int) -> tuple[Conv, Conv]:
-        """The two convolutions of a level, 0 being that of the image's size; on the way up of two inputs."""
+        """The two convolutions of a level ("down", "bottom" or "up"). Level 0 has the image's size."""
         outputs, size = self.width * 2**level, self.image // 2**level
         inputs = 2 * outputs if way == "up" else outputs // 2 if level else 1
 
@@ -79,7 +79,7 @@ class Unet(Network):
         return replace(self, batch=2, image=32, width=5)
 
     def torch(self) -> Any:
-        """A module whose forward function goes down and up; classes last, as the loss takes them."""
+        """A module with classes as the last axis, as the loss needs them."""
         return torch_unet(self)
 
     def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:

@@ -20,7 +20,7 @@ HIDDEN = 64  # of the two dense layers before the last, in widths
 
 @dataclass(frozen=True)
 class Vgg16(PlainCnn):
-    """138,357,544 parameters, 1000 classes; without dropout, whose masks would differ between frameworks."""
+    """138,357,544 parameters, 1000 classes; no dropout, since masks would differ between frameworks."""
 
     batch: int = 32
     image: int = 224  # pixels on a side
@@ -35,7 +35,7 @@ class Vgg16(PlainCnn):
     version = 2  # on CUDA channels first where no tensor cores multiply
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a side that cannot be halved five times."""
+        """Also raise UsageError for a side that cannot be halved five times."""
         super().__post_init__()
         if self.image % HALVINGS:
             raise UsageError(f"image={self.image} must be a multiple of {HALVINGS}.")
