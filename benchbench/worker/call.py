@@ -152,7 +152,7 @@ def require_finished(output: Any) -> None:
 
 
 def load_backend(name: str) -> Backend:
-    """Raises UsageError if there is no such backend."""
+    """Load the backend with this name. Raises UsageError if there is none."""
     return load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
 
 

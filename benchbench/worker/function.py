@@ -52,7 +52,7 @@ def bind_function(call: Message, folder: Path) -> Callable[[], Any]:
 
 
 def _load_function(source: Message, folder: Path) -> Callable[..., Any]:
-    """Raises UsageError if the object is missing or not callable."""
+    """Load a function from its description. Raises UsageError if it is missing or not callable."""
     if source["pickled"]:
         function = _unpickle(folder / source["pickled"])
     else:
