@@ -33,7 +33,7 @@ def commands(text: str) -> list[str]:
 
 def examples() -> list[str]:
     """The catalogue of docs/cli.md."""
-    section = CATALOGUE[CATALOGUE.index("## What people do with it") :]
+    section = CATALOGUE[CATALOGUE.index("## Examples") :]
     return commands(section[section.index("```sh") : section.index("```\n", 40)])
 
 
