@@ -236,13 +236,6 @@ def test_every_mistake_has_its_code_and_a_hint(
     assert "Traceback" not in done.stderr
 
 
-def test_results_that_cannot_be_written_are_an_error_before_measuring(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file, not a folder")
-    done = accelbench(*FAKE, "-w", "gemm", cwd=tmp_path, code=6)
-    assert "results" in done.stderr
-    assert "round" not in done.stderr
-
-
 def test_the_suggested_next_command_finds_the_run_in_its_folder(tmp_path: Path) -> None:
     done = accelbench(*ONCE, "-w", "gemm", "--results", "my results", cwd=tmp_path)
     typed = shlex.split(done.stderr.splitlines()[-1].removeprefix("next: accelbench "))

@@ -45,7 +45,7 @@ TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
         ("FSDP::all_gather DistributedDataParallel.forward select-and-scatter", False),
     ],
 )
-def test_what_passes_between_devices_is_known_by_its_name(names: str, passing: bool) -> None:
+def test_communication_is_recognised_by_its_name(names: str, passing: bool) -> None:
     assert {is_communication(name) for name in names.split()} == {passing}
     assert all((kind(name) is Kind.COMMUNICATION) == passing for name in names.split())
 
@@ -62,7 +62,7 @@ def passed(*spans: Span) -> tuple[float, float] | None:
     return (found.total_s, found.exposed_s) if found else None
 
 
-def test_what_runs_beside_it_hides_communication_and_overlapping_ones_count_once() -> None:
+def test_concurrent_computation_hides_communication_and_overlaps_count_once() -> None:
     alone = a_span("gloo:all_reduce", 2, 6, "gloo")
     assert passed(alone) == (4, 4)
     assert passed(alone, a_span("gloo:all_gather", 4, 8, "other")) == (6, 6)
@@ -84,7 +84,7 @@ def test_a_range_in_which_a_rank_waits_hides_nothing() -> None:
     assert kind("FSDP::all_gather (conv1)") is Kind.OTHER
 
 
-def test_what_runs_beside_and_apart_from_communication_is_computing() -> None:
+def test_computing_excludes_communication_and_waiting() -> None:
     def computing(*spans: Span) -> float | None:
         found = summarise(spans, WINDOW).communication
         return found.computing_s if found else None
@@ -97,7 +97,7 @@ def test_what_runs_beside_and_apart_from_communication_is_computing() -> None:
     assert computing(waiting, receiving) == 0
 
 
-def test_what_a_collective_runs_as_it_ends_is_not_passing() -> None:
+def test_operators_inside_the_event_of_a_collective_do_not_count() -> None:
     """TensorFlow goes on with the next operators in the event of the collective that they waited for."""
     assert passed(a_span("CollectiveReduceV2", 2, 9), a_span("MatMul", 5, 9)) == (3, 3)
 
@@ -115,7 +115,7 @@ stretches = st.lists(
 
 
 @given(stretches)
-def test_each_instant_is_counted_as_it_is_looked_at(made: list[tuple[int, int, str]]) -> None:
+def test_communication_equals_a_count_of_every_instant(made: list[tuple[int, int, str]]) -> None:
     spans = [a_span(name, at, at + length, str(lane)) for lane, (at, length, name) in enumerate(made)]
 
     def run(name: str, at: int) -> bool:
@@ -126,19 +126,16 @@ def test_each_instant_is_counted_as_it_is_looked_at(made: list[tuple[int, int, s
     assert passed(*spans) == ((total, exposed) if total else None)
 
 
-def of_ranks(*exposed_s: float, total_s: float = 0.06, case: Case | None = None) -> OperatorTable:
+def a_rank(device: str = "cpu", total_s: float = 0.04, exposed_s: float = 0.01, **over: Any) -> RankProfile:
+    communication = Communication(total_s=total_s, exposed_s=exposed_s, **over)
+    return RankProfile(device=device, wall_s=0.1, busy_s=0.09, communication=communication)
+
+
+def of_ranks(*exposed_s: float) -> OperatorTable:
     """Ten steps of 10 ms."""
-    ranks = tuple(
-        RankProfile(
-            device=f"cuda:{rank}",
-            wall_s=0.1,
-            busy_s=0.09,
-            communication=Communication(total_s=total_s, exposed_s=each),
-        )
-        for rank, each in enumerate(exposed_s)
-    )
+    ranks = tuple(a_rank(f"cuda:{rank}", 0.06, seconds) for rank, seconds in enumerate(exposed_s))
     profile = replace(a_profile(an_operator("aten::mm", 0.03)), ranks=ranks)
-    return operator_table(a_profiled(profile, case=case or a_case(placement=TWO)), profile, 0.01)
+    return operator_table(a_profiled(profile, case=a_case(placement=TWO)), profile, 0.01)
 
 
 def test_the_slowest_rank_is_the_one_that_waits_least() -> None:
@@ -215,16 +212,7 @@ def keep(folder: Path, case: Case, outcome: Profile) -> None:
 
 def of_stages(*computing_s: float | None) -> Profile:
     """Of 0.1 s, in which each stage computed so long."""
-    ranks = [
-        RankProfile(
-            device="cpu",
-            wall_s=0.1,
-            busy_s=0.09,
-            communication=Communication(total_s=0.04, exposed_s=0.01, computing_s=each),
-        )
-        for each in computing_s
-    ]
-    return replace(a_profile(), ranks=tuple(ranks))
+    return replace(a_profile(), ranks=tuple(a_rank(computing_s=seconds) for seconds in computing_s))
 
 
 def test_a_run_keeps_how_long_the_stages_of_a_pipeline_computed_nothing(tmp_path: Path) -> None:
@@ -243,15 +231,8 @@ def test_ranks_are_profiled_together_and_all_their_traces_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
-    run = benchbench.run(
-        workloads="imbalanced",
-        backends="fake",
-        devices="cpu",
-        preset="brief",
-        rounds=1,
-        profile=True,
-        results=tmp_path,
-    )
+    choice: dict[str, Any] = {"workloads": "imbalanced", "backends": "fake", "devices": "cpu"}
+    run = benchbench.run(**choice, preset="brief", rounds=1, profile=True, results=tmp_path)
     (row,) = rows(run)
     assert row.communication.value == pytest.approx((3 / 4 + 2 / 4) / 2)
     (found,) = api.profile(run.info.id, results=tmp_path)

@@ -24,6 +24,7 @@ from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
 from benchbench.workloads.networks.gpt2 import Gpt2Decode, Gpt2Prefill, Gpt2Train
 from benchbench.workloads.networks.llama import LlamaDecode, LlamaPrefill, LlamaTrain
+from tests.test_attention import HeadsInTurn, Unmasked
 from tests.test_networks import FRAMEWORKS, built, compiled
 
 DRAW = Draw(Dtype.FLOAT32)
@@ -129,11 +130,6 @@ class SigmoidGelu(Ops):
         return self.gelu_tanh(x)
 
 
-class Unmasked(Ops):
-    def attention(self, q: Any, k: Any, v: Any, **_options: Any) -> Any:
-        return super().attention(q, k, v)
-
-
 class ShiftedTokens(Ops):
     """By one place, as positions off by one would have them."""
 
@@ -151,14 +147,6 @@ class EmptyPlaceSeen(Ops):
             for first, x in zip((q[:, :1], none, none), (q, k, v), strict=True)
         )
         return super().attention(q, k, v, **options)[:, 1:]
-
-
-class HeadsInTurn(Ops):
-    """Keys and values as `np.tile` gives them to the heads, not `np.repeat`."""
-
-    def attention(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
-        turns = self.np.arange(q.shape[2]) % k.shape[2]
-        return super().attention(q, k[:, :, turns], v[:, :, turns], **options)
 
 
 class TurnedBack(Ops):

@@ -101,7 +101,7 @@ def test_environments_with_a_label_are_measured_when_named_and_listed_by_devices
     assert all_there_is[-2:] == ["fake@own", "torch@x"]
 
 
-def test_what_is_typed_wins_over_the_variable_and_a_folder_stands_for_its_interpreter(
+def test_the_option_wins_over_the_variable_and_a_folder_means_its_interpreter(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = an_environment(cache, "fake@own")
@@ -125,7 +125,7 @@ def test_what_is_typed_wins_over_the_variable_and_a_folder_stands_for_its_interp
         ("fake@x=old", "is Python 3.10.9"),
     ],
 )
-def test_what_is_no_interpreter_is_a_mistake(
+def test_an_invalid_interpreter_is_refused(
     text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -147,7 +147,7 @@ def test_what_is_no_interpreter_is_a_mistake(
         (json.dumps(RECORD | {"schema": 2}), "newer accelbench"),
     ],
 )
-def test_a_record_that_says_nothing_makes_the_environment_broken_and_its_target_says_why(
+def test_an_unreadable_record_makes_the_environment_broken_with_the_reason(
     cache: Path, text: str, reason: str
 ) -> None:
     (an_environment(cache) / interpreters.RECORD).write_text(text)
@@ -204,7 +204,7 @@ def test_a_removal_takes_the_record_first(cache: Path) -> None:
 
 
 @pytest.mark.real
-def test_what_cannot_be_used_is_listed_with_what_to_type_and_leaves_its_cases_out(
+def test_an_unusable_environment_is_listed_with_the_command_and_its_cases_are_left_out(
     tmp_path: Path, cache: Path
 ) -> None:
     (cache / "fake@half").mkdir()

@@ -37,7 +37,7 @@ def transport(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTransport]:
     assert not found.scratch.path.exists()
 
 
-def test_a_run_removes_what_killed_runs_left_and_nothing_else(
+def test_a_run_removes_the_folders_of_killed_runs_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -105,20 +105,8 @@ def test_a_runs_own_folder_that_a_workload_removed_is_made_again(transport: Loca
     assert not before.alive
     after = worker(transport)
     assert after.ready().status == "ready"
-    assert after.ask(job("gemm", m=256, n=256, k=256), 30, fork=True).reply
+    assert after.ask(job("gemm", **PRODUCT), 30, fork=True).reply
     after.close()
-
-
-def test_a_worker_that_floods_its_output_fills_no_disk_and_keeps_its_last_words(
-    transport: LocalTransport,
-) -> None:
-    found = worker(transport)
-    found.ready()
-    answer = found.ask(job("shouting", size=8), 60, fork=True)
-    assert answer.log.endswith("the last word\n")
-    files = [path.stat().st_size for path in transport.scratch.path.rglob("*") if path.is_file()]
-    assert sum(files) < 2**20
-    found.close()
 
 
 def test_a_runs_folder_is_its_users_alone() -> None:
@@ -129,31 +117,32 @@ def test_a_runs_folder_is_its_users_alone() -> None:
 
 def job(workload: str, **params: Any) -> dict[str, Any]:
     case = a_case(workload=workload, params=params, backend="fake", target="fake")
-    policy = dataclasses.asdict(POLICIES["quick"])
-    return {
-        "kind": "measure",
-        "case": dataclasses.asdict(case),
-        "policy": policy,
-        "warm": False,
-        "reference": [],
-    }
+    about = {"case": dataclasses.asdict(case), "policy": dataclasses.asdict(POLICIES["quick"])}
+    return {"kind": "measure", "warm": False, "reference": [], **about}
 
 
 def worker(transport: LocalTransport, target: Target = FAKE) -> Worker:
     return transport.start(target, {})
 
 
-def test_a_worker_says_its_version_and_then_answers_job_after_job(
-    transport: LocalTransport,
-) -> None:
-    found = worker(transport)
-    assert found.ready().status == "ready"
+@pytest.fixture
+def ready(transport: LocalTransport) -> Iterator[Worker]:
+    """A worker that has started."""
+    started = worker(transport)
+    assert started.ready().status == "ready"
+    yield started
+    started.close()
+    assert not started.alive
+
+
+PRODUCT = {"m": 256, "n": 256, "k": 256}
+
+
+def test_a_worker_answers_job_after_job(ready: Worker) -> None:
     for _ in range(2):
-        answer = found.ask(job("gemm", m=256, n=256, k=256), 30, fork=True)
+        answer = ready.ask(job("gemm", **PRODUCT), 30, fork=True)
         assert answer.reply is not None
         assert answer.reply["outcome"]["status"] == "ok"
-    found.close()
-    assert not found.alive
 
 
 @pytest.mark.parametrize(
@@ -171,46 +160,37 @@ def test_a_killed_job_ran_out_of_memory_if_the_kernel_counts_one_more(
     transport.close()
 
 
-def test_a_job_without_a_process_of_its_own_takes_its_worker_with_it(transport: LocalTransport) -> None:
-    found = worker(transport)
-    found.ready()
-    assert found.ask(job("crashing", size=8), 30, fork=False).status is Status.CRASHED
-    assert not found.alive
-    assert found.ask(job("gemm", m=256, n=256, k=256), 30, fork=True).status is Status.CRASHED
-    found.close()
+def test_a_job_without_a_process_of_its_own_takes_its_worker_with_it(ready: Worker) -> None:
+    assert ready.ask(job("crashing", size=8), 30, fork=False).status is Status.CRASHED
+    assert not ready.alive
+    assert ready.ask(job("gemm", **PRODUCT), 30, fork=True).status is Status.CRASHED
 
 
-def test_a_failure_carries_the_end_of_what_the_worker_printed(transport: LocalTransport) -> None:
-    found = worker(transport)
-    found.ready()
-    answer = found.ask(job("shouting", size=8), 30, fork=True)
+def test_a_failure_has_the_end_of_a_flood_of_output_that_fills_no_disk(
+    ready: Worker, transport: LocalTransport
+) -> None:
+    answer = ready.ask(job("shouting", size=8), 60, fork=True)
     assert answer.status is Status.CRASHED
     assert answer.log.endswith("the last word\n")
     assert len(answer.log) <= 4096
-    found.close()
+    files = [path.stat().st_size for path in transport.scratch.path.rglob("*") if path.is_file()]
+    assert sum(files) < 2**20
 
 
 @pytest.mark.real  # waits until a limit is over
-def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(transport: LocalTransport) -> None:
-    found = worker(transport)
-    found.ready()
-    answer = found.ask(job("hanging", size=8), 1, fork=True)
+def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(ready: Worker) -> None:
+    answer = ready.ask(job("hanging", size=8), 1, fork=True)
     assert (answer.end, answer.status) == (JobEnd.HUNG, Status.TIMEOUT)
     assert "hung without computing" in answer.message
-    assert found.alive
-    again = found.ask(job("gemm", m=256, n=256, k=256), 30, fork=True)
-    assert again.reply is not None
-    found.close()
+    assert ready.alive
+    assert ready.ask(job("gemm", **PRODUCT), 30, fork=True).reply is not None
 
 
 @pytest.mark.real  # waits until a limit is over
-def test_a_job_that_was_stopped_is_ended_in_time_and_says_so(transport: LocalTransport) -> None:
-    found = worker(transport)
-    found.ready()
-    answer = found.ask(job("hanging", size=8, stops=True), 1, fork=True)
+def test_a_stopped_job_is_ended_in_time(ready: Worker) -> None:
+    answer = ready.ask(job("hanging", size=8, stops=True), 1, fork=True)
     assert (answer.end, answer.status) == (JobEnd.TIMED_OUT, Status.TIMEOUT)
     assert "SIGSTOP" in answer.message
-    found.close()
 
 
 def test_an_interpreter_that_does_not_start_a_worker_is_broken(transport: LocalTransport) -> None:

@@ -51,7 +51,7 @@ def test_the_kind_of_an_operator_follows_from_its_name(names: str, expected: Kin
     assert {kind(name) for name in names.split()} == {expected}
 
 
-def test_where_only_the_sum_of_the_gaps_is_known_their_number_is_not_told() -> None:
+def test_an_unknown_number_of_gaps_is_not_shown() -> None:
     counted = replace(a_table().gaps, count=0, longest_s=0.0, median_s=0.0, after="")
     for gaps, told in ((counted, ""), (replace(counted, total_s=0.0), "; 0 gaps")):
         (shown,) = profile_document([replace(a_table(), gaps=gaps)], 5, HERE).tables
@@ -86,7 +86,7 @@ def test_a_table_of_a_device_is_of_the_time_on_the_device() -> None:
         (None, 0.02, ["without the profiler, a step took 50% shorter than when it was timed"]),
     ],
 )
-def test_a_step_that_the_profiler_or_the_machine_disturbed_is_told(
+def test_a_step_disturbed_by_the_profiler_or_the_machine_is_noted(
     plain_s: float | None, measured_s: float | None, notes: list[str]
 ) -> None:
     found = a_table(measured_s=measured_s, plain_step_s=(plain_s,) * 3 if plain_s else ())
@@ -147,7 +147,7 @@ def tables(draw: st.DrawFn) -> OperatorTable:
 
 
 @given(tables(), tables())
-def test_what_operators_and_idle_time_add_is_the_whole_difference(
+def test_operators_and_idle_time_add_up_to_the_whole_difference(
     ref: OperatorTable, new: OperatorTable
 ) -> None:
     found = difference(ref, new)

@@ -35,50 +35,36 @@ OPS = Ops()
 LABELS = np.array([2, 0, 1])
 RUNNING = np.array([0.5, -1.5])
 
-OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, ...]]]] = {
+Operation = tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, ...]]]
+
+
+def like_torch(name: str, *shapes: tuple[int, ...], **options: Any) -> Operation:
+    """An operation that has torch's name and options."""
+    return (
+        lambda *arguments: getattr(OPS, name)(*arguments, **options),
+        lambda f, *arguments: getattr(f, name)(*arguments, **options),
+        list(shapes),
+    )
+
+
+OPERATIONS: dict[str, Operation] = {
     # name: (ours, torch's, given torch.nn.functional, and the shapes of the arguments)
-    "conv2d": (
-        lambda x, w: OPS.conv2d(x, w, stride=2, padding=1),
-        lambda f, x, w: f.conv2d(x, w, stride=2, padding=1),
-        [(2, 3, 7, 8), (4, 3, 3, 3)],
+    "conv2d": like_torch("conv2d", (2, 3, 7, 8), (4, 3, 3, 3), stride=2, padding=1),
+    "conv2d 1 × 1": like_torch("conv2d", (2, 3, 6, 6), (4, 3, 1, 1), stride=2),
+    "conv2d, no square": like_torch("conv2d", (2, 3, 6, 6), (4, 3, 1, 7), stride=(1, 2), padding=(0, 3)),
+    "conv2d in groups": like_torch("conv2d", (2, 6, 5, 5), (9, 2, 3, 3), padding=1, groups=3),
+    "conv3d": like_torch("conv3d", (2, 3, 4, 5, 4), (2, 3, 2, 3, 3), stride=(1, 2, 2), padding=(0, 1, 2)),
+    "conv_transpose2d": like_torch("conv_transpose2d", (2, 3, 4, 3), (3, 2, 4, 4), stride=2, padding=1),
+    "conv_transpose2d, no square": like_torch(
+        "conv_transpose2d", (2, 3, 4, 3), (3, 2, 3, 2), stride=(1, 3), padding=(2, 0)
     ),
-    "conv2d 1 × 1": (
-        lambda x, w: OPS.conv2d(x, w, stride=2),
-        lambda f, x, w: f.conv2d(x, w, stride=2),
-        [(2, 3, 6, 6), (4, 3, 1, 1)],
-    ),
-    "conv2d, no square": (
-        lambda x, w: OPS.conv2d(x, w, stride=(1, 2), padding=(0, 3)),
-        lambda f, x, w: f.conv2d(x, w, stride=(1, 2), padding=(0, 3)),
-        [(2, 3, 6, 6), (4, 3, 1, 7)],
-    ),
-    "conv2d in groups": (
-        lambda x, w: OPS.conv2d(x, w, padding=1, groups=3),
-        lambda f, x, w: f.conv2d(x, w, padding=1, groups=3),
-        [(2, 6, 5, 5), (9, 2, 3, 3)],
-    ),
-    "conv3d": (
-        lambda x, w: OPS.conv3d(x, w, stride=(1, 2, 2), padding=(0, 1, 2)),
-        lambda f, x, w: f.conv3d(x, w, stride=(1, 2, 2), padding=(0, 1, 2)),
-        [(2, 3, 4, 5, 4), (2, 3, 2, 3, 3)],
-    ),
-    "conv_transpose2d": (
-        lambda x, w: OPS.conv_transpose2d(x, w, stride=2, padding=1),
-        lambda f, x, w: f.conv_transpose2d(x, w, stride=2, padding=1),
-        [(2, 3, 4, 3), (3, 2, 4, 4)],
-    ),
-    "conv_transpose2d, no square": (
-        lambda x, w: OPS.conv_transpose2d(x, w, stride=(1, 3), padding=(2, 0)),
-        lambda f, x, w: f.conv_transpose2d(x, w, stride=(1, 3), padding=(2, 0)),
-        [(2, 3, 4, 3), (3, 2, 3, 2)],
-    ),
-    "linear": (OPS.linear, lambda f, x, w, b: f.linear(x, w, b), [(2, 3, 4), (5, 4), (5,)]),
+    "linear": like_torch("linear", (2, 3, 4), (5, 4), (5,)),
     "matmul": (OPS.matmul, lambda f, a, b: a @ b, [(2, 3, 4), (2, 4, 5)]),
     "add_bias": (OPS.add_bias, lambda f, x, b: x + b[:, None, None], [(2, 3, 4, 4), (3,)]),
     "add": (OPS.add, lambda f, a, b: a + b, [(2, 3), (2, 3)]),
     "multiply": (OPS.multiply, lambda f, a, b: a * b, [(2, 3), (2, 3)]),
-    "relu": (OPS.relu, lambda f, x: f.relu(x), [(3, 4)]),
-    "gelu": (OPS.gelu, lambda f, x: f.gelu(x), [(3, 4)]),
+    "relu": like_torch("relu", (3, 4)),
+    "gelu": like_torch("gelu", (3, 4)),
     "tanh": (OPS.tanh, lambda f, x: x.tanh(), [(3, 4)]),
     "sigmoid": (OPS.sigmoid, lambda f, x: x.sigmoid(), [(3, 4)]),
     "softmax": (lambda x: OPS.softmax(x, axis=1), lambda f, x: f.softmax(x, 1), [(2, 3, 4)]),
@@ -204,7 +190,7 @@ def test_rounding_reaches_the_gradient_too() -> None:
     np.testing.assert_array_equal(gradient, rounded(BFLOAT16, gradient, nearest=True))
 
 
-def test_mixed_precision_rounds_what_is_multiplied_and_not_the_parameter() -> None:
+def test_mixed_precision_rounds_operands_and_not_the_parameter() -> None:
     ops = Ops(Rounded(precision=PRECISIONS[Dtype.AMP_BF16], source=np.random.default_rng(0), nearest=True))
     (weight,) = drawn([(4, 4)])
     np.testing.assert_array_equal(ops.rounding.parameter(weight), weight)
@@ -225,7 +211,7 @@ def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
 
 @pytest.mark.parametrize(("grid", "near"), [(BFLOAT16, rounding.NEAR), (FLOAT32, rounding.NEAR_IN_SUMS)])
 @given(st.integers(0, 2**32 - 1), st.integers(1, 400), st.floats(1e-8, 1))
-def test_a_flipped_relu_lets_what_is_nearest_to_zero_pass_on_the_other_side(
+def test_a_flipped_relu_passes_the_inputs_nearest_to_zero_on_the_other_side(
     grid: Floating, near: float, seed: int, count: int, least: float
 ) -> None:
     values = np.random.default_rng(seed).standard_normal(count)

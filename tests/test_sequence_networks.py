@@ -20,14 +20,10 @@ from benchbench.workloads.networks.bert_base import BertBaseInfer, BertBaseTrain
 from benchbench.workloads.networks.encoder_decoder import EncoderDecoderInfer, EncoderDecoderTrain
 from benchbench.workloads.networks.speech_encoder import SpeechEncoderInfer, SpeechEncoderTrain
 from benchbench.workloads.steps import TrainingStep
+from tests.test_attention import Unmasked
 from tests.tiny import reference_of
 
 F32 = Dtype.FLOAT32
-
-
-class Unmasked(Ops):
-    def attention(self, q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-        return super().attention(q, k, v)
 
 
 class UnscaledScores(Ops):

@@ -17,7 +17,6 @@ from benchbench.machine.sampler import Pause, _others, beginning, pause_since, w
 from benchbench.running.measure import (
     Presence,
     check_space,
-    disturbances,
     tell_disturbances,
     wait_for_idle,
 )
@@ -75,7 +74,7 @@ def other(presence: Presence, tmp_path: Path) -> Iterator[Presence]:
     made.leave()
 
 
-def test_nothing_is_said_of_an_idle_machine_and_nothing_waits(presence: Presence) -> None:
+def test_an_idle_machine_has_no_warning_and_no_wait(presence: Presence) -> None:
     machine = Machine(presence, QUIET)
     assert (machine.waits(600), machine.told) == (0, [])
 
@@ -87,7 +86,9 @@ def test_nothing_is_said_of_an_idle_machine_and_nothing_waits(presence: Presence
         (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs"),
     ],
 )
-def test_who_does_not_wait_is_told_once_and_goes_on(presence: Presence, look: Pause, told: str) -> None:
+def test_without_a_wait_disturbances_are_warned_about_once(
+    presence: Presence, look: Pause, told: str
+) -> None:
     machine = Machine(presence, look)
     assert machine.waits(0) == 0
     assert machine.told == [
@@ -104,7 +105,7 @@ def test_who_does_not_wait_is_told_once_and_goes_on(presence: Presence, look: Pa
         (STOLEN, STOLEN, 1),
     ],
 )
-def test_who_computed_while_frameworks_were_imported_is_looked_at_again(
+def test_disturbances_during_imports_are_checked_again(
     presence: Presence, since: Pause, now: Pause, told: int
 ) -> None:
     lines: list[str] = []
@@ -112,7 +113,7 @@ def test_who_computed_while_frameworks_were_imported_is_looked_at_again(
     assert len(lines) == told
 
 
-def test_what_accelbench_itself_used_is_nobody_else_s() -> None:
+def test_cpu_time_of_accelbench_itself_does_not_count() -> None:
     pause = Pause(seconds=0.5, cpus=2, before=CpuTimes(100, 10), after=CpuTimes(100.75, 10), own_s=0.7)
     assert pause.cores == pytest.approx(0.1)
     early = Pause(seconds=0.5, cpus=2, before=CpuTimes(100, 10), after=CpuTimes(100.5, 10), own_s=0.51)
@@ -143,12 +144,7 @@ def test_three_quiet_looks_in_a_row_are_waited_for(presence: Presence) -> None:
     )
 
 
-def test_several_other_runs_are_one_clause() -> None:
-    assert disturbances([4, 7, 9], QUIET) == ["3 other runs are measuring (processes 4, 7, 9)"]
-    assert disturbances([4], QUIET) == ["another run is measuring (process 4)"]
-
-
-def test_who_has_waited_long_enough_measures_all_the_same(presence: Presence) -> None:
+def test_after_the_longest_wait_a_run_measures(presence: Presence) -> None:
     machine = Machine(presence, BUSY)
     assert machine.waits(60) == 60
     assert machine.told[1:] == [
@@ -192,7 +188,7 @@ def test_a_run_that_was_killed_is_not_seen_and_leaves_nothing(presence: Presence
     assert list(folder.iterdir()) == []
 
 
-def test_where_no_mark_can_be_kept_no_run_is_seen_and_none_is_stopped() -> None:
+def test_without_a_writable_folder_runs_do_not_see_each_other() -> None:
     hidden = Presence(ABSENT / "measuring")
     assert hidden.enter(alone=True)
     assert hidden.others() == []
@@ -224,7 +220,7 @@ def test_a_folder_that_is_not_there_yet_has_the_room_of_the_one_it_will_be_in(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_ends_a_run_before_it_begins_and_a_scarce_one_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_before_measuring_and_a_scarce_one_a_warning(tmp_path: Path) -> None:
     told: list[str] = []
     check_space(tmp_path, tmp_path, told.append, lambda _: 2**30)
     assert told == []
@@ -236,14 +232,14 @@ def test_a_full_disk_ends_a_run_before_it_begins_and_a_scarce_one_is_told(tmp_pa
         check_space(tmp_path, tmp_path, told.append, lambda _: 2**20)
 
 
-def test_a_run_of_virtual_time_looks_at_nobody(tmp_path: Path) -> None:
+def test_a_run_of_virtual_time_ignores_other_programs(tmp_path: Path) -> None:
     done = accelbench(*FAKE, cwd=tmp_path)
     assert "contended" not in done.stderr
     assert records(tmp_path)
 
 
 @pytest.mark.real
-def test_whatever_measures_tells_the_same_before_it(tmp_path: Path) -> None:
+def test_every_measuring_command_prints_the_same_first_lines(tmp_path: Path) -> None:
     """A run, one that is resumed, a check's cases, two sides, a suite with itself, the best rates."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "broken.py").write_text("1 / 0\n")
