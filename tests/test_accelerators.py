@@ -239,7 +239,7 @@ def test_every_tensor_of_a_torch_program_is_on_the_device_of_its_session(
     session = CudaSession("meta", Dtype.FLOAT32, "eager")
     program = Torch().program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
     output = program.step(*program.state, *program.inputs)
-    tensors = [*(output if isinstance(output, tuple) else [output]), *program.inputs, *program.held]
+    tensors = [*(output if isinstance(output, tuple) else [output]), *program.inputs, *program.captured]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
@@ -284,5 +284,5 @@ def test_a_torch_program_for_cuda_is_traced_with_cuda_tensors(
         session = CudaSession("cuda:0", Dtype.FLOAT32, "eager")
         program = Torch().program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
         output = program.step(*program.state, *program.inputs)
-    tensors = [*(output if isinstance(output, tuple) else [output]), *program.inputs, *program.held]
+    tensors = [*(output if isinstance(output, tuple) else [output]), *program.inputs, *program.captured]
     assert {str(tensor.device) for tensor in tensors} == {"cuda:0"}

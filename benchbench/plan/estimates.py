@@ -210,7 +210,7 @@ def _weights(network: Network, _placement: Placement) -> int:
 
 def _drawn_bytes(case: Case) -> float:
     sized = instance(case)
-    if isinstance(sized, Training) and (parameters := sized.held(case.computes_in)[0]):
+    if isinstance(sized, Training) and (parameters := sized.state_bytes(case.computes_in)[0]):
         return parameters
     return _weight_bytes(case) or cost_of(case).bytes / 2  # a step writes about as much as it reads
 

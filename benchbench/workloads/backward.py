@@ -110,7 +110,7 @@ class Backward(Operation):
         def step(upstream: Any, *inputs: Any) -> Any:
             leaves = [tensor.detach().requires_grad_() for tensor in compress(inputs, varied)]
             output = forward.step(*_merged(leaves, inputs, varied))
-            gradients = torch.autograd.grad(output, (*leaves, *forward.held), upstream)
+            gradients = torch.autograd.grad(output, (*leaves, *forward.captured), upstream)
             return self._packed(output.detach(), gradients)
 
         program = _backward(step, context, arrays, forward)
@@ -129,7 +129,7 @@ class Backward(Operation):
         varied = self._varied(arrays, forward)
 
         def step(upstream: Any, *inputs: Any) -> Any:
-            sources = [*compress(inputs, varied), *forward.held]
+            sources = [*compress(inputs, varied), *forward.captured]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(sources)
                 output = forward.step(*inputs)

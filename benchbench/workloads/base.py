@@ -366,7 +366,7 @@ class Training(Workload):
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
         """Endless steps in float64; `ops` may round (`_reference/ops.py`)."""
 
-    def held(self, dtype: Dtype) -> tuple[int, int]:
+    def state_bytes(self, dtype: Dtype) -> tuple[int, int]:
         """Bytes of the parameters, and of the optimizer's state; zeros if unknown."""
         return 0, 0
 

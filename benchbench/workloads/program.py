@@ -59,8 +59,8 @@ class Program:
     `axes` permutes the reference's axes into the output's: (0, 2, 3, 1) for an NHWC output of an NCHW
     reference. `input_axes` does the same for inputs by name, and for their gradients. If axes are not enough,
     as for gates in another order, `input_index` converts the reference's indices (samples, axes) to the
-    program's. Several outputs are a tuple, in the order of `Operation.output_shapes`. `held` are tensors that
-    the step reads besides inputs.
+    program's. Several outputs are a tuple, in the order of `Operation.output_shapes`. `captured` are tensors
+    that the step reads besides inputs.
 
     For a training step, verification reads tensors by PyTorch's names and in PyTorch's layout:
     `parameters(*state)`, and after the first step `gradients(*state)`, which the optimizer's state
@@ -83,7 +83,7 @@ class Program:
     axes: tuple[int, ...] | None = None
     input_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     input_index: Mapping[str, Callable[[Indices], Indices]] = field(default_factory=dict)
-    held: tuple[Any, ...] = ()
+    captured: tuple[Any, ...] = ()
     parameters: Callable[..., Mapping[str, Any]] | None = None
     gradients: Callable[..., Mapping[str, Any]] | None = None
     last_gradient: str = "optimizer's state"

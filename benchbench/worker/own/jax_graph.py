@@ -35,7 +35,10 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         for array in (*function.leaves.values(), *arrays.values(), *outputs.values())
     ]
     weights = [[name, list(leaf.shape)] for name, leaf in function.leaves.items()]
-    equations = [[name, *_plain_parameters(parameters)] for name, parameters in _equations(traced.jaxpr)]
+    equations = [
+        [primitive, *(f"{name}={value}" for name, value in sorted(parameters.items()) if _is_plain(value))]
+        for primitive, parameters in _equations(traced.jaxpr)
+    ]
     return {
         "digest": sha256(json.dumps([weights, equations]).encode()).hexdigest()[:DIGEST_DIGITS],
         "flops": int(flops_of(traced.jaxpr)),
@@ -94,12 +97,8 @@ def _equations(jaxpr: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from _equations(inner_jaxpr)
 
 
-def _plain_parameters(parameters: Mapping[str, Any]) -> list[Any]:
-    """Parameters that are numbers or strings, or tuples of these."""
-    return [f"{name}={value}" for name, value in sorted(parameters.items()) if _is_plain(value)]
-
-
 def _is_plain(value: Any) -> bool:
+    """True for numbers and strings, and tuples of these."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, bool | int | float | str)

@@ -32,7 +32,10 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
 
     model = keras_model.build(spec, params)
     arrays, inputs = keras_model.make_inputs(spec, params, model, 0)
-    specs = [keras.KerasTensor(array.shape, _standard_dtype(array.dtype)) for array in arrays.values()]
+    specs = [
+        keras.KerasTensor(array.shape, "float32" if array.dtype.kind == "f" else str(array.dtype))
+        for array in arrays.values()
+    ]
 
     def step(*tensors: Any) -> Any:
         packed = keras.tree.pack_sequence_as(inputs, tensors) if keras.tree.is_nested(inputs) else tensors[0]
@@ -61,17 +64,8 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "gives": [array_type(tensor.dtype, tensor.shape) for tensor in outputs.values()],
         "takes_images": False,  # the model itself determines their layout
         "integers": [name for name, tensor in outputs.items() if "float" not in str(tensor.dtype)],
-        "places": {name or "": list(path) for name, path in _paths(output)},
+        "places": {".".join(map(str, path)): list(path) for path, _ in keras_model.flat_with_path(output)},
     }
-
-
-def _standard_dtype(dtype: Any) -> str:
-    return "float32" if dtype.kind == "f" else str(dtype)
-
-
-def _paths(output: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    for path, _ in keras_model.flat_with_path(output):
-        yield ".".join(map(str, path)), path
 
 
 class LayerCounter:

@@ -214,7 +214,8 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
         for value in (*graph_inputs(model), *model.graph.output)
     }
     if any(shapes.get(name) is None for name in names):  # shape inference failed
-        outputs = _evaluate(spec.file, _cast(arrays, dtypes))
+        inputs = {name: array.astype(dtypes[name]) for name, array in arrays.items()}
+        outputs = _evaluate(spec.file, inputs)
         shapes |= {name: list(output.shape) for name, output in outputs.items()}
     weights = [
         (math.prod(weight.dims), dtype_of_element(weight.data_type)) for weight in model.graph.initializer
@@ -260,10 +261,6 @@ def _shapes(model: Any, input_shapes: Mapping[str, list[int]]) -> dict[str, list
         axes = [axis.dim_value if axis.HasField("dim_value") else -1 for axis in tensor_type.shape.dim]
         shapes[value.name] = axes if tensor_type.HasField("shape") and min(axes, default=0) >= 0 else None
     return shapes
-
-
-def _cast(arrays: Mapping[str, AnyArray], dtypes: Mapping[str, Any]) -> dict[str, AnyArray]:
-    return {name: array.astype(dtypes[name]) for name, array in arrays.items()}
 
 
 def _evaluate(file: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:

@@ -65,8 +65,8 @@ class Float64Context:
 
     def fetch(self, output: Any) -> Floats:
         """All elements of a tensor."""
-        found: Floats = output.detach().double().numpy().copy()
-        return found
+        elements: Floats = output.detach().double().numpy().copy()
+        return elements
 
 
 def training_reference(workload: OwnTraining, dtype: Dtype) -> Reference:

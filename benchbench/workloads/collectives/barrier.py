@@ -68,7 +68,7 @@ class Barrier(BetweenRanks):
                 ahead.add_(1)
             return ahead
 
-        return Program(step, held=(ahead,), compiles=False)
+        return Program(step, captured=(ahead,), compiles=False)
 
 
 def counted(arrived: memoryview[int], rank: int, barrier: Callable[[], Any]) -> Callable[[], bool]:

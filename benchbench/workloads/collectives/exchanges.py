@@ -72,7 +72,7 @@ class AllReduce(Collective):
             dist.all_reduce(summed)
             return summed
 
-        return Program(step, (x,), held=() if result is None else (result,), compiles=False)
+        return Program(step, (x,), captured=() if result is None else (result,), compiles=False)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         self._refuse_in_place("a tensor of TensorFlow")
@@ -117,7 +117,7 @@ class Broadcast(Collective):
             dist.broadcast(result, 0)
             return result
 
-        return Program(step, (x,), held=(received,), compiles=False)
+        return Program(step, (x,), captured=(received,), compiles=False)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """jax.lax.psum of the first row and of zeros, since jax.lax.pbroadcast is not on every device."""
@@ -202,7 +202,7 @@ class SendRecv(Collective):
                 message.wait()
             return received
 
-        return Program(step, (x,), held=(received,), compiles=False)
+        return Program(step, (x,), captured=(received,), compiles=False)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         import jax
@@ -239,7 +239,7 @@ class _InParts(Collective):
             exchange(result, x)
             return result
 
-        return Program(step, (x,), held=(result,), compiles=False)
+        return Program(step, (x,), captured=(result,), compiles=False)
 
 
 @dataclass(frozen=True)

@@ -141,14 +141,14 @@ class Recurrent(Operation):
         layer = layer.to(context.device).train(self.differentiated).requires_grad_(self.differentiated)
         layer.flatten_parameters()
         held = tuple(getattr(layer, name) for name in TORCH_NAMES.values())
-        return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), held=held)
+        return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), captured=held)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """A layer of keras.layers with gates in PyTorch's order."""
         layer = self.keras(context, [arrays["weight_ih"].T, arrays["weight_hh"].T, arrays["bias"]])
         held = tuple(variable.value for variable in layer.trainable_variables)
         axes = {"weight_ih": (1, 0), "weight_hh": (1, 0)}
-        return Program(layer, (context.put(arrays["x"]),), held=held, input_axes=axes)
+        return Program(layer, (context.put(arrays["x"]),), captured=held, input_axes=axes)
 
     def keras(self, context: DeviceContext, weights: list[Any]) -> Any:
         """A Keras layer that holds the weights and returns the output of every step."""
@@ -244,7 +244,7 @@ class Gru(Recurrent):
             return np.stack([np.zeros_like(index[:, 0]), theirs[index[:, 0]]], axis=1)
 
         places = {"weight_ih": transposed, "weight_hh": transposed, "bias": first_of_two}
-        return Program(layer, (context.put(arrays["x"]),), held=held, input_index=places)
+        return Program(layer, (context.put(arrays["x"]),), captured=held, input_index=places)
 
 
 @dataclass(frozen=True)
