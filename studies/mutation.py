@@ -1,0 +1,113 @@
+"""Mutation testing: how many planted faults the fast tests find, by file (mutmut 3).
+
+    python -m studies.mutation [SHARE [FILE…]] > studies/output/mutation.md
+
+SHARE (0.1): of the mutants of each file, drawn at random with a fixed seed. FILE: such as
+`benchbench/stats.py`; by default those that decide what a user is told. mutmut keeps all mutants of a file in
+one copy of it and runs in a fork only the tests that reach the mutated function, so a mutant costs about a
+second. It is not among the dependencies: `pip install mutmut==3.8.1`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = (
+    "benchbench/stats.py",
+    *(f"benchbench/{package}/*.py" for package in ("judging", "analyse", "gate", "timing")),
+    *(f"benchbench/worker/{name}.py" for name in ("verify", "after_timing", "plausibility")),
+)
+TESTS = (
+    "ab", "acceptance", "asynchronous", "baselines", "caches", "ceilings", "changed_work", "check",
+    "check_inputs", "check_rates", "collectives", "common_change", "common_factor", "compare", "drift",
+    "estimates", "float8", "gate", "generation", "graphs", "heats", "history", "hours", "linear_growth",
+    "measure", "metrics", "moving", "plausibility", "plausible", "pricing", "ranking", "report", "roofline",
+    "schedule", "session_variance", "sessions", "stats", "timed_mutants", "tolerance", "trend", "variance",
+    "waiting", "whole_output",
+)  # fmt: skip
+COPIED = ("tests", "studies", "suites", "docs", "README.md", "pyproject.toml")
+SURVIVED = ("survived", "no tests", "timeout", "suspicious")
+SEED = 7
+
+
+def configure(folder: Path, files: Sequence[str]) -> None:
+    """Write mutmut's settings for a checkout."""
+    tests = [f"tests/test_{name}.py" for name in TESTS if (folder / f"tests/test_{name}.py").exists()]
+    lines = ["[mutmut]", "source_paths=benchbench"]
+    for name, values in (
+        ("only_mutate", files),
+        ("pytest_add_cli_args_test_selection", tests),
+        ("also_copy", COPIED),
+    ):
+        lines += [f"{name}=", *(f"    {value}" for value in values)]
+    (folder / "setup.cfg").write_text("\n".join(lines) + "\n")
+
+
+def mutmut(folder: Path, *words: str) -> str:
+    """The output of a command of mutmut, which imports the package from its own copy."""
+    environment = {**os.environ, "PYTHONPATH": str(folder / "mutants")}
+    command = [sys.executable, "-m", "mutmut", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def results(folder: Path) -> dict[str, str]:
+    """Mutant → its status, such as `killed`."""
+    lines = mutmut(folder, "results", "--all", "true").splitlines()
+    return dict(re.fullmatch(r"\s*(\S+): (.+)", line).groups() for line in lines if ": " in line)  # type: ignore[union-attr,misc]
+
+
+def file_of(mutant: str) -> str:
+    """`benchbench.stats.x_median__mutmut_1` → `benchbench/stats.py`."""
+    module = re.split(r"\.x_|\.xǁ", mutant)[0]
+    return module.replace(".", "/") + ".py"
+
+
+def drawn(mutants: Sequence[str], share: float) -> list[str]:
+    """The share of the mutants of each file, at least one."""
+    source, by_file = random.Random(SEED), defaultdict(list)
+    for mutant in sorted(mutants):
+        by_file[file_of(mutant)].append(mutant)
+    return [
+        mutant
+        for group in by_file.values()
+        for mutant in source.sample(group, max(1, round(share * len(group))))
+    ]
+
+
+def main(share: float, files: Sequence[str]) -> None:
+    """Print the share of mutants that tests find, by file, and the survivors."""
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "accelbench"
+        subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
+        configure(folder, files)
+        mutmut(folder, "run", "no_such_mutant")  # makes the mutants
+        mutants = drawn([*results(folder)], share)
+        print(mutmut(folder, "run", *mutants).splitlines()[-1], file=sys.stderr)
+        statuses = results(folder)
+        print(f"Mutants found by the fast tests, `python -m studies.mutation {share:g}`\n")
+        print("| file | mutants | found | share |\n| --- | --: | --: | --: |")
+        by_file: dict[str, Counter[bool]] = defaultdict(Counter)
+        for mutant in mutants:
+            by_file[file_of(mutant)][statuses[mutant] not in SURVIVED] += 1
+        for file, counts in sorted(by_file.items()):
+            print(f"| {file} | {counts.total()} | {counts[True]} | {counts[True] / counts.total():.0%} |")
+        found, total = (sum(count[True] for count in by_file.values()), len(mutants))
+        print(f"| all | {total} | {found} | {found / max(total, 1):.0%} |\n\n## Survivors\n")
+        for mutant in mutants:
+            if statuses[mutant] in SURVIVED:
+                difference = mutmut(folder, "show", mutant).strip()
+                print(f"### {mutant}: {statuses[mutant]}\n\n```diff\n{difference}\n```\n")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 0.1, sys.argv[2:] or FILES)
