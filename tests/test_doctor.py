@@ -21,7 +21,7 @@ from tests.program import accelbench, started
 from tests.rendering import on_a_terminal, rendered
 
 DOCUMENT = (
-    (Path(__file__).parent.parent / "docs/doctor.md").read_text().partition("\n# What a device can do")[0]
+    (Path(__file__).parent.parent / "docs/doctor.md").read_text().partition("\n# Ceilings of a device")[0]
 )
 CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 MEMORY = "MemTotal: 16777216 kB\nMemAvailable: {} kB\nSwapTotal: 8388608 kB\nSwapFree: {} kB\n"
