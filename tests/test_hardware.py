@@ -389,9 +389,8 @@ EXAMPLE_PRICES = Prices(currency="EUR", per_hour={"*H100*": 2.5, "*L4": 0.7, "*A
 
 def test_the_page_shows_what_is_printed() -> None:
     page = (ROOT / "docs/hardware.md").read_text()
-    example = page.partition("of these.\n\n```\n")[2].partition("```\n")[0]
     shown = on_a_terminal(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), 130)
-    assert example == shown
+    assert shown in page.split("```\n")
 
 
 def test_csv_has_numbers_for_all_that_is_compared() -> None:
