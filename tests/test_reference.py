@@ -143,7 +143,9 @@ NUMBERS = arrays(np.float64, 20, elements=st.floats(-400, 400))
 
 def rounded(grid: Floating, values: Any, *, nearest: bool = False, seed: int = 0) -> Any:
     precision = Precision(grid, FLOAT32, grid, grid)
-    return Rounded(precision=precision, source=np.random.default_rng(seed), nearest=nearest)._to(grid, values)
+    return Rounded(precision=precision, source=np.random.default_rng(seed), nearest=nearest)._round(
+        grid, values
+    )
 
 
 @given(NUMBERS)

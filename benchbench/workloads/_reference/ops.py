@@ -1,7 +1,7 @@
-"""What references of networks are written with: operations in float64 with PyTorch's names and layouts.
+"""Operations of float64 references of networks, with PyTorch's names and layouts.
 
-Images are NCHW; weights are laid out as in PyTorch's state dict. Every result, and its gradient on the way
-back, passes `rounding`.
+Images are NCHW; weights have the layout of PyTorch's state dict. Every result, and its gradient in the
+backward pass, goes through `rounding`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     Size = int | tuple[int, int]
 
-EPSILON = 1e-5  # of normalisations: PyTorch's default
+EPSILON = 1e-5  # of normalisations; PyTorch's default
 
 
 @dataclass(frozen=True)
 class Ops:
-    """The namespace handed to `Network.numpy`; `np` is autograd's NumPy, for what rounds nothing."""
+    """The operations passed to `Network.numpy`; `np` is autograd's NumPy, for operations without rounding."""
 
     rounding: Exact = EXACT
     np = anp
@@ -59,7 +59,10 @@ class Ops:
         return self.rounding.product(y, math.prod(patch))
 
     def conv_transpose2d(self, x: Any, weight: Any, *, stride: Size = 1, padding: Size = 0) -> Any:
-        """(N, C, H, W) with (C, O, KH, KW), without bias: sides of (H − 1)·stride − 2·padding + KH."""
+        """Transposed convolution of (N, C, H, W) with (C, O, KH, KW), without bias.
+
+        The output's sides are (H − 1)·stride − 2·padding + KH.
+        """
         count = x.size * math.prod(weight.shape[1:])
         x, weight = self._operands(count, x, weight)
         y = primitives.conv_transpose(x, weight, _pair(stride), _pair(padding))
@@ -78,7 +81,7 @@ class Ops:
         return self.rounding.product(anp.matmul(a, b), a.shape[-1])
 
     def add_bias(self, x: Any, bias: Any) -> Any:
-        """Adds one number per channel, the second axis."""
+        """Add one number per channel, the second axis."""
         (bias,) = self._operands(x.size, bias)
         return self.add(x, bias.reshape((-1,) + (1,) * (x.ndim - 2)))
 
@@ -91,7 +94,7 @@ class Ops:
         return self.rounding.result(a * b)
 
     def relu(self, x: Any) -> Any:
-        """max(x, 0), with derivative 0 at 0: a selection, which rounds nothing."""
+        """max(x, 0), with derivative 0 at 0. It only selects, so nothing is rounded."""
         return anp.where(self.rounding.positive(x), x, 0.0)
 
     def gelu(self, x: Any) -> Any:
@@ -118,7 +121,7 @@ class Ops:
         return self.rounding.result(0.5 * (anp.tanh(0.5 * x) + 1))
 
     def softmax(self, x: Any, axis: int = -1) -> Any:
-        """eˣ over its sum along `axis`."""
+        """eˣ divided by its sum along `axis`."""
         powers = anp.exp(x - anp.max(x, axis=axis, keepdims=True))
         return self.rounding.result(powers / anp.sum(powers, axis=axis, keepdims=True))
 
@@ -127,7 +130,7 @@ class Ops:
         return self.rounding.result(_log_softmax(x, axis))
 
     def attention(self, q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-        """softmax(Q Kᵀ / √d) V of (batch, length, heads, dim); heads of k and v serve groups of q's."""
+        """softmax(Q Kᵀ / √d) V of (batch, length, heads, dim); a head of k and v serves a group of q's heads."""
         q, k, v = (anp.swapaxes(x, 1, 2) for x in (q, k, v))
         batch, kv_heads, keys, dim = k.shape
         grouped = (q / math.sqrt(dim)).reshape(batch, kv_heads, -1, dim)
@@ -140,39 +143,41 @@ class Ops:
     def batch_norm(
         self, x: Any, weight: Any, bias: Any, running: tuple[Any, Any] | None = None, epsilon: float = EPSILON
     ) -> Any:
-        """Normalised over the second axis, by the batch's mean and biased variance or by the `running` ones.
+        """Normalise over all axes but the second, by the batch's mean and biased variance or by `running`.
 
         Ioffe & Szegedy 2015, algorithms 1 and 2.
         """
         axes = (0, *range(2, x.ndim))
         shape = (1, -1) + (1,) * (x.ndim - 2)
-        weight, bias = (self.rounding.shared(each, x.size / each.size) for each in (weight, bias))
+        weight, bias = (
+            self.rounding.shared(parameter, x.size / parameter.size) for parameter in (weight, bias)
+        )
         mean, variance = running or (anp.mean(x, axis=axes), anp.var(x, axis=axes))
         scale = weight / anp.sqrt(variance + epsilon)
         return self.rounding.result((x - mean.reshape(shape)) * scale.reshape(shape) + bias.reshape(shape))
 
     def layer_norm(self, x: Any, weight: Any, bias: Any, epsilon: float = EPSILON) -> Any:
-        """Normalised over the last axis (Ba et al. 2016)."""
+        """Normalise over the last axis (Ba et al. 2016)."""
         centred = x - anp.mean(x, axis=-1, keepdims=True)
         deviation = anp.sqrt(anp.mean(centred**2, axis=-1, keepdims=True) + epsilon)
         return self.rounding.result(centred / deviation * weight + bias)
 
     def rms_norm(self, x: Any, weight: Any, epsilon: float = EPSILON) -> Any:
-        """Scaled over the last axis (Zhang & Sennrich 2019)."""
+        """Scale by the root mean square over the last axis (Zhang & Sennrich 2019)."""
         scale = 1 / anp.sqrt(anp.mean(x**2, axis=-1, keepdims=True) + epsilon)
         return self.rounding.result(x * scale * weight)
 
     def max_pool2d(self, x: Any, kernel: Size, *, stride: Size | None = None, padding: Size = 0) -> Any:
-        """The largest of each window: a selection, which rounds nothing."""
+        """Maximum of each window. It only selects, so nothing is rounded."""
         return primitives.max_pool2d(x, _pair(kernel), _pair(stride or kernel), _pair(padding))
 
     def avg_pool2d(self, x: Any, kernel: Size, *, stride: Size | None = None, padding: Size = 0) -> Any:
-        """The mean of each window, padded zeros counted."""
+        """Mean of each window, including padded zeros."""
         pooled = primitives.avg_pool2d(x, _pair(kernel), _pair(stride or kernel), _pair(padding))
         return self.rounding.result(pooled)
 
     def mean(self, x: Any, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Any:
-        """The mean along `axis`; over (2, 3) it is global average pooling."""
+        """Mean along `axis`; over (2, 3) this is global average pooling."""
         return self.rounding.result(anp.mean(x, axis=axis, keepdims=keepdims))
 
     def embedding(self, table: Any, index: AnyArray) -> Any:
@@ -186,7 +191,7 @@ class Ops:
         return self.rounding.accumulated(-anp.mean(picked), len(rows))
 
     def mean_square(self, x: Any) -> Any:
-        """The mean of all squares, computed in the accumulation dtype."""
+        """Mean of all squares, in the accumulation dtype."""
         return self.rounding.accumulated(anp.mean(x**2), x.size)
 
     def mse(self, x: Any, targets: Any) -> Any:
@@ -194,26 +199,26 @@ class Ops:
         return anp.mean((x - targets) ** 2)
 
     def smooth_l1(self, x: Any, targets: Any) -> Any:
-        """Mean of d² / 2 where |d| < 1, else of |d| − 1/2 (Girshick 2015, eq. 3), as `mse` accumulates."""
+        """Mean of d² / 2 where |d| < 1, else of |d| − 1/2 (Girshick 2015, eq. 3), in the accumulation dtype."""
         sizes = anp.abs(x - targets)
         values = anp.where(sizes < 1, 0.5 * sizes**2, sizes - 0.5)
         return self.rounding.accumulated(anp.mean(values), sizes.size)
 
     def mean_softplus(self, x: Any) -> Any:
-        """The mean of log(1 + eˣ), which is −log σ(−x), computed in the accumulation dtype."""
+        """Mean of log(1 + eˣ), which is −log σ(−x), in the accumulation dtype."""
         return self.rounding.accumulated(anp.mean(anp.logaddexp(0.0, x)), x.size)
 
     def leaky_relu(self, x: Any, slope: float) -> Any:
-        """x, below 0 times `slope` (Maas et al. 2013)."""
+        """x, multiplied by `slope` below 0 (Maas et al. 2013)."""
         return self.rounding.result(anp.where(self.rounding.positive(x), x, slope * x))
 
     def reused(self, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """Weights of a recurrent layer, for its next step: their gradients are summed step by step."""
+        """Weights of a recurrent layer for its next step; their gradients are summed step by step."""
         return {name: self.rounding.reused(weight) for name, weight in weights.items()}
 
     def _operands(self, count: int, *operands: Any) -> list[Any]:
-        """Operands of `count` multiply-adds: the gradient of each sums count / size of them."""
-        return [self.rounding.operand(each, count / each.size) for each in operands]
+        """Operands of `count` multiply-adds, so that the gradient of each sums count / size terms."""
+        return [self.rounding.operand(operand, count / operand.size) for operand in operands]
 
 
 def _log_softmax(x: Any, axis: int) -> Any:

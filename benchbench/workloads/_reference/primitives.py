@@ -50,7 +50,7 @@ defvjp(conv, _image_gradient, _weight_gradient, argnums=(0, 1))
 
 @primitive  # type: ignore[untyped-decorator]
 def conv_transpose(x: Floats, weight: Floats, stride: Sizes, padding: Sizes) -> Floats:
-    """(N, C, *sides) with (C, O, *kernel): the gradient of a convolution's image, `x` that of its result.
+    """Transposed convolution of (N, C, *sides) with (C, O, *kernel): the gradient of a convolution's image.
 
     Dumoulin & Visin 2016, "A guide to convolution arithmetic for deep learning", chapter 4.
     """
@@ -75,7 +75,7 @@ defvjp(conv_transpose, _transposed_image_gradient, _transposed_weight_gradient, 
 
 
 def _spread(dy: Floats, weight: Floats, shape: Sizes, stride: Sizes, padding: Sizes, groups: int) -> Floats:
-    """The image of that shape: each element of `dy` times the filter it came from, added where it was."""
+    """Gradient of an image of this shape: each element of `dy` times its filter, added at its position."""
     matrix = weight.reshape(groups, len(weight) // groups, -1)
     batch, _, *sides = dy.shape
     patches = (_rows(dy, groups) @ matrix).reshape(groups, batch, *sides, *weight.shape[1:])
@@ -85,14 +85,14 @@ def _spread(dy: Floats, weight: Floats, shape: Sizes, stride: Sizes, padding: Si
 
 
 def _correlated(x: Floats, dy: Floats, shape: Sizes, stride: Sizes, padding: Sizes, groups: int) -> Floats:
-    """The filters of that shape: the patches of `x` times the elements of `dy` that they gave."""
+    """Gradient of filters of this shape: the patches of `x` times their elements of `dy`."""
     unfolded = _unfolded(_patches(_padded(x, padding, 0.0), shape[2:], stride), groups)
     return np.asarray((_rows(dy, groups).transpose(0, 2, 1) @ unfolded).reshape(shape))
 
 
 @primitive  # type: ignore[untyped-decorator]
 def max_pool2d(x: Floats, kernel: Pair, stride: Pair, padding: Pair) -> Floats:
-    """The largest of each window of (N, C, H, W); the gradient goes to the first of equals."""
+    """Maximum of each window of (N, C, H, W); the gradient goes to the first of equal elements."""
     patches = _patches(_padded(x, padding, -np.inf), kernel, stride)
     return np.asarray(patches.max(axis=(4, 5)))
 
@@ -100,7 +100,7 @@ def max_pool2d(x: Floats, kernel: Pair, stride: Pair, padding: Pair) -> Floats:
 def _max_gradient(
     _: Floats, x: Floats, kernel: Pair, stride: Pair, padding: Pair
 ) -> Callable[[Floats], Floats]:
-    def back(dy: Floats) -> Floats:
+    def backward(dy: Floats) -> Floats:
         patches = _patches(_padded(x, padding, -np.inf), kernel, stride)
         windows = patches.reshape(*patches.shape[:4], -1)
         spread = np.zeros(windows.shape)
@@ -108,7 +108,7 @@ def _max_gradient(
         np.put_along_axis(spread, first, dy[..., None], axis=-1)
         return _folded(spread.reshape(patches.shape), x.shape, stride, padding)
 
-    return back
+    return backward
 
 
 defvjp(max_pool2d, _max_gradient, argnums=(0,))
@@ -116,18 +116,18 @@ defvjp(max_pool2d, _max_gradient, argnums=(0,))
 
 @primitive  # type: ignore[untyped-decorator]
 def avg_pool2d(x: Floats, kernel: Pair, stride: Pair, padding: Pair) -> Floats:
-    """The mean of each window of (N, C, H, W), padded zeros counted."""
+    """Mean of each window of (N, C, H, W), including padded zeros."""
     return np.asarray(_patches(_padded(x, padding, 0.0), kernel, stride).mean(axis=(4, 5)))
 
 
 def _mean_gradient(
     _: Floats, x: Floats, kernel: Pair, stride: Pair, padding: Pair
 ) -> Callable[[Floats], Floats]:
-    def back(dy: Floats) -> Floats:
+    def backward(dy: Floats) -> Floats:
         share = dy[..., None, None] / (kernel[0] * kernel[1])
         return _folded(np.broadcast_to(share, (*dy.shape, *kernel)), x.shape, stride, padding)
 
-    return back
+    return backward
 
 
 defvjp(avg_pool2d, _mean_gradient, argnums=(0,))
@@ -135,7 +135,7 @@ defvjp(avg_pool2d, _mean_gradient, argnums=(0,))
 
 @primitive  # type: ignore[untyped-decorator]
 def passed(x: Floats, both: tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]) -> Floats:
-    """The first of `both` of `x`, and the second of its gradient: how rounding enters."""
+    """Apply the first of `both` to `x`, and the second to its gradient. Rounding is implemented by this."""
     return both[0](x)
 
 
@@ -145,19 +145,19 @@ defvjp(passed, lambda _ans, _x, both: both[1], argnums=(0,))
 def _padded(x: Floats, padding: Sizes, value: float) -> Floats:
     if not any(padding):
         return x
-    edges = ((0, 0), (0, 0), *((each, each) for each in padding))
+    edges = ((0, 0), (0, 0), *((edge, edge) for edge in padding))
     return np.pad(x, edges, constant_values=value)
 
 
 def _patches(x: Floats, kernel: Sizes, stride: Sizes) -> Floats:
-    """A view of the windows of padded `x`: (N, C, *sides of the output, *kernel)."""
+    """View of the windows of padded `x`: (N, C, *sides of the output, *kernel)."""
     axes = tuple(range(2, x.ndim))
     windows = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=axes)
     return np.asarray(windows[EVERY + tuple(slice(None, None, step) for step in stride)])
 
 
 def _unfolded(patches: Floats, groups: int) -> Floats:
-    """(groups, elements of an output channel, C / groups · elements of a kernel), in memory of its own."""
+    """Copy as (groups, elements of an output channel, C / groups · elements of a kernel)."""
     batch, channels, *sizes = patches.shape
     grouped = patches.reshape(batch, groups, channels // groups, *sizes)
     ordered = np.moveaxis(grouped, (1, 2), (0, 2 + len(sizes) // 2))
@@ -165,20 +165,20 @@ def _unfolded(patches: Floats, groups: int) -> Floats:
 
 
 def _rows(y: Floats, groups: int) -> Floats:
-    """(N, O, *sides) as (groups, elements of a channel, O / groups)."""
+    """Reshape (N, O, *sides) to (groups, elements of a channel, O / groups)."""
     batch, outputs, *sides = y.shape
     grouped = y.reshape(batch, groups, outputs // groups, *sides)
     return np.moveaxis(grouped, (1, 2), (0, -1)).reshape(groups, batch * prod(sides), -1)
 
 
 def _folded(patches: Floats, shape: Sizes, stride: Sizes, padding: Sizes) -> Floats:
-    """The windows added back where they were taken from: the transpose of `_patches` and its padding."""
+    """Add the windows back at their positions: the transpose of `_patches` and its padding."""
     dimensions = len(stride)
     sides, kernel = patches.shape[2 : 2 + dimensions], patches.shape[2 + dimensions :]
     x = np.zeros((*shape[:2], *(size + 2 * edge for size, edge in zip(shape[2:], padding, strict=True))))
     for offset in np.ndindex(*kernel):
         steps = zip(offset, sides, stride, strict=True)
-        place = tuple(slice(first, first + side * step, step) for first, side, step in steps)
-        x[EVERY + place] += patches[(..., *offset)]
+        window = tuple(slice(first, first + side * step, step) for first, side, step in steps)
+        x[EVERY + window] += patches[(..., *offset)]
     inner = tuple(slice(edge, edge + size) for edge, size in zip(padding, shape[2:], strict=True))
     return np.asarray(x[EVERY + inner])

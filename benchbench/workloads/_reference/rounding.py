@@ -1,8 +1,8 @@
-"""What a dtype does to the values of a network: each operation's result rounded, forward and back.
+"""Rounding errors of a dtype in a network: each operation's result is rounded, forward and backward.
 
-Rounding is stochastic, so that draws of it show how far correct programs may be apart (Croci et al. 2022,
-"Stochastic rounding: implementation, error analysis and applications"), or to nearest even, as hardware does.
-`PRECISIONS` says what a dtype multiplies, sums and stores in.
+Rounding is stochastic, so that repeated draws show how far correct programs may differ (Croci et al. 2022,
+"Stochastic rounding: implementation, error analysis and applications"), or to nearest even as in hardware.
+`PRECISIONS` has the formats of products, sums and storage for each dtype.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 
     Bits = NDArray[np.uint64]
 
-# A rounding errs by u/√3 of its rms result times √(3 / (8 ln 2)) for mantissas even in the logarithm;
-# n partial sums that grow as √k leave √(n/2) of that, so summing in turn errs by WALK·√n·u of the rms sum.
+# A rounding has the error u/√3 relative to the rms result, times √(3 / (8 ln 2)) for mantissas uniform in the
+# logarithm. n partial sums that grow as √k have √(n/2) times that, so sequential summation has the error
+# WALK·√n·u relative to the rms sum.
 WALK = math.sqrt(3 / (8 * math.log(2))) / math.sqrt(6)
-# Times what adding in turn errs by that are tolerated of a user's model, in what is added up and in its sum
-# each. Of 1,024 to 262,144 products, MKL's and Eigen's matrix products of few columns err by as much as
-# adding in turn does; sums, in many accumulators, by a tenth.
+# Tolerance for user models as a multiple of the error of sequential summation, for terms and sums each. With
+# 1,024 to 262,144 products, matrix products with few columns in MKL and Eigen have errors as large as
+# sequential summation; sums, which use many accumulators, have a tenth.
 IN_TURN_TOLERATED = 1.5
 
-NEGLIGIBLE = 1 / 16  # of rounding the result: an error of accumulation that need not be drawn
-# Roundings from zero, by a tensor's root mean square: what rounding may take to the other side. Where sums
-# are no more precise than their terms they err, too: in networks by 2 to 35 roundings.
+NEGLIGIBLE = 1 / 16  # accumulation error, relative to rounding the result, below which it is not drawn
+# Distance from zero, in roundings of the tensor's root mean square, at which rounding may change a sign. If
+# sums are as imprecise as their terms, they have errors of 2 to 35 roundings in networks.
 NEAR, NEAR_IN_SUMS = 4.0, 32.0
-# Elements that are rounded at once: what is made of them on the way stays in a processor's cache.
+# Elements that are rounded at once, so that temporary arrays stay in the processor's cache.
 PART = 2**16 + 1
 
 
@@ -44,15 +45,15 @@ PART = 2**16 + 1
 class Exact:
     """No rounding: float64 as NumPy has it."""
 
-    scale: float = 1.0  # of the loss that is differentiated
+    scale: float = 1.0  # of the loss before differentiation
 
     @property
     def updates_in_float32(self) -> bool:
-        """Whether an optimizer's arithmetic is float32, where 1 − 0.999ᵗ loses four digits."""
+        """True if an optimizer computes in float32, where 1 − 0.999ᵗ loses four digits."""
         return False
 
     def operand(self, x: Floats, terms: float) -> Floats:
-        """What is about to be multiplied."""
+        """An operand of a product."""
         return x
 
     def product(self, y: Floats, terms: float) -> Floats:
@@ -68,23 +69,26 @@ class Exact:
         return y
 
     def shared(self, x: Floats, terms: float) -> Floats:
-        """A parameter that meets `terms` elements: its gradient is their sum, in the accumulation dtype."""
+        """A parameter that is combined with `terms` elements.
+
+        Its gradient is a sum in the accumulation dtype.
+        """
         return x
 
     def parameter(self, x: Floats) -> Floats:
-        """A weight on its way into the network."""
+        """A weight that enters the network."""
         return x
 
     def reused(self, x: Floats) -> Floats:
-        """A weight that further steps read, too."""
+        """A weight that later steps read, too."""
         return x
 
     def positive(self, x: Floats) -> NDArray[np.bool_]:
-        """Which elements a ReLU lets pass."""
+        """Elements that a ReLU passes."""
         return np.asarray(x > 0)
 
     def stored(self, x: Floats) -> Floats:
-        """A parameter, or what an optimizer keeps of it, outside differentiation."""
+        """A parameter or a part of an optimizer's state, outside differentiation."""
         return x
 
 
@@ -93,7 +97,7 @@ EXACT = Exact()
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(Exact):
-    """Exact operations on parameters, and an optimizer's state, that are kept in a format."""
+    """Exact operations, with parameters and optimizer state stored in a format."""
 
     storage: Floating
 
@@ -103,16 +107,16 @@ class Stored(Exact):
 
 @dataclass(frozen=True, kw_only=True)
 class Flipping(Stored):
-    """Exact but for ReLUs: what lies nearest to zero is on the other side, as rounding may have it.
+    """Exact except for ReLUs: the inputs nearest to zero change sign, as rounding may do.
 
-    A right program has about 0.3 u of the units there; a small network may have one of them in a program and
-    none in a few draws, and its gradient is another one by some per cent.
+    A correct program flips about 0.3 u of the units. In a small network, a program may flip one unit while a
+    few draws flip none, and then its gradient differs by several per cent.
     """
 
     unit_roundoff: float
 
     def near_zero(self, x: Floats) -> NDArray[np.intp]:
-        """Indices of the flat tensor: of one unit more than a part u of them, as far as they are near."""
+        """Flat indices of the elements nearest to zero: a share u of them plus one, if near enough."""
         sizes = np.abs(_unboxed(x)).ravel()
         count = min(sizes.size, 1 + math.ceil(self.unit_roundoff * sizes.size))
         nearest = np.argpartition(sizes, count - 1)[:count]
@@ -121,7 +125,7 @@ class Flipping(Stored):
         return np.asarray(nearest[sizes[nearest] <= limit])
 
     def positive(self, x: Floats) -> NDArray[np.bool_]:
-        """What lies nearest to zero is on the other side."""
+        """Elements that pass after the flips."""
         passing = np.asarray(_unboxed(x) > 0).copy()
         passing.flat[self.near_zero(x)] ^= True
         return passing
@@ -129,7 +133,7 @@ class Flipping(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Watching(Stored):
-    """Exact, and notes of each ReLU how many inputs `flipping` would turn."""
+    """Exact, and counts for each ReLU the inputs that `flipping` would flip."""
 
     flipping: Flipping
     noted: list[int] = field(default_factory=list)
@@ -140,7 +144,7 @@ class Watching(Stored):
 
 
 def _unboxed(x: Any) -> Floats:
-    """The numbers of what is being differentiated."""
+    """The numbers of a value that is being differentiated."""
     from autograd.tracer import Box
 
     while isinstance(x, Box):
@@ -150,7 +154,7 @@ def _unboxed(x: Any) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Rounded(Exact):
-    """Every operation's result rounded, and its gradient on the way back."""
+    """Round every operation's result, and its gradient in the backward pass."""
 
     precision: Precision
     source: np.random.Generator
@@ -161,140 +165,143 @@ class Rounded(Exact):
         return self.precision.storage is not FLOAT64
 
     def operand(self, x: Floats, terms: float) -> Floats:
-        """Forward a value that is multiplied; back a sum of `terms` products."""
-        return self._both(x, self._multiplied, lambda g: self._summed(g, terms))
+        """Round a factor in the forward pass, and a sum of `terms` products in the backward pass."""
+        return self._apply_both(x, self._round_factor, lambda g: self._round_sum(g, terms))
 
     def product(self, y: Floats, terms: float) -> Floats:
-        """Forward a sum of `terms` products; back a value that is multiplied."""
-        return self._both(y, lambda y: self._summed(y, terms), self._multiplied)
+        """Round a sum of `terms` products in the forward pass, and a factor in the backward pass."""
+        return self._apply_both(y, lambda y: self._round_sum(y, terms), self._round_factor)
 
     def result(self, y: Floats) -> Floats:
-        """Rounded as it is stored between operations, forward and back."""
-        return self._both(y, self._kept, self._kept)
+        """Round to the format between operations, forward and backward."""
+        return self._apply_both(y, self._round_result, self._round_result)
 
     def accumulated(self, y: Floats, terms: float) -> Floats:
-        """A sum with the error of accumulating; its gradient is as it was."""
-        return self._both(y, lambda y: self._walked(y, terms), lambda g: g)
+        """Add the error of accumulation to a sum; its gradient is unchanged."""
+        return self._apply_both(y, lambda y: self._add_walk(y, terms), lambda g: g)
 
     def shared(self, x: Floats, terms: float) -> Floats:
-        """The gradient has the error of accumulating."""
-        return self._both(x, lambda x: x, lambda g: self._walked(g, terms))
+        """Add the error of accumulation to the gradient."""
+        return self._apply_both(x, lambda x: x, lambda g: self._add_walk(g, terms))
 
     def parameter(self, x: Floats) -> Floats:
-        """The gradient is stored as it is."""
-        return self._both(x, lambda x: x, lambda g: self._to(self.precision.storage, g))
+        """Round the gradient to the storage format."""
+        return self._apply_both(x, lambda x: x, lambda g: self._round(self.precision.storage, g))
 
     def reused(self, x: Floats) -> Floats:
-        """The gradient's sum is stored after every step."""
-        return self._both(x, lambda x: x, self._kept)
+        """Round the sum of gradients after every step."""
+        return self._apply_both(x, lambda x: x, self._round_result)
 
     def stored(self, x: Floats) -> Floats:
-        """Rounded to nearest in any case: what is too small an update for the format is lost."""
+        """Round to nearest in all modes: an update below the format's spacing is lost."""
         return self.precision.storage.nearest(x)
 
-    def _both(
-        self, x: Floats, forward: Callable[[Floats], Floats], back: Callable[[Floats], Floats]
+    def _apply_both(
+        self, x: Floats, forward: Callable[[Floats], Floats], backward: Callable[[Floats], Floats]
     ) -> Floats:
         from benchbench.workloads._reference.primitives import passed  # needs autograd
 
-        rounded: Floats = passed(x, (forward, back))
+        rounded: Floats = passed(x, (forward, backward))
         return rounded
 
-    def _multiplied(self, x: Floats) -> Floats:
-        return self._to(self.precision.multiply, x)
+    def _round_factor(self, x: Floats) -> Floats:
+        return self._round(self.precision.multiply, x)
 
-    def _kept(self, x: Floats) -> Floats:
-        return self._to(self.precision.result, x)
+    def _round_result(self, x: Floats) -> Floats:
+        return self._round(self.precision.result, x)
 
-    def _summed(self, y: Floats, terms: float) -> Floats:
-        """A sum with the error of accumulating, then rounded to the result's format."""
+    def _round_sum(self, y: Floats, terms: float) -> Floats:
+        """Add the error of accumulation to a sum, and round it to the result's format."""
         negligible = self._error_of(terms) < NEGLIGIBLE * self.precision.result.unit_roundoff
-        return self._kept(y if negligible else self._walked(y, terms))
+        return self._round_result(y if negligible else self._add_walk(y, terms))
 
-    def _walked(self, y: Floats, terms: float) -> Floats:
-        """A sum with the error of accumulating `terms`, a random walk."""
+    def _add_walk(self, y: Floats, terms: float) -> Floats:
+        """Add the error of accumulating `terms` terms, a random walk."""
         flat = np.ravel(y)
         scale = self._error_of(terms) * math.sqrt(float(np.vdot(flat, flat)) / max(1, flat.size))
-        walk = scale * self.source.standard_normal(_drawn(y), np.float32)
-        moved = np.empty_like(flat)
+        walk = scale * self.source.standard_normal(_draw_count(y), np.float32)
+        moved_flat = np.empty_like(flat)
         for part in parts_of(flat):
-            np.add(flat[part], walk[: moved[part].size], out=moved[part])
-        return np.asarray(moved.reshape(np.shape(y)))
+            np.add(flat[part], walk[: moved_flat[part].size], out=moved_flat[part])
+        return np.asarray(moved_flat.reshape(np.shape(y)))
 
     def _error_of(self, terms: float) -> float:
         return WALK * math.sqrt(terms) * self.precision.accumulate.unit_roundoff
 
-    def _to(self, grid: Grid, x: Floats) -> Floats:
+    def _round(self, grid: Grid, x: Floats) -> Floats:
         if self.nearest:
             return grid.nearest(x)
-        if grid is FLOAT64:  # what float64 cannot show is added
-            moved = np.resize(self.source.uniform(-1, 1, _drawn(x)), np.shape(x))
-            return x * (1 + FLOAT64.unit_roundoff * moved)
+        if grid is FLOAT64:  # simulated by relative noise, since values are float64 themselves
+            noise = np.resize(self.source.uniform(-1, 1, _draw_count(x)), np.shape(x))
+            return x * (1 + FLOAT64.unit_roundoff * noise)
         if isinstance(grid, Floating) and not has_subnormals(x, grid):
-            return self._cut(x, FLOAT64.bits - grid.bits)
+            return self._truncate(x, FLOAT64.bits - grid.bits)
         spacing = grid.spacing(x)
         return np.asarray(np.floor(x / spacing + self.source.random(np.shape(x))) * spacing)
 
-    def _cut(self, x: Floats, dropped: int) -> Floats:
-        """A value without its mantissa's last `dropped` bits, after adding up to one unit of what stays."""
+    def _truncate(self, x: Floats, dropped: int) -> Floats:
+        """Clear the last `dropped` bits of the mantissa after adding up to one unit of the remaining bits."""
         bits, cut = bits_of(x), np.uint64(2**dropped - 1)
-        if not any((bits[part] & cut).any() for part in parts_of(bits)):  # as weights that are read again
+        if not any((bits[part] & cut).any() for part in parts_of(bits)):  # such as reused weights
             return x
-        drawn = self.source.integers(0, 2**dropped, _drawn(x), dtype=np.uint64)
+        noise = self.source.integers(0, 2**dropped, _draw_count(x), dtype=np.uint64)
         rounded = np.empty_like(bits)
         for part in parts_of(bits):
-            moved = rounded[part]
-            np.add(bits[part], drawn[: moved.size], out=moved)
-            moved &= ~cut
+            part_bits = rounded[part]
+            np.add(bits[part], noise[: part_bits.size], out=part_bits)
+            part_bits &= ~cut
         return np.asarray(rounded.view(np.float64).reshape(np.shape(x)))
 
 
 class Elementwise(NDArrayOperatorsMixin):
-    """An array whose every elementwise operation, NumPy's functions among them, has its result rounded."""
+    """An array whose elementwise operations, including NumPy's functions, round their results."""
 
     def __init__(self, values: Floats, rounding: Exact) -> None:
         self.values = values
         self._rounding = rounding
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any) -> Elementwise:
-        """Plain numbers and others of its kind take part."""
-        plain = [each.values if isinstance(each, Elementwise) else each for each in inputs]
+        """Apply the function to the values of all operands and round the result."""
+        plain = [operand.values if isinstance(operand, Elementwise) else operand for operand in inputs]
         return Elementwise(self._rounding.result(getattr(function, method)(*plain)), self._rounding)
 
 
-def _drawn(x: Floats) -> int:
-    """How many random numbers are drawn for a tensor: drawing is slow, so each part meets the same.
+def _draw_count(x: Floats) -> int:
+    """Number of random numbers for a tensor. Drawing is slow, so all parts use the same numbers.
 
-    `PART` is odd, so no row of a tensor does.
+    `PART` is odd, so that rows of a tensor do not.
     """
     return min(PART, np.size(x)) or 1
 
 
 def rounding_to(dtype: Dtype, source: np.random.Generator, *, nearest: bool = False) -> Rounded:
-    """Rounding to a dtype; float16's gradients scaled where parameters are float32, as in every framework."""
+    """Rounding to a dtype.
+
+    As in every framework, float16's gradients are scaled if parameters are float32.
+    """
     scale = INITIAL_SCALE if dtype is Dtype.AMP_FP16 else 1.0
     return Rounded(precision=PRECISIONS[dtype], source=source, nearest=nearest, scale=scale)
 
 
 class Grid(Protocol):
-    """The values that a format can represent."""
+    """The values of a format."""
 
     @property
     def unit_roundoff(self) -> float:
-        """The largest relative error of rounding to nearest."""
+        """Largest relative error of rounding to nearest."""
 
     def spacing(self, x: Floats) -> Floats:
-        """The distance between the two representable values next to each element of `x`."""
+        """Distance between the two representable values next to each element of `x`."""
 
     def nearest(self, x: Floats) -> Floats:
-        """Each element rounded, ties to even."""
+        """Round each element to nearest, ties to even."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floating:
     """A binary floating-point format."""
 
-    bits: int  # of the mantissa, the leading one not among them
+    bits: int  # of the mantissa, without the implicit leading bit
     least: int  # exponent of the smallest normal number
 
     @property
@@ -315,34 +322,37 @@ class Floating:
         return _nearest(self, x) if has_subnormals(x, self) else self._nearest_normal(x)
 
     def _nearest_normal(self, x: Floats) -> Floats:
-        """Rounded by the bits of float64, a third of the time: half a unit is added, the rest is cut."""
+        """Round by integer operations on float64's bits, in a third of the time.
+
+        Half a unit is added and the remaining bits are cleared.
+        """
         dropped = FLOAT64.bits - self.bits
         half, cut = np.uint64(2 ** (dropped - 1) - 1), np.uint64(2**dropped - 1)
         bits = bits_of(x)
         rounded = np.empty_like(bits)
         for part in parts_of(bits):
-            moved = rounded[part]
-            np.right_shift(bits[part], np.uint64(dropped), out=moved)
-            moved &= np.uint64(1)  # a tie goes to the even one
-            moved += bits[part]
-            moved += half
-            moved &= ~cut
+            part_bits = rounded[part]
+            np.right_shift(bits[part], np.uint64(dropped), out=part_bits)
+            part_bits &= np.uint64(1)  # ties to even
+            part_bits += bits[part]
+            part_bits += half
+            part_bits &= ~cut
         return np.asarray(rounded.view(np.float64).reshape(np.shape(x)))
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Integers of a scale of the tensor's own: `count` on either side of zero."""
+    """Integers with a scale per tensor: `count` levels on each side of zero."""
 
     count: int
 
     @property
     def unit_roundoff(self) -> float:
-        """The largest element's: others are further from theirs."""
+        """Relative error of the largest element; smaller elements have larger errors."""
         return 0.5 / self.count
 
     def spacing(self, x: Floats) -> Floats:
-        """All elements have the same."""
+        """The same for all elements."""
         return np.asarray(np.abs(x).max() / self.count or 1.0)
 
     def nearest(self, x: Floats) -> Floats:
@@ -350,7 +360,7 @@ class Levels:
 
 
 def _in_float32(x: Floats) -> Floats:
-    """Values as the processor converts them; what is beyond float32 is infinite."""
+    """Convert to float32 and back; values beyond its range become infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(x, np.float64).astype(np.float32).astype(np.float64)
 
@@ -364,51 +374,52 @@ FLOAT64, FLOAT32, TF32 = Floating(52, -1022), Floating(23, -126), Floating(10, -
 BFLOAT16, FLOAT16 = Floating(7, -126), Floating(10, -14)
 FLOAT8 = Floating(3, -6)  # E4M3
 INT8 = Levels(127)
-HUGE = 1e300  # a mask's value: no number that is rounded
+HUGE = 1e300  # larger numbers are values of a mask and are not rounded
 
 
 def rounded_at_random(x: AnyArray, bits: int, source: np.random.Generator) -> AnyArray:
-    """Float64 numbers at one of their two neighbours of so many bits: random low bits are added, then cut.
+    """Round float64 numbers to one of their two neighbours with `bits` bits in the significand.
 
-    `bits`: of the significand, the leading one included.
+    Random low bits are added, and then all low bits are cleared. `bits` includes the implicit leading bit.
     """
     step = 1 << (FLOAT64.bits + 1 - bits)
     noise = source.integers(0, step, x.shape, dtype=np.int64)
-    found = ((np.ascontiguousarray(x).view(np.int64).reshape(x.shape) + noise) & -step).view(np.float64)
-    return np.where(np.abs(x) <= HUGE, found, x)
+    rounded = ((np.ascontiguousarray(x).view(np.int64).reshape(x.shape) + noise) & -step).view(np.float64)
+    return np.where(np.abs(x) <= HUGE, rounded, x)
 
 
 def summed_at_random(x: AnyArray, terms: float, tolerated: float, source: np.random.Generator) -> AnyArray:
-    """Float64 numbers that err as sums of so many terms do, or as their terms where these may cancel.
+    """Add the error of a sum of `terms` terms to float64 numbers.
 
-    Each is larger or smaller by the same share of itself, so that few of them do not err by little by chance.
+    It may also be applied to the terms, which may cancel. All elements have the same relative error with
+    random signs, so that a few elements do not have small errors by chance.
     """
     signs = source.integers(0, 2, x.shape) * 2 - 1
     return np.asarray(x * (1 + error_in_turn(terms, tolerated) * signs))
 
 
 def error_in_turn(terms: float, tolerated: float) -> float:
-    """The relative error of adding so many terms in turn in float32, for draws that are `tolerated` times.
+    """Relative error of sequential summation in float32, for draws that are tolerated `tolerated` times.
 
-    16-bit products are added up in float32, too.
+    16-bit products are also summed in float32.
     """
     return IN_TURN_TOLERATED / tolerated * WALK * math.sqrt(terms) * FLOAT32.unit_roundoff
 
 
 def bits_of(x: Floats) -> Bits:
-    """The bits of its elements, one after the other; of a contiguous array no copy."""
+    """Bits of the flattened elements, without a copy for a contiguous array."""
     return np.ascontiguousarray(x, np.float64).reshape(-1).view(np.uint64)
 
 
 def parts_of(flat: AnyArray) -> Iterator[slice]:
-    """Consecutive ones of `PART` elements."""
+    """Consecutive slices of `PART` elements."""
     return (slice(at, at + PART) for at in range(0, flat.size, PART))
 
 
 def has_subnormals(x: Floats, grid: Floating) -> bool:
-    """Whether an element of `x` is below the smallest normal number, and not zero.
+    """True if an element of `x` is nonzero and below the smallest normal number.
 
-    Without its sign, a number's bits grow with it; for zero, one less is the largest integer.
+    Without the sign, a number's bits increase with its size. For zero, bits minus one is the largest integer.
     """
     bits, one = bits_of(x), np.uint64(1)
     least = (bits_of(np.array(2.0**grid.least)) << one) - one
@@ -417,7 +428,7 @@ def has_subnormals(x: Floats, grid: Floating) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What is multiplied, summed and stored between operations; where parameters and optimizers live."""
+    """Formats of factors, sums, results between operations, and stored parameters and optimizer state."""
 
     multiply: Grid
     accumulate: Floating
