@@ -113,7 +113,7 @@ def test_a_rate_that_cannot_be_true_is_no_ceiling() -> None:
     assert ceilings.best_rates(a_run_info(), [record]) == []
 
 
-def test_neighbours_that_held_a_ceiling_down_are_told() -> None:
+def test_neighbours_that_held_a_ceiling_down_are_reported() -> None:
     busy = a_watched(a_telemetry(busy_s=tuple(0.2 * n for n in range(11))), block_s=(0.01,) * 5)
     record = a_record(busy, case=a_product(1024, 1e11).case)
     found = ceilings.best_rates(a_run_info(), [record])
@@ -137,7 +137,7 @@ def keep(*found: Ceiling) -> Path:
     return path
 
 
-def test_what_is_kept_is_read_back_on_the_same_hardware_only(cache: Path) -> None:
+def test_ceilings_are_read_back_on_the_same_hardware_only(cache: Path) -> None:
     found = (a_ceiling(), a_ceiling("memory", 1e10, device="GPU", threads=None))
     assert keep(*found).parent == cache / "ceilings"
     assert ceilings.read_ceilings(a_machine(python="3.14", os="Linux 7.0")) == found
@@ -157,16 +157,12 @@ def test_a_new_measurement_replaces_the_same_quantity_and_keeps_the_others() -> 
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"{",
-        b"[]",
+        *(b"", b"{", b"[]", b"\xff", b"[" * 10**6),
         b'{"schema": 1, "ceilings": [{"device": 3}]}',
-        b"\xff",
         b'{"schema": 1, "ceilings": [{"device": "a\xa7"}]}',
-        b"[" * 10**6,
     ],
 )
-def test_a_damaged_file_is_told_and_names_itself(cache: Path, content: bytes) -> None:
+def test_a_damaged_file_is_named(cache: Path, content: bytes) -> None:
     path = keep()
     path.write_bytes(content)
     with pytest.raises(UnreadableInput, match=path.name):
@@ -237,7 +233,7 @@ def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
     assert f"```\n$ accelbench {' '.join(arguments)}\n{done.stdout}```" in document.read_text()
 
 
-def test_what_is_for_measuring_is_refused_without_it(tmp_path: Path) -> None:
+def test_flags_of_a_measurement_are_refused_without_one(tmp_path: Path) -> None:
     done = accelbench("doctor", "-b", "fake", cwd=tmp_path, code=2)
     assert "--backend does not go with doctor alone." in done.stderr
     assert "It is for --ceilings, --aa, --selftest." in done.stderr

@@ -25,9 +25,16 @@ from tests.test_architecture import ROOT
 Tell = Callable[[Any], None]
 
 
-def check_ending(outcome: Outcome, act: str) -> None:
-    """It succeeded in spite of the fault, told it as one that is expected, or was ended."""
-    assert outcome.code in ((0, 6) if act == "error" else (0, ENDED)), outcome
+def after_each_fault(
+    make: Callable[[], Callable[[Tell], None]], check: Callable[[int, str, Outcome], None]
+) -> list[Outcome]:
+    """It succeeded in spite of the fault, reported it as an expected one, or was ended; then `check`."""
+    outcomes = list[Outcome]()
+    for number, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        outcomes.append(outcome)
+        assert outcome.code in ((0, 6) if act == "error" else (0, ENDED)), outcome
+        check(number, act, outcome)
+    return outcomes
 
 
 def stored(folder: Path) -> set[int]:
@@ -53,17 +60,15 @@ def faults_of_a_run(tmp_path: Path) -> list[Outcome]:
 
         return work
 
-    outcomes = list[Outcome]()
-    for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
-        outcomes.append(outcome)
-        check_ending(outcome, act)
-        folder = tmp_path / f"runs/run-{faults}"
+    def check(number: int, act: str, outcome: Outcome) -> None:
+        folder = tmp_path / f"runs/run-{number}"
         promised = {each for each in outcome.told if each != "end"}
         assert promised <= stored(folder), (act, outcome)
         if "end" in outcome.told:
             run = runs.read_run(folder)
             assert (run.ended, run.damaged, len(run.records)) == (True, (), 3)
-    return outcomes
+
+    return after_each_fault(make, check)
 
 
 def faults_of_a_baseline(tmp_path: Path, replaced: bool = False) -> list[Outcome]:
@@ -83,17 +88,15 @@ def faults_of_a_baseline(tmp_path: Path, replaced: bool = False) -> list[Outcome
 
         return work
 
-    outcomes = list[Outcome]()
-    for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
-        outcomes.append(outcome)
-        check_ending(outcome, act)
+    def check(number: int, act: str, outcome: Outcome) -> None:
         unread: list[str] = []
-        (kept,) = baselines.read_baseline(tmp_path / str(faults), "main", unread.append).values()
+        (kept,) = baselines.read_baseline(tmp_path / str(number), "main", unread.append).values()
         names = {each.id for each in kept}
         assert not unread
         assert {"s2"} <= names or {"s0", "s1"} <= names, (act, outcome)
         assert "set" not in outcome.told or names == ({"s2"} if replaced else {"s0", "s1", "s2"})
-    return outcomes
+
+    return after_each_fault(make, check)
 
 
 def faults_of_a_plot(tmp_path: Path) -> list[Outcome]:
@@ -110,17 +113,15 @@ def faults_of_a_plot(tmp_path: Path) -> list[Outcome]:
 
         return work
 
-    outcomes = list[Outcome]()
-    for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
-        outcomes.append(outcome)
-        check_ending(outcome, act)
-        root = tmp_path / str(faults)
+    def check(number: int, act: str, outcome: Outcome) -> None:
+        root = tmp_path / str(number)
         assert (root / "plots/x.png").read_bytes() in (b"old" * 1000, b"new" * 1000)
         assert not (root / "report.md").exists() or (root / "report.md").read_bytes() == b"text"
         assert "saved" not in outcome.told or (root / "report.md").exists()
         left = [path.name for path in root.rglob(".*.tmp")]
         assert act == "end" or outcome.code == 0 or len(left) <= 1
-    return outcomes
+
+    return after_each_fault(make, check)
 
 
 def faults_of_a_session(tmp_path: Path) -> list[Outcome]:
@@ -143,14 +144,12 @@ def faults_of_a_session(tmp_path: Path) -> list[Outcome]:
 
         return work
 
-    outcomes = list[Outcome]()
-    for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
-        outcomes.append(outcome)
-        check_ending(outcome, act)
-        run = runs.read_run(tmp_path / str(faults) / "runs/main")
+    def check(number: int, act: str, outcome: Outcome) -> None:
+        run = runs.read_run(tmp_path / str(number) / "runs/main")
         found = {each.case.workload for each in run.records}
         assert {"gemm", *outcome.told} <= found, (act, outcome)
-    return outcomes
+
+    return after_each_fault(make, check)
 
 
 def faults_of_a_replaced_baseline(tmp_path: Path) -> list[Outcome]:

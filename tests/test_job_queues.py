@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,15 +82,19 @@ class Timing:
         """Nothing is open."""
 
 
-@contextmanager
-def open_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, Timing]]:
+def diary_of(
+    jobs: Iterable[Job], monkeypatch: pytest.MonkeyPatch, started: Callable[[str], None] = lambda label: None
+) -> list[tuple[float, str]]:
+    """What a pool of two workers does with these jobs, and when; `started` is given the label of each."""
     clock = Clock()
     monkeypatch.setattr("benchbench.launch.pool.time", clock)
-    transport: Any = Timing(clock)
+    timing = Timing(clock)
+    transport: Any = timing
     targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]
     settings = Settings(threads=1, timeout_s=JOB_S)
     with WorkerPool(targets, settings, sys.executable, transport=lambda *_: transport) as pool:
-        yield pool, transport
+        pool.ask_together(jobs, started)
+    return timing.diary
 
 
 def on(target: str, device: str = "cpu") -> Case:
@@ -109,10 +112,8 @@ def a_job(case: Case | None, name: str, seconds: float, *then: Job, kept: list[A
 
 def test_a_worker_begins_its_next_job_while_another_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [a_job(on("torch"), "long", 30)] + [a_job(on("jax"), f"short {number}", 10) for number in range(3)]
-    told: list[str] = []
-    with open_pool(monkeypatch) as (pool, transport):
-        pool.ask_together(jobs, told.append)
-    assert transport.diary == [
+    labels: list[str] = []
+    assert diary_of(jobs, monkeypatch, labels.append) == [
         (0, "torch begins long"),
         (0, "jax begins short 0"),
         (10, "jax ends short 0"),
@@ -122,22 +123,20 @@ def test_a_worker_begins_its_next_job_while_another_worker_is_busy(monkeypatch: 
         (30, "torch ends long"),
         (30, "jax ends short 2"),
     ]
-    assert told == ["now long", "now short 0", "now short 1", "now short 2"]
+    assert labels == ["now long", "now short 0", "now short 1", "now short 2"]
 
 
 def test_what_an_answer_makes_possible_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = a_job(None, "reference", 5, a_job(on("torch"), "check", 5))
-    with open_pool(monkeypatch) as (pool, transport):
-        pool.ask_together([first, a_job(None, "another reference", 20)], lambda label: None)
-    assert (5, "torch begins check") in transport.diary
-    assert transport.diary[-1] == (25, "reference ends another reference")
+    diary = diary_of([first, a_job(None, "another reference", 20)], monkeypatch)
+    assert (5, "torch begins check") in diary
+    assert diary[-1] == (25, "reference ends another reference")
 
 
 def test_one_job_at_a_time_has_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [a_job(on(target, "cuda:0"), f"{target}'s", 10) for target in ("torch", "jax")]
-    with open_pool(monkeypatch) as (pool, transport):
-        pool.ask_together(jobs, lambda label: None)
-    assert [line for _, line in transport.diary] == [
+    diary = diary_of(jobs, monkeypatch)
+    assert [line for _, line in diary] == [
         "torch begins torch's",
         "torch ends torch's",
         "jax begins jax's",
@@ -151,10 +150,9 @@ def test_a_job_that_hangs_ends_when_its_time_is_over_and_holds_up_nobody(
     kept: list[Answer] = []
     jobs = [a_job(on("torch"), "endless", 1e6, kept=kept)]
     jobs += [a_job(on("jax"), f"short {number}", 10) for number in range(3)]
-    with open_pool(monkeypatch) as (pool, transport):
-        pool.ask_together(jobs, lambda label: None)
+    diary = diary_of(jobs, monkeypatch)
     assert [answer.end for answer in kept] == [JobEnd.TIMED_OUT]
-    assert transport.diary[-2:] == [(30, "jax ends short 2"), (JOB_S, "torch ends endless")]
+    assert diary[-2:] == [(30, "jax ends short 2"), (JOB_S, "torch ends endless")]
     assert LAST_PART < 0.1
 
 

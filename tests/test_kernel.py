@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,28 @@ def test_a_file_holds_one_number_or_none(tmp_path: Path, text: str, wanted: int 
     assert kernel.read_number(tmp_path / "file") == wanted
 
 
-def test_the_load_average_is_the_last_minutes(tmp_path: Path) -> None:
-    assert kernel.load_average(tree(tmp_path, {"proc/loadavg": "1.25 2.00 3.00 1/99 1\n"})) == 1.25
-    assert kernel.load_average(tmp_path / "nothing") is None
+MEMORY_PRESSURE = "some avg10=1.50 avg60=9.00 total=2500000\nfull avg10=0.10 avg60=0.00 total=7\n"
+MEMORY = "MemTotal:  100 kB\nSwapFree: 2 kB\nHugePages_Total:  5\n"
+
+
+@pytest.mark.parametrize(
+    ("read", "path", "text", "wanted"),
+    [
+        (kernel.load_average, "loadavg", "1.25 2.00 3.00 1/99 1\n", 1.25),
+        (
+            lambda root: kernel.pressure(root, "memory"),
+            "pressure/memory",
+            MEMORY_PRESSURE,
+            kernel.Pressure(0.015, 2.5),
+        ),
+        (kernel.memory_bytes, "meminfo", MEMORY, {"MemTotal": 102_400, "SwapFree": 2048}),
+    ],
+)
+def test_files_of_the_kernel_are_read(
+    tmp_path: Path, read: Callable[[Path], object], path: str, text: str, wanted: object
+) -> None:
+    assert not read(tmp_path / "nothing")
+    assert read(tree(tmp_path, {f"proc/{path}": text})) == wanted
 
 
 def clock(cpu: int, khz: int) -> Files:
@@ -115,21 +135,6 @@ def test_of_many_cpus_a_few_are_asked_for_their_clock(tmp_path: Path, cpus: int)
     assert mean == sum(asked) / len(asked)
 
 
-def test_pressure_is_that_of_some_tasks(tmp_path: Path) -> None:
-    text = (
-        "some avg10=1.50 avg60=9.00 avg300=9.00 total=2500000\n"
-        "full avg10=0.10 avg60=0.00 avg300=0.00 total=7\n"
-    )
-    root = tree(tmp_path, {"proc/pressure/memory": text})
-    assert kernel.pressure(root, "memory") == kernel.Pressure(0.015, 2.5)
-    assert kernel.pressure(root, "io") is None
-
-
-def test_memory_is_in_bytes(tmp_path: Path) -> None:
-    root = tree(tmp_path, {"proc/meminfo": "MemTotal:  100 kB\nSwapFree: 2 kB\nHugePages_Total:  5\n"})
-    assert kernel.memory_bytes(root) == {"MemTotal": 102_400, "SwapFree": 2048}
-
-
 def test_a_memory_limit_comes_with_what_is_in_use(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/a/memory"
     files = {"proc/self/cgroup": "0::/a\n", f"{group}.max": "1000\n", f"{group}.current": "300\n"}
@@ -140,24 +145,33 @@ V1 = "4:cpu,cpuacct:/x\n"
 STOPPED = "nr_periods 200\nnr_throttled 50\n"
 
 
+def throttling(root: Path, files: Files) -> kernel.Throttling | None:
+    return kernel.read_throttling(kernel.throttling_files(tree(root, files)))
+
+
 @pytest.mark.parametrize(
-    "files",
+    ("group", "files", "wanted"),
     [
-        {
-            "proc/self/cgroup": "0::/a/b\n",
-            "sys/fs/cgroup/a/b/cpu.stat": f"usage_usec 9\n{STOPPED}throttled_usec 2500000\n",
-            "sys/fs/cgroup/a/cpu.stat": "usage_usec 9\n",
-        },
-        {
-            "proc/self/cgroup": V1,
-            "sys/fs/cgroup/cpu,cpuacct/x/cpu.stat": f"{STOPPED}throttled_time 2500000000\n",
-        },
+        (
+            "0::/a/b\n",
+            {"a/b": f"usage_usec 9\n{STOPPED}throttled_usec 2500000\n", "a": "usage_usec 9\n"},
+            kernel.Throttling(200, 50, 2.5),
+        ),
+        (V1, {"cpu,cpuacct/x": f"{STOPPED}throttled_time 2500000000\n"}, kernel.Throttling(200, 50, 2.5)),
+        (
+            "0::/a/b\n",
+            dict.fromkeys(("a/b", "a"), f"{STOPPED}throttled_usec 1000000\n"),
+            kernel.Throttling(400, 100, 2.0),
+        ),
+        ("0::/\n", {"": "usage_usec 1\n"}, None),
     ],
-    ids=["v2", "v1"],
+    ids=["v2", "v1", "throttled further up too", "no quota"],
 )
-def test_throttling_is_read_in_seconds(tmp_path: Path, files: Files) -> None:
-    found = kernel.throttling_files(tree(tmp_path, files))
-    assert kernel.read_throttling(found) == kernel.Throttling(200, 50, 2.5)
+def test_throttling_is_read_in_seconds(
+    tmp_path: Path, group: str, files: Files, wanted: kernel.Throttling | None
+) -> None:
+    stats = {f"sys/fs/cgroup/{folder}/cpu.stat": text for folder, text in files.items()}
+    assert throttling(tmp_path, {"proc/self/cgroup": group} | stats) == wanted
 
 
 def test_a_cgroup_with_two_names_is_counted_once(tmp_path: Path) -> None:
@@ -165,24 +179,6 @@ def test_a_cgroup_with_two_names_is_counted_once(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/self/cgroup": V1, "sys/fs/cgroup/cpu,cpuacct/x/cpu.stat": text})
     (root / "sys/fs/cgroup/cpu").symlink_to("cpu,cpuacct")
     assert kernel.read_throttling(kernel.throttling_files(root)) == kernel.Throttling(200, 50, 1.0)
-
-
-def test_throttling_further_up_counts_too(tmp_path: Path) -> None:
-    text = f"{STOPPED}throttled_usec 1000000\n"
-    files = {
-        "proc/self/cgroup": "0::/a/b\n",
-        "sys/fs/cgroup/a/b/cpu.stat": text,
-        "sys/fs/cgroup/a/cpu.stat": text,
-    }
-    assert kernel.read_throttling(kernel.throttling_files(tree(tmp_path, files))) == kernel.Throttling(
-        400, 100, 2.0
-    )
-
-
-def test_without_a_quota_nothing_is_counted(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": "usage_usec 1\n"}
-    assert kernel.read_throttling(kernel.throttling_files(tree(tmp_path, files))) is None
-    assert kernel.read_throttling(()) is None
 
 
 def test_a_quota_is_a_number_of_cpus_and_not_rounded(tmp_path: Path) -> None:

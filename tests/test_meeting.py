@@ -30,30 +30,30 @@ from benchbench.model.world import World
 from benchbench.running.verification import error_in
 from benchbench.wire import LineBuffer, enter
 from benchbench.worker.ranks import run_ranks
-from tests.test_wire import NO_MESSAGES
+from tests.test_wire import NOT_MESSAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 GOOD: dict[str, Any] = {"outcome": {"status": "ok"}, "stages_s": {}}
 MOST = 4096  # bytes of a line, here
 
 
-def said(message: object) -> bytes:
+def json_of(message: object) -> bytes:
     return json.dumps(message).encode()
 
 
 def a_reply(**outcome: object) -> bytes:
-    return said({"reply": {"outcome": outcome, "stages_s": {}}})
+    return json_of({"reply": {"outcome": outcome, "stages_s": {}}})
 
 
 OUT_OF_TURN = {
     "nothing": b"{}",
-    "another key": said({"answer": 1}),
-    "two keys": said({"value": 1, "reply": GOOD}),
-    "a value when one was given": said({"value": 1}) + b"\n" + said({"value": 2}),
-    "a value after the reply": said({"reply": GOOD}) + b"\n" + said({"value": 2}),
-    "two replies": said({"reply": GOOD}) + b"\n" + said({"reply": GOOD}),
-    "a reply that is none": said({"reply": [1]}),
-    "an outcome that is none": said({"reply": {"outcome": "ok"}}),
+    "another key": json_of({"answer": 1}),
+    "two keys": json_of({"value": 1, "reply": GOOD}),
+    "a value when one was given": json_of({"value": 1}) + b"\n" + json_of({"value": 2}),
+    "a value after the reply": json_of({"reply": GOOD}) + b"\n" + json_of({"value": 2}),
+    "two replies": json_of({"reply": GOOD}) + b"\n" + json_of({"reply": GOOD}),
+    "a reply that is none": json_of({"reply": [1]}),
+    "an outcome that is none": json_of({"reply": {"outcome": "ok"}}),
     "no status": a_reply(),
     "a status that is none": a_reply(status="fine"),
     "a status that is a list": a_reply(status=["ok"]),
@@ -61,12 +61,12 @@ OUT_OF_TURN = {
     "a failure whose message is a number": a_reply(status="failed", message=1),
     "a failure whose error is a text": a_reply(status="failed", message="x", relative_error="x"),
     "a failure whose error is below zero": a_reply(status="failed", message="x", relative_error=-1),
-    "a text for an error": said({"reply": {"verified": "x"}}),
-    "a truth for an error": said({"reply": {"verified": True}}),
+    "a text for an error": json_of({"reply": {"verified": "x"}}),
+    "a truth for an error": json_of({"reply": {"verified": True}}),
     "a line that is too long": b"x" * (MOST + 1),
     "a line without an end": b"x" * (2 * MOST),
 }
-BAD = NO_MESSAGES | OUT_OF_TURN
+BAD = NOT_MESSAGES | OUT_OF_TURN
 
 
 def sent(connection: socket.socket, content: bytes) -> None:
@@ -80,7 +80,7 @@ def test_a_bad_message_is_a_failure_of_its_rank(content: bytes, monkeypatch: pyt
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)
     pairs = [socket.socketpair() for _ in range(2)]
     (good, good_end), (bad, bad_end) = pairs
-    sent(good_end, said({"value": 1}))
+    sent(good_end, json_of({"value": 1}))
     sender = threading.Thread(target=sent, args=(bad_end, content))
     sender.start()
     reply = meet([Rank(0, good), Rank(1, bad, lines=LineBuffer(MOST))], time.monotonic() + 20.0)
@@ -133,7 +133,7 @@ def test_the_one_that_sent_it_is_named_whatever_that_caused_in_the_others(
 def test_replies_of_two_kinds_are_a_failure() -> None:
     here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
     for each, reply in zip(there, [{"verified": 1e-7}, GOOD], strict=True):
-        sent(each, said({"reply": reply}))
+        sent(each, json_of({"reply": reply}))
         each.close()
     reply = meet([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
     assert reply["outcome"]["message"] == "rank 1 of 2: its reply is of another kind than rank 0's"
@@ -144,7 +144,7 @@ def test_replies_of_two_kinds_are_a_failure() -> None:
 def test_a_rank_that_takes_no_values_holds_nobody_beyond_the_deadline() -> None:
     here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
     for each in there:
-        threading.Thread(target=sent, args=(each, said({"value": "x" * 2**20})), daemon=True).start()
+        threading.Thread(target=sent, args=(each, json_of({"value": "x" * 2**20})), daemon=True).start()
     begin = time.monotonic()
     reply = meet([Rank(number, each) for number, each in enumerate(here)], begin + 0.3)
     assert time.monotonic() - begin < 5.0
@@ -186,12 +186,14 @@ def come(invitation: dict[str, Any], introduction: dict[str, Any], *lines: bytes
     [{}, {"rank": 2}, {"rank": -1}, {"rank": "1"}, {"rank": True}, {"rank": None}, {"rank": [1]}],
     ids=json.dumps,
 )
-def test_who_is_no_rank_of_the_job_is_sent_away_and_the_others_meet(introduction: dict[str, Any]) -> None:
+def test_a_process_that_is_not_a_rank_of_the_job_is_sent_away_and_the_others_meet(
+    introduction: dict[str, Any],
+) -> None:
     with a_meeting(20.0) as held:
         first = held.invitation(0)
         threads = [threading.Thread(target=come, args=(first, introduction))]
         threads += [
-            threading.Thread(target=come, args=(first, {"rank": rank}, said({"reply": GOOD})))
+            threading.Thread(target=come, args=(first, {"rank": rank}, json_of({"reply": GOOD})))
             for rank in range(2)
         ]
         for each in threads:
@@ -222,15 +224,15 @@ def test_a_meeting_ends_in_time_while_somebody_connects_all_the_while() -> None:
     assert reply["outcome"]["message"] == "no process of rank 0, 1 of 2 came"
 
 
-NO_ANSWERS = {
-    **NO_MESSAGES,
+BAD_ANSWERS = {
+    **NOT_MESSAGES,
     "nothing": b"{}",
-    "numbers": said({"end": 1, "message": 2, "log": 3, "status": 4}),
-    "unknown": said({"end": "fine", "message": "", "log": "", "status": "fine"}),
+    "numbers": json_of({"end": 1, "message": 2, "log": 3, "status": 4}),
+    "unknown": json_of({"end": "fine", "message": "", "log": "", "status": "fine"}),
 }
 
 
-@pytest.mark.parametrize("content", NO_ANSWERS.values(), ids=NO_ANSWERS)
+@pytest.mark.parametrize("content", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 def test_a_process_that_answers_otherwise_is_asked_nothing_more(content: bytes) -> None:
     for ask in (greeting_of, job_ending):
         here, there = socket.socketpair()
@@ -243,7 +245,7 @@ def test_a_process_that_answers_otherwise_is_asked_nothing_more(content: bytes) 
 
 
 @pytest.mark.parametrize("error", ["x", [], True, -1.0, {}])
-def test_a_relative_error_that_is_none_fails_its_case(error: object) -> None:
+def test_an_unreadable_relative_error_fails_its_case(error: object) -> None:
     found = error_in(Answer({"verified": error}))
     assert isinstance(found, Failure)
     assert "cannot be read" in found.message

@@ -55,10 +55,6 @@ def test_runs_of_two_machines_become_one_store_and_merging_again_changes_nothing
     assert content(root) == before
 
 
-def test_a_run_is_named_by_its_own_folder_too(tmp_path: Path) -> None:
-    assert outcomes(tmp_path / "all", stored(tmp_path / "a", IDS[0])) == ["added"]
-
-
 def test_a_run_that_went_on_is_continued_and_never_replaced_by_less(tmp_path: Path) -> None:
     root = tmp_path / "all"
     beginning = stored(tmp_path / "early", IDS[0], rounds=1, ended=False)
@@ -69,7 +65,7 @@ def test_a_run_that_went_on_is_continued_and_never_replaced_by_less(tmp_path: Pa
     assert content(root / runs.RUNS / IDS[0]) == content(whole)
 
 
-def test_another_run_of_the_same_id_is_told_and_what_is_there_stays(tmp_path: Path) -> None:
+def test_another_run_of_the_same_id_is_reported_and_replaces_nothing(tmp_path: Path) -> None:
     ours = stored(tmp_path / "all", IDS[0], rounds=2)
     before = content(ours)
     theirs = stored(tmp_path / "b", IDS[0], rounds=2)
@@ -79,7 +75,7 @@ def test_another_run_of_the_same_id_is_told_and_what_is_there_stays(tmp_path: Pa
     assert content(ours) == before
 
 
-def test_what_cannot_be_read_is_told_and_costs_only_itself(tmp_path: Path) -> None:
+def test_an_unreadable_run_is_reported_and_the_others_are_merged(tmp_path: Path) -> None:
     stored(tmp_path / "a", IDS[0])
     broken = stored(tmp_path / "a", IDS[1])
     (broken / runs.HEAD).write_text("{")
@@ -103,7 +99,7 @@ def test_a_run_is_stored_under_its_own_id_and_replaces_no_other(
     assert outcomes(tmp_path / "all", Path(folder)) == ["present"]
 
 
-def test_what_is_no_run_is_never_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_never_replaced(tmp_path: Path) -> None:
     source, target = stored(tmp_path / "a", IDS[0]), tmp_path / "all" / runs.RUNS / IDS[0]
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("notes")
@@ -151,9 +147,7 @@ def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
         api.merge([tmp_path], results=tmp_path / "all")
 
 
-def test_what_cannot_be_written_leaves_nothing_half_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_half_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "all"
     beginning = stored(tmp_path / "early", IDS[0], rounds=1, ended=False)
     whole = stored(tmp_path / "late", IDS[0], rounds=3)
@@ -169,7 +163,7 @@ def test_what_cannot_be_written_leaves_nothing_half_there(
     assert [path.name for path in (root / runs.RUNS).iterdir()] == [IDS[0]]
 
 
-def test_the_command_tells_each_run_and_its_machine(tmp_path: Path) -> None:
+def test_the_command_reports_each_run_and_its_machine(tmp_path: Path) -> None:
     stored(tmp_path / "a", IDS[0], cpu="A CPU")
     done = accelbench("merge", "a", cwd=tmp_path)
     assert f"added       {IDS[0]}  A CPU" in done.stderr

@@ -66,10 +66,8 @@ def measured(*seconds: float, **over: Any) -> list[Noise]:
 
 def test_even_processes_have_no_noise_and_the_least_threshold() -> None:
     (found,) = measured(*[0.001] * 6)
-    assert (found.processes, found.alarm) == (6, False)
-    assert found.ratio == pytest.approx(1.0)
-    assert found.cv == pytest.approx(0.0, abs=1e-9)
-    assert found.threshold == 0.03
+    assert (found.processes, found.alarm, found.threshold) == (6, False, 0.03)
+    assert (found.ratio, found.cv) == pytest.approx((1.0, 0.0), abs=1e-9)
 
 
 def test_the_noise_is_that_between_processes() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchbench.machine import nvml
-from tests.machines import FakeNvml, some_settings
+from tests.machines import some_settings
 
 
 class NVMLError(Exception):
@@ -66,8 +66,8 @@ def a_module(**over: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(**functions)
 
 
-def connected(**over: Any) -> nvml.Nvml:
-    found = nvml.connect(lambda: a_module(**over))
+def connected(module: types.SimpleNamespace | None = None, **over: Any) -> nvml.Nvml:
+    found = nvml.connect(lambda: module or a_module(**over))
     assert not isinstance(found, str)
     return found
 
@@ -117,22 +117,15 @@ def test_a_gpu_that_the_driver_has_lost_leaves_the_others_measured() -> None:
 
     module = a_module()
     module.nvmlDeviceGetCount, module.nvmlDeviceGetHandleByIndex = lambda: 8, handle
-    found = nvml.connect(lambda: module)
-    assert not isinstance(found, str)
+    found = connected(module)
     assert [found.settings(index).name for index in range(3)] == ["Example GPU", "", "Example GPU"]
     assert (found.state(0).power_w, found.state(1).power_w) == (312.5, None)
     assert found.process_names(1) == ()
 
 
-def test_a_driver_that_cannot_count_its_gpus_is_a_reason() -> None:
-    module = a_module()
-    module.nvmlDeviceGetCount = refuse
-    assert nvml.connect(lambda: module) == "no NVML: Not Supported"
-
-
 def test_an_older_driver_is_asked_for_throttle_reasons_by_their_old_name() -> None:
     old = {"GetCurrentClocksEventReasons": None, "GetCurrentClocksThrottleReasons": 8}
-    assert connected(**old).state(0).reasons == 8
+    assert connected(a_module(**old)).state(0).reasons == 8
 
 
 def test_programs_are_named_without_their_folders() -> None:
@@ -140,11 +133,10 @@ def test_programs_are_named_without_their_folders() -> None:
     assert connected(GetComputeRunningProcesses=None).process_names(0) == ()
 
 
-def test_a_program_whose_name_is_not_told_is_still_counted() -> None:
+def test_a_program_without_a_name_is_still_counted() -> None:
     module = a_module()
     module.nvmlSystemGetProcessName = refuse
-    found = nvml.connect(lambda: module)
-    assert not isinstance(found, str)
+    found = connected(module)
     assert found.process_names(0) == ("?", "?")
 
 
@@ -152,9 +144,7 @@ def failing(error: Exception) -> types.SimpleNamespace:
     def initialise() -> None:
         raise error
 
-    module = a_module()
-    module.nvmlInit = initialise
-    return module
+    return types.SimpleNamespace(**vars(a_module()) | {"nvmlInit": initialise})
 
 
 def absent() -> Any:
@@ -167,6 +157,7 @@ def absent() -> Any:
         (absent, "no NVML: nvidia-ml-py is not installed"),
         (lambda: failing(NVMLError_LibraryNotFound("x")), "no NVML: there is no NVIDIA driver"),
         (lambda: failing(NVMLError("Driver/library mismatch")), "no NVML: Driver/library mismatch"),
+        (lambda: a_module(GetCount=None), "no NVML: Not Supported"),
     ],
 )
 def test_without_nvml_there_is_one_reason(load: Any, reason: str) -> None:
@@ -182,8 +173,7 @@ def test_closing_lets_the_driver_go_and_never_fails() -> None:
 
     module = a_module()
     module.nvmlShutdown = shut_down
-    found = nvml.connect(lambda: module)
-    assert not isinstance(found, str)
+    found = connected(module)
     found.close()
     assert calls == ["shutdown"]
 
@@ -236,14 +226,9 @@ def test_a_device_is_the_gpu_that_cuda_means(
         ("cuda:1", [A, GONE, A], PCI, "the driver has lost one"),
     ],
 )
-def test_a_device_that_is_no_gpu_of_nvmls_has_a_reason(
+def test_a_device_that_nvml_cannot_identify_has_a_reason(
     device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], reason: str
 ) -> None:
     found = nvml.gpu_index(device, gpus, environment)
     assert isinstance(found, str)
     assert reason in found
-
-
-def test_the_fake_is_an_nvml() -> None:
-    fake: nvml.Nvml = FakeNvml()
-    assert fake.count() == 1

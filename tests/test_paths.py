@@ -19,7 +19,7 @@ from tests.program import accelbench, environment
 
 ID, OTHER = "01M7YM00000000000000000000", "01M7YM00000000000000000001"
 QUICK = ("-b", "fake", "-d", "cpu", "-w", "gemm", "--quick", "--rounds", "1")
-FOREIGN = ["x" * 300, "x/" * 3000, "a\0b", "\udc80", "/proc/1/cwd/x", "circle", "~nobody-of-that-name/x", ""]
+STRANGE = ["x" * 300, "x/" * 3000, "a\0b", "\udc80", "/proc/1/cwd/x", "circle", "~nobody-of-that-name/x", ""]
 PATHS = {  # of the run in the folder `other/runs/copy`: where it is typed, and what
     "the working folder": ("other/runs/copy", "."),
     "the folder above": ("other/runs/copy/plots", ".."),
@@ -48,7 +48,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("text", FOREIGN)
+@pytest.mark.parametrize("text", STRANGE)
 def test_every_path_has_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("circle").symlink_to("circle")
@@ -83,7 +83,7 @@ NAMING = {  # what is typed, the variables, and the exit code
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", NAMING)
-def test_a_name_that_is_too_long_is_told(elsewhere: Path, tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_too_long_is_reported(elsewhere: Path, tmp_path: Path, name: str) -> None:
     command, variables, code = NAMING[name]
     (tmp_path / "accelbench.toml").write_text(
         f'[code]\nworkloads = ["{LONG}"]\nsources = ["{"y/" * 2500}"]\n'
@@ -113,7 +113,7 @@ def test_where_there_is_no_working_folder_and_no_home_the_answer_is_none(
 
 
 @pytest.mark.real
-def test_a_working_folder_that_was_removed_is_told(tmp_path: Path) -> None:
+def test_a_removed_working_folder_is_reported(tmp_path: Path) -> None:
     script = f'mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && exec "$@"'
     for verb, code in ((["report"], 5), (["validate"], 5), (["merge", "."], 5), (["run", *QUICK], 6)):
         command = ["sh", "-c", script, "sh", sys.executable, "-P", "-m", "benchbench.cli", *verb]

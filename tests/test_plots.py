@@ -108,7 +108,7 @@ def sized(*sizes: int, **over: Any) -> list[Record]:
         (sized(32, 8, 16, k=4), [("gemm  k=4 · float32", "m = n", [8, 16, 32])]),
     ],
 )
-def test_works_that_differ_in_size_alone_are_a_line(records: list[Record], axes: list[object]) -> None:
+def test_work_that_differs_in_size_alone_is_a_line(records: list[Record], axes: list[object]) -> None:
     document = report_document(a_run(records))
     panels = [panel for plot in document.plots for panel in plot.panels if isinstance(panel, Sweeps)]
     assert [

@@ -48,7 +48,7 @@ def test_each_block_takes_as_long_as_its_slowest_rank(times: list[list[float]], 
     assert of(*ranks).block_s == found.block_s
 
 
-def test_what_stands_for_all_ranks_is_the_worst_of_them() -> None:
+def test_the_worst_value_of_any_rank_stands_for_all() -> None:
     one = a_measurement(cold_s=1.0, peak_host=Memory(bytes=5), relative_error=1e-3)
     other = a_measurement(cold_s=2.0, peak_host=Memory(bytes=4), relative_error=1e-4, steady=False)
     found = of(one, other, cost=a_cost(flops=7))
@@ -76,8 +76,9 @@ def test_ranks_that_do_not_correspond_are_no_measurement(ranks: Sequence[Measure
         of(*ranks)
 
 
-def test_a_record_keeps_every_rank() -> None:
-    record = a_record(of(a_watched(), a_watched(block_s=(0.02,) * 5)), case=a_case(placement=TWO))
+def test_a_record_keeps_every_rank_and_where_it_ran() -> None:
+    case = a_case(placement=replace(TWO, names=("cuda:0", "cuda:2")), environment={"XLA_FLAGS": "--x=[y],z%"})
+    record = a_record(of(a_watched(), a_watched(block_s=(0.02,) * 5)), case=case)
     assert codec.decode(codec.encode(record)) == record
 
 
@@ -154,14 +155,14 @@ def two_ranks() -> Measurement:
     )
 
 
-def test_ranks_are_told_apart_in_metrics() -> None:
+def test_metrics_of_ranks_compare_them() -> None:
     (row,) = rows(a_run([a_record(two_ranks(), case=EXCHANGED)]))
     found = flatten(row)
     assert found["link_bytes_per_s"] == pytest.approx(1e6 / 2e-3)
     assert (found["rank_spread"], found["entry_skew_s"]) == pytest.approx((2.0, 3e-5))
 
 
-def test_one_device_has_no_ranks_and_nothing_is_said_of_them() -> None:
+def test_on_one_device_nothing_is_reported_of_ranks() -> None:
     (row,) = rows(a_run([a_record(a_measurement())]))
     found = flatten(row)
     assert (found["link_bytes_per_s"], found["rank_spread"], found["entry_skew_s"]) == (None, None, None)

@@ -143,7 +143,7 @@ def on(device: str, target: str = "torch", size: int = 8) -> Case:
 REASON = "cuda:0 was lost: {case}: no answer after 9 s, and no signal ends its process 7"
 
 
-def test_w5_nothing_more_is_asked_of_its_device_and_the_rest_is_measured(
+def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(
     pool: tuple[WorkerPool, Asked],
 ) -> None:
     stuck = on("cuda:0")
@@ -155,7 +155,7 @@ def test_w5_nothing_more_is_asked_of_its_device_and_the_rest_is_measured(
     assert [name for _, name in pool[1]] == [stuck.id, cases[3].id, cases[4].id]
 
 
-def test_w5_what_is_verified_side_by_side_heeds_it_too(pool: tuple[WorkerPool, Asked]) -> None:
+def test_w5_cases_verified_side_by_side_avoid_its_device_too(pool: tuple[WorkerPool, Asked]) -> None:
     cases = [on("cuda:0"), on("cuda:0", size=16), on("cuda:0", "jax"), on("cpu", "jax")]
     found: Verified = {}
     pool[0].ask_together([verify_job(case, {}, found) for case in cases], lambda label: None)

@@ -62,10 +62,7 @@ def test_a_mistake_that_bfloat16_hides_is_a_wrong_result(tmp_path: Path) -> None
         ({"dtype": Dtype.TF32}, True),
         ({"dtype": Dtype.FLOAT32}, False),
         ({"dtype": Dtype.FLOAT64}, False),
-        (
-            {"workload": "convnet_train", "phase": Phase.TRAIN},
-            False,
-        ),  # its own verification has float32's
+        ({"workload": "convnet_train", "phase": Phase.TRAIN}, False),  # its own verification has float32's
         ({"workload": "gemm", "params": {"m": 8, "n": 8, "k": 8}}, False),  # a rounding hides nothing
         ({"target": "fake", "backend": "fake"}, False),  # computes nothing
         ({"workload": "lstm_backward", "params": {"batch": 2}, "phase": Phase.BACKWARD}, True),
@@ -79,12 +76,8 @@ def test_all_dtypes_and_modes_of_a_work_on_a_device_share_a_check() -> None:
     first = check_name(a_network())
     for same in ({"dtype": Dtype.FLOAT16}, {"mode": "compile"}, {"cache": Cache.COLD}):
         assert check_name(a_network(**same)) == first
-    for other in (
-        {"device": "cuda:0"},
-        {"target": "old"},
-        {"params": {"batch": 9}},
-        {"environment": {"A": "1"}},
-    ):
+    others: list[dict[str, Any]] = [{"device": "cuda:0"}, {"target": "old"}, {"params": {"batch": 9}}]
+    for other in (*others, {"environment": {"A": "1"}}):
         assert check_name(a_network(**other)) != first
     plain = a_network(dtype=Dtype.FLOAT32)
     assert check_name(plain) == plain.id
@@ -102,7 +95,7 @@ def failure(status: Status) -> dict[str, Any]:
         (failure(Status.UNSUPPORTED), None),
     ],
 )
-def test_what_float32_does_not_support_is_left_to_the_measurement(reply: Any, told: Any) -> None:
+def test_a_case_that_float32_does_not_support_is_left_to_the_measurement(reply: Any, told: Any) -> None:
     case, found = a_network(), dict[str, Any]()
     job = verify_job(case, {}, found, in_float32=True)
     assert job.message["in_float32"]
@@ -119,7 +112,7 @@ def test_what_float32_does_not_support_is_left_to_the_measurement(reply: Any, to
         (Answer(None, JobEnd.CRASHED, "so it is"), Status.FAILED),
     ],
 )
-def test_nothing_is_asked_for_that_has_no_reference(answer: Answer, status: Status) -> None:
+def test_a_case_without_a_reference_is_not_verified(answer: Answer, status: Status) -> None:
     case, found = a_network(), References()
     (job,) = reference_jobs([case, replace(case, target="jax", backend="jax")], found, never)
     assert not list(job.done(answer))

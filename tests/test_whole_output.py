@@ -65,34 +65,18 @@ def verified_row() -> int:
     return int(next(iter(sample_indices(NETWORK).values()))[0, 0])
 
 
-def one_not_finite(value: float) -> Callable[[Step], Step]:
+def with_elements(place: Callable[[], Any], value: float) -> Callable[[Step], Step]:
+    """The elements at that place become that value."""
+
     def wrapped(step: Step) -> Step:
         def wrong(*inputs: Any) -> Any:
             y = step(*inputs).clone()
-            y[unsampled(PRODUCT)] = value
+            y[place()] = value
             return y
 
         return wrong
 
     return wrapped
-
-
-def first_column_of_zeros(step: Step) -> Step:
-    def wrong(*inputs: Any) -> Any:
-        y = step(*inputs).clone()
-        y[:, 0] = 0
-        return y
-
-    return wrong
-
-
-def last_row_left_out(step: Step) -> Step:
-    def wrong(*inputs: Any) -> Any:
-        y = step(*inputs).clone()
-        y[-1] = 0
-        return y
-
-    return wrong
 
 
 def unsampled(work: Operation) -> tuple[int, ...]:
@@ -133,7 +117,7 @@ def test_a_right_program_passes(work: Operation, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.real
 @pytest.mark.parametrize("wrong", [half_the_batch, all_but_the_last, one_sample_for_all])
 @pytest.mark.parametrize("work", [NETWORK, LAYER], ids=["network", "layer"])
-def test_fewer_samples_than_the_batch_has_are_told(
+def test_fewer_samples_than_the_batch_has_are_noticed(
     work: Operation, wrong: Callable[[Step], Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(WrongResult):
@@ -142,15 +126,20 @@ def test_fewer_samples_than_the_batch_has_are_told(
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "wrong",
-    [one_not_finite(np.nan), one_not_finite(np.inf), first_column_of_zeros, last_row_left_out],
+    ("place", "value"),
+    [
+        (lambda: unsampled(PRODUCT), np.nan),
+        (lambda: unsampled(PRODUCT), np.inf),
+        (lambda: (slice(None), 0), 0.0),
+        (lambda: -1, 0.0),
+    ],
     ids=["NaN", "Inf", "first column", "last row"],
 )
-def test_elements_beside_the_drawn_ones_are_told(
-    wrong: Callable[[Step], Step], monkeypatch: pytest.MonkeyPatch
+def test_wrong_elements_beside_the_sampled_ones_are_noticed(
+    place: Callable[[], Any], value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(WrongResult):
-        check(PRODUCT, wrong, monkeypatch)
+        check(PRODUCT, with_elements(place, value), monkeypatch)
 
 
 def test_corners_are_in_every_sample_and_never_most_of_it() -> None:

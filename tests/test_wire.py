@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench import wire
-from benchbench.wire import Door, LineBuffer, enter, message_of, next_line
+from benchbench.wire import Door, Entered, LineBuffer, enter, message_of, next_line
 
 SECRET = "0123456789abcdef"
 
@@ -41,7 +41,7 @@ def test_a_line_that_is_too_long_is_refused_and_those_before_it_are_read() -> No
             lines.pop()
 
 
-NO_MESSAGES = {
+NOT_MESSAGES = {
     "empty": b"",
     "no JSON": b"{x",
     "a list": b"[1]",
@@ -62,8 +62,8 @@ NO_MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("line", NO_MESSAGES.values(), ids=NO_MESSAGES)
-def test_what_is_no_message_is_refused(line: bytes) -> None:
+@pytest.mark.parametrize("line", NOT_MESSAGES.values(), ids=NOT_MESSAGES)
+def test_anything_but_an_object_of_json_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         message_of(line)
 
@@ -87,6 +87,16 @@ def test_a_deadline_holds_however_steadily_something_comes() -> None:
     there.close()
 
 
+def admitted(door: Door, within_s: float) -> Entered:
+    """Who came first and knows the secret."""
+    thread = guest(door, SECRET, {"rank": 1})
+    entered = door.admit(within_s)
+    assert entered
+    entered.connection.close()
+    thread.join()
+    return entered
+
+
 @pytest.fixture
 def door() -> Iterator[Door]:
     with closing(Door(socket.create_server(("127.0.0.1", 0)), SECRET)) as opened:
@@ -106,17 +116,13 @@ def guest(door: Door, secret: str, introduction: dict[str, object]) -> threading
     return thread
 
 
-def test_who_knows_the_secret_is_let_in(door: Door) -> None:
-    thread = guest(door, SECRET, {"rank": 1})
-    entered = door.admit(5.0)
-    assert entered
+def test_a_process_that_knows_the_secret_is_let_in(door: Door) -> None:
+    entered = admitted(door, 5.0)
     assert entered.introduction == {"rank": 1}
     assert entered.lines.is_empty
-    entered.connection.close()
-    thread.join()
 
 
-def test_what_follows_an_introduction_at_once_is_kept(door: Door) -> None:
+def test_a_line_sent_right_after_an_introduction_is_kept(door: Door) -> None:
     with socket.create_connection(door.address) as connection:
         thread = threading.Thread(target=lambda: found.append(door.admit(5.0)))
         found: list[wire.Entered | None] = []
@@ -131,26 +137,22 @@ def test_what_follows_an_introduction_at_once_is_kept(door: Door) -> None:
         entered.connection.close()
 
 
-def test_who_does_not_know_the_secret_is_sent_away(door: Door) -> None:
+def test_a_process_that_does_not_know_the_secret_is_sent_away(door: Door) -> None:
     thread = guest(door, "guessed guessed guessed", {"rank": 1})
     assert door.admit(0.2) is None
     thread.join()
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b"x" * 100_000, b"[" * 9999 + b"\n"]
+    "sent_first", [b"", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b"x" * 100_000, b"[" * 9999 + b"\n"]
 )
-def test_a_stranger_keeps_nobody_waiting(door: Door, said: bytes) -> None:
+def test_a_stranger_keeps_nobody_waiting(door: Door, sent_first: bytes) -> None:
     """However many there are, and whether they are silent or not."""
     strangers = [socket.create_connection(door.address) for _ in range(20)]
     for each in strangers:
         with suppress(OSError):
-            each.sendall(said)
-    thread = guest(door, SECRET, {"rank": 1})
-    entered = door.admit(wire.INTRODUCTION_S / 2)  # of a single silent one, all would be waited for
-    assert entered
-    entered.connection.close()
-    thread.join()
+            each.sendall(sent_first)
+    admitted(door, wire.INTRODUCTION_S / 2)  # of a single silent one, all would be waited for
     for each in strangers:
         each.close()
 
@@ -159,11 +161,7 @@ def test_strangers_beyond_what_is_kept_are_sent_away(door: Door, monkeypatch: py
     monkeypatch.setattr(wire, "MOST_GUESTS", 3)
     strangers = [socket.create_connection(door.address) for _ in range(9)]
     assert door.admit(0.1) is None
-    thread = guest(door, SECRET, {"rank": 1})
-    entered = door.admit(2.0)
-    assert entered
-    entered.connection.close()
-    thread.join()
+    admitted(door, 2.0)
     gone = 0
     for each in strangers:
         each.settimeout(0.1)
@@ -183,7 +181,7 @@ def test_a_stranger_is_sent_away_when_its_time_is_over(door: Door, monkeypatch: 
         assert not stranger.recv(100)
 
 
-def test_who_waits_behind_a_port_and_does_not_know_the_secret_is_told_nothing() -> None:
+def test_a_false_door_that_does_not_know_the_secret_learns_nothing() -> None:
     """It answers as a door does, with what it was told, or with a proof of another secret."""
     with socket.create_server(("127.0.0.1", 0)) as false:
 

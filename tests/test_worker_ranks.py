@@ -35,7 +35,7 @@ def job(tmp_path: Path, size: int = 2, timeout_s: float = 20.0) -> dict[str, Any
     return {"case": case, "folder": str(tmp_path), "threads": 2, "timeout_s": timeout_s}
 
 
-def said(reply: dict[str, Any]) -> tuple[str, str]:
+def failure_of(reply: dict[str, Any]) -> tuple[str, str]:
     return reply["outcome"]["status"], reply["outcome"]["message"]
 
 
@@ -44,7 +44,7 @@ def failed(status: str, message: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_every_rank_is_told_what_all_gave(tmp_path: Path, size: int) -> None:
+def test_every_rank_receives_the_values_of_all(tmp_path: Path, size: int) -> None:
     def run(own: dict[str, Any], world: World) -> dict[str, Any]:
         values = [world.gather([world.rank, step]) for step in range(50)]
         return {**GOOD, "values": values, "threads": own["threads"], "world": [world.rank, world.processes]}
@@ -75,12 +75,12 @@ def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path, sign
 
     before, start = children(), time.monotonic()
     reply = run_ranks(job(tmp_path), run)
-    assert said(reply) == ("crashed", f"rank 1 of 2: killed by {sign.name}")
+    assert failure_of(reply) == ("crashed", f"rank 1 of 2: killed by {sign.name}")
     assert time.monotonic() - start < 10
     assert not children() - before
 
 
-def test_what_a_death_does_to_the_others_is_not_what_is_told(tmp_path: Path) -> None:
+def test_the_rank_that_died_is_reported_and_not_the_faults_it_caused(tmp_path: Path) -> None:
     """A collective raises in rank 0 when rank 1 dies, and that may arrive first."""
 
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def test_what_a_death_does_to_the_others_is_not_what_is_told(tmp_path: Path) -> 
             os._exit(3)
         return failed("failed", "connection closed by peer")
 
-    assert said(run_ranks(job(tmp_path), run)) == ("crashed", "rank 1 of 2: ended with exit code 3")
+    assert failure_of(run_ranks(job(tmp_path), run)) == ("crashed", "rank 1 of 2: ended with exit code 3")
 
 
 @pytest.mark.real
@@ -102,7 +102,7 @@ def test_a_rank_that_hangs_is_named_when_its_time_is_over(tmp_path: Path) -> Non
 
     before = children()
     reply = run_ranks(job(tmp_path, 3, timeout_s=3.0), run)
-    assert said(reply) == ("timeout", "rank 2 of 3 did not come back; the others waited")
+    assert failure_of(reply) == ("timeout", "rank 2 of 3 did not come back; the others waited")
     assert not children() - before
 
 
@@ -112,7 +112,7 @@ def test_a_deadlock_names_all_ranks(tmp_path: Path) -> None:
         time.sleep(60)
         return GOOD
 
-    assert said(run_ranks(job(tmp_path, timeout_s=1.0), run)) == (
+    assert failure_of(run_ranks(job(tmp_path, timeout_s=1.0), run)) == (
         "timeout",
         "ranks 0 and 1 of 2 did not come back",
     )
@@ -123,7 +123,7 @@ def test_a_wrong_value_in_one_rank_is_the_cases(tmp_path: Path) -> None:
         return failed("wrong_result", "the output is wrong") if world.rank == 1 else GOOD
 
     reply = run_ranks(job(tmp_path), run)
-    assert said(reply) == ("wrong_result", "rank 1 of 2: the output is wrong")
+    assert failure_of(reply) == ("wrong_result", "rank 1 of 2: the output is wrong")
     assert reply["outcome"]["relative_error"] == 0.5
 
 
@@ -135,7 +135,7 @@ def test_cores_are_disjoint_where_there_are_enough() -> None:
 
 
 class Scripted:
-    """A timer whose steps last what it is told, on a clock of its own."""
+    """A timer whose steps last what it is message, on a clock of its own."""
 
     batch_s = 0.0
     batches: Sequence[Batch] = ()
@@ -185,7 +185,7 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
 
 @pytest.mark.real  # waits until a limit is over
 @pytest.mark.parametrize(
-    ("fault", "status", "told"),
+    ("fault", "status", "message"),
     [
         ("killed", "crashed", "rank 1 of 2: killed by SIGKILL"),
         ("hangs", "timeout", "rank 1 of 2 did not come back; the others waited"),
@@ -195,23 +195,17 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
         ("slow", "ok", ""),  # each rank by itself would choose another number of steps to read results after
     ],
 )
-def test_what_one_rank_does_wrong_ends_its_case_names_it_and_leaves_nothing(
-    fault: str, status: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_faulty_rank_ends_its_case_is_named_and_leaves_no_process(
+    fault: str, status: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("faulty_rank"))
     catalogue.workload_named("faulty_rank")  # starts the process that imports the user's files, and stays
     before = children()
     run = benchbench.run(
-        workloads="faulty_rank",
-        params={"fault": [fault, "none"]},
-        backends="fake",
-        devices="cpu",
-        preset="quick",
-        rounds=1,
-        timeout_s=HUNG_S if fault == "hangs" else 60.0,
-        results=tmp_path,
-    )
+        workloads="faulty_rank", params={"fault": [fault, "none"]}, backends="fake", devices="cpu",
+        preset="quick", rounds=1, timeout_s=HUNG_S if fault == "hangs" else 60.0, results=tmp_path,
+    )  # fmt: skip
     outcomes = {record.case.params["fault"]: record.outcome for record in run.records}
     assert {name: str(outcome.status) for name, outcome in outcomes.items()} == {fault: status, "none": "ok"}
-    assert getattr(outcomes[fault], "message", "").startswith(told)
+    assert getattr(outcomes[fault], "message", "").startswith(message)
     assert not children() - before

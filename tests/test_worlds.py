@@ -41,9 +41,11 @@ GPUS = [a_device(f"cuda:{number}") for number in range(4)]
 PROBE = a_probe("torch", devices=(CPU, *GPUS))
 
 
-def planned(*worlds: int | str, devices: tuple[str, ...] = (), probe: Probe = PROBE) -> Plan:
+def planned(
+    *worlds: int | str, devices: tuple[str, ...] = (), launched: bool = False, probe: Probe = PROBE
+) -> Plan:
     entry = Entry(workload="all_reduce", world=list(worlds), cpu=[{"n": 2}], accelerator=[{"n": 8}])
-    selection = Selection(devices=devices)
+    selection = Selection(devices=devices, launched=launched)
     return plan(select([Suite(description="d", cases=[entry])], selection), selection, [probe])
 
 
@@ -73,28 +75,11 @@ def test_a_world_is_a_number_a_kind_so_often_or_names(text: int | str, spec: Wor
     assert parse_world(text) == spec
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "0",
-        "-1",
-        "2.5",
-        "²",
-        "1025",
-        "cuda:0+",
-        "+",
-        "2+2",
-        "cpu+cuda:0",
-        "cuda+cuda:0",
-        "cuda:0+cuda:0",
-        "cuda:x",
-        "cuda:",
-        "cpu+",
-        ":0+:1",
-    ],
-)
-def test_what_is_no_world_is_a_mistake_that_says_how_to_write_one(text: str) -> None:
+NO_WORLDS = "0 -1 2.5 ² 1025 cuda:0+ + 2+2 cpu+cuda:0 cuda+cuda:0 cuda:0+cuda:0 cuda:x cuda: cpu+ :0+:1"
+
+
+@pytest.mark.parametrize("text", ["", *NO_WORLDS.split()])
+def test_any_other_world_is_a_mistake_and_the_hint_says_how_to_write_one(text: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_world(text)
     assert "--world" in error.value.hint
@@ -143,13 +128,9 @@ def test_a_world_by_name_leaves_out_what_is_not_there_with_the_reason() -> None:
 
 
 def test_ranks_of_a_launcher_may_have_devices_that_the_first_does_not_see() -> None:
-    entry = Entry(workload="all_reduce", world=[4])
     alone = a_probe("torch", devices=(CPU, GPUS[0]))
-    for launched, planned_cases in ((False, 0), (True, 1)):
-        selection = Selection(launched=launched)
-        found = plan(select([Suite(description="d", cases=[entry])], selection), selection, [alone])
-        assert len(found.cases) == planned_cases
-    assert found.cases[0].device == "cuda:0"
+    assert not planned(4, probe=alone).cases
+    assert [case.device for case in planned(4, launched=True, probe=alone).cases] == ["cuda:0"]
 
 
 def test_other_names_of_a_kind_mean_its_devices() -> None:
