@@ -130,7 +130,7 @@ class Ops:
         return self.rounding.result(_log_softmax(x, axis))
 
     def attention(self, q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-        """softmax(Q Kᵀ / √d) V of (batch, length, heads, dim); k and v have a head per group of heads of q."""
+        """softmax(Q Kᵀ / √d) V of (batch, length, heads, dim); heads of k and v serve groups of q's heads."""
         q, k, v = (anp.swapaxes(x, 1, 2) for x in (q, k, v))
         batch, kv_heads, keys, dim = k.shape
         grouped = (q / math.sqrt(dim)).reshape(batch, kv_heads, -1, dim)
@@ -199,7 +199,7 @@ class Ops:
         return anp.mean((x - targets) ** 2)
 
     def smooth_l1(self, x: Any, targets: Any) -> Any:
-        """Mean of d² / 2 where |d| < 1, else |d| − 1/2 (Girshick 2015, eq. 3), in the accumulation dtype."""
+        """Mean of d² / 2 for |d| < 1, else |d| − 1/2 (Girshick 2015, eq. 3), in the accumulation dtype."""
         sizes = anp.abs(x - targets)
         values = anp.where(sizes < 1, 0.5 * sizes**2, sizes - 0.5)
         return self.rounding.accumulated(anp.mean(values), sizes.size)
