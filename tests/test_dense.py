@@ -12,14 +12,11 @@ import pytest
 from benchbench import registry
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
-from benchbench.worker import verify
-from benchbench.worker.reference import reference
-from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.backward import UPSTREAM
 from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.operations.convolution import Conv2d, Conv2dBackwardData, ConvTranspose2d
 from benchbench.workloads.operations.gemm import Gemm
+from tests.tiny import error_ratio
 
 Arrays = dict[str, Any]
 
@@ -81,22 +78,13 @@ MUTANTS: dict[str, tuple[Operation, Callable[[Arrays], Arrays]]] = {
 }
 
 
-def beyond(work: Operation, dtype: Dtype, change: Callable[[Arrays], Arrays]) -> float:
-    """Error over tolerance of a program that rounds to nearest, as hardware does."""
-    ops = Ops(rounding_to(dtype, np.random.default_rng(0), nearest=True))
-    arrays = change(work.arrays(Draw(dtype)))
-    given = work.references(arrays, verify.sample_indices(work), ops)
-    expected = reference(work, dtype)
-    return verify.worst(given, expected.expected, expected.tolerance).ratio
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16])
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_told_from_a_program_that_rounds(name: str, dtype: Dtype) -> None:
     work, change = MUTANTS[name]
-    assert beyond(work, dtype, dict) < 0.7
-    assert beyond(work, dtype, change) > 1.5
+    assert error_ratio(work, dtype) < 0.7
+    assert error_ratio(work, dtype, arrays=change(work.arrays(Draw(dtype)))) > 1.5
 
 
 @pytest.mark.parametrize(
@@ -117,7 +105,7 @@ def test_a_mutant_is_told_from_a_program_that_rounds(name: str, dtype: Dtype) ->
     ids=str,
 )
 def test_sampled_elements_are_those_of_the_whole_result(work: Operation) -> None:
-    assert beyond(work, Dtype.FLOAT64, dict) < 0.7
+    assert error_ratio(work, Dtype.FLOAT64) < 0.7
 
 
 def test_a_side_has_a_kernel_and_a_padding_of_its_own_and_old_ids_stay() -> None:

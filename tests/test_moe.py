@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.reference import reference
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import Draw
 from benchbench.workloads.operations.moe import CHOSEN, EXPERTS, Moe, MoeBackward
+from tests.tiny import error_ratio
 
 NARROW = [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16]
 
@@ -73,28 +72,21 @@ class MoeOfNeighbours(Moe):
         return super().forward(ops, {**arrays, "down": ops.np.roll(arrays["down"], 1, axis=0)})
 
 
-def ratio(work: Moe, dtype: Dtype, kind: type[Ops] = Ops, wrong: Moe | None = None) -> float:
-    ops = kind(rounding_to(dtype, np.random.default_rng(0), nearest=True))
-    elements = (wrong or work).references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
-    made = reference(work, dtype)
-    return verify.worst(elements, made.expected, made.tolerance).ratio
-
-
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("kind", [Moe, MoeBackward])
 def test_a_wrong_layer_is_told_from_a_right_one(kind: type[Moe], dtype: Dtype) -> None:
     work = kind().tiny()
-    assert ratio(work, dtype) < 0.5
+    assert error_ratio(work, dtype) < 0.5
     for wrong in (EqualWeights, StraightGate):
-        assert ratio(work, dtype, wrong) > 1.5, wrong
+        assert error_ratio(work, dtype, wrong) > 1.5, wrong
     if dtype is Dtype.FLOAT32:
-        assert ratio(work, dtype, AllExperts) > 1.5
+        assert error_ratio(work, dtype, AllExperts) > 1.5
 
 
-def test_an_expert_with_anothers_weights_is_told() -> None:
+def test_an_expert_with_anothers_weights_is_noticed() -> None:
     work = Moe().tiny()
     wrong = MoeOfNeighbours(tokens=work.tokens, width=work.width, hidden=work.hidden)
-    assert ratio(work, Dtype.BFLOAT16, wrong=wrong) > 1.5
+    assert error_ratio(work, Dtype.BFLOAT16, computed_by=wrong) > 1.5
 
 
 def test_the_sampled_reference_is_the_whole_one() -> None:

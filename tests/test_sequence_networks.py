@@ -10,18 +10,14 @@ import pytest
 
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
-from benchbench.worker import verify
-from benchbench.worker.reference import reference_elements
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import rounding_to
-from benchbench.workloads.base import Draw, Operation
+from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.networks.bert_base import BertBaseInfer, BertBaseTrain
 from benchbench.workloads.networks.encoder_decoder import EncoderDecoderInfer, EncoderDecoderTrain
 from benchbench.workloads.networks.speech_encoder import SpeechEncoderInfer, SpeechEncoderTrain
-from benchbench.workloads.steps import TrainingStep
 from tests.test_attention import Unmasked
-from tests.tiny import reference_of
+from tests.tiny import error_ratio, reference_of
 
 F32 = Dtype.FLOAT32
 
@@ -65,19 +61,6 @@ def parameters_of(work: Network) -> int:
     return sum(prod(weight.shape) for weight in work.weights().values() if weight.is_learnt)
 
 
-def ratio(work: Any, kind: type[Ops]) -> float:
-    """Of error and tolerance in float32, rounded to nearest."""
-    arrays = work.arrays(Draw(F32))
-    ops = kind(rounding_to(F32, np.random.default_rng(0), nearest=True))
-    made = reference_of(work, F32)
-    if isinstance(work, Operation):
-        elements: Any = work.references(arrays, verify.sample_indices(work), ops)
-    else:
-        assert isinstance(work, TrainingStep)
-        elements = reference_elements(work, arrays, ops)
-    return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
-
-
 def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(EncoderDecoderInfer()) == 44_140_544  # of torch.nn.Transformer()
     assert parameters_of(BertBaseInfer()) == 109_514_298  # of BertForMaskedLM, bert-base-uncased
@@ -89,9 +72,9 @@ def test_networks_have_the_published_number_of_parameters() -> None:
 @pytest.mark.parametrize("kind", MUTANTS, ids=lambda kind: kind.__name__)
 def test_a_wrong_network_is_told_from_a_right_one(kind: type[Network]) -> None:
     work = kind().tiny()
-    assert ratio(work, Ops) < 0.7
+    assert error_ratio(work, F32) < 0.7
     for wrong in MUTANTS[kind]:
-        assert ratio(work, wrong) > 1.5, wrong
+        assert error_ratio(work, F32, wrong) > 1.5, wrong
 
 
 @pytest.mark.real

@@ -12,11 +12,9 @@ import pytest
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.reference import reference_elements
 from benchbench.worker.verify import LAMBDA, tolerance
 from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.network import Network
 from benchbench.workloads.networks.dcgan import DcganInfer, DcganTrain
@@ -27,7 +25,7 @@ from benchbench.workloads.networks.unet import UnetInfer, UnetTrain
 from benchbench.workloads.networks.vgg16 import Vgg16Infer, Vgg16Train
 from benchbench.workloads.steps import Inference, TrainingStep
 from tests.test_networks import DRAW, FRAMEWORKS, Trained
-from tests.tiny import reference_of
+from tests.tiny import error_ratio
 
 
 class AveragePool(Ops):
@@ -77,27 +75,15 @@ def computed(work: Workload, dtype: Dtype) -> Dtype:
     return Dtype.AMP_BF16 if work.refuses(dtype) else dtype
 
 
-def ratio(work: Inference | TrainingStep, dtype: Dtype, kind: type[Ops]) -> float:
-    """How many times the tolerance a reference is off that rounds to nearest, by such operations."""
-    ops, arrays = kind(rounding_to(dtype, np.random.default_rng(7), nearest=True)), work.arrays(Draw(dtype))
-    elements = (
-        reference_elements(work, arrays, ops)
-        if isinstance(work, TrainingStep)
-        else work.references(arrays, verify.sample_indices(work), ops)
-    )
-    expected = reference_of(work, dtype)
-    return verify.worst(elements, expected.expected, expected.tolerance, expected.spared).ratio
-
-
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("work", MUTANTS, ids=repr)
 def test_a_right_step_passes_and_a_mutant_does_not(work: Inference | TrainingStep, dtype: Dtype) -> None:
     asked = computed(work, dtype)
-    assert ratio(work, asked, Ops) < 0.7
+    assert error_ratio(work, asked) < 0.7
     if dtype is Dtype.FLOAT32:  # training in less is verified in that, too
-        assert ratio(work, asked, MUTANTS[work]) > 1.5
+        assert error_ratio(work, asked, MUTANTS[work]) > 1.5
 
 
 def parameters_of(work: Network) -> int:

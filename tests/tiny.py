@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
+
+import numpy as np
 
 from benchbench import registry
 from benchbench.model.case import Dtype
+from benchbench.worker import verify
 from benchbench.worker.verify import Reference, checked_at
-from benchbench.workloads.base import Training, Workload
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import rounding_to
+from benchbench.workloads.base import Draw, Training, Workload
 
 EVERY = {
     name: registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
@@ -41,6 +47,23 @@ def reference_of(work: Workload, dtype: Dtype) -> Reference:
 
     small = checked_at(work)
     return training_reference(small, dtype) if isinstance(small, Training) else reference(small, dtype)
+
+
+def error_ratio(
+    work: Workload, dtype: Dtype, ops: type[Ops] = Ops, arrays: Any = None, computed_by: Any = None
+) -> float:
+    """How many times its tolerance a program is off that has such operations and rounds to nearest."""
+    from benchbench.worker.reference import reference_elements
+
+    program: Any = computed_by or work
+    given = program.arrays(Draw(dtype)) if arrays is None else arrays
+    rounded = ops(rounding_to(dtype, np.random.default_rng(7), nearest=True))
+    if isinstance(work, Training):
+        elements = reference_elements(program, given, rounded)
+    else:
+        elements = program.references(given, verify.sample_indices(program), rounded)
+    made = reference_of(work, dtype)
+    return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
 
 
 WORKS = [(f"{name}{flags(work)}", name, work) for name in NAMES for work in variants(name)]  # by id
