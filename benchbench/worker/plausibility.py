@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count as numbers
@@ -30,6 +31,7 @@ NEW_INPUTS_SLOWER = 2.0  # times as long as with inputs that were seen before
 SMALLEST_GAIN_S = 10e-6  # a difference below this may be the timer's, or a cache's
 MOST_SETS = 3  # of new inputs that are compared at once: the fastest step counts
 SETS_BYTES = 2**26  # of all of these sets together, unless one is larger
+ALIVE_BYTES, MOST_ALIVE = 2**28, 1000  # of sets of new inputs that stay in memory; number of sets
 FIRST_NEW = 4  # batches below this number are used by other checks
 
 
@@ -75,6 +77,8 @@ def check_new_inputs(
     input_bytes = max(1, sum(map(session.nbytes, timed)))
     sets = min(session.world.gather(clamp(SETS_BYTES / input_bytes, 1, most_sets)))
     drawn, timed_arrays = numbers(FIRST_NEW), refill.arrays(0)
+    # New inputs stay alive, or the next ones might get their identity and find the results kept for them.
+    alive = deque[tuple[Any, ...]](maxlen=max(sets, clamp(ALIVE_BYTES / input_bytes, 1, MOST_ALIVE)))
 
     def seconds(inputs: tuple[Any, ...]) -> float:
         return max(timer.blocks(lambda: runner.step_on(inputs), 1, 1)[0], CLOCK_S)
@@ -86,6 +90,7 @@ def check_new_inputs(
 
     def new_s(prepare: Callable[[], None]) -> float:
         inputs = refill(refill.arrays(next(drawn)))
+        alive.append(inputs)
         prepare()
         return seconds(inputs)
 
