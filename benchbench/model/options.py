@@ -303,7 +303,7 @@ class MeasureOptions:
     preset: str | None = _switches(
         None,
         brief="3 heats of 10 turns, up to 8 of undecided works.",
-        quick="3 heats of 12 turns, up to 8 of undecided works: a first look.",
+        quick="3 heats of 10 turns, up to 8 of undecided works: a first look.",
         rigorous="8 heats of 60 turns, up to 16 of undecided works.",
     )
     rounds: int | None = field(

@@ -19,7 +19,7 @@ POLICIES = {
         least_blocks=3, window_s=0.1, slow_s=0.5, reimports=False,
     ),
     "quick": Policy(
-        name="quick", rounds=3, most_rounds=8, cycles=12, precision=0.02, min_s=0.5, max_s=1.0,
+        name="quick", rounds=3, most_rounds=8, cycles=10, precision=0.02, min_s=0.5, max_s=1.0,
         warmup_min_s=0.1, warmup_max_s=3.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5, reimports=False,
     ),
