@@ -82,7 +82,7 @@ def measure_work(work: str, heats: int) -> Samples:
         info = bench.plan(request)
         recorder = Recorder(bench.pools[0], info, lambda _: None)
         recorder.prepare(info.plan)
-        bench.pools[0].await_ahead(info.plan)
+        bench.pools[0].wait_for_workers(info.plan)
         reference = next(case for case in info.plan if case.target == REFERENCE)
         for number in range(heats):
             for way in source.sample(("heat", "sequential", "loop"), 3):

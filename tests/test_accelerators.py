@@ -65,7 +65,7 @@ def begun_together(*cases: Case) -> list[set[str]]:
     ]
     with WorkerPool(targets, Settings(threads=1), sys.executable, transport=opened) as pool:
         pool.start(cases)
-        pool.ask_together([verify_job(case, {}, {}) for case in cases], lambda label: None)
+        pool.run_jobs([verify_job(case, {}, {}) for case in cases], lambda label: None)
     waves: list[set[str]] = []
     for index, (what, who) in enumerate(line.diary):
         if what == "begin":

@@ -80,8 +80,8 @@ def pool_ahead(
     with a_pool(diary, isolation) as (pool, cases):
         pool.start(cases)
         del diary.entries[:]
-        pool.start_ahead(cases, rounds)
-        pool.await_ahead(cases)
+        pool.prefetch_workers(cases, rounds)
+        pool.wait_for_workers(cases)
         yield pool, cases
 
 
@@ -107,10 +107,10 @@ def test_a_worker_that_was_waited_for_is_not_waited_for_again() -> None:
     diary = Diary(spare=100)
     with pool_ahead(diary, 2) as (pool, cases):
         del diary.entries[:]
-        pool.await_ahead(cases)
+        pool.wait_for_workers(cases)
         assert [each for each in diary.entries if not each.startswith("preload")] == []
-        pool.start_ahead(cases, 3)
-        pool.await_ahead(cases)
+        pool.prefetch_workers(cases, 3)
+        pool.wait_for_workers(cases)
         assert [each for each in diary.entries if each.startswith("greet")] == ["greet jax", "greet torch"]
 
 
@@ -119,8 +119,8 @@ def test_what_only_the_first_round_needs_is_imported_for_that_round_alone() -> N
     diary = Diary(spare=100)
     with a_pool(diary, names=("onnxruntime", "torch")) as (pool, cases):
         pool.start(cases)
-        pool.start_ahead(cases, 2)
-        pool.await_ahead(cases)
+        pool.prefetch_workers(cases, 2)
+        pool.wait_for_workers(cases)
     preloads = [entry.split()[1] for entry in diary.entries if entry.startswith("preload")]
     assert sorted(preloads) == ["onnxruntime", "torch", "torch", "torch"]
 
@@ -162,7 +162,7 @@ def test_while_devices_are_looked_for_idle_cores_import_for_later_rounds(
             *started * (1 + ahead),
             *(f"greet {name}" for name in wanted),
         ]
-        pool.start_ahead(cases, 2)
+        pool.prefetch_workers(cases, 2)
         assert [entry for entry in diary.entries if "start" in entry] == started * 3
 
 
@@ -171,7 +171,7 @@ def test_of_the_workers_begun_early_only_those_that_are_needed_are_kept() -> Non
     with a_pool(diary, names=("jax",)) as (pool, cases):
         pool.probe(later_rounds=1)
         del diary.entries[:]
-        pool.start_ahead([dataclasses.replace(case, environment={"NAME": "1"}) for case in cases], 1)
+        pool.prefetch_workers([dataclasses.replace(case, environment={"NAME": "1"}) for case in cases], 1)
         assert diary.entries == ["end jax", "start jax"]
 
 

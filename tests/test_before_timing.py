@@ -30,7 +30,7 @@ class Pool:
     def interpreter(self, target: str) -> str:
         return "python"
 
-    def ask_together(self, jobs: Iterable[Job], announce: object) -> None:
+    def run_jobs(self, jobs: Iterable[Job], announce: object) -> None:
         for job in answer_all(jobs, lambda job: self._answers[job.message["kind"]]):
             self.asked.append((job.message["kind"], job.case.id if job.case else job.label))
 

@@ -181,7 +181,7 @@ def test_processes_that_a_case_started_are_stopped_with_it_and_end_with_it(
 def test_a_job_that_no_signal_ends_leaves_its_worker_to_others(
     begin: Callable[[str], LocalJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchbench.launch.process.KILLED_S", 0.1)
+    monkeypatch.setattr("benchbench.launch.process.KILL_TIMEOUT_S", 0.1)
     stuck, other = begin("good"), begin("good")
     assert "warm" in (stuck.receive(30.0) or {})
     assert "warm" in (other.receive(30.0) or {})

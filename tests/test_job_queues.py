@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchbench.launch.channel import Channel
-from benchbench.launch.pool import LAST_PART, Job, WorkerPool
-from benchbench.launch.transport import Answer, Greeting, JobEnd, NotStarted
+from benchbench.launch.pool import BLOCKING_SHARE, Job, WorkerPool
+from benchbench.launch.transport import Answer, Greeting, JobEnd, UnstartedWorker
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -38,7 +38,7 @@ class Clock:
 
 
 @dataclass
-class Timed(NotStarted):
+class Timed(UnstartedWorker):
     """A worker whose jobs take the seconds that their messages say."""
 
     name: str
@@ -93,7 +93,7 @@ def diary_of(
     targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]
     settings = Settings(threads=1, timeout_s=JOB_S)
     with WorkerPool(targets, settings, sys.executable, transport=lambda *_: transport) as pool:
-        pool.ask_together(jobs, started)
+        pool.run_jobs(jobs, started)
     return timing.diary
 
 
@@ -153,7 +153,7 @@ def test_a_job_that_hangs_ends_when_its_time_is_over_and_holds_up_nobody(
     diary = diary_of(jobs, monkeypatch)
     assert [answer.end for answer in kept] == [JobEnd.TIMED_OUT]
     assert diary[-2:] == [(30, "jax ends short 2"), (JOB_S, "torch ends endless")]
-    assert LAST_PART < 0.1
+    assert BLOCKING_SHARE < 0.1
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_a_channel_says_without_waiting_whether_messages_have_come(
         theirs.sendall(sent)
         if closed:
             theirs.shutdown(socket.SHUT_RDWR)
-        assert channel.has_come(2) == come
-        assert channel.has_come(2) == come  # what was looked at is still there
+        assert channel.has_messages(2) == come
+        assert channel.has_messages(2) == come  # what was looked at is still there
         if b"\n" in sent:
             assert channel.receive(1) == {"a": 1}
     channel.close()
@@ -189,9 +189,9 @@ def test_a_message_that_is_too_long_has_come_and_is_refused() -> None:
     with theirs:
         theirs.setblocking(False)
         left = b"x" * (MOST_BYTES + 65536)
-        while left and not channel.has_come(1):
+        while left and not channel.has_messages(1):
             left = left[theirs.send(left[:65536]) :]
-        assert channel.has_come(1)
+        assert channel.has_messages(1)
         with pytest.raises(ValueError, match="more than"):
             channel.receive(1)
     channel.close()

@@ -237,7 +237,7 @@ class FakePool:
         self.asked.append(job)
         return Answer(self._reply, files=TRACES), "fork"
 
-    def read(self, job: dict[str, Any], files: Any) -> Answer:
+    def read_traces(self, job: dict[str, Any], files: Any) -> Answer:
         self.asked.append(job)
         self.read_from = files
         return self._read

@@ -183,7 +183,7 @@ def test_samples_are_taken_while_a_case_runs_and_not_after_it(tmp_path: Path) ->
         wait_for(lambda: asked() >= 3)
     taken = asked()
     window = Window(began_s=began, ended_s=time.monotonic(), cpu_s=0.0)
-    found = sampler.seen_in(a_measurement(window=window))
+    found = sampler.with_telemetry(a_measurement(window=window))
     assert isinstance(found, Measurement)
     assert found.telemetry is not None
     assert found.telemetry.energy_j == tuple(float(number) for number in range(taken))
@@ -200,7 +200,7 @@ def test_a_process_that_times_itself_takes_a_sample_at_both_ends_and_starts_no_t
     with sampler.mark("timed"):
         assert threading.active_count() == threads
     window = Window(began_s=began, ended_s=time.monotonic(), cpu_s=0.5)
-    seen = sampler.seen_in(a_measurement(window=window)).telemetry
+    seen = sampler.with_telemetry(a_measurement(window=window)).telemetry
     assert seen is not None
     assert len(seen.at_s) == 2
     assert seen.own_s == (0.0, 0.0), "what this process computed is the window's"
@@ -210,13 +210,13 @@ def test_a_failure_and_a_worker_that_tells_no_window_have_no_telemetry(tmp_path:
     with Sampler(some_sources(tmp_path)) as sampler:
         pass
     for outcome in (a_failure(), a_measurement()):
-        assert sampler.seen_in(outcome) == outcome
+        assert sampler.with_telemetry(outcome) == outcome
 
 
 def test_a_worker_cannot_bring_telemetry_of_its_own(tmp_path: Path) -> None:
     with Sampler(some_sources(tmp_path)) as sampler:
         pass
-    found = sampler.seen_in(a_watched())
+    found = sampler.with_telemetry(a_watched())
     assert isinstance(found, Measurement)
     assert found.telemetry == Telemetry(cpus=1)
 
@@ -230,7 +230,7 @@ def test_a_driver_that_fails_costs_telemetry_and_a_note(tmp_path: Path) -> None:
 
     with Sampler(some_sources(tmp_path, nvml=FakeNvml(state=state)), interval_s=0.001) as sampler:
         assert asked.wait(30)
-    found = sampler.seen_in(a_measurement(window=WINDOW))
+    found = sampler.with_telemetry(a_measurement(window=WINDOW))
     assert isinstance(found, Measurement)
     assert found.telemetry is not None
     assert [n.text for n in found.telemetry.notes] == ["telemetry ended early: RuntimeError: GPU is lost"]

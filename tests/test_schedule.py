@@ -108,7 +108,7 @@ def test_rounds_that_all_have_come_first_whatever_the_time() -> None:
 class Blind:
     """An observer that sees nothing."""
 
-    def seen_in(self, outcome: Any) -> Any:
+    def with_telemetry(self, outcome: Any) -> Any:
         return outcome
 
 
@@ -122,7 +122,7 @@ class Scripted:
         self.prepared: list[str] = []
         self.ahead: int | None = None
 
-    def ask_together(self, jobs: Iterable[Job], announce: object) -> None:
+    def run_jobs(self, jobs: Iterable[Job], announce: object) -> None:
         answered = answer_all(jobs, lambda job: Answer({"reference": {}, "verified": 0.0}))
         self.prepared += [job.label for job in answered]
 
@@ -130,10 +130,10 @@ class Scripted:
         self.started.append(sorted({case.target for case in cases}))
         self.now_s += 1.0
 
-    def start_ahead(self, cases: Sequence[Case], rounds: int) -> None:
+    def prefetch_workers(self, cases: Sequence[Case], rounds: int) -> None:
         self.ahead = rounds
 
-    def await_ahead(self, cases: Sequence[Case]) -> None:
+    def wait_for_workers(self, cases: Sequence[Case]) -> None:
         """They are there."""
 
     def can_alternate(self, case: Case) -> bool:

@@ -85,7 +85,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endless]:
 def test_w5_a_process_that_no_signal_ends_is_waited_for_within_bounds(
     tmp_path: Path, endless: Endless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchbench.launch.process.KILLED_S", SHORT_S)
+    monkeypatch.setattr("benchbench.launch.process.KILL_TIMEOUT_S", SHORT_S)
     worker = LocalWorker(["python"], {}, tmp_path, threads=1)
     assert worker.ready().status == "ready"
     answer = worker.ask({"kind": "measure"}, SHORT_S, fork=True)
@@ -158,7 +158,7 @@ def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(
 def test_w5_cases_verified_side_by_side_avoid_its_device_too(pool: tuple[WorkerPool, Asked]) -> None:
     cases = [on("cuda:0"), on("cuda:0", size=16), on("cuda:0", "jax"), on("cpu", "jax")]
     found: Verified = {}
-    pool[0].ask_together([verify_job(case, {}, found) for case in cases], lambda label: None)
+    pool[0].run_jobs([verify_job(case, {}, found) for case in cases], lambda label: None)
     results = [found[case.id] for case in cases]
     statuses = [result.status if isinstance(result, Failure) else result for result in results]
     assert statuses == [Status.TIMEOUT, Status.LOST, Status.LOST, 0.0]
@@ -167,5 +167,5 @@ def test_w5_cases_verified_side_by_side_avoid_its_device_too(pool: tuple[WorkerP
 
 def test_w5_a_process_that_hangs_on_a_cpu_costs_only_its_case() -> None:
     lost = LostDevices()
-    lost.recorded(on("cpu"), Answer(None, JobEnd.STUCK, "no answer"))
+    lost.record(on("cpu"), Answer(None, JobEnd.STUCK, "no answer"))
     assert lost.refusal(on("cpu", size=16)) is None

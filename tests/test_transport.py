@@ -99,7 +99,7 @@ class Remote:
     def turn_sampler(self, case: Case) -> TurnSampler:
         raise NotImplementedError("its jobs cannot be stopped")
 
-    def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
+    def with_telemetry(self, outcome: Measurement | Failure) -> Measurement | Failure:
         return outcome
 
     def close(self) -> None:

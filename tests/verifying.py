@@ -90,7 +90,7 @@ class Verifier:
         known = {computed(case): self.reference(case) for case in cases}
         errors: Errors = {}
         export_for(pool, cases)
-        pool.ask_together([verify_job(case, known[computed(case)], errors) for case in cases], quietly)
+        pool.run_jobs([verify_job(case, known[computed(case)], errors) for case in cases], quietly)
         return errors
 
     def pool_of(self, case: Case) -> tuple[WorkerPool, Probe]:
@@ -102,7 +102,7 @@ class Verifier:
 
         def compute() -> Message:
             found: References = {}
-            self._pools.without_framework.ask_together(list(reference_jobs([case], found)), quietly)
+            self._pools.without_framework.run_jobs(list(reference_jobs([case], found)), quietly)
             reference = found[computed(case)]
             assert not isinstance(reference, Failure), reference.message
             return reference
@@ -114,7 +114,7 @@ def export_for(pool: WorkerPool, cases: Sequence[Case]) -> None:
     """Have the models exported that several backends load; what fails here fails where it is verified."""
     shared = [case for case in cases if any(case.backend in each for each in TOGETHER)]
     jobs = [Job(message={"kind": "export"}, done=lambda answer: (), case=case, label="") for case in shared]
-    pool.ask_together(jobs, quietly)
+    pool.run_jobs(jobs, quietly)
 
 
 def quietly(label: str) -> None:

@@ -1,4 +1,4 @@
-"""This process's ends of a worker: the socket that messages pass through, and the pipe of what it prints."""
+"""The connections to a worker: a socket for messages, and a pipe for its printed output."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from time import monotonic
 from benchbench.launch.transport import Message
 from benchbench.wire import MOST_BYTES, LineBuffer, message_of, next_line
 
-SEND_S = 60.0  # for the other end to take a message
-MOST_UNREAD = 16 * MOST_BYTES  # what came and was not read may be that much
+SEND_TIMEOUT_S = 60.0
+MAX_UNREAD_BYTES = 16 * MOST_BYTES  # unread messages that `send` drops
 
 
 class Channel:
     """This process's end of the socket to a worker: one JSON object a line, either way."""
 
     def __init__(self, end: socket.socket, lines: LineBuffer | None = None) -> None:
-        """`lines`: what was read of it before."""
+        """`lines`: buffer of the bytes already read from the socket."""
         self._socket = end
         self._lines = LineBuffer() if lines is None else lines
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send a message, with open files of this process.
+        """Send a message together with open file descriptors of this process.
 
-        Messages that arrived before and were not read are dropped: they answer nothing asked now.
+        Unread messages are dropped, since they belong to an earlier request. A failure closes the channel, so
+        the next `receive` returns None.
         """
         try:
             self._drain()
-            self._socket.settimeout(SEND_S)
+            self._socket.settimeout(SEND_TIMEOUT_S)
             line = json.dumps(message).encode() + b"\n"
             sent = socket.send_fds(self._socket, [line], descriptors) if descriptors else 0
             self._socket.sendall(line[sent:])
-        except OSError:  # its process or its host is gone, or it takes nothing: `receive` will tell
+        except OSError:  # the process or host is gone, or does not read
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # else the rest of a line might come later
+                self._socket.shutdown(socket.SHUT_RDWR)  # a later message must not follow half a line
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The next message; None when the other end is closed. Raises TimeoutError, ValueError."""
+        """Return the next message; None if the other end is closed. Raises TimeoutError, ValueError."""
         try:
             line = next_line(self._socket, self._lines, monotonic() + timeout_s)
         except TimeoutError:
             raise
-        except OSError:  # reset, or no route to its host any longer
+        except OSError:  # connection reset, or no route to the host
             return None
         return None if line is None else message_of(line)
 
-    def has_come(self, count: int) -> bool:
-        """Whether so many messages can be received at once, or none further: without waiting."""
+    def has_messages(self, count: int) -> bool:
+        """Whether `count` messages can be received without waiting, or the other end is closed."""
         self._socket.setblocking(False)
         try:
             while self._lines.count < count and not self._lines.is_broken:
@@ -61,13 +62,13 @@ class Channel:
                 self._lines.take(piece)
         except BlockingIOError:
             return False
-        except OSError:  # as above
+        except OSError:  # connection reset: `receive` returns None
             return True
         return True
 
     @property
     def ended(self) -> bool:
-        """Whether the other end is closed, and all that it sent was read."""
+        """Whether the other end is closed and everything it sent was read."""
         self._socket.setblocking(False)
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
@@ -77,27 +78,26 @@ class Channel:
             return True
 
     def close(self) -> None:
-        """The other end sees that it is closed."""
         self._socket.close()
 
     def _drain(self) -> None:
-        """Raises OSError for one who sends without end."""
+        """Drop unread bytes. Raises OSError for more than MAX_UNREAD_BYTES."""
         self._lines.clear()
         self._socket.setblocking(False)
         drained = 0
         with suppress(BlockingIOError):
             while piece := self._socket.recv(2**16):
                 drained += len(piece)
-                if drained > MOST_UNREAD:
-                    raise OSError("it sends without end")
+                if drained > MAX_UNREAD_BYTES:
+                    raise OSError("the other end sends without pause")
 
 
-KEPT_BYTES = 4096  # that are kept
-CHUNK, CHUNKS = 65_536, 16  # read at once: a worker that floods must not keep others from the lock
+TAIL_BYTES = 4096
+CHUNK, CHUNKS = 65_536, 16  # limits one read: a worker that prints without pause must release the lock
 
 
 class LogTail:
-    """A pipe, and the thread that empties it. `writer`: for the worker's standard output and error."""
+    """The end of a worker's printed output. A thread empties the pipe; `writer` is its writing end."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -107,20 +107,20 @@ class LogTail:
         self._lock = Lock()
         Thread(target=self._follow, daemon=True).start()
 
-    def give_away(self) -> None:
-        """The worker has the writing end now: with its last process the log ends."""
+    def close_writer(self) -> None:
+        """Close this process's copy of `writer`, so that the log ends with the worker's last process."""
         os.close(self.writer)
 
     def clear(self) -> None:
-        """What comes from here on is another job's."""
+        """Discard the text so far: a new job begins."""
         self.text()
         self._tail = b""
 
     def text(self) -> str:
-        """The last of what was printed, in whole lines: of half a line, a secret's name might be cut off."""
+        """The end of the output, in whole lines: half a line might reveal a secret without its name."""
         with self._lock:
             self._read()
-            whole = self._tail if len(self._tail) < KEPT_BYTES else self._tail.partition(b"\n")[2]
+            whole = self._tail if len(self._tail) < TAIL_BYTES else self._tail.partition(b"\n")[2]
             return (whole or self._tail).decode(errors="replace")
 
     def _follow(self) -> None:
@@ -134,11 +134,11 @@ class LogTail:
                     self._reader = -1
 
     def _read(self) -> bool:
-        """What there is; whether nothing more can come."""
+        """Read the available output; return whether the pipe is closed."""
         with suppress(BlockingIOError, OSError):
             for _ in range(CHUNKS):
                 content = os.read(self._reader, CHUNK)
                 if not content:
                     return True
-                self._tail = (self._tail + content)[-KEPT_BYTES:]
+                self._tail = (self._tail + content)[-TAIL_BYTES:]
         return False

@@ -1,4 +1,4 @@
-"""The folder of one job: the files it is given, and the files it leaves."""
+"""The folder of one job, with its input and output files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from benchbench.launch.transport import Files
 
-MOST_FILE_BYTES = 2**30  # of all files a job leaves: the traces of a profile take up to some 100 MiB
+MAX_FILE_BYTES = 2**30  # of all output files together; the traces of a profile take up to some 100 MiB
 
 
 class JobFolder:
-    """Made with the files a job is given; removed by `close`."""
+    """A folder created with a job's input files and removed by `close`."""
 
     def __init__(self, path: Path, files: Files) -> None:
         self.path = path
@@ -23,22 +23,22 @@ class JobFolder:
             (path / name).write_bytes(content)
 
     def files(self) -> Files:
-        """Relative path → content of the regular files there, links not followed.
+        """Content of the regular files in the folder, by relative path. Links are not followed.
 
-        Raises ValueError for more than MOST_FILE_BYTES.
+        Raises ValueError for more than MAX_FILE_BYTES.
         """
         sizes = {path: _size(path) for path in sorted(self.path.rglob("*"))}
         regular = {path: size for path, size in sizes.items() if size is not None}
-        if sum(regular.values()) > MOST_FILE_BYTES:
-            raise ValueError(f"it left files of more than {MOST_FILE_BYTES} bytes")
+        if sum(regular.values()) > MAX_FILE_BYTES:
+            raise ValueError(f"its files are larger than {MAX_FILE_BYTES} bytes")
         return {path.relative_to(self.path).as_posix(): path.read_bytes() for path in regular}
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _size(path: Path) -> int | None:
-    """Bytes of a regular file; None of anything else."""
+    """Size of a regular file in bytes; None for anything else."""
     status = os.lstat(path)
     return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: they share its clock, its /proc and the run's folder."""
+"""Worker processes on this machine, and the temporary folder of a run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pathlib import Path
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.launch.process import LocalWorker
-from benchbench.launch.project import UserCode, tell_code_runs, user_code, user_data
-from benchbench.launch.transport import NotStarted, Worker
+from benchbench.launch.project import UserCode, user_code, user_data, warn_of_first_execution
+from benchbench.launch.transport import UnstartedWorker, Worker
 from benchbench.machine.environment import available_bytes, oom_kills
 from benchbench.machine.sampler import Sampler, TurnSampler, Watch
 from benchbench.machine.variables import worker_environment
@@ -30,11 +30,11 @@ from benchbench.model.run import Settings
 from benchbench.registry import load_class
 from benchbench.workloads._image_sets import DATA_PATHS
 
-WAITING_BYTES = 2**29  # of a template that has imported a framework: 0.2 to 0.5 GB of its own
+IDLE_WORKER_BYTES = 2**29  # private memory of a template with its framework imported: 0.2 to 0.5 GB
 
 
 class LocalTransport:
-    """The processes of a run, started on this machine, and the folder they work in."""
+    """Starts workers as processes of this machine, in the run's temporary folder."""
 
     can_alternate = True
 
@@ -49,13 +49,13 @@ class LocalTransport:
         self.scratch = RunScratch(code)
         self._watch = Watch(settings.threads)
         self._count_oom_kills = count_oom_kills
-        self._started: list[Worker] = []  # all of them, so that none is left
+        self._started: list[Worker] = []
 
     def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
-        """A template process of the target's interpreter; one that is dead already if it cannot start."""
+        """Start a template process in the target's interpreter; an UnstartedWorker if that fails."""
         settings = replace(self._settings, threads=threads) if threads else self._settings
         try:
-            folder = self.scratch.worker_folder()  # first: the run's own may have to be made again
+            folder = self.scratch.worker_folder()  # first: it creates the run's folder again if that is gone
             worker = LocalWorker(
                 [target.python, "-P", "-m", "benchbench.worker", target.backend],
                 self.scratch.environment(target, settings, environment),
@@ -64,37 +64,34 @@ class LocalTransport:
                 self._count_oom_kills,
             )
         except OSError as error:  # no such program, no more processes or descriptors, a full disk
-            return NotStarted(f"no process of {target.python}: {error.strerror}")
+            return UnstartedWorker(f"no process of {target.python}: {error.strerror}")
         self._started.append(worker)
         return worker
 
     def spare_workers(self) -> int:
-        """How many fit into a quarter of the free memory: cases, and perhaps another pool, need the rest."""
-        return available_bytes() // 4 // WAITING_BYTES
+        """The number of idle workers that fit into a quarter of the free memory; cases need the rest."""
+        return available_bytes() // 4 // IDLE_WORKER_BYTES
 
     def watch(self, case: Case) -> Sampler:
-        """Samples of this machine: its clock is the workers'."""
         backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
         return self._watch.over(case, virtual=backend.virtual)
 
     def turn_sampler(self, case: Case) -> TurnSampler:
-        """Samples of this machine before and after each of the case's turns."""
         return TurnSampler(self._watch.sources(case))
 
     def close(self) -> None:
-        """End the processes, remove the folder."""
         for worker in self._started:
             worker.close()
         self._watch.close()
         self.scratch.close()
 
 
-PREFIX = "accelbench-run-"  # of the folders' names
-MARKER = ".accelbench-scratch"  # a file in such a folder that names it by device and inode
+PREFIX = "accelbench-run-"  # of folder names
+MARKER = ".accelbench-scratch"  # file in such a folder with the folder's device and inode numbers
 
 
 class RunScratch:
-    """The private folder of one run: compile caches, drawn numbers, the workers' working folders."""
+    """The temporary folder of one run: compile caches, random inputs, and the workers' folders."""
 
     def __init__(self, code: UserCode | None = None) -> None:
         """`code`: where the user's own is; by default what accelbench.toml and the environment say."""
@@ -106,18 +103,18 @@ class RunScratch:
     def _make(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock = os.open(self.path, os.O_RDONLY)
-        with suppress(OSError):  # a file system without locks: no run there can take it for left over
-            fcntl.flock(self._lock, fcntl.LOCK_EX)  # let go when this process ends, however it ends
-        (self.path / MARKER).write_text(_mark(self._lock))  # after the lock: what has one is in use or left
+        with suppress(OSError):  # without locks, `remove_abandoned` of another run cannot lock it either
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # the kernel releases it when this process ends
+        (self.path / MARKER).write_text(_mark(self._lock))  # after the lock: unlocked and marked = abandoned
         (self.path / "package").mkdir()
         (self.path / "drawn").mkdir()
-        # A link, so that a foreign interpreter finds this package and nothing else beside it.
+        # A link, so that another interpreter finds this package but not its neighbours in site-packages.
         (self.path / "package" / "benchbench").symlink_to(
             Path(__file__).parent.parent, target_is_directory=True
         )
 
     def worker_folder(self) -> Path:
-        """A new folder for one worker. A workload may have removed the run's: then there is another."""
+        """Create a folder for one worker, and the run's folder again if a workload has removed it."""
         if not os.path.exists(self.path / MARKER):
             self.close()
             self._make()
@@ -127,52 +124,52 @@ class RunScratch:
         return folder
 
     def environment(
-        self, target: Target, settings: Settings, chosen: Mapping[str, str] | None = None
+        self, target: Target, settings: Settings, variables: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """What a worker of `target` is started with; `chosen`: a case's own variables, but none of ours."""
+        """The environment variables of a worker. `variables`: those that its cases set."""
         backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        cache = str(self._cache(backend.shared_cache, target, settings, chosen or {}))
-        extra = {**backend.environment(settings, cache), **(chosen or {})}
+        cache = str(self._cache(backend.shared_cache, target, settings, variables or {}))
+        extra = {**backend.environment(settings, cache), **(variables or {})}
         if backend.framework in own.KINDS[own.KERAS].frameworks:
-            extra["KERAS_BACKEND"] = backend.framework  # else Keras would compute with another
+            extra["KERAS_BACKEND"] = backend.framework
         code = self._code or user_code()
         extra |= {name: os.environ[name] for name in code.variables if name in os.environ}
         if code.sources or code.workloads:
-            tell_code_runs()
-        found = [str(self.path / "package"), *code.sources]
+            warn_of_first_execution()
+        python_path = [str(self.path / "package"), *code.sources]
         if target.python == sys.executable:  # another interpreter must not see this one's packages
-            found += code.python_path
-        extra["PYTHONPATH"] = os.pathsep.join(found)
+            python_path += code.python_path
+        extra["PYTHONPATH"] = os.pathsep.join(python_path)
         extra[registry.DRAWN] = str(self.path / "drawn")
         extra[DATA_PATHS] = os.pathsep.join(user_data())
         extra[own.VARIABLE] = code.models
         extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 
-    def _cache(self, shared: str, target: Target, settings: Settings, chosen: Mapping[str, str]) -> Path:
-        """The compile cache of one version, environment and number of threads.
+    def _cache(self, shared: str, target: Target, settings: Settings, variables: Mapping[str, str]) -> Path:
+        """The compile cache folder for a target, its variables and number of threads.
 
-        Another of these must not find its programs compiled. `shared`: what targets of one interpreter have
-        in common instead; "": nothing.
+        They are separate, since a cold start must not find programs that another target compiled. `shared`:
+        name of a cache that all targets of one interpreter share; "": each target has its own.
         """
-        known = [settings.threads, sorted(chosen.items()), target.python if shared else ""]
-        part = sha256(json.dumps(known).encode()).hexdigest()[:12]
+        key = [settings.threads, sorted(variables.items()), target.python if shared else ""]
+        part = sha256(json.dumps(key).encode()).hexdigest()[:12]
         return self.path / "cache" / (shared or target.name) / part
 
     def close(self) -> None:
-        """Remove it all."""
+        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def remove_abandoned() -> None:
-    """Remove what runs that were killed left: folders that a run of this user marked, and none has locked.
+    """Remove the folders of killed runs: this user's marked folders that no process has locked.
 
-    Results may lie in a folder whose name looks alike. They have no marker, and a copy
-    of one names another folder.
+    A folder of results with a similar name is safe: it has no marker, and a copied marker has the device and
+    inode of another folder.
     """
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # it is in use, not ours, or gone meanwhile
+        with suppress(OSError):  # in use, another user's, or already removed
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if _is_marked(path, descriptor):
@@ -183,14 +180,14 @@ def remove_abandoned() -> None:
 
 
 def _mark(folder: int) -> str:
-    """What the marker of an open folder holds."""
+    """The content of an open folder's marker: `device:inode`."""
     state = os.fstat(folder)
     return f"{state.st_dev}:{state.st_ino}\n"
 
 
 def _is_marked(path: Path, folder: int) -> bool:
-    """Whether a run of this user made the folder `path`, open as `folder`, for itself."""
+    """Whether a run of this user created `path`. `folder`: its descriptor."""
     marker = path / MARKER
     state = os.lstat(marker)
-    own = stat.S_ISREG(state.st_mode) and state.st_uid == os.fstat(folder).st_uid == os.getuid()
-    return own and marker.read_text() == _mark(folder)
+    is_own = stat.S_ISREG(state.st_mode) and state.st_uid == os.fstat(folder).st_uid == os.getuid()
+    return is_own and marker.read_text() == _mark(folder)

@@ -1,4 +1,4 @@
-"""What a run asks of its workers: devices, references, cases; one by one or side by side."""
+"""The workers of a run, and the jobs that they run: devices, references and cases."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.registry import load_class
 
-WORKERS_PER_CORE = 2  # that import while backends are looked for: an import waits for the disk, too
-AFTER_HANG = "spawn (its fork hung)"  # the isolation of such a job
+WORKERS_PER_CORE = 2  # that import in parallel, since an import also waits for the disk
+AFTER_HANG = "spawn (its fork hung)"  # isolation of a job that was repeated after its fork hung
 TRACE_READERS = ("jax", "tensorflow")  # backends whose framework reads XPlane traces
 
 
 class WorkerPool:
-    """One worker per target and environment, restarted each round, and one that only computes references."""
+    """One worker per target and environment, restarted each round, and one for references."""
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class WorkerPool:
     ) -> None:
         """`python`: the interpreter that computes references.
 
-        `code`: where the user's own is; by default what accelbench.toml and the environment say. `calls`:
-        the workload of a case that calls a function → how it is called.
+        `code`: the folders of the user's code; by default those of accelbench.toml and the environment.
+        `calls`: for cases that call a user's function, the call by workload name.
         """
         self._calls = calls
         self._settings = settings
         self._code = code
-        self._open = transport
+        self._transport_class = transport
         self._python = python
         self._targets = {target.name: target for target in targets}
         self._lost = LostDevices()
-        self.stages_s: dict[str, float] = {}  # wall time that is no single case's, by what it went into
+        self.stages_s: dict[str, float] = {}  # wall time shared by all cases, by stage
 
     def __enter__(self) -> Self:
         reference = Target(name=REFERENCE.target, backend="fake", python=self._python)
-        self._transport = self._open(self._settings, self._code)
+        self._transport = self._transport_class(self._settings, self._code)
         self._workers = RunWorkers(self._transport, {REFERENCE.target: reference, **self._targets})
         return self
 
@@ -82,24 +82,24 @@ class WorkerPool:
         self._transport.close()
 
     def start(self, cases: Iterable[Case]) -> None:
-        """Fresh workers for what is measured next, side by side; all others are ended.
+        """Start new workers for the cases, in parallel, and end all others.
 
-        Where time is virtual, a worker stays: a fresh one would give the same numbers.
+        Workers with virtual time are reused: new ones would give the same numbers.
         """
-        wanted = {template_of(case) for case in cases}
-        staying = self._workers.staying(wanted)
-        self._start(sorted(wanted - staying), staying)
+        templates = {template_of(case) for case in cases}
+        reusable = self._workers.reusable(templates)
+        self._start(sorted(templates - reusable), reusable)
 
-    def start_ahead(self, cases: Iterable[Case], rounds: int) -> None:
-        """Start workers for so many later rounds, as far as memory allows: they import side by side.
+    def prefetch_workers(self, cases: Iterable[Case], rounds: int) -> None:
+        """Start workers for `rounds` later rounds, as far as memory allows. They import in parallel.
 
-        To be called before anything is timed, as is `await_ahead`.
+        Call this and `wait_for_workers` before anything is timed.
         """
         if self._forks:
-            self._workers.start_ahead(sorted(set(map(template_of, cases))), rounds)
+            self._workers.prefetch_workers(sorted(set(map(template_of, cases))), rounds)
 
-    def await_ahead(self, cases: Iterable[Case]) -> None:
-        """Wait until these workers and this round's have imported what the cases will need."""
+    def wait_for_workers(self, cases: Iterable[Case]) -> None:
+        """Wait until the prefetched and the current workers have imported what the cases need."""
         begin = time.perf_counter()
         kinds: dict[Template, set[tuple[str, str]]] = {}
         for case in cases:
@@ -109,14 +109,14 @@ class WorkerPool:
         self._charge("import", begin)
 
     def probe(self, later_rounds: int = 0) -> list[Probe]:
-        """Ask every target for its devices.
+        """Find the devices of every target.
 
-        `later_rounds`: of the run that follows; their workers begin to import meanwhile, as far as there are
-        cores for them.
+        `later_rounds`: number of further rounds in the run. Their workers begin to import meanwhile, as
+        far as there are cores for them.
         """
-        at_once = WORKERS_PER_CORE * usable_threads() // max(len(self._targets), 1)
+        parallel_rounds = WORKERS_PER_CORE * usable_threads() // max(len(self._targets), 1)
         templates = [Template(name) for name in self._targets]
-        rounds_ahead = min(later_rounds, at_once - 1) if self._forks else 0
+        rounds_ahead = min(later_rounds, parallel_rounds - 1) if self._forks else 0
         greetings = self._start(templates, rounds_ahead=rounds_ahead)
         begin = time.perf_counter()
         probes = [self._probe(template, greeting) for template, greeting in greetings.items()]
@@ -124,50 +124,50 @@ class WorkerPool:
         return probes
 
     def watch(self, case: Case) -> AbstractContextManager[Observer]:
-        """Watch the machine that the case is measured on."""
+        """Sample the machine while the case is measured."""
         return self._transport.watch(case)
 
     def interpreter(self, target: str) -> str:
-        """Which Python a target's processes run."""
+        """The path of a target's Python interpreter."""
         return self._targets[target].python
 
     def first_ready(self) -> str:
         """The name of the first target whose framework can be imported. Raises UsageError if none can."""
-        why = []
+        failures = []
         for name, target in self._targets.items():
             greeting = self._start([Template(name)])[Template(name)]
             if greeting.status == "ready":
                 return name
             backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
-            why.append((f"{name}: {greeting.reason}", target.remedy or backend.remedy()))
-        raise UsageError(why[0][0], why[0][1])
+            failures.append((f"{name}: {greeting.reason}", target.remedy or backend.remedy()))
+        raise UsageError(*failures[0])
 
     def ask_plain(self, job: Message, target: str | None = None, *, fork: bool = True) -> Answer:
-        """The answer to a job about no case, of a target's worker or of one without a framework.
+        """Run a job that belongs to no case, in a target's worker or by default in one without a framework.
 
-        `fork`: in a process of its own; else the worker keeps what the job has imported.
+        `fork`: run it in a forked process; otherwise the worker keeps the job's imports.
         """
         worker = self._workers.usable(Template(target) if target else REFERENCE)
         return worker.ask(job, self._settings.timeout_s, fork=fork)
 
     def ask(self, case: Case, job: Message) -> tuple[Answer, str]:
-        """The answer, and how the job was isolated. A fork that hangs is tried again as a fresh process."""
+        """Run a case's job; return the answer and isolation. A hung fork is repeated by spawning."""
         if lost := self._lost.refusal(case):
             return lost, "none"
-        answer, isolation = self._asked(case, job)
-        return self._lost.recorded(case, answer), isolation
+        answer, isolation = self._ask_isolated(case, job)
+        return self._lost.record(case, answer), isolation
 
     def ask_after_hang(self, case: Case, job: Message) -> tuple[Answer, str]:
-        """The same of a case whose fork has hung: in a fresh process."""
+        """Run the job of a case whose fork has hung in a new process; return as `ask` does."""
         if lost := self._lost.refusal(case):
             return lost, "none"
         job, files = self._with_call(case, job)
-        return self._lost.recorded(case, self._spawned(case, job, files)), AFTER_HANG
+        return self._lost.record(case, self._ask_spawned(case, job, files)), AFTER_HANG
 
     def can_alternate(self, case: Case) -> bool:
-        """Whether the case's process can be stopped while others are timed.
+        """Whether the case can take turns: its process can be stopped while others are timed.
 
-        Virtual time does not pass meanwhile, ranks wait for each other, and a TPU admits one process.
+        Cases with virtual time, with several ranks and on a TPU (which admits one process) cannot.
         """
         backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
         return (
@@ -179,56 +179,56 @@ class WorkerPool:
         )
 
     def begin(self, case: Case, job: Message) -> RunningJob | Answer:
-        """A process forked for the case, which takes turns; an answer if its device is lost."""
+        """Fork a process for the case, which takes turns. Returns an answer instead if its device is lost."""
         if lost := self._lost.refusal(case):
             return lost
         job, files = self._with_call(case, {**job, "turns": True})
         return self._workers.usable(template_of(case)).begin(self._job_of(case, job), files, fork=True)
 
     def ended(self, case: Case, answer: Answer) -> Answer:
-        """The answer of a process that `begin` started. A stuck one has lost its device."""
-        return self._lost.recorded(case, answer)
+        """Return the answer of a process started by `begin`. If it is stuck, mark its device as lost."""
+        return self._lost.record(case, answer)
 
     def refusal(self, case: Case) -> Answer | None:
-        """The answer to a case whose device is lost; None if it is not."""
+        """The answer to a case on a lost device; None if the device is usable."""
         return self._lost.refusal(case)
 
     def turn_sampler(self, case: Case) -> TurnSampler:
-        """Samples before and after each turn of the case."""
+        """A sampler that reads the machine's counters before and after each turn of the case."""
         return self._transport.turn_sampler(case)
 
     @property
     def timeout_s(self) -> float:
-        """Seconds that a job may take."""
+        """The time limit of one job."""
         return self._settings.timeout_s
 
     def _with_call(self, case: Case, job: Message) -> tuple[Message, Files | None]:
-        """The job, with the function that the case calls, if it is one, and the files of that."""
+        """Add the case's call to the job; also return the call's files. Other cases' jobs are unchanged."""
         if not case.is_call:
             return job, None
         call = self._calls[case.workload]
         return {**job, "call": message_of_call(call)}, call.files
 
-    def look_at(self, call: Call, backend: str | None, device: str | None) -> Answer:
-        """What waits for a function, told by its first call in a process without a framework of ours."""
+    def inspect_call(self, call: Call, backend: str | None, device: str | None) -> Answer:
+        """Call a function once, in a process without a backend, to find which framework synchronises it."""
         worker = self._workers.usable(Template(PYTHON))
         job = {"kind": "look", "call": message_of_call(call), "backend": backend, "device": device}
         return worker.ask(job, self._settings.timeout_s, call.files, fork=True)
 
-    def _asked(self, case: Case, job: Message) -> tuple[Answer, str]:
-        wanted = self._settings.isolation
+    def _ask_isolated(self, case: Case, job: Message) -> tuple[Answer, str]:
+        isolation = self._settings.isolation
         job, files = self._with_call(case, job)
-        if wanted is Isolation.SPAWN:
-            return self._spawned(case, job, files), "spawn"
+        if isolation is Isolation.SPAWN:
+            return self._ask_spawned(case, job, files), "spawn"
         worker = self._workers.usable(template_of(case))
-        fork = wanted is Isolation.FORK or case.placement.devices > 1  # a process's devices are fixed once
+        fork = isolation is Isolation.FORK or case.placement.devices > 1  # a process cannot change devices
         answer = worker.ask(self._job_of(case, job), self._settings.timeout_s, files, fork=fork)
         if fork and answer.end is JobEnd.HUNG:
-            return self._spawned(case, job, files), AFTER_HANG
-        return answer, wanted
+            return self._ask_spawned(case, job, files), AFTER_HANG
+        return answer, isolation
 
-    def read(self, job: Message, files: Files) -> Answer:
-        """The answer of a process that can read XPlane traces: JAX's or TensorFlow's, of our interpreter."""
+    def read_traces(self, job: Message, files: Files) -> Answer:
+        """Run a job that reads XPlane traces, with the JAX or TensorFlow of this interpreter."""
         for backend in TRACE_READERS:
             reader = Target(name="reader", backend=backend, python=self._python)
             answer = self._ask_fresh(reader, Template(reader.name), job, files)
@@ -236,10 +236,10 @@ class WorkerPool:
                 break
         return answer
 
-    def ask_together(self, jobs: Iterable[Job], announce: Callable[[str], None]) -> None:
-        """Ask all that is needed before anything is timed: workers work side by side.
+    def run_jobs(self, jobs: Iterable[Job], announce: Callable[[str], None]) -> None:
+        """Run jobs and the jobs that follow from their answers, in parallel, before anything is timed.
 
-        Each answer goes to its job, which may have further ones.
+        `announce`: called with the label of each job that starts.
         """
         begin = time.perf_counter()
 
@@ -252,13 +252,13 @@ class WorkerPool:
                 begin = self._charge("reference", begin)
         self._charge("verify_training", begin)
 
-    def _spawned(self, case: Case, job: Message, files: Files | None = None) -> Answer:
+    def _ask_spawned(self, case: Case, job: Message, files: Files | None = None) -> Answer:
         return self._ask_fresh(self._targets[case.target], template_of(case), self._job_of(case, job), files)
 
     def _ask_fresh(
         self, target: Target, template: Template, job: Message, files: Files | None = None
     ) -> Answer:
-        """The answer of a worker that is started for this job alone."""
+        """Start a worker for one job, run it, and end the worker."""
         worker = self._transport.start(target, dict(template.environment), template.threads)
         try:
             greeting = worker.ready()
@@ -270,14 +270,14 @@ class WorkerPool:
 
     @property
     def _forks(self) -> bool:
-        """Whether jobs are forked from workers that have imported, or each imports by itself."""
+        """Whether jobs are forked from workers that have imported their framework."""
         return self._settings.isolation is not Isolation.SPAWN
 
     def _start(
-        self, templates: Sequence[Template], staying: Collection[Template] = (), rounds_ahead: int = 0
+        self, templates: Sequence[Template], reusable: Collection[Template] = (), rounds_ahead: int = 0
     ) -> dict[Template, Greeting]:
         begin = time.perf_counter()
-        greetings = self._workers.start(templates, staying, rounds_ahead)
+        greetings = self._workers.start(templates, reusable, rounds_ahead)
         self._charge("import", begin)
         return greetings
 
@@ -292,11 +292,11 @@ class WorkerPool:
                 reason=greeting.reason,
                 remedy=target.remedy or backend.remedy(),
             )
-        answer = self._workers.posted(template).ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
+        answer = self._workers.current(template).ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
         try:
             reply = msgspec.convert(answer.reply, _Devices)
         except msgspec.ValidationError as error:
-            reason = f"asked for its devices: {reason_in(answer) or error}"
+            reason = f"its devices could not be listed: {failure_reason(answer) or error}"
             return Probe(target=target, version=greeting.version, status="broken", reason=reason)
         return Probe(
             target=target,
@@ -307,18 +307,18 @@ class WorkerPool:
         )
 
     def _job_of(self, case: Case, job: Message) -> Message:
-        about = {"case": dataclasses.asdict(case), "case_id": case.id}
-        return {**job, **about, "timeout_s": self._settings.timeout_s}
+        identity = {"case": dataclasses.asdict(case), "case_id": case.id}
+        return {**job, **identity, "timeout_s": self._settings.timeout_s}
 
     def _charge(self, stage: str, begin: float) -> float:
-        """Add what has passed since `begin` to the stage; the time now."""
+        """Add the time since `begin` to a stage; return the current time."""
         now = time.perf_counter()
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + now - begin
         return now
 
 
 def message_of_call(call: Call) -> Message:
-    """What a worker is told of a call; the files travel beside it."""
+    """The call as a JSON object, without its files."""
     return {
         "function": dataclasses.asdict(call.function),
         "setup": dataclasses.asdict(call.setup) if call.setup else None,
@@ -336,45 +336,48 @@ class _Devices(msgspec.Struct):
     missing_modes: dict[str, str]
 
 
-LOOK_S = 0.01  # between two looks at which workers have answered
-LAST_PART = 0.05  # of a job's time, in which it alone is waited for, and at most
-LAST_S = 5.0
+POLL_S = 0.01  # between checks which workers have answered
+# Near its time limit, a job is waited for alone, so that the limit is applied precisely.
+BLOCKING_SHARE = 0.05  # of the time limit
+MAX_BLOCKING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Job:
-    """What one worker is asked, and what is done with its answer."""
+    """A job for one worker, and the callback for its answer."""
 
     message: Message
-    done: Callable[[Answer], Iterable[Job]]  # gives the jobs that the answer makes possible
-    case: Case | None = None  # whose worker is asked; None: the one without a framework
-    label: str  # for the user, while it is under way
+    done: Callable[[Answer], Iterable[Job]]  # returns further jobs, which depend on the answer
+    case: Case | None = None  # selects the worker; None: the one without a framework
+    label: str  # shown to the user while the job runs
 
     @property
     def template(self) -> Template:
-        """The worker that it needs."""
+        """The template of the worker that runs the job."""
         return REFERENCE if self.case is None else template_of(self.case)
 
     @property
     def uses_accelerator(self) -> bool:
-        """Whether it computes on one."""
+        """Whether the job's case is on an accelerator."""
         return self.case is not None and is_accelerator(self.case.device)
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
-    """A job under way."""
+class _RunningJob:
+    """A running job and its start time."""
 
     job: Job
     worker: Worker
     since: float  # by `time.monotonic`
 
     def is_over(self, timeout_s: float) -> bool:
-        """Whether its answer is there, or its time is nearly over."""
-        return self.worker.has_ended() or self._left(timeout_s) <= min(LAST_S, LAST_PART * timeout_s)
+        """Whether the job has ended, or is so close to its time limit that `collect` should wait for it."""
+        return self.worker.has_ended() or self._left(timeout_s) <= min(
+            MAX_BLOCKING_S, BLOCKING_SHARE * timeout_s
+        )
 
     def collect(self, timeout_s: float) -> Answer:
-        """The answer, or how it ended when its time was over."""
+        """Return the answer. Ends the job at its time limit."""
         return self.worker.collect(max(self._left(timeout_s), 0.0))
 
     def _left(self, timeout_s: float) -> float:
@@ -382,51 +385,52 @@ class _Begun:
 
 
 class JobQueues:
-    """The jobs of one call: those that wait, by worker, and those under way.
+    """The waiting and running jobs of one `run_jobs` call, by worker.
 
-    Workers work side by side, each at one job after the other. This process waits for all of them in one
-    thread: a worker ends with the thread that started it.
+    Workers run in parallel, one job at a time each. They are polled in one thread, since a worker ends with
+    the thread that started it.
     """
 
     def __init__(self, workers: RunWorkers, lost: LostDevices, timeout_s: float) -> None:
-        """`timeout_s`: of each job."""
+        """`timeout_s`: time limit of each job."""
         self._workers = workers
         self._lost = lost
         self._timeout_s = timeout_s
         self._waiting: dict[Template, list[Job]] = {}
-        self._begun: dict[Template, _Begun] = {}
+        self._running: dict[Template, _RunningJob] = {}
 
     def answers(self, jobs: Iterable[Job], begin: Callable[[Job], Message]) -> Iterator[Job]:
         """Yield each job once it has its answer, in the order in which jobs end.
 
-        `begin`: called when a job begins; the message for its worker.
+        `begin`: called when a job starts; returns the message for its worker.
         """
         self._add(jobs)
-        while self._waiting or self._begun:
-            for template in self._startable():
+        while self._waiting or self._running:
+            for template in self._free_workers():
                 self._start(template, begin)
-            over = [each for each, begun in self._begun.items() if begun.is_over(self._timeout_s)]
+            over = [item for item, request in self._running.items() if request.is_over(self._timeout_s)]
             for template in over:
-                yield self._ended(self._begun.pop(template))
+                yield self._finish(self._running.pop(template))
             if not over:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
     def _add(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             self._waiting.setdefault(job.template, []).append(job)
 
-    def _startable(self) -> Iterator[Template]:
-        """Workers that are free and have a job, at most one of all on an accelerator.
+    def _free_workers(self) -> Iterator[Template]:
+        """Yield the idle workers with a waiting job that may start now.
 
-        Frameworks do not share an accelerator's memory well, and a TPU admits one process.
+        Only one job at a time uses an accelerator: frameworks do not share its memory well, and a TPU admits
+        one process.
         """
-        for template in [each for each in self._waiting if each not in self._begun]:
-            taken = any(begun.job.uses_accelerator for begun in self._begun.values())
-            if not (taken and self._waiting[template][0].uses_accelerator):
+        for template in [item for item in self._waiting if item not in self._running]:
+            is_busy = any(request.job.uses_accelerator for request in self._running.values())
+            if not (is_busy and self._waiting[template][0].uses_accelerator):
                 yield template
 
     def _start(self, template: Template, begin: Callable[[Job], Message]) -> None:
-        """Begin the worker's next job; a job on a lost device has its answer without one."""
+        """Start the template's next job. A job on a lost device is answered at once."""
         job = self._waiting[template].pop(0)
         if not self._waiting[template]:
             del self._waiting[template]
@@ -435,42 +439,47 @@ class JobQueues:
             return
         message, worker = begin(job), self._workers.usable(template)
         worker.post(message, fork=True)
-        self._begun[template] = _Begun(job, worker, time.monotonic())
+        self._running[template] = _RunningJob(job, worker, time.monotonic())
 
-    def _ended(self, begun: _Begun) -> Job:
-        answer = begun.collect(self._timeout_s)
-        if begun.job.case:
-            answer = self._lost.recorded(begun.job.case, answer)
-        self._add(begun.job.done(answer))
-        return begun.job
+    def _finish(self, request: _RunningJob) -> Job:
+        answer = request.collect(self._timeout_s)
+        if request.job.case:
+            answer = self._lost.record(request.job.case, answer)
+        self._add(request.job.done(answer))
+        return request.job
 
 
 def reference_message(case: Case, *, small: bool, replicas: int, seed: int) -> Message:
-    """What a worker without a framework is asked: what the case must give, in float64.
+    """The job that computes a case's expected result in float64, in a worker without a framework.
 
-    `small`: of the workload's small size, with tolerances for float32. `replicas`: into how many parts a
-    batch is divided that each have batch statistics of their own. `seed`: of the places that are compared.
+    `small`: use the workload's small size, with tolerances for float32. `replicas`: number of parts of a
+    batch with separate batch statistics. `seed`: selects the compared elements.
     """
-    needed = {"workload": case.workload, "params": case.params}
-    about = {**needed, "placement": dataclasses.asdict(case.placement), "replicas": replicas}
+    placement = dataclasses.asdict(case.placement)
+    about = {
+        "workload": case.workload,
+        "params": case.params,
+        "placement": placement,
+        "replicas": replicas,
+    }
     return {"kind": "reference", "dtype": case.dtype, "about": about, "small": small, "seed": seed}
 
 
-def reference_in(answer: Answer) -> Message:
-    """The fields of a `worker.verify.Reference`.
+def decode_reference(answer: Answer) -> Message:
+    """Return the fields of a `worker.verify.Reference`.
 
-    Raises RuntimeError when it could not be computed, Unsupported when the workload says so.
+    Raises RuntimeError if it could not be computed, Unsupported if the workload does not support it.
     """
     if answer.reply is None or "reference" not in answer.reply:
         outcome: Any = (answer.reply or {}).get("outcome")
         if isinstance(outcome, dict) and outcome.get("status") == Status.UNSUPPORTED:
-            raise Unsupported(reason_in(answer))
-        raise RuntimeError(f"its float64 reference cannot be computed: {reason_in(answer)}")
+            raise Unsupported(failure_reason(answer))
+        raise RuntimeError(f"its float64 reference cannot be computed: {failure_reason(answer)}")
     reference: Message = answer.reply["reference"]
     return reference
 
 
-def reason_in(answer: Answer) -> str:
-    """Why there is no reply, or the failure that it reports; empty where it reports none."""
+def failure_reason(answer: Answer) -> str:
+    """Why there is no reply, or the failure message in the reply; "" for neither."""
     outcome: Any = (answer.reply or {}).get("outcome")
     return answer.message or (str(outcome.get("message", "")) if isinstance(outcome, dict) else "")

@@ -1,4 +1,4 @@
-"""A worker as a process of this machine: start it, give it jobs, bound them in time."""
+"""A worker process on this machine: it is started, given jobs, and ended at a time limit."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from benchbench.machine.kernel import (
     process_tree,
 )
 
-GRACE_S = 5.0  # between SIGTERM and SIGKILL, if the job's own time was not shorter
-KILLED_S = 5.0  # for a killed process to be gone: a GPU's memory takes a while
-STOP_S = 2.0  # for all threads of a stopped job to stop
-STOP_PAUSE_S = 0.0002
-LOOK_S = 0.1  # between looks at whether a job's process still lives
+GRACE_S = 5.0  # between SIGTERM and SIGKILL, or the job's time limit if that is shorter
+KILL_TIMEOUT_S = 5.0  # to wait for a killed process: freeing a GPU's memory takes a while
+STOP_TIMEOUT_S = 2.0  # to wait until all threads of a job are stopped
+STOP_POLL_S = 0.0002
+POLL_S = 0.1  # between checks whether a job's process is alive
 LINUX = sys.platform == "linux"
 
 
 class _Exit(msgspec.Struct, forbid_unknown_fields=True):
-    """The template's message that it has reaped a job's process."""
+    """The template's answer to a request to reap a job's process: the exit code."""
 
     exit: int
 
@@ -58,7 +58,7 @@ class _LastMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LocalWorker(Worker):
-    """A worker that is a template process of this machine, in a folder of its own."""
+    """A template process on this machine, with a working folder."""
 
     def __init__(
         self,
@@ -68,7 +68,10 @@ class LocalWorker(Worker):
         threads: int,
         count_oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
-        """`command`: to which the channel's descriptor and this process's id are added. Raises OSError."""
+        """`command`: without the descriptor and the parent's process id, which are added here.
+
+        Raises OSError.
+        """
         self.count_oom_kills = count_oom_kills
         self._threads = threads
         self._folder = folder
@@ -84,7 +87,7 @@ class LocalWorker(Worker):
             self._channel.close()
             raise
         finally:
-            self.log.give_away()
+            self.log.close_writer()
         self._jobs = 0
         self._running: set[LocalJob] = set()
         self._posted: LocalJob | None = None
@@ -105,12 +108,12 @@ class LocalWorker(Worker):
         )
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """The template's first message, or the reason why there is none."""
+        """Return the template's first message, or a `broken` greeting with the reason for its absence."""
         try:
             message = self._channel.receive(timeout_s)
             if message is not None:
                 return msgspec.convert(message, Greeting)
-            reason = f"its import ended the interpreter: {self.ending()}"
+            reason = f"importing it ended the interpreter: {self.ending()}"
         except TimeoutError:
             reason = f"importing it took more than {monotonic() - self._started:.0f} s"
         except ValueError as error:
@@ -119,41 +122,40 @@ class LocalWorker(Worker):
         return Greeting(status="broken", reason=reason)
 
     def begin(self, job: Message, files: Files | None = None, *, fork: bool) -> LocalJob:
-        """Begin a job, which has a socket of its own, and a log of its own if it has a process of its own."""
+        """Start a job. Each job has a socket; a forked job has a log of its own."""
         self._jobs += 1
         running = LocalJob(self, JobFolder(self._folder / f"job-{self._jobs}", files or {}), fork=fork)
-        order = {"fork": fork, "folder": str(running.folder.path)}
-        message = {**job, **order, "threads": self._threads, "affinity": self._affinity()}
+        placement = {"fork": fork, "folder": str(running.folder.path)}
+        message = {**job, **placement, "threads": self._threads, "affinity": self._affinity()}
         with running.descriptors() as descriptors:
             self._channel.send({"job": message}, descriptors)
         self._running.add(running)
         return running
 
     def forget(self, job: LocalJob) -> None:
-        """Count the job as ended."""
+        """Remove the job from the running ones."""
         self._running.discard(job)
 
     def has_other_jobs(self, job: LocalJob) -> bool:
-        """Whether jobs beside this one are under way."""
+        """Whether other jobs than this one are running."""
         return bool(self._running - {job})
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
-        """Begin a job whose answer `collect` returns."""
         self._posted = self.begin(job, files, fork=fork)
 
     def collect(self, timeout_s: float) -> Answer:
-        """The answer to the job posted. A worker that answers otherwise is ended."""
         assert self._posted is not None
         return self._posted.result(timeout_s)
 
     def has_ended(self) -> bool:
-        """Whether the job posted has ended, or its worker has."""
+        """Whether the posted job or its worker has ended."""
         return self._posted is None or self._posted.has_ended()
 
     def reap(self, pid: int, timeout_s: float = IMPORT_TIMEOUT_S) -> int | None:
-        """Have the template wait for a job's process, and end the processes it left.
+        """Let the template reap a job's process and end the job's remaining child processes.
 
-        Its exit code, negative for a signal; None if the template has ended. Raises ValueError, TimeoutError.
+        Returns the exit code, negative for a signal; None if the template has ended. Raises ValueError,
+        TimeoutError.
         """
         self._channel.send({"reap": pid})
         message = self._channel.receive(timeout_s)
@@ -161,21 +163,20 @@ class LocalWorker(Worker):
 
     @property
     def pid(self) -> int:
-        """The id of the worker's process, which leads a group."""
+        """The id of the worker's process, which is also its process group."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, takes jobs, and has its folder."""
+        """Whether the process runs, accepts jobs, and still has its folder."""
         return not self._closed and self._process.poll() is None and os.path.isdir(self._folder)
 
     def close(self) -> None:
-        """End it and its children; returns within seconds."""
         if self._closed:
             return
         self._closed = True
         self._channel.close()
-        if LINUX:  # its supervisor ends everything below it, then itself
+        if LINUX:  # the supervisor ends all its descendants, then itself
             self._process.terminate()
             self._process.send_signal(signal.SIGCONT)  # a stopped process does not react to SIGTERM
             with suppress(subprocess.TimeoutExpired):
@@ -195,7 +196,7 @@ class LocalWorker(Worker):
         return describe_exit(self._process.returncode or 0)
 
     def _affinity(self) -> list[int] | None:
-        """The CPUs a job may use, if fewer threads were requested than there are CPUs."""
+        """The CPUs that a job may use; None for all, if it has at least as many threads."""
         if not hasattr(os, "sched_getaffinity"):
             return None
         if self._threads >= len(os.sched_getaffinity(0)):
@@ -204,7 +205,7 @@ class LocalWorker(Worker):
 
 
 class LocalJob(RunningJob):
-    """A job under way in a process forked from its worker, or in the worker itself."""
+    """A running job in a process forked from its worker, or in the worker itself."""
 
     def __init__(self, worker: LocalWorker, folder: JobFolder, *, fork: bool) -> None:
         self.folder = folder
@@ -220,31 +221,29 @@ class LocalJob(RunningJob):
         self._pid: int | None = None
         self._process_end: ProcessEnd | None = None
         self._last: _LastMessage | None = None
-        self._closed = False  # by the other side
+        self._closed = False  # by the job
         self._stopped: set[int] = set()
         self._answer: Answer | None = None
 
     @contextmanager
     def descriptors(self) -> Iterator[list[int]]:
-        """The job's own ends of its socket and log, to be sent; they are closed here afterwards."""
+        """The job's ends of its socket and log, to be sent to the worker. Closes them here afterwards."""
         try:
             yield [self._theirs.fileno(), *([self._log.writer] if self._fork else [])]
         finally:
             self._theirs.close()
             if self._fork:
-                self._log.give_away()
+                self._log.close_writer()
 
     @property
     def pid(self) -> int:
-        """The id of the job's process, or of its worker's if it has none."""
+        """The id of the job's process, or of the worker's process if the job is not forked."""
         return self._pid or self._worker.pid
 
     def send(self, message: Message) -> None:
-        """Send a message to the job."""
         self._channel.send(message)
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The job's next message; None after its last. Raises TimeoutError, ValueError."""
         deadline = monotonic() + timeout_s
         while not self._is_over:
             message = self._next(deadline)
@@ -262,13 +261,13 @@ class LocalJob(RunningJob):
         return None
 
     def _next(self, deadline: float) -> Message | None:
-        """The next message; None if the socket is closed or the process has ended.
+        """Return the next message; None if the socket is closed or the process has ended.
 
-        A process that the job has started may keep the socket open.
+        The process is checked too, since a child process of the job may keep the socket open.
         """
         while True:
             try:
-                return self._channel.receive(min(max(deadline - monotonic(), 0.0), LOOK_S))
+                return self._channel.receive(min(max(deadline - monotonic(), 0.0), POLL_S))
             except TimeoutError:
                 if self._process_end and self._process_end.wait(0.0) and self._process_end.is_watched:
                     with suppress(TimeoutError):
@@ -278,18 +277,18 @@ class LocalJob(RunningJob):
                     raise
 
     def has_ended(self) -> bool:
-        """Whether `result` would return at once, or nearly so."""
-        return self._is_over or self._channel.has_come(2 if self._fork and self._pid is None else 1)
+        """Whether `result` would return almost at once."""
+        return self._is_over or self._channel.has_messages(2 if self._fork and self._pid is None else 1)
 
     @property
     def _is_over(self) -> bool:
         return self._last is not None or self._closed
 
     def result(self, timeout_s: float) -> Answer:
-        """The reply, or how else the job ended. A worker whose job answers otherwise is ended."""
+        """Return the reply, or how else the job ended. A job with an unreadable answer is ended."""
         if self._answer is None:
             try:
-                self._answer = self._ended(timeout_s)
+                self._answer = self._wait(timeout_s)
             except ValueError as error:
                 self._end(GRACE_S)
                 self._answer = self._failed(JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
@@ -298,7 +297,7 @@ class LocalJob(RunningJob):
         return self._answer
 
     def close(self) -> None:
-        """Remove its folder, and close its socket: nothing of it is read any longer."""
+        """Remove the job's folder and close its socket."""
         self._closed = True
         self.folder.close()
         self._channel.close()
@@ -306,11 +305,11 @@ class LocalJob(RunningJob):
             self._process_end.close()
         self._worker.forget(self)
 
-    def _ended(self, timeout_s: float) -> Answer:
+    def _wait(self, timeout_s: float) -> Answer:
         deadline = monotonic() + timeout_s
         try:
             if self.receive(timeout_s) is not None:
-                raise ValueError("a message that nothing asked for")
+                raise ValueError("an unexpected message")
             if not self._fork or (self._pid is None and self._last):
                 return self._answered()
             if self._pid is None:
@@ -324,13 +323,13 @@ class LocalJob(RunningJob):
         if code is None:
             return self._failed(JobEnd.CRASHED, self._worker.ending())
         if code == -signal.SIGKILL and self._worker.count_oom_kills() > self._oom_kills:
-            return self._failed(JobEnd.OUT_OF_MEMORY, "the kernel ended it: the machine's memory was full")
+            return self._failed(JobEnd.OUT_OF_MEMORY, "killed by the kernel: the machine's memory was full")
         if code or self._last is None:
             return self._failed(JobEnd.CRASHED, describe_exit(code))
         return self._answered()
 
     def _answered(self) -> Answer:
-        """The reply with the files that the job left."""
+        """The answer of a job that has ended: its reply and output files."""
         if self._last is None:
             return self._failed(JobEnd.CRASHED, self._worker.ending())
         try:
@@ -341,7 +340,7 @@ class LocalJob(RunningJob):
             return self._failed(JobEnd.UNREADABLE, f"its answer cannot be read: {error}")
 
     def _late(self, timeout_s: float) -> Answer:
-        """End a job that is late, and report how it ended."""
+        """End a job at its time limit, and return how it ended."""
         fact = f"no answer after {monotonic() - self._began:.0f} s"
         group = self.pid
         is_stopped_by_others = not self._stopped and is_group_stopped(Path("/"), group)
@@ -355,15 +354,15 @@ class LocalJob(RunningJob):
         return self._failed(JobEnd.TIMED_OUT, f"{fact}{reason}")
 
     def _end(self, grace_s: float) -> None:
-        """SIGTERM, a grace period, SIGKILL; a template that does not reap the job is ended, too.
+        """End the job by SIGTERM and, after a grace period, SIGKILL. End a template that does not reap it.
 
-        If no signal ends it, its template goes on for the jobs that live beside it.
+        If no signal ends the job, the template continues for its other running jobs.
         """
         if self._pid is None or self._process_end is None:
             self._worker.close()
             return
-        asked, killed = (signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)  # SIGCONT: if it is stopped
-        for signs, wait_s in ((asked, grace_s), (killed, KILLED_S)):
+        terminate, kill = (signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)  # SIGCONT: if it is stopped
+        for signs, wait_s in ((terminate, grace_s), (kill, KILL_TIMEOUT_S)):
             for sign in signs:
                 self._signal(sign)
             if self._process_end.wait(wait_s):
@@ -377,26 +376,25 @@ class LocalJob(RunningJob):
         self._worker.close()
 
     def stop(self) -> None:
-        """Stop the job's processes; returns once none of their threads runs any longer."""
+        """Stop the job's processes; returns once all their threads are stopped, or after STOP_TIMEOUT_S."""
         if self._pid is None:
             return
-        deadline = monotonic() + STOP_S
+        deadline = monotonic() + STOP_TIMEOUT_S
         while monotonic() < deadline:
-            if not all(map(is_stopped, self._stopped)):
-                sleep(STOP_PAUSE_S)
-            elif started := process_tree(self._pid) - self._stopped:  # also by one that is stopped by now
+            if not all(map(is_stopped, self._stopped)):  # `self._stopped`: processes that got SIGSTOP
+                sleep(STOP_POLL_S)
+            elif started := process_tree(self._pid) - self._stopped:  # a process may have forked meanwhile
                 self._stopped |= started
                 self._signal(signal.SIGSTOP)
             else:
                 return
 
     def resume(self) -> None:
-        """Have the job's processes go on."""
         self._signal(signal.SIGCONT)
         self._stopped = set()
 
     def _signal(self, sign: signal.Signals) -> None:
-        """Send a signal to the job's group, and to its processes that left the group."""
+        """Send a signal to the job's process group and to the stopped processes that left it."""
         if self._pid is None:
             return
         with suppress(ProcessLookupError, PermissionError):
@@ -410,15 +408,15 @@ class LocalJob(RunningJob):
 
 
 def _pid_in(message: Message) -> int:
-    """The process id in a job's first message. Raises ValueError."""
+    """The process id in a forked job's first message. Raises ValueError."""
     pid = message.get("pid")
     if not isinstance(pid, int) or pid < 2:
-        raise ValueError(f"{pid} is no process of a job")
+        raise ValueError(f"{pid} is not a process id")
     return pid
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, by its exit code; negative for a signal."""
+    """Describe an exit code, which is negative for a signal."""
     if code < 0:
         with suppress(ValueError):
             return f"killed by signal {-code} ({signal.Signals(-code).name})"
@@ -427,7 +425,7 @@ def describe_exit(code: int) -> str:
 
 
 def _has_worked(pid: int) -> bool:
-    """Whether the process used more than a second of CPU: a deadlock after a fork does not."""
+    """Whether the process used more than a second of CPU time. One in a deadlock after its fork did not."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

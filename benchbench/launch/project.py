@@ -103,7 +103,7 @@ def _python_path() -> tuple[str, ...]:
     return tuple(each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each)
 
 
-def tell_code_runs() -> None:
+def warn_of_first_execution() -> None:
     """Warn that code of the nearest accelbench.toml's folder is about to be executed, if it never was.
 
     Once for a user, a folder and what it names: a repository that was just cloned is code of others. What
@@ -115,11 +115,11 @@ def tell_code_runs() -> None:
     table = _table(path, "code", CodeConfig)
     folders = [*([] if registry.WORKLOAD_PATH in os.environ else table.workloads), *table.sources]
     if folders:
-        _tell_once(path, tuple(folders))
+        _warn_once(path, tuple(folders))
 
 
 @cache
-def _tell_once(path: Path, folders: tuple[str, ...]) -> None:
+def _warn_once(path: Path, folders: tuple[str, ...]) -> None:
     content = "\0".join((str(paths.resolved(path)), *folders))
     mark = cache_folder("known-code") / sha256(content.encode(errors="replace")).hexdigest()[:24]
     if os.path.lexists(mark):

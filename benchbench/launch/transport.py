@@ -1,7 +1,7 @@
-"""Where workers run: the interface through which they are started, asked and ended.
+"""The interface for starting, using and ending workers.
 
-Beyond it nobody may assume that a worker shares this process's clock, /proc or file system: what a job
-needs and leaves travels as files, and who watches the machine meanwhile is the transport's to say.
+Callers must not assume that a worker shares this process's clock, /proc or file system. A job's input and
+output files travel with its messages, and the transport chooses how the worker's machine is observed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.status import Status
 from benchbench.redaction import hide_in_message, hide_secrets
 
-IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is called broken
+IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is reported as broken
 
 Message = dict[str, Any]  # a JSON object
 Files = Mapping[str, bytes]  # path relative to the job's folder → content
@@ -31,16 +31,16 @@ class JobEnd(StrEnum):
 
     ANSWERED = "answered"
     CRASHED = "crashed"
-    OUT_OF_MEMORY = "out of memory"  # the kernel ended it
+    OUT_OF_MEMORY = "out of memory"  # killed by the kernel
     TIMED_OUT = "timed out"
     HUNG = "hung"  # timed out without having computed, as after a deadlock in a fork
-    STUCK = "stuck"  # timed out, and no signal ends its process, as where a driver hangs
-    NOT_ASKED = "not asked"  # a stuck process has its device
-    UNREADABLE = "unreadable"  # its answer was malformed, or another job's
+    STUCK = "stuck"  # timed out, and not even SIGKILL ends its process, as when a driver hangs
+    NOT_ASKED = "not asked"  # a stuck process still uses the device
+    UNREADABLE = "unreadable"  # the answer was malformed
 
     @property
     def status(self) -> Status:
-        """The status of a case whose job ended so."""
+        """The status of a case whose job ended this way."""
         return STATUS[self]
 
 
@@ -58,9 +58,12 @@ STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A job's reply and the files it left, or how else it ended, a message and the end of its output.
+    """The result of a job: its reply and output files, or why there is no reply.
 
-    Secrets are hidden in its texts, which a user's code may have written.
+    `reply`: the job's last message; None if it ended without one. `message`: the reason for a missing reply.
+    `log`: the end of the job's standard output and error. `files`: the files in the job's folder.
+
+    Secrets are hidden in all texts, since user code may have written them.
     """
 
     reply: Message | None
@@ -76,13 +79,13 @@ class Answer:
 
     @property
     def status(self) -> Status:
-        """`ok` for a reply, whatever it says."""
+        """`ok` for any reply, also for one that reports a failure."""
         return self.end.status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greeting:
-    """A worker's first message: its framework's version, or why it cannot be used. It holds no secrets."""
+    """A worker's first message: its framework's version, or why it cannot be used. Secrets are hidden."""
 
     status: Literal["ready", "unavailable", "broken"]
     version: str | None = None
@@ -93,7 +96,7 @@ class Greeting:
 
 
 class RunningJob(ABC):
-    """A job under way, which may exchange messages and be stopped in between."""
+    """A running job, which can exchange messages with this process and can be paused."""
 
     @abstractmethod
     def send(self, message: Message) -> None:
@@ -101,64 +104,64 @@ class RunningJob(ABC):
 
     @abstractmethod
     def receive(self, timeout_s: float) -> Message | None:
-        """The job's next message; None once it has ended or answered. Raises TimeoutError, ValueError."""
+        """Return the next message; None if the job ended or replied. Raises TimeoutError, ValueError."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop its processes until `resume`."""
+        """Stop the job's processes until `resume`."""
 
     @abstractmethod
     def resume(self) -> None:
-        """Have its processes go on."""
+        """Continue the job's processes."""
 
     @abstractmethod
     def result(self, timeout_s: float) -> Answer:
-        """The answer, within `timeout_s` from now and what it takes to end the job."""
+        """Return the answer. Ends the job if it takes more than `timeout_s` from now."""
 
 
 class Worker(ABC):
-    """A worker: usable until `close`, or until it dies. Then every answer says so."""
+    """A process that runs jobs, until `close` or until it dies. After that every answer is a failure."""
 
     @abstractmethod
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """The worker's first message, which this waits for; call it once."""
+        """Wait for the worker's first message and return it. Call it once."""
 
     @abstractmethod
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
-        """Begin a job in a folder of its own that holds `files`; `collect` must follow before the next.
+        """Start a job in a new folder that contains `files`. Call `collect` before the next `post`.
 
-        `fork`: in a process of its own. The worker adds what only it knows: `folder`, `threads`.
+        `fork`: run it in a forked process. The worker adds the fields `folder` and `threads` to the job.
         """
 
     @abstractmethod
     def collect(self, timeout_s: float) -> Answer:
-        """The answer to the job posted, within `timeout_s` from now and what it takes to end it."""
+        """Return the posted job's answer. Ends the job if it takes more than `timeout_s` from now."""
 
     def has_ended(self) -> bool:
-        """Whether `collect` would return at once; also True where only `collect` can tell."""
+        """Whether `collect` would return at once; True if that is not known."""
         return True
 
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it can take another job."""
+        """Whether the worker can run another job."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it and whatever it started; returns within seconds."""
+        """End the worker and its child processes; returns within seconds."""
 
     def begin(self, job: Message, files: Files | None = None, *, fork: bool) -> RunningJob:
-        """Begin a job that may be stopped and asked meanwhile, where the transport `can_alternate`."""
+        """Start a job that takes turns. Only for transports with `can_alternate`."""
         raise NotImplementedError
 
     def ask(self, job: Message, timeout_s: float, files: Files | None = None, *, fork: bool) -> Answer:
-        """Run one job."""
+        """Run one job and return its answer."""
         self.post(job, files, fork=fork)
         return self.collect(timeout_s)
 
 
-class NotStarted(Worker):
-    """Stands for a worker that could not be started."""
+class UnstartedWorker(Worker):
+    """Placeholder for a worker that could not be started."""
 
     alive = False
 
@@ -166,46 +169,44 @@ class NotStarted(Worker):
         self._reason = reason
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """Say that the worker is broken, and why."""
         return Greeting(status="broken", reason=self._reason)
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
-        """Begin nothing: `collect` tells that the worker died."""
+        """Do nothing: `collect` reports the failure."""
 
     def collect(self, timeout_s: float) -> Answer:
-        """The answer of a worker that died."""
         return Answer(None, JobEnd.CRASHED, self._reason)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: no process was started."""
 
 
 class Observer(Protocol):
-    """Watches the machine that a worker runs on while a case is measured there."""
+    """Samples the machine of a worker while a case is measured there."""
 
-    def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
-        """The outcome with what was seen in the window of its timed blocks."""
+    def with_telemetry(self, outcome: Measurement | Failure) -> Measurement | Failure:
+        """Return the outcome with the samples taken during its timed blocks."""
 
 
 class Transport(Protocol):
-    """Starts workers on one machine, and watches it while they measure."""
+    """Starts workers on one machine, and samples that machine while they measure."""
 
-    can_alternate: bool  # whether jobs of its workers can be stopped, so that others are timed in between
+    can_alternate: bool  # whether jobs can take turns: one is timed while the others are stopped
 
     def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
-        """A worker that begins to import its framework, with a case's variables in its environment.
+        """Start a worker, which begins to import its framework.
 
-        `threads`: a case's own number; 0: that of the settings.
+        `environment`: the variables that the case sets. `threads`: number of threads; 0: the run's setting.
         """
 
     def spare_workers(self) -> int:
-        """How many more workers, which only wait while cases are measured, its machine has memory for."""
+        """The number of further idle workers that fit into the machine's memory."""
 
     def watch(self, case: Case) -> AbstractContextManager[Observer]:
-        """Watch the machine while the case is measured."""
+        """Sample the machine while the case is measured."""
 
     def turn_sampler(self, case: Case) -> TurnSampler:
-        """Samples of the machine before and after each of the case's turns."""
+        """A sampler that reads the machine's counters before and after each turn of the case."""
 
     def close(self) -> None:
-        """End every worker that was started, and remove what they left."""
+        """End all workers and remove their files."""

@@ -26,7 +26,7 @@ from benchbench import paths, registry
 from benchbench.errors import UsageError, page
 from benchbench.format import visible
 from benchbench.launch.channel import Channel
-from benchbench.launch.project import UserCode, tell_code_runs
+from benchbench.launch.project import UserCode, warn_of_first_execution
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
@@ -187,7 +187,7 @@ class UserFilesProcess:
         self._channel = self._process = self._end = None
 
     def _started(self) -> Channel:
-        tell_code_runs()
+        warn_of_first_execution()
         ours, theirs = socket.socketpair()
         root = str(Path(__file__).parent.parent.parent)
         path = os.pathsep.join([root, *self._code.sources, *self._code.python_path])

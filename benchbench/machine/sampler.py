@@ -120,7 +120,7 @@ class Sampler:
         except Exception as error:  # noqa: BLE001 - a driver's fault costs telemetry, not the measurement
             self._notes += (note(NoteKind.SAMPLING_ENDED, error=f"{type(error).__name__}: {error}"),)
 
-    def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
+    def with_telemetry(self, outcome: Measurement | Failure) -> Measurement | Failure:
         """The outcome with what was seen while its blocks were timed."""
         if isinstance(outcome, Failure) or outcome.window is None:
             return outcome
@@ -141,7 +141,7 @@ class EndSampler:
 
     @contextmanager
     def mark(self, part: str) -> Iterator[None]:
-        """Around the warm-up, and around what is timed: of these samples, `seen_in` keeps the last two."""
+        """Take a sample on entry and on exit. `with_telemetry` uses the last two samples."""
         self._take()
         try:
             yield
@@ -153,7 +153,7 @@ class EndSampler:
             # the window's CPU seconds are of this process, and so would be the sample's
             self._samples.append(replace(take(self._sources), own_s=0.0))
 
-    def seen_in(self, outcome: Measurement) -> Measurement:
+    def with_telemetry(self, outcome: Measurement) -> Measurement:
         """The outcome with what was seen while its blocks were timed."""
         if outcome.window is None:
             return outcome
@@ -188,7 +188,7 @@ class TurnSampler:
             return take(self._sources)
         return None
 
-    def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
+    def with_telemetry(self, outcome: Measurement | Failure) -> Measurement | Failure:
         """The outcome with the samples of its turns, as if one turn had followed upon the other."""
         if isinstance(outcome, Failure) or not self._turns:
             return outcome

@@ -134,7 +134,7 @@ def _bench(
     except BaseException as error:
         record_test(session_state, test, backend, host(device), testruns.failure(error, backend))
         raise
-    outcome = sampler.seen_in(measured_call.measurement)
+    outcome = sampler.with_telemetry(measured_call.measurement)
     judge_test(
         session_state, record_test(session_state, test, measured_call.backend, measured_call.device, outcome)
     )

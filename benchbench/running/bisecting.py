@@ -189,13 +189,13 @@ class _Side:
             self.pool.start([self.cases[case.id]])
         self._is_fresh = False
 
-    def start_ahead(self, case: Case) -> None:
+    def prefetch_workers(self, case: Case) -> None:
         """Start these workers beside those of the other side of a pair: both import at once."""
         if not self._is_fresh:
-            self.pool.start_ahead([self.cases[case.id]], 1)
+            self.pool.prefetch_workers([self.cases[case.id]], 1)
 
-    def await_ahead(self, case: Case) -> None:
-        self.pool.await_ahead([self.cases[case.id]])
+    def wait_for_workers(self, case: Case) -> None:
+        self.pool.wait_for_workers([self.cases[case.id]])
 
     def rest(self) -> None:
         """End the workers: another version is measured now, and needs the memory."""
@@ -483,9 +483,9 @@ class _Search:
             if each not in both:
                 side.rest()
         for side in sides.values():
-            side.start_ahead(case)
+            side.prefetch_workers(case)
         for side in sides.values():
-            side.await_ahead(case)
+            side.wait_for_workers(case)
         for side in sides.values():
             side.start(case)
         made: dict[int, Record] = {}

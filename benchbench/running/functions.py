@@ -126,7 +126,7 @@ def _planned_cases(requests: Sequence[FunctionRequest], terms: Terms, observer: 
     python = Target(name=PYTHON, backend=PYTHON, python=sys.executable)
     with WorkerPool([python], terms.settings, sys.executable, requests[0].code) as pool:
         return [
-            _case(request, pool.look_at(request.call, request.backend, request.device), observer)
+            _case(request, pool.inspect_call(request.call, request.backend, request.device), observer)
             for request in requests
         ]
 

@@ -102,7 +102,7 @@ class LiveCase:
             replace(turn, cycle=cycle, other_cores=other_cores)
             for turn, (cycle, other_cores) in zip(outcome.turns, self._cycles, strict=False)
         )
-        return self._sampler.seen_in(replace(outcome, turns=turns))
+        return self._sampler.with_telemetry(replace(outcome, turns=turns))
 
     def _begin_turn(self, seconds: float) -> bool:
         """Wake the process for a turn; end it instead if its device is lost."""

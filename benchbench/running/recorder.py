@@ -132,7 +132,7 @@ class Recorder:
         with self._pool.watch(case) as observer:
             ask = self._pool.ask_after_hang if after_hang else self._pool.ask
             answer, isolation = ask(case, job)
-        outcome = _with_notes(observer.seen_in(decoded(answer, stages)), notes)
+        outcome = _with_notes(observer.with_telemetry(decoded(answer, stages)), notes)
         return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
 
     def entrant(self, case: Case) -> LiveCase | Failure:

@@ -263,7 +263,7 @@ class _Rounds:
         for work in self._works(soon):
             yield from self._measure(work, number)
         for pool, info in zip(self._pools, self._infos, strict=True):
-            pool.start_ahead(info.plan, info.policy.rounds - 1 - number if info.policy.reimports else 0)
+            pool.prefetch_workers(info.plan, info.policy.rounds - 1 - number if info.policy.reimports else 0)
         self._prepare(self._info.plan)
 
     def _prepare(self, cases: Sequence[Case]) -> None:
@@ -273,7 +273,7 @@ class _Rounds:
             recorder.prepare(cases_of)
         self._observer.stage("importing frameworks")
         for pool, cases_of in zip(self._pools, own, strict=True):
-            pool.await_ahead(cases_of)
+            pool.wait_for_workers(cases_of)
 
     def _measure(self, work: Sequence[Case], number: int) -> Iterator[tuple[int, Record]]:
         """Measure the cases of a work, on all sides."""
@@ -337,7 +337,7 @@ def _profiled(
     answer, _ = pool.ask(case, {"kind": "profile", "iterations": iterations, "count": count})
     plain = answer.reply and answer.reply.get("plain_step_s")
     if answer.reply and "recording" in answer.reply:
-        answer = pool.read({"kind": "read", "recording": answer.reply["recording"]}, answer.files)
+        answer = pool.read_traces({"kind": "read", "recording": answer.reply["recording"]}, answer.files)
         if answer.reply is None:
             return _unavailable(f"reading its trace takes jax or tensorflow: {answer.message}"), {}
     found = profile_in(answer, plain or ())

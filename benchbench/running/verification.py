@@ -17,7 +17,7 @@ from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.launch import catalogue
 from benchbench.launch.own_models import OwnModel
-from benchbench.launch.pool import Job, WorkerPool, reference_in, reference_message
+from benchbench.launch.pool import Job, WorkerPool, decode_reference, reference_message
 from benchbench.launch.transport import Answer, Message
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure, Measurement
@@ -63,14 +63,14 @@ class Precomputed:
             *self._export_jobs(case for case in cases if case.id not in self._exported),
         ]
         if jobs:
-            self._pool.ask_together(jobs, self._announce)
+            self._pool.run_jobs(jobs, self._announce)
 
     def reference(self, case: Case) -> Message | Failure | None:
         """The float64 reference of what the case computes, or why there is none; None: nothing is."""
         name = computed(case)
         if name not in self._references:
             jobs = list(reference_jobs([case], self._references, seed=self._seed))
-            self._pool.ask_together(jobs, self._announce)
+            self._pool.run_jobs(jobs, self._announce)
         return self._references.get(name)
 
     def verified(self, case: Case) -> float | Failure | None:
@@ -84,7 +84,7 @@ class Precomputed:
     def export_failure(self, case: Case) -> Failure | None:
         """Why the case's model could not be exported, which is done now if it was not; mostly None."""
         if case.id not in self._exported:
-            self._pool.ask_together(list(self._export_jobs([case])), self._announce)
+            self._pool.run_jobs(list(self._export_jobs([case])), self._announce)
         return self._exported.get(case.id)
 
     def _export_jobs(self, cases: Iterable[Case]) -> Iterator[Job]:
@@ -182,7 +182,7 @@ def verify_job(
 
 def _reference_or_failure(answer: Answer) -> Message | Failure:
     try:
-        return reference_in(answer)
+        return decode_reference(answer)
     except Unsupported as reason:
         return Failure(status=Status.UNSUPPORTED, message=str(reason))
     except RuntimeError as error:

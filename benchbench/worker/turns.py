@@ -1,6 +1,6 @@
-"""The turns in which a case is timed while the processes of other cases live beside it.
+"""The turns in which a case is timed while the processes of other cases are stopped.
 
-Between two turns the parent stops this process, so that others can be timed. Standard library only.
+The parent stops this process between two turns. This module uses the standard library only.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ Message = dict[str, Any]
 
 
 class ParentTurns:
-    """Turns that the parent gives, a message each; a `timing.sampling.Turns`."""
+    """Turns requested by the parent, one message each. Implements `timing.sampling.Turns`."""
 
     def __init__(self, send: Callable[[Message], None], receive: Callable[[], Message]) -> None:
         self._send = send
         self._receive = receive
 
     def take(self, block_s: float) -> Iterator[float]:
-        """Report that the case is warm, then yield turns until the parent ends them with one of 0 seconds.
+        """Report that the case is warm, then yield the seconds of each turn until the parent sends 0.
 
-        After each turn the parent gets the CPU seconds that it took.
+        After each turn, send the CPU seconds that the turn used. `block_s`: seconds of one timed block.
         """
         self._send({"warm": block_s})
         while seconds := float(self._receive()["turn"]):
