@@ -1,7 +1,5 @@
 """Stand-ins that answer jobs which are asked side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from benchbench.launch.pool import Job

@@ -3,8 +3,6 @@
 python -m tests.architecture_tree      writes it anew
 """
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Timing that takes a tenth of a second: for tests of real frameworks that look at anything but times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 It is spoken to over a pipe (chromedevtools.github.io/devtools-protocol), which needs no further package.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Builders of valid objects: build one, override what matters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A cluster that is none: machines whose answers are made up, by a clock that is turned by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

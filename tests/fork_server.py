@@ -5,8 +5,6 @@ folder, standard streams, signals and exit code, as a fresh process has. So have
 starts itself: of the fake backend, and for a user's files. Tests of start-up and signals start fresh ones.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Machines that are not there: trees of /proc and /sys, GPUs, and what checks are given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path

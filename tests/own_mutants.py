@@ -1,7 +1,5 @@
 """What wrong engines do to a module that has its weights; each may return another module instead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

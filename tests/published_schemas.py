@@ -3,8 +3,6 @@
 `python -m tests.published_schemas` writes them to benchbench/schemas/, those of earlier numbers left alone.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

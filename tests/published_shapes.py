@@ -3,8 +3,6 @@
 `python -m tests.published_shapes` writes them to suites/.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ be written anew as long as the comment stays behind its number.
 python -m tests.quoted_numbers      writes the numbers as the code has them
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

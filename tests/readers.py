@@ -3,8 +3,6 @@
 Each raises what is expected, an AccelbenchError, or reads; what was read can then be shown in every format.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import socket

@@ -1,7 +1,5 @@
 """A step and its clock by a script: what is measured is exact, and takes no time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Simulated measurements: sessions, processes in them, and AR(1) blocks in those."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta

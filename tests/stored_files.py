@@ -1,7 +1,5 @@
 """An independent reader of stored files, by docs/formats.md alone: it shares no code with the package."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the suites of networks plan on accelerators: 16 bits first, and what a card holds."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 import pytest

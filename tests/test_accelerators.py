@@ -1,7 +1,5 @@
 """How accelerators are shared, hidden and fed: on fakes, since no test machine needs one."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping

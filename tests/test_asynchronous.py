@@ -1,7 +1,5 @@
 """The timers of every backend on a simulated device that runs beside the host, as a GPU does."""
 
-from __future__ import annotations
-
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Attention: counted work, grouped heads in every framework, and that mistakes in it are caught."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

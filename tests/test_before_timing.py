@@ -1,7 +1,5 @@
 """What a run does before anything is timed: on a stand-in for its workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -35,7 +33,7 @@ class Pool:
             self.asked.append((job.message["kind"], job.case.id if job.case else job.label))
 
 
-def laid(pool: Pool, *plan: Case) -> Precomputed:
+def prepared(pool: Pool, *plan: Case) -> Precomputed:
     stand_in: Any = pool
     made = Precomputed(stand_in, lambda label: None)
     made.prepare(plan)
@@ -52,35 +50,31 @@ UNSUPPORTED = Answer({"outcome": {"status": "unsupported", "message": "no graph"
 def test_training_is_verified_once_its_reference_is_there_and_inference_has_one() -> None:
     train = a_case(workload="convnet_train", params={"batch": 8}, phase=Phase.TRAIN)
     infer, pool = a_case(), Pool()
-    ground = laid(pool, infer, train)
+    ground = prepared(pool, infer, train)
     references = [f"float64 reference of {case.work}" for case in (train, infer)]
-    assert pool.asked == [
-        ("reference", references[0]),
-        ("reference", references[1]),
-        ("verify", train.id),
-    ]
+    assert pool.asked == [*(("reference", name) for name in references), ("verify", train.id)]
     assert (ground.verified(train), ground.verified(infer)) == (0.25, None)
     assert ground.reference(train) == ground.reference(infer) == {}
 
 
 def test_a_model_is_exported_before_anything_is_timed_and_only_where_a_backend_loads_one() -> None:
     case, pool = exported(), Pool()
-    ground = laid(pool, case, a_case())
+    ground = prepared(pool, case, a_case())
     assert [each for each in pool.asked if each[0] == "export"] == [("export", case.id)]
     asked = len(pool.asked)
     assert ground.export_failure(case) is ground.export_failure(a_case()) is None
     assert len(pool.asked) == asked
 
 
-def test_what_two_runtimes_load_is_exported_by_one_and_by_each_where_that_fails() -> None:
+def test_a_model_of_two_runtimes_is_exported_by_one_and_by_each_where_that_fails() -> None:
     one, other = exported(), exported(target="openvino", backend="openvino")
     for pool, asked in ((Pool(), [one.id]), (Pool(export=UNSUPPORTED), [one.id, other.id])):
-        ground = laid(pool, one, other)
+        ground = prepared(pool, one, other)
         assert [name for kind, name in pool.asked if kind == "export"] == asked
         assert isinstance(ground.export_failure(other), Failure) == (len(asked) == 2)
 
 
-def test_what_is_compiled_for_a_target_is_made_for_each() -> None:
+def test_a_package_compiled_for_a_target_is_made_for_each() -> None:
     first, second = (a_case(target=name, backend="torch", mode="aoti") for name in ("torch", "torch@same"))
     assert exported_name(first, "python") != exported_name(second, "python")
 
@@ -88,17 +82,17 @@ def test_what_is_compiled_for_a_target_is_made_for_each() -> None:
 @pytest.mark.parametrize(
     ("answer", "status"), [(UNSUPPORTED, Status.UNSUPPORTED), (Answer(None, JobEnd.CRASHED), Status.CRASHED)]
 )
-def test_what_cannot_be_exported_is_told_as_the_case_s_result(answer: Answer, status: Status) -> None:
+def test_a_failed_export_is_the_result_of_its_case(answer: Answer, status: Status) -> None:
     case = exported()
-    failure = laid(Pool(export=answer), case).export_failure(case)
+    failure = prepared(Pool(export=answer), case).export_failure(case)
     assert isinstance(failure, Failure)
     assert failure.status is status
 
 
-def test_a_reference_that_cannot_be_computed_is_told_and_nothing_is_verified_against_it() -> None:
+def test_a_failed_reference_is_reported_and_nothing_is_verified_against_it() -> None:
     train = a_case(workload="convnet_train", params={"batch": 8}, phase=Phase.TRAIN)
     pool = Pool(reference=Answer(None, JobEnd.CRASHED, "out of memory"))
-    ground = laid(pool, train)
+    ground = prepared(pool, train)
     assert [kind for kind, _ in pool.asked] == ["reference"]
     reference = ground.reference(replace(train))
     assert isinstance(reference, Failure)

@@ -40,7 +40,7 @@ COMPILER = "backend='inductor' raised:\nCppCompileError: C++ compile error\n\nCo
 EXPLAINED = (
     "RuntimeError when making fake tensor call\n  Explanation: Dynamo failed: shape '[3]'\n  Hint: none"
 )
-TOLD = {  # texts as torch and TensorFlow made them
+HEADLINES = {  # texts as torch and TensorFlow made them
     DATA_LOADER: "ValueError: bad sample (Caught ValueError in DataLoader worker process 0.)",
     GRAPH: "RuntimeError: StringToNumberOp could not correctly convert string: a (Graph execution error:)",
     COMPILER: "CppCompileError: C++ compile error (backend='inductor' raised:)",
@@ -52,13 +52,13 @@ TOLD = {  # texts as torch and TensorFlow made them
 }
 
 
-@pytest.mark.parametrize("text", TOLD)
+@pytest.mark.parametrize("text", HEADLINES)
 def test_the_innermost_message_of_what_an_error_wraps_is_the_headline(text: str) -> None:
-    assert one_line(RuntimeError(text)).strip() == TOLD[text]
+    assert one_line(RuntimeError(text)).strip() == HEADLINES[text]
 
 
 @pytest.mark.parametrize("said", [RuntimeError("mute"), KeyboardInterrupt(), 3])
-def test_an_error_whose_own_text_fails_is_told_by_its_type(said: Any) -> None:
+def test_an_error_whose_own_text_fails_is_named_by_its_type(said: Any) -> None:
     class MuteError(Exception):
         def __str__(self) -> str:
             if isinstance(said, BaseException):
@@ -68,7 +68,7 @@ def test_an_error_whose_own_text_fails_is_told_by_its_type(said: Any) -> None:
     assert one_line(MuteError()).startswith("MuteError: ")
 
 
-def test_what_an_error_was_raised_from_is_told_once_however_the_chain_ends() -> None:
+def test_the_cause_of_an_error_is_named_once_however_the_chain_ends() -> None:
     outer, inner = RuntimeError("no data"), FileNotFoundError(2, "No such file", "x.npz")
     outer.__cause__ = inner
     assert (

@@ -1,7 +1,5 @@
 """Networks that are a chain say where they may be cut, and are cut so that stages take equally long."""
 
-from __future__ import annotations
-
 from itertools import chain, combinations, pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """The changelog names every rise of a workload's version, and no other."""
 
-from __future__ import annotations
-
 import re
 
 from benchbench import registry

@@ -1,7 +1,5 @@
 """Charts of a report: what they say of sizes, and that their marks stand where the rows' numbers are."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The change that all cases of a session have in common: removed from each case, and judged by itself."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

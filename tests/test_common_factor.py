@@ -1,7 +1,5 @@
 """What nearly all cases have in common is the machine's, and told; what a few did by themselves is not."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The share of a step in which something passes between devices: by names in traces, of each rank."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the surroundings of a measurement say: every number is exact."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

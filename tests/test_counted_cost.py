@@ -1,7 +1,5 @@
 """What a workload counts is what torch's and XLA's own counters count of its programs, at the tiny size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -3,8 +3,6 @@
 Both need the environment `torch_xla`, whose torch is built for CUDA: accelbench env create torch_xla.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Products and convolutions: wrong ones are told from right ones, and parameters mean what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

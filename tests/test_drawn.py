@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
-def test_what_is_kept_is_what_would_be_drawn(folder: Path, real: type) -> None:
+def test_kept_numbers_are_those_that_would_be_drawn(folder: Path, real: type) -> None:
     for _ in range(2):
         found = cached_normal(KEY, (3, 4), real)
         np.testing.assert_array_equal(found, standard_normal(KEY, (3, 4), real))
@@ -130,8 +130,8 @@ def test_a_run_has_a_folder_for_them_and_removes_it() -> None:
 def test_all_strategies_of_a_network_share_a_reference_but_not_with_statistics_apart(folder: Path) -> None:
     strategies = (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL)
     works = [Gpt2Train().divided(Placement(devices=2, strategy=strategy)) for strategy in strategies]
-    (told, *others) = [reference(work, Dtype.FLOAT32) for work in works]
-    assert [other == told for other in others] == [True, True]
+    (first_made, *others) = [reference(work, Dtype.FLOAT32) for work in works]
+    assert [other == first_made for other in others] == [True, True]
     assert len(list(folder.glob("*.json"))) == 1
     (first, *rest) = [training_reference(work.small(), Dtype.FLOAT32) for work in works[:2]]
     assert rest == [first]

@@ -1,7 +1,5 @@
 """torch_xla, ONNX Runtime and TensorRT where they are not: on fakes of what they offer."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The examples of docs/kernels.md: verified and timed like shipped workloads, wrong ones caught."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A suite on several machines: what is stored, what becomes of a machine that is lost, and what is told."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A model of the user's on several machines: each has the same file of it, and no fleet brings one along."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

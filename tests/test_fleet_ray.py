@@ -1,7 +1,5 @@
 """A fleet on a Ray cluster of simulated machines: what a protocol with a made-up cluster cannot show."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

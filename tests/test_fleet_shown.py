@@ -1,7 +1,5 @@
 """What is shown of a fleet: the table while it measures, and the answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Products in float8: what is drawn, within which tolerance, what is caught, and where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

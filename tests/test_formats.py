@@ -1,7 +1,5 @@
 """Which format a command writes, and into which file; a run is stored once, nothing is measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/functions.md, typed word for word."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """JAX's attention on a GPU: which is called, that the row says so, and what the lowered program contains."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Decoders: their size and work, that generating is reading a longer prompt, and that mistakes are caught."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 from math import prod

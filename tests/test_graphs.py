@@ -1,7 +1,5 @@
 """CUDA graphs without a GPU: which are refused, what they hold, what their notes say, who waits for whom."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Hardware by runs of several machines: which is best in each work, and its price."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

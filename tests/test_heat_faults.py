@@ -1,7 +1,5 @@
 """Heats of real processes that hang, crash, start others or are killed: they cost their own case, and end."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

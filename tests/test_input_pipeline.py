@@ -1,7 +1,5 @@
 """A training step fed by an input pipeline: every framework has the same batches; what waiting costs."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

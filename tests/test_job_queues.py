@@ -1,7 +1,5 @@
 """Jobs of many workers side by side: none waits for another worker's."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Processes that a launcher started: which one this is, how they find each other, a run by all of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

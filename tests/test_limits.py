@@ -1,7 +1,5 @@
 """What is written can be read: writer, reader and validator agree about what is valid, at every limit."""
 
-from __future__ import annotations
-
 import math
 import random
 import tempfile

@@ -4,8 +4,6 @@ Functions called are counted, which no other program disturbs. studies/many_reco
 memory of up to a million records.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace

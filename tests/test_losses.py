@@ -1,7 +1,5 @@
 """Training really trains: the same losses from the same weights in every framework, and they fall."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

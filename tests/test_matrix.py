@@ -1,7 +1,5 @@
 """Workload × backend × mode × dtype at the tiny size against float64, each in a worker as a run has it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack

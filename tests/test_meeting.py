@@ -1,7 +1,5 @@
 """What a rank sends where it is put together with others': whatever it is, it costs its case alone."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Small operations: each is message from a wrong one, in every dtype, and what they share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stores of several machines made one: nothing lost, nothing twice, nothing replaced by less."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The mixture-of-experts layer: what its router chooses, and that a wrong layer is told from a right one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

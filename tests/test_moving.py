@@ -1,7 +1,5 @@
 """Operations that move data and compute little: wrong ones are told from right ones, in each dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

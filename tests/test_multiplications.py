@@ -1,7 +1,5 @@
 """The fewest multiplications of a convolution follow from its sizes; those of a network from its layers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -3,8 +3,6 @@
 `python -m studies.mutants` prints how far each is beyond its tolerance.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """The networks: their counted work, their float64 reference, and that each framework computes it."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """OpenVINO: what it is asked for, what is read back, whose memory it works in. On a fake where it is not."""
 
-from __future__ import annotations
-
 import platform
 import sys
 import warnings

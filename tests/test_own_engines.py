@@ -1,7 +1,5 @@
 """What is wrong with a user's file, and which engine cannot take a model: which operator, and where."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

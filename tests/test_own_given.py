@@ -1,7 +1,5 @@
 """`--input file.npz`, `--weights as-they-are`: a model on its user's own numbers, verified all the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

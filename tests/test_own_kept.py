@@ -1,7 +1,5 @@
 """What else is done with a model of the user's: compared, gated, profiled, resumed, searched by revision."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A user's Keras model and JAX function: one float64 for every framework, and wrong engines are told."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import runpy

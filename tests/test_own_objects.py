@@ -1,7 +1,5 @@
 """A torch module that lives in memory is measured as one of a file is: `benchbench.run_model`."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`accelbench run model.onnx`: sizes and inputs as the graph has them, verified by onnx's own evaluator."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

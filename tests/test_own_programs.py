@@ -1,7 +1,5 @@
 """`accelbench run model.pt2`: what torch.export saved is a torch module, verified and measured as one."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A user's model is verified by its own float64: right engines pass, wrong ones do not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A training step of a user's model is verified by its own float64: right steps pass, wrong ones do not."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path

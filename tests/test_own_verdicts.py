@@ -1,7 +1,5 @@
 """Verdicts on a user's torch model: right programs are not called wrong, unverifiable ones are named so."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

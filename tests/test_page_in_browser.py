@@ -1,7 +1,5 @@
 """Pages in a headless Chromium: what is seen, by whom, under which rules; and what keys do."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import math

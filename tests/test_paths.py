@@ -1,7 +1,5 @@
 """Paths that a user types: each names the same run to every verb, and no question about one raises."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -4,8 +4,18 @@ import csv
 
 import pytest
 
-from benchbench.machine.peaks import TABLE, TERA, peaks
+from benchbench.machine.peaks import TABLE, TERA, Peaks, peaks
 from benchbench.model.case import Dtype
+
+
+def known(name: str) -> Peaks:
+    found = peaks(name)
+    assert found
+    return found
+
+
+def table() -> list[dict[str, str]]:
+    return list(csv.DictReader(line for line in TABLE.read_text().splitlines() if not line.startswith("#")))
 
 
 @pytest.mark.parametrize(
@@ -31,34 +41,23 @@ from benchbench.model.case import Dtype
     ],
 )
 def test_a_framework_s_name_for_a_device_finds_its_peaks(name: str, device: str) -> None:
-    found = peaks(name)
-    assert found
-    assert found.device == device
+    assert known(name).device == device
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        "NVIDIA",
-        "NVIDIA H100",
-        "NVIDIA H100 NVL MIG 1g.12gb",
-        "NVIDIA H100 96GB HBM3",
-        "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
-        "AMD Instinct MI250X",  # frameworks show its halves
-        "TPU7x",  # likewise
-        "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "AMD EPYC 9654",
-        "TPU",
+        *("", "NVIDIA", "NVIDIA H100", "NVIDIA H100 NVL MIG 1g.12gb", "NVIDIA H100 96GB HBM3"),
+        *("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "AMD EPYC 9654", "TPU"),
+        *("AMD Instinct MI250X", "TPU7x"),  # frameworks show their halves
     ],
 )
-def test_a_name_that_is_none_of_the_table_s_is_unknown(name: str) -> None:
+def test_a_name_outside_the_table_is_unknown(name: str) -> None:
     assert peaks(name) is None
 
 
 def test_peaks_are_in_flops_and_bytes_a_second_by_what_is_multiplied() -> None:
-    found = peaks("NVIDIA H100 80GB HBM3")
-    assert found
+    found = known("NVIDIA H100 80GB HBM3")
     assert found.flops_peak(Dtype.BFLOAT16) == 989e12
     assert found.flops_peak(Dtype.AMP_BF16) == 989e12
     assert found.flops_peak(Dtype.TF32) == 494.5e12
@@ -67,17 +66,13 @@ def test_peaks_are_in_flops_and_bytes_a_second_by_what_is_multiplied() -> None:
 
 
 def test_a_peak_the_table_does_not_hold_is_not_guessed() -> None:
-    v100, tpu = peaks("Tesla V100-SXM2-32GB"), peaks("TPU v5 lite")
-    assert v100
-    assert tpu
+    v100, tpu = known("Tesla V100-SXM2-32GB"), known("TPU v5 lite")
     assert v100.flops_peak(Dtype.BFLOAT16) is None
     assert tpu.flops_peak(Dtype.FLOAT32) is None
 
 
 def test_float32_may_be_three_products_of_tf32_and_no_more() -> None:
-    h100, v100 = peaks("NVIDIA H100 80GB HBM3"), peaks("Tesla V100-SXM2-32GB")
-    assert h100
-    assert v100
+    h100, v100 = known("NVIDIA H100 80GB HBM3"), known("Tesla V100-SXM2-32GB")
     assert h100.flops_limit(Dtype.FLOAT32) == 494.5e12 / 3
     assert h100.flops_limit(Dtype.TF32) == 494.5e12
     assert v100.flops_limit(Dtype.FLOAT32) == 15.7e12
@@ -85,16 +80,13 @@ def test_float32_may_be_three_products_of_tf32_and_no_more() -> None:
 
 def test_no_device_multiplies_int8_slower_than_float16_but_blackwell_ultra() -> None:
     """Which has next to none of it; every other part doubles it, or has as much."""
-    rows = list(csv.DictReader(line for line in TABLE.read_text().splitlines() if not line.startswith("#")))
-    known = [row for row in rows if row["int8"] and row["float16"]]
-    slower = {row["device"] for row in known if float(row["int8"]) < float(row["float16"])}
+    both = [row for row in table() if row["int8"] and row["float16"]]
+    slower = {row["device"] for row in both if float(row["int8"]) < float(row["float16"])}
     assert slower == {"NVIDIA GB300 SXM", "NVIDIA B300 SXM", "NVIDIA Rubin SXM"}
 
 
 def test_float16_may_be_summed_in_float16_twice_as_fast_on_geforce_alone() -> None:
-    geforce, ada = peaks("NVIDIA GeForce RTX 4080"), peaks("NVIDIA RTX 6000 Ada Generation")
-    assert geforce
-    assert ada
+    geforce, ada = known("NVIDIA GeForce RTX 4080"), known("NVIDIA RTX 6000 Ada Generation")
     assert geforce.flops_limit(Dtype.FLOAT16, narrow_sums=True) == 2 * 97.5e12
     assert geforce.flops_limit(Dtype.FLOAT16) == 97.5e12
     assert geforce.flops_limit(Dtype.BFLOAT16, narrow_sums=True) == 97.5e12
@@ -102,9 +94,7 @@ def test_float16_may_be_summed_in_float16_twice_as_fast_on_geforce_alone() -> No
 
 
 def test_only_geforce_cards_may_exceed_their_datasheet_by_their_makers_clocks() -> None:
-    geforce, h100 = peaks("NVIDIA GeForce RTX 5090"), peaks("NVIDIA H100 80GB HBM3")
-    assert geforce
-    assert h100
+    geforce, h100 = known("NVIDIA GeForce RTX 5090"), known("NVIDIA H100 80GB HBM3")
     assert (geforce.clock_margin, h100.clock_margin) == (1.1, 1.0)
 
 
@@ -112,16 +102,13 @@ def test_the_table_names_its_source_and_licence_and_no_name_twice() -> None:
     text = TABLE.read_text()
     assert "stas00/ml-engineering" in text
     assert "CC BY-SA 4.0" in text
-    rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
-    assert len(rows) == 52
-    assert all(row["source"] for row in rows)
-    names = [name.strip() for row in rows for name in row["names"].split(";") if name.strip()]
+    assert all(row["source"] for row in table())
+    names = [name.strip() for row in table() for name in row["names"].split(";") if name.strip()]
     assert len(set(names)) == len(names)
     assert all(peaks(name) for name in names)
 
 
 def test_every_dtype_s_rate_is_between_a_fifth_of_a_teraflop_and_twenty_petaflops() -> None:
-    rows = list(csv.DictReader(line for line in TABLE.read_text().splitlines() if not line.startswith("#")))
-    rates = [float(row[dtype]) * TERA for row in rows for dtype in Dtype if row.get(dtype)]
+    rates = [float(row[dtype]) * TERA for row in table() for dtype in Dtype if row.get(dtype)]
     assert len(rates) > 180
     assert 0.2e12 < min(rates) < max(rates) < 2e16

@@ -1,7 +1,5 @@
 """What the plots of a report hold and how they are drawn; those of a history are in test_trend.py."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

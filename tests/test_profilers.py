@@ -1,7 +1,5 @@
 """The frameworks' own profilers, at a small size: their traces are read, and hold whole steps."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

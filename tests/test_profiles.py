@@ -1,7 +1,5 @@
 """Profiles read: seconds of a step by operator, what explains a difference, and how both are shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`run --profile` and `accelbench profile`: what is kept and shown, and that a timing survives it all."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import asdict, replace

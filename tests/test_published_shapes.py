@@ -1,7 +1,5 @@
 """Published shapes: each row is a case of its suite, and its FLOPs are those that are counted."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The operations that references are written with, their derivatives, and rounding on the way."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which workloads a file holds, and what they are called."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys
@@ -79,7 +77,7 @@ def test_a_file_that_cannot_be_imported_is_listed_and_fails_when_loaded(folder: 
         load("registered_broken")
 
 
-def test_what_the_package_shares_is_no_workload() -> None:
+def test_shared_modules_of_the_package_are_not_workloads() -> None:
     assert not {"base", "operations", "networks", "transfers"} & set(
         registry.entry_names("benchbench.workloads")
     )

@@ -100,7 +100,7 @@ def test_runs_are_listed_by_tag_suite_date_and_number(tmp_path: Path) -> None:
     assert "is no date" in accelbench("list", "runs", "--since", "soon", cwd=tmp_path, code=2).stderr
 
 
-def test_what_a_list_shows_of_a_run_is_what_its_head_says(tmp_path: Path) -> None:
+def test_a_list_shows_what_the_head_of_a_run_says(tmp_path: Path) -> None:
     cases = (a_case(suite="conv"), a_case(suite="gemm", mode="compile"), a_case(suite="gemm"))
     folder = runs.store_run(tmp_path, a_run([], plan=cases, tags={"branch": "main"}))
     listed, head = runs.read_listed(folder), runs.read_head(folder)

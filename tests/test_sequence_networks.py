@@ -1,7 +1,5 @@
 """Networks of sequences: published sizes, counted work, and that a wrong one is told from a right one."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

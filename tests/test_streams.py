@@ -51,7 +51,7 @@ def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_pa
 
 @pytest.mark.real
 @pytest.mark.parametrize("arguments", [("--help",), ("list", "workloads")])
-def test_a_full_disk_behind_an_answer_is_told_whatever_prints_it(
+def test_a_full_disk_behind_an_answer_is_reported_whatever_prints_it(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     process = started(*arguments, cwd=tmp_path, shell="exec >/dev/full")

@@ -1,7 +1,5 @@
 """The cache of summaries says what the runs' files say, is kept as they are read, and may be lost."""
 
-from __future__ import annotations
-
 import os
 import random
 import sqlite3

@@ -37,7 +37,7 @@ def test_a_tag_has_a_name_or_is_the_tag() -> None:
 
 
 @pytest.mark.parametrize("typed", [["=x"], ["a="], ["a= "], [""], ["a b=c"], ["a=1", "a=2"], ["x", "y"]])
-def test_what_is_no_tag_is_refused_with_a_hint(typed: list[str]) -> None:
+def test_a_malformed_tag_is_refused_with_a_hint(typed: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         parse_tags(typed)
     assert caught.value.hint
@@ -69,22 +69,22 @@ def test_there_is_no_commit_outside_a_checkout_or_before_the_first(
     assert (current_commit(), commit_tag()) == ("", {})
 
 
-def test_a_commit_that_git_does_not_tell_is_no_tag_and_the_reason_is_told(
+def test_a_commit_that_git_refuses_is_no_tag_and_the_reason_is_a_warning(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkout)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    with pytest.warns(AccelbenchWarning, match="detected dubious ownership") as told:
+    with pytest.warns(AccelbenchWarning, match="detected dubious ownership") as warned:
         assert commit_tag() == {}
-    assert isinstance(told[0].message, AccelbenchWarning)
-    assert told[0].message.hint == f"git config --global --add safe.directory {checkout}"
+    assert isinstance(warned[0].message, AccelbenchWarning)
+    assert warned[0].message.hint == f"git config --global --add safe.directory {checkout}"
     monkeypatch.setenv("PATH", str(checkout))
     with pytest.warns(AccelbenchWarning, match="git cannot be run"):
         assert commit_tag() == {}
 
 
 @pytest.mark.real
-def test_a_run_tells_once_that_it_has_no_commit(checkout: Path) -> None:
+def test_a_run_warns_once_that_it_has_no_commit(checkout: Path) -> None:
     done = accelbench(*FAKE, cwd=checkout, GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
     assert done.stderr.count("detected dubious ownership") == 1
     assert "safe.directory" in done.stderr

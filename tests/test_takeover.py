@@ -1,7 +1,5 @@
 """Other users of this machine, who made beforehand what a launched rank would look for."""
 
-from __future__ import annotations
-
 import dataclasses
 import hmac
 import json

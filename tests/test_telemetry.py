@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchbench.machine import kernel
+from benchbench.model.measurement import Memory
 
 PROJECT = Path(__file__).parent.parent
 MIB = 2**20
@@ -36,10 +35,13 @@ def test_a_peak_before_the_reset_is_forgotten_and_a_short_one_after_it_is_seen()
     assert 14 * MIB < int(answer.stdout) < 24 * MIB
 
 
-def test_the_peak_is_read_in_bytes(tmp_path: Path) -> None:
+def test_the_peak_is_read_in_bytes_or_has_a_reason(tmp_path: Path) -> None:
     status = tmp_path / "status"
+    assert "No such file" in kernel.peak_host(True, status).reason
     status.write_text("Name:\tpython\nVmPeak:\t  9000 kB\nVmHWM:\t  2188 kB\nVmRSS:\t  100 kB\n")
     assert kernel.peak_host(True, status).bytes == 2188 * 1024
+    status.write_text("Name:\tpython\n")
+    assert kernel.peak_host(True, status) == Memory(bytes=None, reason=f"{status} has no VmHWM")
 
 
 def test_resetting_writes_the_number_that_the_kernel_expects(tmp_path: Path) -> None:
@@ -55,22 +57,10 @@ def test_without_a_reset_there_is_a_reason_instead_of_a_wrong_number() -> None:
     assert "since the start" in found.reason
 
 
-def test_a_system_without_proc_has_no_peak_and_gets_no_file(tmp_path: Path) -> None:
+def test_a_reset_that_is_refused_or_impossible_is_no_reset_and_makes_no_file(tmp_path: Path) -> None:
     assert not kernel.reset_host_peak(tmp_path / "clear_refs")
-    assert list(tmp_path.iterdir()) == []
-    found = kernel.peak_host(True, tmp_path / "status")
-    assert found.bytes is None
-    assert "No such file" in found.reason
-
-
-def test_a_refused_reset_is_no_reset() -> None:
     assert not kernel.reset_host_peak(Path("/dev/full"))
-
-
-def test_a_status_without_the_line_has_a_reason(tmp_path: Path) -> None:
-    status = tmp_path / "status"
-    status.write_text("Name:\tpython\n")
-    assert kernel.peak_host(True, status).reason == f"{status} has no VmHWM"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_loads_nothing_outside_the_standard_library_for_it() -> None:

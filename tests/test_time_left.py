@@ -1,7 +1,5 @@
 """Whether the time left can be trusted: on simulated runs of quiet and busy machines, on recorded ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each mutant wraps the compiled step of a right program.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Self times, totals and gaps of spans on threads and streams; and the laws that make them add up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

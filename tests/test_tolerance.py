@@ -1,7 +1,5 @@
 """How far rounding may take a result: what is drawn at a small size, and what longer sums add."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the frameworks' profilers write, as spans: Chrome's format, XPlane, and XLA's instructions by name."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

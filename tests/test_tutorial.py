@@ -1,7 +1,5 @@
 """docs/workloads.md, typed word for word."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An optimizer's update alone: its rule, its forms, what it moves, and that a wrong one is noticed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 from typing import Any

@@ -1,7 +1,5 @@
 """A mistake in a workload file of the user's: told with file and line, and of no consequence to the rest."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -32,7 +32,7 @@ SETTINGS = Settings(threads=3)
         *("GLOO_SOCKET_IFNAME", "FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA"),
     ],
 )
-def test_what_changes_kernels_or_what_passes_between_devices_reaches_workers_and_is_recorded(
+def test_variables_of_kernels_and_communication_reach_workers_and_are_recorded(
     name: str,
 ) -> None:
     assert worker_environment(SETTINGS, {}, {name: "x"})[name] == "x"
@@ -46,7 +46,7 @@ def test_a_beginning_lets_no_secret_through(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DATA))
-def test_where_data_lie_reaches_workers_and_makes_no_cases(name: str) -> None:
+def test_variables_of_data_folders_reach_workers_and_make_no_cases(name: str) -> None:
     assert worker_environment(SETTINGS, {}, {name: "/data"})[name] == "/data"
     assert tuning_variables({name: "/data"}) == {}
     with pytest.raises(UsageError, match=f"{name} makes no cases") as caught:
@@ -55,7 +55,7 @@ def test_where_data_lie_reaches_workers_and_makes_no_cases(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*THREADS, "NPROC", "TF_NUM_INTRAOP_THREADS"])
-def test_what_accelbench_sets_itself_is_refused_and_the_option_named(name: str) -> None:
+def test_a_variable_that_accelbench_sets_is_refused_and_the_option_named(name: str) -> None:
     for refused in (
         lambda: check_variable(name),
         lambda: request(MeasureOptions(workloads=("gemm",), environment={name: ["1", "2"]})),
@@ -68,15 +68,9 @@ def test_what_accelbench_sets_itself_is_refused_and_the_option_named(name: str) 
 
 def test_a_line_names_the_variables_that_do_not_reach_a_worker_as_they_are() -> None:
     shell = {
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "3",
-        "NVIDIA_TF32_OVERRIDE": "1",
-        "LD_PRELOAD": "/x.so",
-        "XLA_FLAGS": "--x",
-        "HOME": "/root",
-        "GITHUB_TOKEN": "canary",
-        "TF_VAR_password": "canary",
-    }
+        "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "3", "NVIDIA_TF32_OVERRIDE": "1", "LD_PRELOAD": "/x.so",
+        "XLA_FLAGS": "--x", "HOME": "/root", "GITHUB_TOKEN": "canary", "TF_VAR_password": "canary",
+    }  # fmt: skip
     line = unused_variables(shell, [worker_environment(SETTINGS, {}, shell)])
     assert line == (
         "variables of the shell that are not used: LD_PRELOAD (--allocator system keeps it), "
@@ -89,21 +83,21 @@ def test_a_line_names_the_variables_that_do_not_reach_a_worker_as_they_are() -> 
     assert unused_variables(used, [worker_environment(system, {}, used)]) == ""
 
 
-def test_a_backend_that_sets_a_variable_itself_is_told() -> None:
-    told: list[str] = []
+def test_variables_that_a_backend_sets_itself_are_reported_as_unused() -> None:
+    noted: list[str] = []
 
     class Teller(RunObserver):
         def note(self, text: str) -> None:
-            told.append(text)
+            noted.append(text)
 
     def team(backend: str) -> Team:
         return Team(targets=[Target(name=backend, backend=backend, python="p")], settings=SETTINGS)
 
     shell = {"NPROC": "9", "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "ATEN_CPU_CAPABILITY": "default"}
     tell_variables(Teller(), [team("fake")], shell)
-    assert told == []
+    assert noted == []
     tell_variables(Teller(), [team("jax")], shell)
-    assert told == [
+    assert noted == [
         "variables of the shell that are not used: NPROC (--threads), XLA_PYTHON_CLIENT_PREALLOCATE (--env)"
     ]
 

@@ -1,7 +1,5 @@
 """What is verified before anything is timed: mistakes that rounding hides are told in float32."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path

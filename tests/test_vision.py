@@ -1,7 +1,5 @@
 """Vision networks: published sizes, torch's own count of their work, and a mutant of each."""
 
-from __future__ import annotations
-
 from itertools import islice
 from math import prod
 from typing import Any

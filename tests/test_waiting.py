@@ -1,7 +1,5 @@
 """The devices that a user's function computes on are waited for, whichever framework has them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Programs that compute a part of what they are asked for, at the timed size: told after timing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any

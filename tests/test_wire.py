@@ -1,7 +1,5 @@
 """LineBuffer and messages from whoever is at the other end, and who is let in to send them."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Several processes that compute a step together: they meet, they agree, and none is left when one fails."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

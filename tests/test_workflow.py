@@ -1,7 +1,5 @@
 """docs/ci.md in somebody's repository: what the page says is typed, and its workflow run, word for word."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

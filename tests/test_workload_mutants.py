@@ -1,7 +1,5 @@
 """A wrong workload is told from a right one: each step of its reference altered, and each of its arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Which devices compute a step together: so many, or those that are named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

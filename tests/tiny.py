@@ -1,7 +1,5 @@
 """Every workload at its tiny size, as tests take it."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real backends verified in tests: workers that stay, and references that are computed once."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import sys
