@@ -11,8 +11,8 @@ from functools import cache
 from benchbench.arrays import Floats
 
 LARGE_P = 0.1  # of a variance beside those of the others: below, it is not shrunk to them
-STRANGE_P = 0.02  # likewise: below, the others say nothing of it
-WILD_P = 1e-3  # of one of the largest variances: below, it does not tell what is usual
+UNRELATED_P = 0.02  # likewise: below, the others say nothing of it
+EXTREME_P = 1e-3  # of one of the largest variances: below, it does not tell what is usual
 MAX_LOG = 700.0  # exp of a larger logarithm overflows
 NEWTON_STEPS = 30
 
@@ -283,7 +283,7 @@ class VariancePrior:
 
     variance: float
     degrees: float
-    most: float
+    max_degrees: float
 
     def posterior(self, own: float, degrees: float) -> tuple[float, float]:
         """What is taken for a case with variance `own`, known with `degrees`: both, shrunk.
@@ -293,20 +293,20 @@ class VariancePrior:
         """
         weight = degrees / (self.degrees + degrees)  # 0 where the cases do not differ
         moderated = weight * own + (1 - weight) * self.variance
-        return max(own, moderated), max(degrees, min(self.degrees + degrees, self.most))
+        return max(own, moderated), max(degrees, min(self.degrees + degrees, self.max_degrees))
 
-    def shrunk(self, own: float, degrees: float) -> tuple[float, float]:
+    def moderate(self, own: float, degrees: float) -> tuple[float, float]:
         """As `posterior`, but an own variance is kept only where it is significantly larger than the others'.
 
         At `LARGE_P`: a wild case has its own variance (Phipson et al. 2016), and an ordinary one that happens
-        to be large is shrunk. At `STRANGE_P` it is known with its own degrees of freedom alone: the others
+        to be large is shrunk. At `UNRELATED_P` it is known with its own degrees of freedom alone: the others
         say nothing of it. For claims that are corrected for several looks, and by false discovery rate: there
         it keeps the error (studies/ranking.py) and finds more.
         """
         p = self.p_of(own, degrees)
-        if p < STRANGE_P:
+        if p < UNRELATED_P:
             return own, degrees
-        known = max(degrees, min(self.degrees + degrees, self.most))
+        known = max(degrees, min(self.degrees + degrees, self.max_degrees))
         if p < LARGE_P:
             return own, known
         weight = degrees / (self.degrees + degrees)
@@ -322,16 +322,18 @@ class VariancePrior:
         return float(fdtrc(degrees, self.degrees, excess))
 
 
-def calm_prior(variances: Sequence[float], degrees: Sequence[float], likeness: float = 0.0) -> VariancePrior:
+def robust_prior(
+    variances: Sequence[float], degrees: Sequence[float], likeness: float = 0.0
+) -> VariancePrior:
     """The `variance_prior` of the variances that are not wild."""
-    calm = calm_ones(variances, degrees)
+    calm = typical_indices(variances, degrees)
     return variance_prior([variances[each] for each in calm], [degrees[each] for each in calm], likeness)
 
 
-def calm_ones(variances: Sequence[float], degrees: Sequence[float]) -> list[int]:
+def typical_indices(variances: Sequence[float], degrees: Sequence[float]) -> list[int]:
     """Which variances tell what is usual: all but the few that are wild beside the rest.
 
-    Wild are those of the largest tenth that are as large by chance with `WILD_P`, beside all others.
+    Wild are those of the largest tenth that are as large by chance with `EXTREME_P`, beside all others.
     """
     order = sorted(range(len(variances)), key=variances.__getitem__)
     rest = order[: len(order) - math.ceil(len(order) / 10)]
@@ -339,7 +341,7 @@ def calm_ones(variances: Sequence[float], degrees: Sequence[float]) -> list[int]
         return order
     beside = variance_prior([variances[each] for each in rest], [degrees[each] for each in rest])
     largest = order[len(rest) :]
-    return rest + [each for each in largest if beside.p_of(variances[each], degrees[each]) >= WILD_P]
+    return rest + [each for each in largest if beside.p_of(variances[each], degrees[each]) >= EXTREME_P]
 
 
 def variance_prior(
@@ -354,12 +356,12 @@ def variance_prior(
     """
     import numpy as np
 
-    size, prior = _prior(np.array(variances), np.array(degrees))
+    size, prior = _fit_prior(np.array(variances), np.array(degrees))
     most = math.fsum(degrees) / (1 + (len(variances) - 1) * likeness)
     return VariancePrior(size, prior, most)
 
 
-def _prior(variances: Floats, degrees: Floats) -> tuple[float, float]:
+def _fit_prior(variances: Floats, degrees: Floats) -> tuple[float, float]:
     """s₀² and d₀."""
     import numpy as np
     from scipy.special import digamma, polygamma

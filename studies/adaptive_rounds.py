@@ -21,7 +21,7 @@ from benchbench.model.options import Variance
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run
 from benchbench.model.status import Verdict
-from benchbench.timing.policy import POLICIES, within
+from benchbench.timing.policy import POLICIES, budget_policy
 from tests.simulator import Array, a_scheduled_run, noise
 
 CASES, SLOW = 30, 3
@@ -29,7 +29,7 @@ BUDGET_S = 180.0  # twice as many processes as the first rounds have
 PRESETS = {
     "default": POLICIES["default"],
     "`--rounds 5`": Policy(name="fixed", rounds=5),
-    "`--budget`": within(BUDGET_S),
+    "`--budget`": budget_policy(BUDGET_S),
     "`--quick`": POLICIES["quick"],
 }
 Source = np.random.Generator

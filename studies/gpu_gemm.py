@@ -15,7 +15,7 @@ from benchbench.backends.torch import Torch
 from benchbench.model.case import Cache, Dtype
 from benchbench.stats import median
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import MOST_ITERATIONS, measure_steps
+from benchbench.timing.sampling import MAX_ITERATIONS, measure_steps
 from benchbench.worker.program import build
 from benchbench.workloads.operations.gemm import Gemm
 
@@ -51,7 +51,7 @@ def compare(repeats: int) -> None:
 
     def ours_s(cache: Cache) -> float:
         cold = cache is Cache.COLD
-        timer, most = session.timer(session.flush if cold else None), 1 if cold else MOST_ITERATIONS
+        timer, most = session.timer(session.flush if cold else None), 1 if cold else MAX_ITERATIONS
         found = measure_steps(step, timer, POLICIES["default"], most=most)
         return median(found.block_s) / found.iterations
 

@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import benchbench
-from benchbench.analyse.doubts import log_ratio, timed
+from benchbench.analyse.doubts import log_ratio, timed_process
 from benchbench.judging.ranking import Standing, judge_records
 from benchbench.machine.environment import machine
 from benchbench.machine.sampler import watch_neighbours
@@ -143,7 +143,9 @@ def spreads(work: str, samples: Samples) -> Iterator[str]:
         alone = [
             math.log(one[engine].median_step_s / one[reference].median_step_s) for one in samples.sequential
         ]
-        heats = [log_ratio(timed(heat[reference]), timed(heat[engine])) for heat in samples.heats]
+        heats = [
+            log_ratio(timed_process(heat[reference]), timed_process(heat[engine])) for heat in samples.heats
+        ]
         cells = [f"{math.exp(mean(logs)):.3f}× | {stdev(logs):.1%}" for logs in (alone, heats)]
         yield f"| {work} | {engine} / {reference} | {' | '.join(cells)} | {samples.calm_share:.0%} |"
 

@@ -25,7 +25,7 @@ from benchbench.model.measurement import Turn
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.running.schedule import due
-from benchbench.timing.policy import POLICIES, looks, of_rounds
+from benchbench.timing.policy import POLICIES, looks, with_rounds
 from tests.factories import a_case, a_measurement, a_record
 from tests.simulator import Array
 
@@ -211,7 +211,7 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
     leads = (1.03, 1.05, 1.1, 1.2)
     power = [Cell(noise="normal", ratios=(1, lead, 1.4, 2), own=0.03) for lead in leads]
     power += [Cell(noise="normal", ratios=four), Cell(noise="normal", ratios=(1, 1.3, 1.4, 2), own=0.08)]
-    first, fixed = replace(QUICK, name=FIRST), of_rounds(QUICK, 3)
+    first, fixed = replace(QUICK, name=FIRST), with_rounds(QUICK, 3)
     yield "Power, the first look alone", [replace(cell, policy=first) for cell in power]
     yield "Power, three heats and never more", [replace(cell, policy=fixed) for cell in power]
     yield "Power, heats where it is open", power
@@ -251,7 +251,7 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
     yield (
         "More heats: the two in front are equal",
         [
-            Cell(noise="normal", ratios=(1.0, 1.0, 1.4, 2.0), equal=8, policy=of_rounds(QUICK, rounds))
+            Cell(noise="normal", ratios=(1.0, 1.0, 1.4, 2.0), equal=8, policy=with_rounds(QUICK, rounds))
             for rounds in (3, 5, 10)
         ],
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchbench.analyse.metrics import LATENCY
-from benchbench.analyse.rows import by_case
+from benchbench.analyse.rows import records_by_case
 from benchbench.judging.ranking import Standing, WorkVerdict, judge_records
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
@@ -83,14 +83,14 @@ def _spreads(verdict: WorkVerdict, planned: int) -> Iterator[float]:
 def _apart(verdict: WorkVerdict, run: Run) -> bool:
     """The rule of before: own 95 % intervals that do not overlap, of cases without any doubt."""
     assert verdict.fastest
-    recorded = by_case(run.records)
+    recorded = records_by_case(run.records)
     intervals = []
     for each in (verdict.fastest, *(rival.contender for rival in verdict.compared_rivals)):
         outcomes = [record.outcome for record in recorded[each.case.suite, each.case.id]]
         measured = [outcome for outcome in outcomes if isinstance(outcome, Measurement)]
         planned = measured[: run.info.policy.rounds]
-        found = LATENCY.of(planned)
-        doubted = any(not process.doubt.undisturbed for process in each.processes.values())
+        found = LATENCY.of_processes(planned)
+        doubted = any(not process.doubt.is_undisturbed for process in each.processes.values())
         if found.low is None or found.high is None or doubted or not any(one.steady for one in planned):
             return False
         intervals.append((found.low, found.high))

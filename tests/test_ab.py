@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.analyse.digest import digest, partnered
-from benchbench.analyse.doubts import Timed, fair_pairs, timed
+from benchbench.analyse.digest import digest, with_partner_ids
+from benchbench.analyse.doubts import TimedProcess, fair_pairs, timed_process
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison
 from benchbench.documents.run import report_document
@@ -251,7 +251,7 @@ def test_a_difference_that_no_doubt_can_explain_decides_whatever_is_doubted(
     assert bool(gate.flagged) == (verdict is Verdict.SLOWER)
     calm = partners(weathered(1.0), weathered(factor, COMPILED), [(EAGER, COMPILED)])
     calm_ref, calm_new = map(digest, calm)
-    again = Confirmation(new=new, ref=partnered(ref, new))
+    again = Confirmation(new=new, ref=with_partner_ids(ref, new))
     confirmed = check_interleaved(calm_ref, calm_new, GatePolicy(metrics=METRICS[:1]), again)
     if factor > 1:
         assert confirmed.findings[0].verdict is verdict
@@ -261,11 +261,11 @@ def test_equal_sides_that_warm_up_are_never_told_apart_beyond_doubt() -> None:
     """Half of the processes begin up to ten times slower, and most do not settle while they are timed."""
     random = Random(7)
 
-    def process(noise: float) -> Timed:
+    def process(noise: float) -> TimedProcess:
         level, steady = math.exp(random.gauss(0, noise)), random.random() < 0.5
         slower, lasting = random.uniform(0, 9), random.uniform(1, 200)
         steps = [level * (1 + slower * math.exp(-number / lasting)) for number in range(20)]
-        return timed(a_measurement(block_s=tuple(steps), iterations=1, steady=steady))
+        return timed_process(a_measurement(block_s=tuple(steps), iterations=1, steady=steady))
 
     called = 0
     for noise in (0.01, 0.1, 0.5):

@@ -23,7 +23,7 @@ from benchbench.model.measurement import OVERHEAD, Batch
 from benchbench.stats import deviation, mean, median, median_interval
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import Samples, measure_steps, sample, warm_up
-from benchbench.timing.spin import Shape, on_host
+from benchbench.timing.spin import Shape, measure_on_host
 from tests.script import Script
 
 Series = NDArray[np.float64]
@@ -210,7 +210,7 @@ def test_row_5_mean_and_spread_of_noisy_work_are_recovered(spread: float, seed: 
 
     shape = Shape(kind="log-normal", seconds=2e-3, spread=spread, seed=seed)
     policy = replace(DEFAULT, precision=0.0, max_blocks=3000, max_s=1e9)
-    samples, _, _ = on_host(shape, policy, processor, Clock())
+    samples, _, _ = measure_on_host(shape, policy, processor, Clock())
     assert samples.iterations == 1
     assert abs(mean(samples.block_s) - shape.mean_s) <= max(0.025 * shape.mean_s, 8e-6)
     assert abs(deviation(samples.block_s) - shape.sd_s) <= max(0.05 * shape.sd_s, 5e-6)

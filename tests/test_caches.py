@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchbench.analyse.rows import launching
+from benchbench.analyse.rows import launch_share
 from benchbench.backends.base import HostTimer, Session
 from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, STEP_BYTES, Fake
 from benchbench.errors import Unsupported
@@ -68,8 +68,8 @@ def test_steps_too_small_for_the_device_are_launch_bound_unless_it_is_busy_clear
     assert tiny < LAUNCH_S
     hot, cold = measured(Cache.HOT, 16), measured(Cache.COLD, 16)
     assert step_s(hot) == pytest.approx(LAUNCH_S)
-    assert launching(hot) == pytest.approx(1.0)
-    assert (launching(cold) or 0) < 0.01
+    assert launch_share(hot) == pytest.approx(1.0)
+    assert (launch_share(cold) or 0) < 0.01
     assert step_s(cold) == pytest.approx(tiny + (2 * 4 * 16**2 + STEP_BYTES) / MEMORY_BYTES_S)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.analyse.digest import digest, partnered
+from benchbench.analyse.digest import digest, with_partner_ids
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.gate import Gate, check_document
@@ -238,7 +238,7 @@ def test_a_case_of_which_the_sides_take_other_arrays_is_incomparable_in_a_check(
     verdicts = {each.case: (each.verdict, each.reason) for each in result.findings}
     assert verdicts[other.id] == (Verdict.INCOMPARABLE, reason)
     assert exit_code(result) == Ending.NOT_COMPARABLE.code
-    assert partnered(digest(ref), digest(new)).cases[other.id].incomparable == reason
+    assert with_partner_ids(digest(ref), digest(new)).cases[other.id].incomparable == reason
     assert Verdict.INCOMPARABLE in {each.verdict for each in compare_runs(ref, new).verdicts}
 
 

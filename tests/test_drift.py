@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchbench.analyse.digest import digest
 from benchbench.analyse.drift import (
-    NOTABLE,
+    MIN_CHANGE,
     SIGNIFICANCE,
     UNEVEN_SIGNIFICANCE,
     Drift,
@@ -86,7 +86,7 @@ def test_steps_that_become_three_percent_slower_are_told_with_their_size(rounds:
 
 
 def test_a_trend_too_small_to_matter_is_not_told() -> None:
-    assert drift([[(number, 0.2 * NOTABLE * number) for number in range(5)]] * 6) is None
+    assert drift([[(number, 0.2 * MIN_CHANGE * number) for number in range(5)]] * 6) is None
 
 
 @example([0.0, -1.0, 0.0, 0.004, 0.006], 2.0)
@@ -96,10 +96,10 @@ def test_the_level_of_a_case_does_not_matter(logs: list[float], level: float) ->
     plain = drift([[*enumerate(logs)]] * 4)
     shifted = drift([[(number, log + level) for number, log in enumerate(logs)]] * 4)
     changes = [found.change for found in (plain, shifted) if found]
-    if plain and shifted and plain.trend == shifted.trend:
+    if plain and shifted and plain.is_trend == shifted.is_trend:
         assert changes[0] == pytest.approx(changes[1], abs=1e-9)
     elif changes:  # rounding decides about a change of just so much
-        assert min(map(abs, changes)) == pytest.approx(NOTABLE, abs=1e-9)
+        assert min(map(abs, changes)) == pytest.approx(MIN_CHANGE, abs=1e-9)
 
 
 # Rounds that differ without a trend
@@ -113,10 +113,10 @@ def uneven(source: np.random.Generator, cases: int, *shift: float) -> np.ndarray
 def test_a_round_that_is_slower_in_all_cases_is_told_with_its_size() -> None:
     source = np.random.default_rng(5)
     found = [drift([*enumerate(row)] for row in uneven(source, 12, 0, 0.04, 0).tolist()) for _ in range(100)]
-    assert all(each and not each.trend and each.cases == 12 for each in found)
+    assert all(each and not each.is_trend and each.cases == 12 for each in found)
     assert np.median([each.change for each in found if each]) == pytest.approx(0.04, rel=0.1)
     text = "uneven: the slowest round took 4.00 % longer than the fastest, in 12 cases together"
-    assert Drift(change=math.log(1.04), cases=12, trend=False, variance=0, degrees=2).note.text == text
+    assert Drift(change=math.log(1.04), cases=12, is_trend=False, variance=0, degrees=2).note.text == text
 
 
 def test_rounds_add_what_they_differ_by_to_the_error_known_from_so_many_rounds() -> None:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.analyse.rows import DISAGREEMENT
+from benchbench.analyse.rows import MIN_LAUNCH_LEAD
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.stats import median
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import MOST_ITERATIONS, Samples, measure_steps
+from benchbench.timing.sampling import MAX_ITERATIONS, Samples, measure_steps
 from benchbench.worker.program import build
 from benchbench.workloads.base import Workload
 from benchbench.workloads.networks.convnet import ConvnetTrain
@@ -33,7 +33,7 @@ def measured(work: Workload, mode: str = "eager", before: str = "") -> Samples:
     runner = build(Torch(), session, work, Dtype.FLOAT32)
     session.wait(runner.step())
     ahead = {"spin": lambda: session.spin(SPIN_CYCLES), "flush": session.flush, "": None}[before]
-    most = 1 if ahead else MOST_ITERATIONS
+    most = 1 if ahead else MAX_ITERATIONS
     return measure_steps(runner.step, session.timer(ahead), POLICIES["quick"], most=most)
 
 
@@ -51,14 +51,14 @@ def test_a_small_product_takes_no_less_time_with_cold_caches() -> None:
 
 
 def test_a_tiny_product_is_launch_bound_and_a_large_one_is_not() -> None:
-    assert launching(measured(SMALL)) > 1 - DISAGREEMENT
+    assert launching(measured(SMALL)) > 1 - MIN_LAUNCH_LEAD
     assert launching(measured(Gemm(m=8192, n=8192, k=8192))) < 0.5
 
 
 def test_many_small_kernels_are_launch_bound_one_by_one_and_less_so_as_a_graph() -> None:
     work = ConvnetTrain().tiny()
     eager, graph = measured(work), measured(work, "cudagraph")
-    assert launching(eager) > 1 - DISAGREEMENT
+    assert launching(eager) > 1 - MIN_LAUNCH_LEAD
     assert launching(graph) < launching(eager)
     assert step_s(graph) < step_s(eager)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchbench.analyse.rows import launch_notes, launching, rows
+from benchbench.analyse.rows import launch_notes, launch_share, rows
 from benchbench.model.measurement import Batch
 from tests.factories import a_measurement, a_record, a_run
 
@@ -21,7 +21,7 @@ def test_a_host_that_is_not_done_launching_a_fifth_of_the_block_before_the_devic
 
 
 def test_one_batch_that_was_held_up_does_not_decide() -> None:
-    assert launching(a_measurement(batches=batches(0.1, 0.1, 1.0))) == pytest.approx(0.1)
+    assert launch_share(a_measurement(batches=batches(0.1, 0.1, 1.0))) == pytest.approx(0.1)
     assert not launch_notes([a_measurement(batches=batches(0.1, 0.1, 1.0))])
 
 
@@ -33,7 +33,7 @@ def test_the_mark_says_how_much_and_in_how_many_rounds_and_stands_in_the_row() -
 
 
 def test_blocks_timed_by_the_hosts_own_clock_are_never_marked() -> None:
-    assert launching(a_measurement()) is None
+    assert launch_share(a_measurement()) is None
     assert not launch_notes([a_measurement()])
 
 

@@ -15,12 +15,12 @@ from benchbench.model.measurement import Batch
 from benchbench.model.run import Policy
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import (
-    PREMATURE,
-    batch,
+    MAX_READBACK_RATIO,
+    batch_size,
     block_size,
-    level,
+    keeps_level,
     measure_steps,
-    premature,
+    readback_ratio,
     sample,
     timer_cost,
     warm_up,
@@ -127,9 +127,9 @@ def test_a_block_may_be_held_to_one_step_however_short() -> None:
 
 
 def test_a_batch_has_no_more_blocks_than_of_the_shortest_usual_ones() -> None:
-    assert batch(Script(repeat(1.0), batch_s=0.05), 1e-3) == 50
-    assert batch(Script(repeat(1.0), batch_s=0.05), 1e-6) == 50
-    assert batch(Script(repeat(1.0), batch_s=0.05), 1.0) == 1
+    assert batch_size(Script(repeat(1.0), batch_s=0.05), 1e-3) == 50
+    assert batch_size(Script(repeat(1.0), batch_s=0.05), 1e-6) == 50
+    assert batch_size(Script(repeat(1.0), batch_s=0.05), 1.0) == 1
 
 
 def test_batches_kept_are_those_of_the_timed_blocks() -> None:
@@ -203,9 +203,9 @@ def test_warm_up_and_timed_blocks_are_two_ranges_that_hold_every_step() -> None:
 def test_timed_blocks_that_change_level_are_unsteady() -> None:
     source = np.random.default_rng(2)
     noise = np.exp(source.normal(0, 0.02, 60))
-    assert level([], noise.tolist())
-    assert not level([], (noise * np.repeat([1.0, 1.0, 1.1], 20)).tolist())
-    assert level([], [1.0] * 5)  # too few to tell
+    assert keeps_level([], noise.tolist())
+    assert not keeps_level([], (noise * np.repeat([1.0, 1.0, 1.1], 20)).tolist())
+    assert keeps_level([], [1.0] * 5)  # too few to tell
     script = Script(chain(repeat(0.1, 68), repeat(0.12, 1000)))
     assert not measure_steps(script.step, script, replace(DEFAULT, precision=0.2)).steady
 
@@ -228,24 +228,24 @@ def test_slow_steps_that_never_settle_are_flagged_and_steady_ones_are_not() -> N
 def test_blocks_that_wander_are_unsteady_though_their_thirds_agree() -> None:
     levels = np.repeat([1.0, 1.1, 1.0, 1.1, 1.0, 1.1], 20)  # two of each in a third, of 0.1 s
     noise = np.exp(np.random.default_rng(4).normal(0, 0.01, 120))
-    assert not level([], (0.1 * levels * noise).tolist())
-    assert level([], (0.1 * noise).tolist())
-    assert level([], (0.001 * levels * noise).tolist())  # windows of a second would be longer than all
+    assert not keeps_level([], (0.1 * levels * noise).tolist())
+    assert keeps_level([], (0.1 * noise).tolist())
+    assert keeps_level([], (0.001 * levels * noise).tolist())  # windows of a second would be longer than all
 
 
 def test_a_burst_that_does_not_move_the_median_is_no_change_of_level() -> None:
     blocks = np.full(100, 0.1) * np.exp(np.random.default_rng(5).normal(0, 0.01, 100))
     burst = blocks.copy()
     burst[50:58] *= 1.5
-    assert level([], burst.tolist())
+    assert keeps_level([], burst.tolist())
     burst[50:80] *= 1.5
-    assert not level([], burst.tolist())
+    assert not keeps_level([], burst.tolist())
 
 
 def test_the_blocks_that_settled_just_before_count_where_few_are_timed() -> None:
     before, timed = [1.0, 1.2, 1.2, 1.0], [1.0, 1.0, 1.2, 1.2, 1.0, 1.0, 1.0, 1.2, 1.2, 1.2]
-    assert level([], timed)
-    assert not level(before, timed)
+    assert keeps_level([], timed)
+    assert not keeps_level(before, timed)
 
 
 @pytest.mark.parametrize("step_s", [0.1, 0.5, 1.0])
@@ -254,7 +254,7 @@ def test_steady_slow_steps_are_seldom_called_unsteady(step_s: float, phi: float)
     source, runs = np.random.default_rng([int(10 * step_s), int(10 * phi)]), 150
     deviations = source.choice([0.01, 0.02, 0.03], runs)
     series = [step_s * np.exp(correlated(source, int(13 / step_s), own, phi)) for own in deviations]
-    assert sum(not level([], each.tolist()) for each in series) / runs <= allowed(0.05, runs)
+    assert sum(not keeps_level([], each.tolist()) for each in series) / runs <= allowed(0.05, runs)
 
 
 def rows_of(text: str) -> dict[str, list[str]]:
@@ -322,9 +322,9 @@ class Queue(Script):
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
 def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: float) -> None:
     device = Queue(seconds)
-    ratio = premature(device.step, device.finish, device, 8)
+    ratio = readback_ratio(device.step, device.finish, device, 8)
     assert ratio == pytest.approx(10 * (8 + 0.1) / 8, rel=0.1)
-    assert ratio > PREMATURE
+    assert ratio > MAX_READBACK_RATIO
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
@@ -340,23 +340,23 @@ def test_a_lazy_output_is_detected_by_reading_a_computed_one(
             return "lazy"
 
     device = Lazy(repeat(seconds / 100))
-    assert premature(device.step, device.finish, device, 1) == pytest.approx(1.0)
-    told = premature(device.step, device.finish, device, 1, lambda _: "computed")
+    assert readback_ratio(device.step, device.finish, device, 1) == pytest.approx(1.0)
+    told = readback_ratio(device.step, device.finish, device, 1, lambda _: "computed")
     assert told == pytest.approx(101, rel=0.01)
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
 def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
     script = constant(seconds)
-    assert premature(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
+    assert readback_ratio(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
 
 
 def test_a_neighbour_that_slows_reading_for_half_a_second_is_no_fault_of_the_timer() -> None:
     read, block = [3e-3] * 8, [1e-3] * 8
     script = Script(chain((read + block) * 15, repeat(1e-3)))
-    assert premature(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
+    assert readback_ratio(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
     always = Script(cycle(read + block))
-    assert premature(always.step, lambda output: None, always, 8) == pytest.approx(3.0)
+    assert readback_ratio(always.step, lambda output: None, always, 8) == pytest.approx(3.0)
 
 
 def test_programs_compiled_while_blocks_are_timed_are_counted_and_those_of_warm_up_are_not() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.metrics import (
-    FARTHEST_APART,
+    MAX_PROCESS_RATIO,
     METRICS,
     Metric,
     Sampled,
@@ -97,7 +97,7 @@ def test_quantiles_are_over_the_steps_of_all_processes() -> None:
     assert row["latency_p90_s"] == pytest.approx(0.0028)
 
 
-seconds = st.floats(min_value=1.0, max_value=FARTHEST_APART)
+seconds = st.floats(min_value=1.0, max_value=MAX_PROCESS_RATIO)
 
 
 @given(st.lists(st.lists(seconds, min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 1000))
@@ -144,7 +144,7 @@ def test_the_reason_why_processes_have_no_value_in_common_is_that_of_their_pool(
     assert source.disagreement(values) == (pooled.reason if pooled.value is None else "")
 
 
-@given(st.lists(st.floats(1.0, FARTHEST_APART), min_size=5, max_size=40))
+@given(st.lists(st.floats(1.0, MAX_PROCESS_RATIO), min_size=5, max_size=40))
 def test_five_processes_that_agree_have_an_interval_within_half_of_it(
     agreeing: list[float],
 ) -> None:

@@ -363,6 +363,6 @@ def test_what_nothing_verifies_is_shown_unranked_and_fails_the_command() -> None
     rows_ = analysed.rows(a_run(records))
     assert [row.status for row in rows_] == [Status.UNVERIFIED, Status.OK]
     assert rows_[0].ok
-    assert rows_[0].unranked
+    assert rows_[0].is_unranked
     assert failing(records)
     assert not failing(records, allow_unverified=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench import registry
-from benchbench.analyse.scaling import SHARED, Scaling, scalings
+from benchbench.analyse.scaling import SHARED_CORES, Scaling, scalings
 from benchbench.analyse.view import RunView
 from benchbench.backends.base import Backend
 from benchbench.documents.document import Sweeps
@@ -596,7 +596,7 @@ def test_a_speed_up_is_of_the_rounds_that_both_were_measured_in(drift: list[floa
     alone = of_devices(1, 8, drift)
     together = of_devices(2, 8, [each / faster for each in drift])
     (found,), _ = scaled(alone, together)
-    assert not found.weak
+    assert not found.is_weak
     assert found.speedup.value == pytest.approx(faster)
     assert found.efficiency.value == pytest.approx(faster / 2)
     assert (found.speedup.low or 0) <= faster * (1 + 1e-9) <= (found.speedup.high or 0) * (1 + 1e-6)
@@ -604,7 +604,7 @@ def test_a_speed_up_is_of_the_rounds_that_both_were_measured_in(drift: list[floa
 
 def test_weak_scaling_pairs_what_each_device_has() -> None:
     found, _ = scaled(of_devices(1, 4, [1.0, 1.0]), of_devices(2, 8, [1.25, 1.25]))
-    assert [each.weak for each in found] == [True]
+    assert [each.is_weak for each in found] == [True]
     assert found[0].efficiency.value == pytest.approx(0.8)
 
 
@@ -612,7 +612,7 @@ def test_a_cpu_and_too_few_cores_have_no_efficiency() -> None:
     alone = of_devices(1, 8, [1.0, 1.0], device="cpu")
     (found,), told = scaled(alone, of_devices(2, 8, [0.9, 0.9], device="cpu"))
     assert found.speedup.value is not None
-    assert (found.efficiency.value, found.efficiency.reason) == (None, SHARED)
+    assert (found.efficiency.value, found.efficiency.reason) == (None, SHARED_CORES)
     assert not [plot for plot in told.plots if plot.name == "scaling"]
     crowded = (note(NoteKind.OVERSUBSCRIBED, ranks=2),)
     (found,), _ = scaled(of_devices(1, 8, [1.0, 1.0]), of_devices(2, 8, [0.9, 0.9], notes=crowded))

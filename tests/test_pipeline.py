@@ -161,7 +161,7 @@ def test_a_schedule_is_compared_with_one_device_which_has_none() -> None:
     staged = replace(alone, params={"batch": 16, "schedule": "1f1b"}, placement=STAGES)
     records = tuple(a_record(a_measurement(), case=case) for case in (alone, staged))
     run = Run(info=a_run_info(plan=(alone, staged)), records=records)
-    assert [each.alone.case for each in scalings(RunView(run))] == [alone]
+    assert [each.single.case for each in scalings(RunView(run))] == [alone]
 
 
 # Beside these, tests/test_parallel.py verifies the CNN and GPT-2 in stages, and nightly every network.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.roofline import implausible, interruption_notes, too_parallel
+from benchbench.analyse.roofline import implausible, implausible_speedup, interruption_notes
 from benchbench.analyse.rows import COLUMNS, flatten, rows
 from benchbench.documents.plan import failing, run_summary
 from benchbench.judging.comparison import compare_runs
@@ -163,16 +163,16 @@ def test_one_process_that_cannot_be_believed_spoils_the_case() -> None:
     [(0.25, 4, True), (0.2273, 4, True), (0.22, 4, False), (0.0, 4, False)],
 )
 def test_a_speed_up_may_exceed_the_count_by_a_tenth(together_s: float, count: int, believed: bool) -> None:
-    assert (too_parallel(1.0, together_s, count) == "") == believed
+    assert (implausible_speedup(1.0, together_s, count) == "") == believed
 
 
 def test_the_speed_up_is_named() -> None:
-    assert too_parallel(1.0, 0.2, 4) == "a speed-up of 5 on 4 is more than 1.1 times their number"
+    assert implausible_speedup(1.0, 0.2, 4) == "a speed-up of 5 on 4 is more than 1.1 times their number"
 
 
 @given(st.floats(1e-6, 1e3), st.integers(1, 1000))
 def test_a_perfect_speed_up_is_believed(alone_s: float, count: int) -> None:
-    assert not too_parallel(alone_s, alone_s / count, count)
+    assert not implausible_speedup(alone_s, alone_s / count, count)
 
 
 def a_wild_run(step_s: float = 1.0, **over: Any) -> Run:

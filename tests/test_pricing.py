@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.pricing import FIELDS, Prices, parse_prices, priced, valid_prices
+from benchbench.analyse.pricing import FIELDS, Prices, case_price, parse_prices, valid_prices
 from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
@@ -61,7 +61,7 @@ def test_a_cpu_that_its_framework_does_not_name_has_the_price_of_the_machine_s()
 def test_the_whole_name_counts_and_of_patterns_the_first(device: str, price: float | None) -> None:
     amounts = {"*H100*": 3.0, "*H100 P*": 9.0, "NVIDIA H100 80GB HBM3": 2.0}
     known = Prices(currency="EUR", per_hour=amounts | {"NVIDIA A10?": 4.0, "Graphics [1234]": 5.0})
-    assert known.of(device) == price
+    assert known.price_of(device) == price
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_several_devices_have_their_own_price_or_that_of_one_so_often(
     device: str, count: int, price: float | None
 ) -> None:
     amounts = {"*H100*": 3.0, "8 x *H100*": 20.0, "4 × H100": 11.0, "4 x *": 5.0}
-    assert Prices(currency="EUR", per_hour=amounts).of(device, count) == price
+    assert Prices(currency="EUR", per_hour=amounts).price_of(device, count) == price
 
 
 def test_a_row_of_several_devices_costs_what_all_of_them_do() -> None:
@@ -97,8 +97,8 @@ def test_a_row_of_several_devices_costs_what_all_of_them_do() -> None:
     st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1e-6, max_value=1e6), st.integers(2, 100)
 )
 def test_twice_the_price_is_half_the_items(rate: float, price: float, times: int) -> None:
-    once = priced(rate, "x", Prices(currency="EUR", per_hour={"x": price}))
-    dearer = priced(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}))
+    once = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price}))
+    dearer = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}))
     assert once.items_per_cost
     assert dearer.items_per_cost
     assert once.items_per_cost == pytest.approx(times * dearer.items_per_cost)
@@ -110,7 +110,7 @@ def test_what_is_typed_goes_before_the_file_and_may_leave_the_currency_to_it() -
     assert parse_prices([], EUROS) == EUROS
     again = parse_prices(["Example*=7"], Prices(currency="EUR", per_hour={"*": 1.0, "Example*": 0.5}))
     assert again
-    assert again.of("Example CPU") == 7.0
+    assert again.price_of("Example CPU") == 7.0
 
 
 @pytest.mark.parametrize(

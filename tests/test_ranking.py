@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.doubts import NONE, UNBOUNDED, Doubt, Timed, doubt, fair_pairs
+from benchbench.analyse.doubts import NO_DOUBT, UNBOUNDED, Doubt, TimedProcess, doubt, fair_pairs
 from benchbench.judging.ranking import (
     ALPHA,
     Contender,
@@ -22,24 +22,24 @@ from benchbench.judging.ranking import (
     share_of,
 )
 from benchbench.model.run import Policy
-from benchbench.stats import VariancePrior, calm_prior, discovery_level, variance_prior
+from benchbench.stats import VariancePrior, discovery_level, robust_prior, variance_prior
 from benchbench.store.runs import read_run
-from benchbench.timing.policy import POLICIES, of_rounds
+from benchbench.timing.policy import POLICIES, with_rounds
 from studies.ranking import LOOKS, ONE_UNLIKE, Cell, simulated, walks
 from tests.factories import a_case, a_failure, a_measurement, a_record, some_rounds
 from tests.simulator import allowed
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = POLICIES["quick"]
-FIXED = of_rounds(QUICK, 3)
+FIXED = with_rounds(QUICK, 3)
 NAMES = ("torch", "jax", "tensorflow", "onnxruntime")
 
 
 HEAVY = Doubt(cores=1.9, alone=UNBOUNDED)
 
 
-def a_contender(name: str, logs: Sequence[float], size: int = 1, doubt: Doubt = NONE) -> Contender:
-    processes = {number: Timed(log, doubt) for number, log in enumerate(logs)}
+def a_contender(name: str, logs: Sequence[float], size: int = 1, doubt: Doubt = NO_DOUBT) -> Contender:
+    processes = {number: TimedProcess(log, doubt) for number, log in enumerate(logs)}
     return Contender(a_case(target=name, params={"m": size}), processes)
 
 
@@ -154,18 +154,18 @@ def test_what_failed_or_is_cut_short_does_not_contend() -> None:
 
 
 def test_rounds_that_others_disturbed_are_left_out_while_enough_are_calm() -> None:
-    calm = {number: Timed(float(number)) for number in range(3)}
-    busy = {**{n: Timed(n + 0.5) for n in range(2)}, 2: Timed(9.0, HEAVY)}
+    calm = {number: TimedProcess(float(number)) for number in range(3)}
+    busy = {**{n: TimedProcess(n + 0.5) for n in range(2)}, 2: TimedProcess(9.0, HEAVY)}
     found = fair_pairs(calm, busy)
     assert found.changes == (0.5, 0.5)
     assert (found.left_out, found.other_excess) == (1, 0.0)
 
 
 def test_rounds_whose_two_sides_met_the_same_count_where_none_is_calm() -> None:
-    busy = {number: Timed(0.0, Doubt(cores=0.4, alone=1.6)) for number in range(3)}
-    also = {number: Timed(0.5, Doubt(cores=0.45, alone=2.3)) for number in range(3)}
+    busy = {number: TimedProcess(0.0, Doubt(cores=0.4, alone=1.6)) for number in range(3)}
+    also = {number: TimedProcess(0.5, Doubt(cores=0.45, alone=2.3)) for number in range(3)}
     found = fair_pairs(busy, also)
-    assert (found.changes, found.other_excess, found.undisturbed) == ((0.5,) * 3, 0.0, False)
+    assert (found.changes, found.other_excess, found.is_undisturbed) == ((0.5,) * 3, 0.0, False)
 
 
 @pytest.mark.parametrize(("ratio", "wanted"), [(1.5, Standing.OPEN), (3.3, Standing.WON)])
@@ -205,19 +205,19 @@ def test_as_many_are_discovered_as_benjamini_and_hochberg_say(ps: list[float]) -
 
 def test_a_variance_is_shrunk_unless_it_is_significantly_larger() -> None:
     prior = VariancePrior(1.0, math.inf, 40.0)
-    assert prior.shrunk(2.0, 2.0) == (1.0, 40.0)
-    assert prior.shrunk(0.1, 2.0) == (1.0, 40.0)
-    assert prior.shrunk(3.0, 2.0) == (3.0, 40.0)  # χ²: p = e^(-3)
-    assert prior.shrunk(5.0, 2.0) == (5.0, 2.0)
+    assert prior.moderate(2.0, 2.0) == (1.0, 40.0)
+    assert prior.moderate(0.1, 2.0) == (1.0, 40.0)
+    assert prior.moderate(3.0, 2.0) == (3.0, 40.0)  # χ²: p = e^(-3)
+    assert prior.moderate(5.0, 2.0) == (5.0, 2.0)
     some = variance_prior([1.0, 0.01, 30.0, 2.0, 0.2, 5.0], [10.0] * 6)
-    own, degrees = some.shrunk(0.01, 10.0)
+    own, degrees = some.moderate(0.01, 10.0)
     assert 0.01 < own < some.variance
     assert degrees > 10
 
 
 def test_a_wild_variance_does_not_tell_what_is_usual() -> None:
     calm = [1.0, 0.5, 2.0, 0.7, 1.2, 0.9, 1.6, 0.4]
-    alone, beside = calm_prior(calm, [4.0] * 8), calm_prior([*calm, 1e4], [4.0] * 9)
+    alone, beside = robust_prior(calm, [4.0] * 8), robust_prior([*calm, 1e4], [4.0] * 9)
     assert beside.variance == pytest.approx(alone.variance)
     assert variance_prior([*calm, 1e4], [4.0] * 9).degrees < 2 < beside.degrees
 
@@ -263,7 +263,7 @@ def test_leads_of_fifteen_per_cent_are_told_once_rounds_go_where_it_is_open() ->
 
 def test_rounds_that_only_one_case_met_do_not_make_the_other_the_leader() -> None:
     torch = a_contender("torch", (1.0, 0.0, 0.0))  # the first round was slow for every case in it
-    jax = Contender(a_case(target="jax"), {number: Timed(0.1, NONE) for number in (1, 2)})
+    jax = Contender(a_case(target="jax"), {number: TimedProcess(0.1, NO_DOUBT) for number in (1, 2)})
     assert jax.mean_log < torch.mean_log
     (found,) = judge_works([[torch, jax]], FIXED)
     assert found.fastest == torch

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.analyse.digest import digest, under_present_names
+from benchbench.analyse.digest import digest, with_present_names
 from benchbench.analyse.metrics import METRICS
 from benchbench.choosing.sessions import read_evidence
 from benchbench.errors import UsageError
@@ -179,7 +179,7 @@ def test_a_run_that_has_both_names_keeps_them() -> None:
         records=(*one.records, *other.records),
     )
     assert len(series([both], LATENCY)) == 2
-    (kept,) = under_present_names([digest(both)])
+    (kept,) = with_present_names([digest(both)])
     assert len(kept.cases) == 2
 
 

@@ -29,7 +29,7 @@ from benchbench.running.resume import differences
 from benchbench.store import codec, naming, runs, selectors
 from benchbench.store.codec import seal_text
 from benchbench.store.disk import lock
-from benchbench.timing.policy import within
+from benchbench.timing.policy import budget_policy
 from studies import kills
 from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench, environment, only
@@ -76,8 +76,8 @@ def test_a_run_that_is_interrupted_anywhere_ends_with_the_records_of_one_that_wa
 def test_a_budget_is_spent_once() -> None:
     (wild,) = cases(1)
     script: Script = [(wild, [1.0, 1.5, 0.7] * 30)]
-    whole = measured(within(200.0), script)
-    resumed = measured(within(200.0), script, whole[:8])
+    whole = measured(budget_policy(200.0), script)
+    resumed = measured(budget_policy(200.0), script, whole[:8])
     assert len(whole) - 8 <= len(resumed) <= len(whole) - 7  # what importing took before is not stored
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.roofline import BETWEEN, FIELDS, Ceiling, Roofs, position
+from benchbench.analyse.roofline import FIELDS, LINK_BOUND, Ceiling, Roofs, position
 from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.model.case import Dtype
@@ -158,7 +158,7 @@ def test_what_passes_between_devices_is_held_against_no_memory() -> None:
     between = Placement(devices=2, strategy=Strategy.COLLECTIVE)
     row = the_row(0.01, flops=0, case={"placement": between})
     assert (row["bytes_of_ceiling"], row["bytes_of_datasheet"]) == (None, None)
-    assert f"bytes_of_ceiling: {BETWEEN}" in row["notes"]
+    assert f"bytes_of_ceiling: {LINK_BOUND}" in row["notes"]
 
 
 @pytest.mark.parametrize(("times", "noted"), [(1.09, False), (1.11, True)])

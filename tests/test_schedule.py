@@ -25,7 +25,7 @@ from benchbench.running import recording
 from benchbench.running.observer import RunObserver
 from benchbench.running.schedule import CaseWidth, affordable, due, in_blocks, soonest, undecided, widest
 from benchbench.store import codec
-from benchbench.timing.policy import POLICIES, half_width, in_words, looks, of_rounds, within
+from benchbench.timing.policy import POLICIES, budget_policy, half_width, looks, policy_text, with_rounds
 from tests.answering import answer_all
 from tests.factories import a_case, a_measurement, a_run, a_run_info, some_rounds
 from tests.program import accelbench
@@ -101,7 +101,7 @@ def test_the_half_width_is_that_of_the_interval_over_processes() -> None:
 
 def test_rounds_that_all_have_come_first_whatever_the_time() -> None:
     pending = cases(3)
-    assert due(within(0.001), 2, pending, [], -100.0) == pending
+    assert due(budget_policy(0.001), 2, pending, [], -100.0) == pending
     assert due(FIVE, 4, pending, [], 0.0) == pending
 
 
@@ -205,29 +205,29 @@ def test_a_note_counts_the_rounds_of_a_case_if_some_are_missing() -> None:
 def test_a_budget_goes_to_the_widest_cases_until_it_is_used_up() -> None:
     steady, noisy, wild = cases(3)
     script: Script = [(steady, [1.0] * 99), (noisy, [1.0, 1.02, 0.98] * 33), (wild, [1.0, 1.5, 0.7] * 33)]
-    records, pool = run(within(200.0), script)
+    records, pool = run(budget_policy(200.0), script)
     found = counts(records)
     assert found[0] == 3
     assert found[2] > found[1] >= 3
     assert 200.0 - 11.0 < pool.now_s <= 200.0  # what is left is too short for another case
-    found_rows = rows(a_run(records, plan=tuple(case for case, _ in script), policy=within(200.0)))
+    found_rows = rows(a_run(records, plan=tuple(case for case, _ in script), policy=budget_policy(200.0)))
     assert NoteKind.MISSING_ROUNDS not in {note.kind for row in found_rows for note in row.notes}
 
 
 def test_a_budget_that_three_rounds_exceed_gives_three_rounds() -> None:
-    records, _ = run(within(5.0), [(case, [1.0, 2.0, 3.0]) for case in cases(2)])
+    records, _ = run(budget_policy(5.0), [(case, [1.0, 2.0, 3.0]) for case in cases(2)])
     assert counts(records) == [3, 3]
 
 
 def test_a_budget_is_not_spent_on_cases_that_are_settled() -> None:
-    records, pool = run(within(1e6), [(case, [1.0] * 3) for case in cases(2)])
+    records, pool = run(budget_policy(1e6), [(case, [1.0] * 3) for case in cases(2)])
     assert counts(records) == [3, 3]
     assert pool.now_s < 100
 
 
 def test_a_case_that_fails_gets_nothing_more_of_a_budget() -> None:
     wild, broken = cases(2)
-    records, _ = run(within(150.0), [(wild, [1.0, 2.0] * 20), (broken, [1.0, 2.0, 3.0, None])])
+    records, _ = run(budget_policy(150.0), [(wild, [1.0, 2.0] * 20), (broken, [1.0, 2.0, 3.0, None])])
     assert [record.outcome.status for record in records].count(Status.CRASHED) == 1
     assert counts(records)[1] == 4
 
@@ -278,7 +278,7 @@ def test_works_are_judged_at_looks_alone_and_go_on_in_between() -> None:
 
 def test_a_budget_goes_to_undecided_works_before_noisy_ones() -> None:
     script = [*a_work(1, **{name: steps * 6 for name, steps in CLOSE.items()}), *a_work(2, torch=[1, 9] * 20)]
-    records, _ = run(within(120.0), script)
+    records, _ = run(budget_policy(120.0), script)
     late = [record.case.target for record in records if record.round == 3]
     assert sorted(late) == ["jax", "torch"]
 
@@ -320,7 +320,7 @@ def test_a_round_measures_each_work_in_one_block(matrix: tuple[int, int, int, in
 def test_the_least_computation_is_timed_while_all_others_and_later_rounds_wait() -> None:
     small, large = a_work(64, torch=[1.0] * 3, jax=[1.0] * 3), a_work(128, torch=[1.0] * 3)
     train = (a_case(workload="convnet_train", params={"batch": 1}, phase=Phase.TRAIN), [1.0] * 3)
-    policy = dataclasses.replace(of_rounds(QUICK, 3), reimports=True)
+    policy = dataclasses.replace(with_rounds(QUICK, 3), reimports=True)
     pool = Scripted([train, *large, *small])
     plan = tuple(case for case, _ in (train, *large, *small))
     stand_in: Any = pool
@@ -348,13 +348,13 @@ def test_no_backend_comes_first_in_all_rounds() -> None:
 def test_only_the_frameworks_that_are_due_are_imported_again() -> None:
     torch, jax = a_case(backend="torch"), a_case(backend="jax", params={"m": 1, "n": 1, "k": 1})
     script: Script = [(torch, [1.0] * 3), (jax, [1.0, 2.0] * 20)]
-    _, pool = run(dataclasses.replace(within(100.0), reimports=True), script)
+    _, pool = run(dataclasses.replace(budget_policy(100.0), reimports=True), script)
     assert pool.started[:2] == [["jax", "torch"]] * 2
     assert {tuple(names) for names in pool.started[2:]} == {("jax",)}
 
 
 def test_workers_serve_all_heats_where_frameworks_are_imported_once() -> None:
-    records, pool = run(of_rounds(QUICK, 3), a_work(1, torch=[1.0] * 3, jax=[1.0] * 3))
+    records, pool = run(with_rounds(QUICK, 3), a_work(1, torch=[1.0] * 3, jax=[1.0] * 3))
     assert counts(records) == [3, 3]
     assert (pool.started, pool.ahead) == ([], 0)
 
@@ -378,11 +378,11 @@ FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm")
 @pytest.mark.real
 def test_a_run_has_a_budget_and_says_so(tmp_path: Path) -> None:
     planned = accelbench(*FAKE, "--budget", "1m", "--dry-run", cwd=tmp_path).stdout
-    assert in_words(within(60)) in planned
+    assert policy_text(budget_policy(60)) in planned
     assert "about 1 min 00 s" in planned
     accelbench(*FAKE, "--budget", "1m", cwd=tmp_path)
     assert [row["rounds"] for row in stored_rows(tmp_path)] == [3]  # virtual time has no noise
-    assert in_words(within(60)) in accelbench("report", cwd=tmp_path).stdout
+    assert policy_text(budget_policy(60)) in accelbench("report", cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(

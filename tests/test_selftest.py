@@ -25,7 +25,14 @@ from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch
 from benchbench.timing import spin
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
+from benchbench.timing.spin import (
+    Shape,
+    Spin,
+    durations,
+    measure_on_device,
+    measure_on_host,
+    seconds_per_cycle,
+)
 from tests.factories import a_probe
 from tests.program import accelbench, started
 from tests.rendering import rendered
@@ -111,7 +118,7 @@ def test_what_is_taken_of_the_cpu_during_a_spin_is_in_its_truth() -> None:
 @pytest.mark.parametrize("shape", [trial.shape for trial in HOST if trial.of != "sd"])
 def test_on_the_host_the_truth_of_each_kept_block_is_known(shape: Shape) -> None:
     clock = Time(tick_s=shape.seconds / 200)
-    samples, true_s, drift = on_host(shape, QUICK, Timer(clock), clock)
+    samples, true_s, drift = measure_on_host(shape, QUICK, Timer(clock), clock)
     assert len(true_s) == len(samples.block_s)
     for measured, true in zip(samples.block_s, true_s, strict=True):
         assert true < measured < true + samples.iterations * 2 * clock.tick_s
@@ -131,7 +138,7 @@ def test_a_device_that_does_not_spin_is_refused() -> None:
 @pytest.mark.parametrize("seconds", [1e-4, 1e-3, 1e-2])
 def test_on_a_device_the_truth_is_the_cycles_by_another_clock(seconds: float) -> None:
     clock = Time()
-    samples, true_s, drift = on_device(seconds, QUICK, Timer(clock), clock, clock)
+    samples, true_s, drift = measure_on_device(seconds, QUICK, Timer(clock), clock, clock)
     assert true_s[0] / samples.iterations == pytest.approx(seconds, rel=2e-3)
     assert samples.block_s[0] == pytest.approx(true_s[0], abs=1e-5)
     assert drift < 1e-3
@@ -139,7 +146,7 @@ def test_on_a_device_the_truth_is_the_cycles_by_another_clock(seconds: float) ->
 
 def test_a_device_whose_clock_moves_says_by_how_much() -> None:
     clock = Time(drift=1e-5)
-    *_, drift = on_device(1e-3, QUICK, Timer(clock), clock, clock)
+    *_, drift = measure_on_device(1e-3, QUICK, Timer(clock), clock, clock)
     assert drift > 5e-4
 
 
@@ -157,7 +164,7 @@ def pipeline(scale: float = 1.0, noise: Callable[[list[float]], list[float]] = l
 
     def ask(job: dict[str, Any]) -> Answer:
         clock = Time(tick_s=max(job["shape"]["seconds"] / 1000, 2e-7))  # shorter ones take seconds to count
-        samples, true_s, drift = on_host(Shape(**job["shape"]), QUICK, Timer(clock, scale), clock)
+        samples, true_s, drift = measure_on_host(Shape(**job["shape"]), QUICK, Timer(clock, scale), clock)
         blocks = noise(list(samples.block_s))
         return Answer(
             {"iterations": samples.iterations, "block_s": blocks, "true_block_s": true_s, "drift": drift}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.rows import SHARES, hidden, share_of, waiting
+from benchbench.analyse.rows import SHARES, hidden_share, median_share, waiting_share
 from benchbench.analyse.rows import rows as rows_of
 from benchbench.model.measurement import Measurement
 from benchbench.store.codec import decode, encode
@@ -22,9 +22,9 @@ SECONDS = st.floats(1e-3, 1e3)
 @given(SECONDS, SECONDS)
 def test_all_is_hidden_where_a_step_takes_as_long_as_its_longer_part(source: float, consumer: float) -> None:
     longer = max(source, consumer)
-    assert hidden(longer, source, consumer) == pytest.approx(1)
-    assert hidden(source + consumer, source, consumer) == pytest.approx(0, abs=1e-6)
-    assert waiting(longer, source, consumer) == pytest.approx(1 - consumer / longer)
+    assert hidden_share(longer, source, consumer) == pytest.approx(1)
+    assert hidden_share(source + consumer, source, consumer) == pytest.approx(0, abs=1e-6)
+    assert waiting_share(longer, source, consumer) == pytest.approx(1 - consumer / longer)
 
 
 @given(SECONDS, SECONDS, SECONDS)
@@ -37,9 +37,9 @@ def test_shares_are_medians_of_processes_and_absent_where_a_step_has_no_parts() 
         parts = {SOURCE: (source, source, 99.0), CONSUMER: (1.0, 1.0, 1.0)}
         return a_measurement(iterations=2, block_s=(2.5, 2.5, 2.5), parts_s=parts)
 
-    found = [share_of([process(s) for s in (0.4, 0.5, 0.25)], share).value for share in SHARES.values()]
+    found = [median_share([process(s) for s in (0.4, 0.5, 0.25)], share).value for share in SHARES.values()]
     assert found == pytest.approx([0.15 / 0.4, 0.2])
-    assert share_of([a_measurement()], hidden).value is None
+    assert median_share([a_measurement()], hidden_share).value is None
 
 
 def test_parts_are_stored_and_a_step_without_them_reads_as_before() -> None:

@@ -18,7 +18,7 @@ from benchbench.judging.variance import are_clustered, at_least_the_mean, larger
 from benchbench.model.options import Variance
 from benchbench.model.run import Policy
 from benchbench.stats import Difference, headline, welch
-from benchbench.timing.policy import POLICIES, within
+from benchbench.timing.policy import POLICIES, budget_policy
 from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, alike, measured, rates, two_modes
 from tests.factories import a_run, some_rounds
 from tests.rendering import rendered
@@ -68,7 +68,7 @@ def test_the_prior_of_many_cases_is_recovered(degrees: int, prior_degrees: float
     source = np.random.default_rng(4)
     true = prior * prior_degrees / source.chisquare(prior_degrees, 20_000)
     found = true * source.chisquare(degrees, 20_000) / degrees
-    size, freedom = stats._prior(found, np.full(20_000, float(degrees)))
+    size, freedom = stats._fit_prior(found, np.full(20_000, float(degrees)))
     assert size == pytest.approx(prior, rel=0.05)
     assert freedom == pytest.approx(prior_degrees, rel=0.1)
 
@@ -102,11 +102,11 @@ def test_only_the_planned_processes_tell_the_spread_and_all_tell_the_mean() -> N
 
 def test_which_processes_were_planned_is_what_the_preset_says() -> None:
     assert all(policy.planned == policy.rounds for policy in POLICIES.values())
-    assert within(60).planned == 3
+    assert budget_policy(60).planned == 3
     records = some_rounds(1.0, 1.01, 0.99, 1.2, 1.3)
     ends = [
         compare_runs(a_run(records, policy=policy), a_run(records, policy=policy)).verdicts[0].high
-        for policy in (Policy(name="fixed", rounds=5), within(60))
+        for policy in (Policy(name="fixed", rounds=5), budget_policy(60))
     ]
     assert ends[0] == pytest.approx(1.189, abs=0.05)
     assert ends[1] == pytest.approx(math.exp(2.776 * 0.01 * math.sqrt(2 / 5)), rel=1e-3)
@@ -148,8 +148,8 @@ REDUCED = 25
     ("policy", "noise"),
     [
         (POLICIES["default"], "3 %"),
-        (within(BUDGET_S), "3 %"),
-        (within(BUDGET_S), "1 %, of 6 cases 3 %"),
+        (budget_policy(BUDGET_S), "3 %"),
+        (budget_policy(BUDGET_S), "1 %, of 6 cases 3 %"),
         (POLICIES["default"], "skewed processes, scale 2 %"),
     ],
 )
@@ -214,7 +214,7 @@ def test_the_variance_can_be_each_cases_own() -> None:
 
 
 def test_all_rounds_of_a_budget_count() -> None:
-    ref, new = (a_run(some_rounds(*[1.0] * count), policy=within(60)) for count in (4, 7))
+    ref, new = (a_run(some_rounds(*[1.0] * count), policy=budget_policy(60)) for count in (4, 7))
     found = compare_runs(ref, new).verdicts[0]
     assert (found.ref_processes, found.new_processes) == (4, 7)
 

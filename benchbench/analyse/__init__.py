@@ -1,1 +1,1 @@
-"""Records become rows: metrics, digests, plausibility, ceilings, prices."""
+"""Derived values of records: metrics, rows, digests, plausibility, ceilings and prices."""

@@ -1,6 +1,7 @@
-"""A run reduced to what comparing needs, small enough to commit: per case its processes' values. Pure.
+"""Digest of a run: the values of its processes per case, small enough to commit. Pure.
 
-And what keeps two such runs, or a case in both, from being compared: hardware, settings, work, precision.
+It also finds mismatches, the differences that prevent a comparison of two runs or of a case in both:
+hardware, settings, work, precision.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from benchbench.analyse.doubts import NONE, Cycles, Doubt, Timed, cycles_of, doubt
+from benchbench.analyse.doubts import NO_DOUBT, Cycles, Doubt, TimedProcess, cycle_logs, doubt
 from benchbench.analyse.drift import Drift, drift
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import implausible
-from benchbench.analyse.rows import NO_SPEED
+from benchbench.analyse.rows import UNTRUSTED_STATUSES
 from benchbench.format import share
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import same_hardware
@@ -26,33 +27,33 @@ from benchbench.model.run import Partner, Policy, Run, Settings
 from benchbench.model.status import Status
 from benchbench.stats import mean
 
-SCHEMA = 1  # of a digest on disk. 1: first
+SCHEMA = 1  # version of a digest on disk; 1 is the first
 LATENCY = "latency_s"
-SETTLED = tuple(metric.name for metric in METRICS if metric.source.settled)  # mean nothing while warming up
-DISTURBED = tuple(metric.name for metric in METRICS if metric.unit != "B")  # by others on the device
-ONCE = tuple(metric.name for metric in METRICS if metric.source.once)  # have one value a run
+STEADY_METRICS = tuple(
+    metric.name for metric in METRICS if metric.source.needs_steady
+)  # meaningless while a process warms up
+CONTENDED_METRICS = tuple(metric.name for metric in METRICS if metric.unit != "B")  # change under contention
+ONCE_PER_RUN = tuple(metric.name for metric in METRICS if metric.source.once_per_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseDigest:
-    """One case in one run; without `rounds` where the case failed or is absent, and the text says how.
+    """Digest of one case in one run. Without `rounds` the case failed or is absent, and the text says why.
 
-    `values`: metric → a value for each of `rounds`, a process each, None where a process has none.
+    `values`: metric → a value for each of `rounds`, which are a process each; None if a process has none.
     """
 
     case: Case | None = None
-    failure: str = ""  # the status and the message
-    absent: str = ""  # why it was not planned
-    status: Status | None = (
-        None  # of what failed or was left out; None too in baselines of before it was kept
-    )
+    failure: str = ""  # status and message
+    absent: str = ""  # reason why the case was not planned
+    status: Status | None = None  # of a failed or absent case; None also in early baselines
     rounds: tuple[int, ...] = ()
     values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
-    parts: tuple[int, ...] = ()  # of a run that was resumed: the part that each of `rounds` is of
-    doubts: tuple[Doubt, ...] = ()  # of `rounds`, of a run that is interleaved with another
-    cycles: tuple[Cycles, ...] = ()  # likewise, of heats
-    unsteady: int = 0  # processes still warming up when measured
-    contended: str = ""  # what others took of its device meanwhile, where that shows
+    parts: tuple[int, ...] = ()  # of a resumed run: the part of each of `rounds`
+    doubts: tuple[Doubt, ...] = ()  # for each of `rounds`, if the run is interleaved with another
+    cycles: tuple[Cycles, ...] = ()  # likewise, for heats
+    unsteady: int = 0  # number of processes that were still warming up when measured
+    contended: str = ""  # use of its device by other programs
     stopped_by: tuple[str, ...] = ()
     cost: Cost | None = None
     workload_version: int | str = 1
@@ -64,51 +65,53 @@ class CaseDigest:
 
     @property
     def incomparable(self) -> str:
-        """Why the case was not measured, if the two sides take or give other arrays; else empty."""
+        """Reason if the case was not measured because the arrays of the two sides differ; else empty."""
         return (
             self.absent.removeprefix(f"{Status.INCOMPARABLE}: ") if self.status is Status.INCOMPARABLE else ""
         )
 
     @property
     def skipped_for_partner(self) -> bool:
-        """Whether the case could have been measured, had its counterpart."""
+        """True if the case was skipped only because its counterpart could not be measured."""
         return self.status is Status.SKIPPED
 
     def logs(self, metric: Metric) -> list[float]:
-        """The logarithm of each process's value."""
-        return [log for _, log in self.by_round(metric)]
+        """Logarithm of each process's value."""
+        return [log for _, log in self.logs_by_round(metric)]
 
     def planned_logs(self, metric: Metric, planned: int | None) -> list[float]:
-        """The logarithms of the first `planned` rounds; of all where these are too few to tell a spread."""
-        first = [log for number, log in self.by_round(metric) if planned is None or number < planned]
+        """Logarithms of the first `planned` rounds; of all rounds if these are fewer than two."""
+        first = [log for number, log in self.logs_by_round(metric) if planned is None or number < planned]
         return first if len(first) > 1 else self.logs(metric)
 
-    def by_round(self, metric: Metric) -> list[tuple[int, float]]:
-        """The round of each process that has a value, and its logarithm; none where they disagree.
+    def logs_by_round(self, metric: Metric) -> list[tuple[int, float]]:
+        """Round and logarithm of each process's value; empty if the processes disagree.
 
-        Processes of heats are compared with those beside them, so they need not agree.
+        Processes of heats are compared only within their heat, so they need not agree.
         """
         if self.disagreement(metric) and not any(self._cycles(metric)):
             return []
-        values = zip(self.rounds, self.of(metric), strict=False)
+        values = zip(self.rounds, self.values_of(metric), strict=False)
         return [
             (number, math.log(value))
             for number, value in values
             if value is not None and 0 < value < math.inf
         ]
 
-    def timed(self, metric: Metric) -> dict[int, Timed]:
-        """The logarithm of each process's value by its round, with what speaks against it for this metric."""
-        doubts = dict(zip(self.rounds, self.doubts, strict=False)) if metric.name in DISTURBED else {}
+    def timed_processes(self, metric: Metric) -> dict[int, TimedProcess]:
+        """Processes by round: the logarithm of the value, with the doubts that matter to this metric."""
+        doubts = dict(zip(self.rounds, self.doubts, strict=False)) if metric.name in CONTENDED_METRICS else {}
         cycles = dict(zip(self.rounds, self._cycles(metric), strict=False))
         parts = dict(zip(self.rounds, self.parts, strict=False))
         return {
-            number: Timed(log, doubts.get(number, NONE), cycles.get(number, {}), parts.get(number, 0))
-            for number, log in self.by_round(metric)
+            number: TimedProcess(
+                log, doubts.get(number, NO_DOUBT), cycles.get(number, {}), parts.get(number, 0)
+            )
+            for number, log in self.logs_by_round(metric)
         }
 
     def _cycles(self, metric: Metric) -> Iterable[Cycles]:
-        """The cycles of each heat, of the metric: of the latency, or of a rate that it divides."""
+        """Cycles of each heat for the metric: the latency, or a rate that is divided by it."""
         if metric.name == LATENCY:
             return self.cycles
         if isinstance(metric.source, Rate) and metric.source.divisor.name == LATENCY:
@@ -116,36 +119,36 @@ class CaseDigest:
         return ()
 
     def disagreement(self, metric: Metric) -> str:
-        """Why the processes have no value in common; empty where they have one, or none at all."""
+        """Reason why the processes have no common value; empty if they agree or have no values."""
         if isinstance(metric.source, Rate):
             return self.disagreement(metric.source.divisor)
-        known = [value for value in self.of(metric) if value is not None and 0 < value < math.inf]
-        return metric.source.disagreement(known) if known else ""
+        values = [value for value in self.values_of(metric) if value is not None and 0 < value < math.inf]
+        return metric.source.disagreement(values) if values else ""
 
     def disturbance(self, metric: Metric) -> str:
-        """`contended: …`: what others took of the device meanwhile, where it matters to the metric."""
-        return f"contended: {self.contended}" if self.contended and metric.name in DISTURBED else ""
+        """`contended: …`: use of the device by other programs, if it affects the metric."""
+        return f"contended: {self.contended}" if self.contended and metric.name in CONTENDED_METRICS else ""
 
-    def parts_apart(self, metric: Metric) -> float:
-        """How far apart the parts of a resumed run are, as the logarithm of a ratio; 0 of one part."""
+    def part_difference(self, metric: Metric) -> float:
+        """Largest difference between parts of a resumed run, as the logarithm of a ratio; 0 for one part."""
         values: dict[int, list[float]] = {}
         part_of = dict(zip(self.rounds, self.parts, strict=False))
-        for number, log in self.by_round(metric):
+        for number, log in self.logs_by_round(metric):
             values.setdefault(part_of.get(number, 0), []).append(log)
-        means = [mean(each) for each in values.values()]
+        means = [mean(logs) for logs in values.values()]
         return max(means) - min(means) if means else 0.0
 
-    def of(self, metric: Metric) -> Sequence[float | None]:
-        """The value of each process; empty where the case has none. Rates follow from what is kept."""
+    def values_of(self, metric: Metric) -> Sequence[float | None]:
+        """Value of each process; empty if the case has none. Rates are derived."""
         if not isinstance(metric.source, Rate) or metric.name in self.values or self.cost is None:
             return self.values.get(metric.name, ())
         rate, cost = metric.source, self.cost
-        return [rate.of(cost, value) for value in self.of(rate.divisor)]
+        return [rate.compute(cost, value) for value in self.values_of(rate.divisor)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """`frameworks`: target → version; `cases`: by id, in plan order, then those left out."""
+    """Digest of a run. `frameworks`: target → version; `cases`: by id, in plan order, then those left out."""
 
     schema: int = SCHEMA
     id: str
@@ -157,24 +160,24 @@ class Digest:
     frameworks: dict[str, str | None]
     damaged: tuple[str, ...] = ()
     partner: Partner | None = None
-    commit: str = ""  # of the checkout it was made in, as its tag says
-    variables: dict[str, str] | None = None  # of the shell, for frameworks; None: not known
+    commit: str = ""  # of the run's checkout, from its tag
+    variables: dict[str, str] | None = None  # environment variables for frameworks; None if unknown
     cases: dict[str, CaseDigest]
 
     @property
     def drift(self) -> Drift | None:
-        """A trend of the latency over the rounds."""
-        return drift(case.by_round(METRICS[0]) for case in self.cases.values())
+        """Drift of the latency over the rounds."""
+        return drift(case.logs_by_round(METRICS[0]) for case in self.cases.values())
 
 
-def partnered(ref: Digest, new: Digest) -> Digest:
-    """The digest `ref`, interleaved with `new`, its cases by the ids they have there."""
+def with_partner_ids(ref: Digest, new: Digest) -> Digest:
+    """The digest `ref`, interleaved with `new`, with its cases under their ids in `new`."""
     counterparts = new.partner.cases if new.partner else {}
-    return replace(ref, cases={case: ref.cases[other] for case, other in counterparts.items()})
+    return replace(ref, cases={case: ref.cases[ref_case] for case, ref_case in counterparts.items()})
 
 
 def digest(run: Run) -> Digest:
-    """What comparing needs of `run`. A case that two suites of it share has the processes of both."""
+    """Digest of a run. A case in two of its suites has the processes of both."""
     info = run.info
     records: dict[str, list[Record]] = {case.id: [] for case in info.plan}
     cases = {case.id: case for case in info.plan}
@@ -195,38 +198,40 @@ def digest(run: Run) -> Digest:
         commit=info.commit,
         variables=info.variables,
         cases={
-            out.case.id: CaseDigest(case=out.case, absent=f"{out.status}: {out.reason}", status=out.status)
-            for out in info.left_out
+            left_out.case.id: CaseDigest(
+                case=left_out.case, absent=f"{left_out.status}: {left_out.reason}", status=left_out.status
+            )
+            for left_out in info.left_out
         }
         | {
-            name: _of_case(cases[name], done, doubted=info.partner is not None)
-            for name, done in records.items()
+            name: _case_digest(cases[name], case_records, doubted=info.partner is not None)
+            for name, case_records in records.items()
         },
     )
 
 
-def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDigest:
-    """The digest of one case. A round cut short counts as missing, and so do all of a lost machine."""
+def _case_digest(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDigest:
+    """Digest of one case. An interrupted round counts as missing, and so do all rounds of a lost machine."""
     if any(record.outcome.status == Status.LOST for record in records):
         return CaseDigest(case=case)
-    done = [record for record in records if record.outcome.status != Status.INTERRUPTED]
-    failures = [record.outcome for record in done if isinstance(record.outcome, Failure)]
+    finished = [record for record in records if record.outcome.status != Status.INTERRUPTED]
+    failures = [record.outcome for record in finished if isinstance(record.outcome, Failure)]
     if failures:
-        first = min(failures, key=lambda failure: failure.status not in NO_SPEED)
+        first = min(failures, key=lambda failure: failure.status not in UNTRUSTED_STATUSES)
         return CaseDigest(case=case, failure=f"{first.status}: {first.message}", status=first.status)
-    measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
+    measured = [record.outcome for record in finished if isinstance(record.outcome, Measurement)]
     if not measured:
         return CaseDigest(case=case)
-    if why := implausible(case, done[0].device_model, measured):
-        failure = f"{Status.IMPLAUSIBLE}: {why}"
+    if reason := implausible(case, finished[0].device_model, measured):
+        failure = f"{Status.IMPLAUSIBLE}: {reason}"
         return CaseDigest(case=case, failure=failure, status=Status.IMPLAUSIBLE)
     return CaseDigest(
         case=case,
-        rounds=tuple(record.round for record in done),
-        parts=tuple(record.part for record in done) if any(record.part for record in done) else (),
+        rounds=tuple(record.round for record in finished),
+        parts=tuple(record.part for record in finished) if any(record.part for record in finished) else (),
         values=_values(measured),
         doubts=tuple(map(doubt, measured)) if doubted else (),
-        cycles=tuple(map(cycles_of, measured)) if doubted else (),
+        cycles=tuple(map(cycle_logs, measured)) if doubted else (),
         unsteady=sum(not process.steady for process in measured),
         contended="; ".join(note.clause for note in contended(measured)),
         stopped_by=tuple(sorted({process.stop_reason for process in measured})),
@@ -235,13 +240,13 @@ def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDig
         model=measured[0].model,
         timer=measured[0].timer,
         precision=measured[0].precision,
-        version=done[0].framework_version,
-        device_model=done[0].device_model,
+        version=finished[0].framework_version,
+        device_model=finished[0].device_model,
     )
 
 
-def work_of(record: Record) -> CaseDigest:
-    """The work of a measured record alone, without values."""
+def work_digest(record: Record) -> CaseDigest:
+    """Digest of the work of a measured record, without values."""
     measured = record.outcome
     assert isinstance(measured, Measurement)
     return CaseDigest(
@@ -254,30 +259,34 @@ def work_of(record: Record) -> CaseDigest:
 
 
 def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
-    """The values of each process: only of metrics that some process has a value of, and not of rates."""
-    kept = [metric for metric in METRICS if not isinstance(metric.source, Rate)]
-    values = {metric.name: tuple(metric.source.process(one).value for one in measured) for metric in kept}
-    return {name: known for name, known in values.items() if any(value is not None for value in known)}
+    """Values of each process, for metrics other than rates that at least one process has."""
+    metrics = [metric for metric in METRICS if not isinstance(metric.source, Rate)]
+    values = {
+        metric.name: tuple(metric.source.process(process).value for process in measured) for metric in metrics
+    }
+    return {
+        name: processes for name, processes in values.items() if any(value is not None for value in processes)
+    }
 
 
 class Setup(Protocol):
-    """What a run's head and its digest have in common."""
+    """Common attributes of a run's head and its digest."""
 
     @property
     def machine(self) -> Machine:
-        """The machine that the run was measured on."""
+        """Machine of the run."""
 
     @property
     def settings(self) -> Settings:
-        """How the run's workers were run."""
+        """Settings of the run's workers."""
 
 
 def run_mismatches(ref: Setup, new: Setup) -> list[str]:
-    """What keeps two runs from being compared: their hardware and their settings."""
-    settings = differing(ref.settings, new.settings, ("threads", "allocator", "isolation"))
+    """Differences in hardware and settings that prevent a comparison of two runs."""
+    settings = attribute_changes(ref.settings, new.settings, ("threads", "allocator", "isolation"))
     if same_hardware(ref.machine, new.machine):
         return settings
-    return (unequal(_hardware(ref.machine), _hardware(new.machine)) or ["other hardware"]) + settings
+    return (value_changes(_hardware(ref.machine), _hardware(new.machine)) or ["other hardware"]) + settings
 
 
 def _hardware(machine: Machine) -> dict[str, object]:
@@ -292,8 +301,8 @@ def _hardware(machine: Machine) -> dict[str, object]:
     }
 
 
-def under_present_names(digests: Sequence[Digest]) -> list[Digest]:
-    """The same runs; cases of a workload that any of them says was renamed have its present name.
+def with_present_names(digests: Sequence[Digest]) -> list[Digest]:
+    """The digests, with cases of renamed workloads under the present name.
 
     A run that has workloads of both names keeps them.
     """
@@ -302,83 +311,93 @@ def under_present_names(digests: Sequence[Digest]) -> list[Digest]:
 
 
 def _renamed(digest: Digest, names: Mapping[str, str]) -> Digest:
-    own = {case.case.workload for case in digest.cases.values() if case.case}
-    names = {former: present for former, present in names.items() if former in own and present not in own}
+    workloads = {case.case.workload for case in digest.cases.values() if case.case}
+    names = {
+        former: present
+        for former, present in names.items()
+        if former in workloads and present not in workloads
+    }
     cases = {}
-    for name, found in digest.cases.items():
-        case = found.case
+    for name, case_digest in digest.cases.items():
+        case = case_digest.case
         if case and case.workload in names:
             case = replace(case, workload=names[case.workload])
-        cases[present_id(name, names)] = replace(found, case=case)
+        cases[present_id(name, names)] = replace(case_digest, case=case)
     return replace(digest, cases=cases)
 
 
 def case_mismatches(ref: CaseDigest, new: CaseDigest) -> list[str]:
-    """What keeps a case from being compared: device, work, clock, or the precision that was read back."""
+    """Differences that prevent a comparison of a case: device, work, clock, or measured precision."""
     if not (ref.rounds and new.rounds) or _conditions(ref) == _conditions(new):
         return []
-    counted = [] if ref.model and new.model else differing(ref.cost, new.cost, ("bytes",), "counted ")
+    byte_counts = (
+        [] if ref.model and new.model else attribute_changes(ref.cost, new.cost, ("bytes",), "counted ")
+    )
     return [
-        *differing(ref, new, ("device_model",)),
+        *attribute_changes(ref, new, ("device_model",)),
         *work_mismatches(ref, new),
-        *counted,
-        *differing(ref, new, ("timer",)),
-        *unequal(ref.precision, new.precision),
+        *byte_counts,
+        *attribute_changes(ref, new, ("timer",)),
+        *value_changes(ref.precision, new.precision),
     ]
 
 
 def _conditions(side: CaseDigest) -> tuple[object, ...]:
-    """What keeps nothing from being compared where it is equal: the usual case, and quick to tell."""
+    """Everything that `case_mismatches` compares: a fast check for the common case that nothing differs."""
     return side.device_model, side.workload_version, side.cost, side.model, side.timer, side.precision
 
 
 def work_mismatches(ref: CaseDigest, new: CaseDigest) -> list[str]:
-    """What keeps two works from being compared, whatever computes them.
+    """Differences that prevent a comparison of two works, independent of what computes them.
 
-    Of a workload its definition and counts; of a user's model only its inputs and outputs, since a change of
-    what it computes is what a comparison is to judge. FLOPs may differ where sizes do.
+    For a workload these are its version and counts; for a user's model only its inputs and outputs, since the
+    comparison is to judge changes of its computation. FLOPs may differ if sizes do.
     """
     if not (ref.rounds and new.rounds):
         return []
-    items = differing(ref.cost, new.cost, ("items", "item"), "counted ")
+    items = attribute_changes(ref.cost, new.cost, ("items", "item"), "counted ")
     if ref.model and new.model:
         return [*interface_mismatches(ref.model, new.model), *items]
-    flops = differing(ref.cost, new.cost, ("flops",), "counted ") if not changed_sizes(ref, new) else []
-    return [*differing(ref, new, ("workload_version",)), *flops, *items]
+    flops = (
+        attribute_changes(ref.cost, new.cost, ("flops",), "counted ")
+        if not changed_case_params(ref, new)
+        else []
+    )
+    return [*attribute_changes(ref, new, ("workload_version",)), *flops, *items]
 
 
 def interface_mismatches(ref: ModelFacts, new: ModelFacts) -> list[str]:
-    """The inputs and outputs in which two versions of a user's model differ, of each the first."""
-    bars: list[str] = []
+    """Differences between the inputs and outputs of two versions of a user's model, the first of each."""
+    mismatches: list[str] = []
     for name in ("inputs", "outputs"):
         before, after = getattr(ref, name), getattr(new, name)
         if len(before) != len(after):
-            bars.append(arrow(f"number of {name}", len(before), len(after)))
+            mismatches.append(change_text(f"number of {name}", len(before), len(after)))
         elif changed := [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]:
-            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-            bars.append(arrow(name, *changed[0]) + more)
-    return [*bars, *differing(ref, new, ("data",))]
+            more_text = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            mismatches.append(change_text(name, *changed[0]) + more_text)
+    return [*mismatches, *attribute_changes(ref, new, ("data",))]
 
 
-def changed_sizes(ref: CaseDigest, new: CaseDigest) -> list[str]:
-    """The parameters whose values differ: those of defaults that a version has changed."""
+def changed_case_params(ref: CaseDigest, new: CaseDigest) -> list[str]:
+    """Changed parameters of a case, such as defaults that a version changed."""
     return changed_params(ref.case.params, new.case.params) if ref.case and new.case else []
 
 
 def changed_params(ref: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> list[str]:
-    """The parameters whose values differ, as `depth 6 → 8`, `heads none → 4`."""
+    """Changed parameters, such as `depth 6 → 8`, `heads none → 4`."""
     names = dict.fromkeys([*ref, *new])
-    return unequal(*({name: side.get(name, "none") for name in names} for side in (ref, new)))
+    return value_changes(*({name: side.get(name, "none") for name in names} for side in (ref, new)))
 
 
 def work_change(ref: CaseDigest, new: CaseDigest) -> str:
-    """How the work of a case changed, where that bars no comparison; empty where it did not change.
+    """Change of a case's work that does not prevent a comparison; empty without a change.
 
     `defaults differ: depth 6 → 8; the computation changed: FLOPs +33.3 %, parameters equal`.
     """
     if not (ref.rounds and new.rounds and ref.cost and new.cost):
         return ""
-    sizes = changed_sizes(ref, new)
+    sizes = changed_case_params(ref, new)
     parts = [f"defaults differ: {', '.join(sizes)}"] if sizes else []
     if ref.workload_version != new.workload_version or ref.cost.flops != new.cost.flops:
         counts = [relative_change("FLOPs", ref.cost.flops, new.cost.flops)]
@@ -389,16 +408,18 @@ def work_change(ref: CaseDigest, new: CaseDigest) -> str:
 
 
 def relative_change(name: str, ref: int, new: int) -> str:
-    """`FLOPs +8.6 %`, `parameters equal`."""
+    """Relative change as text: `FLOPs +8.6 %`, `parameters equal`."""
     if ref == new:
         return f"{name} equal"
     return (
-        f"{name} {'+' if new > ref else '−'}{share(abs(new - ref) / ref)}" if ref else arrow(name, ref, new)
+        f"{name} {'+' if new > ref else '−'}{share(abs(new - ref) / ref)}"
+        if ref
+        else change_text(name, ref, new)
     )
 
 
-def arrow(name: str, ref: object, new: object) -> str:
-    """A change as text: `torch 2.12.1 → 2.13.0`."""
+def change_text(name: str, ref: object, new: object) -> str:
+    """Change as text: `torch 2.12.1 → 2.13.0`."""
 
     def text(value: object) -> str:
         return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
@@ -406,12 +427,12 @@ def arrow(name: str, ref: object, new: object) -> str:
     return f"{name} {text(ref)} → {text(new)}"
 
 
-def differing(ref: object, new: object, names: Iterable[str], prefix: str = "") -> list[str]:
-    """The attributes of `names` that differ, as `threads 2 → 1`."""
+def attribute_changes(ref: object, new: object, names: Iterable[str], prefix: str = "") -> list[str]:
+    """Changes of the attributes `names`, such as `threads 2 → 1`."""
     pairs = [(name, getattr(ref, name), getattr(new, name)) for name in names]
-    return [arrow(prefix + name, a, b).replace("_", " ") for name, a, b in pairs if a != b]
+    return [change_text(prefix + name, a, b).replace("_", " ") for name, a, b in pairs if a != b]
 
 
-def unequal(ref: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """The values that differ, of keys in both: a newer version may report more."""
-    return [arrow(name, ref[name], new[name]) for name in ref if name in new and ref[name] != new[name]]
+def value_changes(ref: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Changes of the values of common keys; a newer version may report more keys."""
+    return [change_text(name, ref[name], new[name]) for name in ref if name in new and ref[name] != new[name]]

@@ -1,6 +1,6 @@
-"""The one table of metrics: what can be compared, followed over time and put under a threshold. Pure.
+"""Table of metrics: everything that can be compared, followed over time and given a threshold. Pure.
 
-Columns of rows, digests, comparisons, histories, exporters and the table in docs/metrics.md follow from it.
+Rows, digests, comparisons, histories, exporters and the table in docs/metrics.md are derived from it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from benchbench.machine.conditions import energy_j, step_s
 from benchbench.model.measurement import Cost, Measurement, Memory
 from benchbench.stats import headline, median
 
-FOREIGN = "not known: the work is a function of the user's"
-FARTHEST_APART = 2.0  # the slowest process over the fastest: beyond, no number stands for both
-LISTED = 10  # processes that are named one by one
+USER_FUNCTION = "not known: the work is a function of the user's"
+MAX_PROCESS_RATIO = 2.0  # slowest over fastest process; beyond, no value represents both
+MAX_LISTED = 10  # processes that are listed individually
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number, with its 95 % interval over processes where one is known; without the number, why."""
+    """A number with its 95 % interval over processes, if known; or the reason for its absence."""
 
     value: float | None
     low: float | None = None
@@ -35,7 +35,10 @@ Process = Callable[[Measurement], Value]
 
 
 class Pool(Protocol):
-    """One value of several processes. `planned`: how many of them, the first, tell the spread; None: all."""
+    """Function that pools the values of several processes into one.
+
+    `planned`: number of first values that determine the spread; None: all.
+    """
 
     def __call__(self, values: Sequence[float], planned: int | None = None, /) -> Value: ...
 
@@ -44,31 +47,32 @@ Count = Callable[[Cost], int]
 
 
 def _always_agree(_values: Sequence[float], /) -> str:
-    """Default: such a metric always has a pooled value."""
+    """Disagreement of metrics that always have a pooled value: none."""
     return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Measured: `process` gives the value of one process, or why it has none; `pool` one value of
-    several, or why they have none; `disagreement` is that reason alone, empty where they have one.
+    """Measured source of a metric. `process`: value of one process, or the reason for its absence.
 
-    `settled`: it means nothing while a process still warms up. `once`: it has one value a run, whatever the
-    number of processes.
+    `pool`: common value of several processes, or the reason for its absence; `disagreement`: this reason
+    alone, empty if there is a value. `needs_steady`: meaningless while a process warms up. `once_per_run`:
+    one value per run, whatever the number of processes.
     """
 
     process: Process
     pool: Pool
     disagreement: Callable[[Sequence[float]], str] = _always_agree
-    settled: bool = False
-    once: bool = False
+    needs_steady: bool = False
+    once_per_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Derived: the counted work of a step over another metric of it. `uncounted`: why work of 0 has no rate.
+    """Derived source of a metric: the counted work of a step divided by another metric of it.
 
-    Pooled as work over the pooled divisor, never as a mean of rates: nobody saw that.
+    `uncounted`: reason for the absence of a rate if the work is 0. The pooled rate is the work over the
+    pooled divisor, since a mean of rates was never observed.
     """
 
     work: Count
@@ -76,31 +80,31 @@ class Rate:
     uncounted: str = ""
 
     @property
-    def settled(self) -> bool:
-        """Whether the divisor means nothing while a process warms up."""
-        return self.divisor.source.settled
+    def needs_steady(self) -> bool:
+        """True if the divisor is meaningless while a process warms up."""
+        return self.divisor.source.needs_steady
 
     @property
-    def once(self) -> bool:
-        """Whether the divisor has one value a run."""
-        return self.divisor.source.once
+    def once_per_run(self) -> bool:
+        """True if the divisor has one value per run."""
+        return self.divisor.source.once_per_run
 
     def process(self, measured: Measurement) -> Value:
-        """The rate in one process."""
-        return self.beside(measured.cost, self.divisor.source.process(measured))
+        """Rate of one process."""
+        return self.from_divisor(measured.cost, self.divisor.source.process(measured))
 
-    def beside(self, cost: Cost, divisor: Value) -> Value:
-        """The rate of one process where the divisor is known, or not."""
+    def from_divisor(self, cost: Cost, divisor: Value) -> Value:
+        """Rate of one process from its divisor, or the reason for its absence."""
         if not self.work(cost):
-            return Value(None, reason=self.uncounted if cost.counted else FOREIGN)
-        return finite(self.of(cost, divisor.value), f"{self.divisor.name} is not known")
+            return Value(None, reason=self.uncounted if cost.counted else USER_FUNCTION)
+        return finite(self.compute(cost, divisor.value), f"{self.divisor.name} is not known")
 
-    def of(self, cost: Cost, divisor: float | None) -> float | None:
-        """The rate where the divisor has this value."""
+    def compute(self, cost: Cost, divisor: float | None) -> float | None:
+        """Rate for this value of the divisor; None if that is absent or 0."""
         return self.work(cost) / divisor if divisor else None
 
     def pool(self, values: Sequence[float], planned: int | None = None, /) -> Value:
-        """The rate of several processes: the interval's ends change places."""
+        """Rate of several processes; the ends of the divisor's interval are swapped."""
         pooled = self.divisor.source.pool([1 / value for value in values], planned)
         if pooled.value is None:
             return Value(None, reason=f"{self.divisor.name} is not known")
@@ -110,7 +114,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A quantity of a case, in SI base units, and which way is better.
+    """A quantity of a case in SI base units, and whether lower or higher is better.
 
     `exported`: exporters for CI services include it.
     """
@@ -124,54 +128,54 @@ class Metric:
     source: Sampled | Rate
     exported: bool = False
 
-    def of(self, measured: Sequence[Measurement], planned: int | None = None) -> Value:
-        """The value of a case's processes, at least one; without any value, the first one's reason.
+    def of_processes(self, measured: Sequence[Measurement], planned: int | None = None) -> Value:
+        """Value of a case from at least one process; without any value, the reason of the first.
 
-        `planned`: how many of them, the first, tell their spread; None: all.
+        `planned`: number of first processes that determine the spread; None: all.
         """
-        return self.pooled([self.source.process(process) for process in measured], planned)
+        return self.pool([self.source.process(process) for process in measured], planned)
 
-    def pooled(self, values: Sequence[Value], planned: int | None = None) -> Value:
-        """The value of several processes, from that of each."""
-        known = [value.value for value in values if value.value is not None]
-        return self.source.pool(known, planned) if known else values[0]
+    def pool(self, values: Sequence[Value], planned: int | None = None) -> Value:
+        """Pooled value from the value of each process."""
+        present = [value.value for value in values if value.value is not None]
+        return self.source.pool(present, planned) if present else values[0]
 
 
 def finite(value: float | None, reason: str = "") -> Value:
-    """`value`, or `reason` where there is none; NaN and infinity are none, and name themselves."""
+    """`value` as a Value; for None, NaN or infinity only the reason."""
     if value is None:
         return Value(None, reason=reason or "not known")
     return Value(value) if isfinite(value) else Value(None, reason=str(value))
 
 
 def disagreement(seconds: Sequence[float]) -> str:
-    """`processes disagree: 3.55, 216, 213 ms` where they are more than `FARTHEST_APART`, else empty.
+    """`processes disagree: 3.55, 216, 213 ms` if their ratio exceeds `MAX_PROCESS_RATIO`, else empty.
 
-    Five processes or more whose 95 % interval is wider than ±50 % always are.
+    Any five processes whose 95 % interval is wider than ±50 % exceed it.
     """
-    if max(seconds) <= FARTHEST_APART * min(seconds):
+    if max(seconds) <= MAX_PROCESS_RATIO * min(seconds):
         return ""
-    shown = seconds if len(seconds) <= LISTED else (min(seconds), max(seconds))
-    what = "processes disagree" if shown is seconds else f"{len(seconds)} processes disagree, from and to"
-    return f"{what}: {listed_seconds(shown)}"
+    listed = seconds if len(seconds) <= MAX_LISTED else (min(seconds), max(seconds))
+    prefix = "processes disagree" if listed is seconds else f"{len(seconds)} processes disagree, from and to"
+    return f"{prefix}: {listed_seconds(listed)}"
 
 
 def geometric_mean(values: Sequence[float], planned: int | None = None, /) -> Value:
-    """The geometric mean of seconds, with its t interval (`stats.headline`); no value where they disagree."""
+    """Geometric mean of seconds with its t interval (`stats.headline`); no value if processes disagree."""
     if reason := disagreement(values):
         return Value(None, reason=reason)
     interval = headline(values, planned=planned)
-    unknown = "one process gives no interval" if interval.low is None else ""
-    return Value(interval.mid, interval.low, interval.high, unknown)
+    reason = "one process gives no interval" if interval.low is None else ""
+    return Value(interval.mid, interval.low, interval.high, reason)
 
 
-def middle(values: Sequence[float], _planned: int | None = None, /) -> Value:
-    """The median: for what is known of few processes, or measured coarsely."""
+def pooled_median(values: Sequence[float], _planned: int | None = None, /) -> Value:
+    """Median: for metrics of few processes, or of coarse resolution."""
     return Value(median(values))
 
 
-def largest(values: Sequence[float], _planned: int | None = None, /) -> Value:
-    """The maximum: what must fit."""
+def pooled_maximum(values: Sequence[float], _planned: int | None = None, /) -> Value:
+    """Maximum: the memory that must be available."""
     return Value(max(values))
 
 
@@ -204,11 +208,11 @@ def _graph_breaks(measured: Measurement) -> Value:
 
 
 def _peak(of: Callable[[Measurement], Memory]) -> Process:
-    def own(measured: Measurement) -> Value:
+    def process_peak(measured: Measurement) -> Value:
         memory = of(measured)
         return Value(None, reason=memory.reason) if memory.reason else finite(memory.bytes)
 
-    return own
+    return process_peak
 
 
 def _energy(measured: Measurement) -> Value:
@@ -217,15 +221,15 @@ def _energy(measured: Measurement) -> Value:
 
 
 def _rank_spread(measured: Measurement) -> Value:
-    medians = [median(each.block_s) for each in measured.ranks]
+    medians = [median(rank.block_s) for rank in measured.ranks]
     fastest = min(medians, default=0.0)
     return finite(max(medians) / fastest) if fastest else Value(None)
 
 
 def _entry_skew(measured: Measurement) -> Value:
-    """A block begins when the first rank enters it, so the skew of a block is its last rank's entry."""
-    last = [max(block) for block in zip(*(each.entry_s for each in measured.ranks), strict=True)]
-    return finite(median(last)) if last else Value(None)
+    """Median time from the first rank's entry into a block, when the block begins, to the last rank's."""
+    last_entries = [max(block) for block in zip(*(rank.entry_s for rank in measured.ranks), strict=True)]
+    return finite(median(last_entries)) if last_entries else Value(None)
 
 
 def _items(cost: Cost) -> int:
@@ -239,7 +243,7 @@ LATENCY = Metric(
     better="lower",
     meaning="time of a step",
     pooled_by="geometric mean of the processes' medians",
-    source=Sampled(process=_latency, pool=geometric_mean, disagreement=disagreement, settled=True),
+    source=Sampled(process=_latency, pool=geometric_mean, disagreement=disagreement, needs_steady=True),
     exported=True,
 )
 ENERGY = Metric(
@@ -249,7 +253,7 @@ ENERGY = Metric(
     better="lower",
     meaning="energy that the device draws for a step",
     pooled_by="median",
-    source=Sampled(process=_energy, pool=middle),
+    source=Sampled(process=_energy, pool=pooled_median),
     exported=True,
 )
 METRICS = (
@@ -261,7 +265,7 @@ METRICS = (
         better="lower",
         meaning="time of the first call, its compile cache empty",
         pooled_by="median",
-        source=Sampled(process=_cold_start, pool=middle, once=True),
+        source=Sampled(process=_cold_start, pool=pooled_median, once_per_run=True),
         exported=True,
     ),
     Metric(
@@ -271,7 +275,7 @@ METRICS = (
         better="lower",
         meaning="time of the first call of a process that finds what an earlier one compiled",
         pooled_by="median",
-        source=Sampled(process=_warm_start, pool=middle),
+        source=Sampled(process=_warm_start, pool=pooled_median),
         exported=True,
     ),
     Metric(
@@ -281,7 +285,7 @@ METRICS = (
         better="lower",
         meaning="programs that the first call traces and compiles",
         pooled_by="median",
-        source=Sampled(process=_compilations, pool=middle),
+        source=Sampled(process=_compilations, pool=pooled_median),
     ),
     Metric(
         name="graph_breaks",
@@ -290,7 +294,7 @@ METRICS = (
         better="lower",
         meaning="places where torch.compile went back to Python, in the first call",
         pooled_by="median",
-        source=Sampled(process=_graph_breaks, pool=middle),
+        source=Sampled(process=_graph_breaks, pool=pooled_median),
     ),
     Metric(
         name="items_per_s",
@@ -336,7 +340,7 @@ METRICS = (
         better="lower",
         meaning="of several ranks, the slowest one's median block over the fastest one's",
         pooled_by="median",
-        source=Sampled(process=_rank_spread, pool=middle),
+        source=Sampled(process=_rank_spread, pool=pooled_median),
     ),
     Metric(
         name="entry_skew_s",
@@ -345,7 +349,7 @@ METRICS = (
         better="lower",
         meaning="of several ranks, from the first one's entry into a block to the last one's",
         pooled_by="median",
-        source=Sampled(process=_entry_skew, pool=middle),
+        source=Sampled(process=_entry_skew, pool=pooled_median),
     ),
     Metric(
         name="peak_device_bytes",
@@ -354,7 +358,7 @@ METRICS = (
         better="lower",
         meaning="most memory held on the device",
         pooled_by="maximum",
-        source=Sampled(process=_peak(lambda measured: measured.peak_device), pool=largest),
+        source=Sampled(process=_peak(lambda measured: measured.peak_device), pool=pooled_maximum),
         exported=True,
     ),
     Metric(
@@ -364,7 +368,7 @@ METRICS = (
         better="lower",
         meaning="most memory that the process holds while a step runs",
         pooled_by="maximum",
-        source=Sampled(process=_peak(lambda measured: measured.peak_host), pool=largest),
+        source=Sampled(process=_peak(lambda measured: measured.peak_host), pool=pooled_maximum),
         exported=True,
     ),
     ENERGY,
@@ -381,27 +385,30 @@ METRICS = (
 
 
 def metric_named(name: str) -> Metric:
-    """The metric of that name. Raises UsageError."""
-    known = {metric.name: metric for metric in METRICS}
-    if name not in known:
-        raise UsageError(f"No metric named {name!r}.", unknown("metrics", name, list(known)))
-    return known[name]
+    """Metric of this name. Raises UsageError."""
+    metrics_by_name = {metric.name: metric for metric in METRICS}
+    if name not in metrics_by_name:
+        raise UsageError(f"No metric named {name!r}.", unknown("metrics", name, list(metrics_by_name)))
+    return metrics_by_name[name]
 
 
-def values_of(measured: Sequence[Measurement], planned: int | None = None) -> dict[str, Value]:
-    """What `of` says for every metric. What rates are divided by stands before them, and is taken once."""
+def metric_values(measured: Sequence[Measurement], planned: int | None = None) -> dict[str, Value]:
+    """Value of each metric, as by `Metric.of_processes`. Divisors of rates are computed once."""
     processes: dict[str, list[Value]] = {}
     for metric in METRICS:
         if isinstance(source := metric.source, Rate):
             divisors = processes[source.divisor.name]
-            own = [source.beside(each.cost, value) for each, value in zip(measured, divisors, strict=True)]
+            values = [
+                source.from_divisor(process.cost, value)
+                for process, value in zip(measured, divisors, strict=True)
+            ]
         else:
-            own = [source.process(each) for each in measured]
-        processes[metric.name] = own
-    return {metric.name: metric.pooled(processes[metric.name], planned) for metric in METRICS}
+            values = [source.process(process) for process in measured]
+        processes[metric.name] = values
+    return {metric.name: metric.pool(processes[metric.name], planned) for metric in METRICS}
 
 
 def sampled_sources(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
-    """The sampled metrics that these follow from: a rate follows from its divisor."""
+    """Sampled metrics from which these are derived: of a rate, the divisor."""
     sources = (metric.source.divisor if isinstance(metric.source, Rate) else metric for metric in metrics)
     return tuple(dict.fromkeys(sources))

@@ -1,4 +1,4 @@
-"""What an hour of a device costs, as its user says, and what that makes of a rate. Pure."""
+"""Prices of devices per hour, and the items that a case makes for its price. Pure."""
 
 from __future__ import annotations
 
@@ -16,42 +16,46 @@ EXAMPLE = "Write it as --price '*H100*=2.5 EUR'."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """`per_hour`: a device's name, or a pattern of the whole name with * and ?, → amounts of `currency`.
+    """Prices per hour in one currency.
 
-    `8 x NAME` is what has eight of them.
+    `per_hour`: amount by device name, or by a pattern of the whole name with * and ?. `8 x NAME` is the
+    price of eight devices together.
     """
 
     currency: str
     per_hour: Mapping[str, float]
 
-    def of(self, device: str, count: int = 1) -> float | None:
-        """The price of `count` such devices: as given for so many, else `count` times the price of one."""
-        together = self._given(device, count)
-        if together is not None or count == 1:
-            return together
-        one = self._given(device, 1)
-        return None if one is None else count * one
+    def price_of(self, device: str, count: int = 1) -> float | None:
+        """Price of `count` devices: the price for this number, or `count` times the price of one."""
+        total = self._listed_price(device, count)
+        if total is not None or count == 1:
+            return total
+        single = self._listed_price(device, 1)
+        return None if single is None else count * single
 
-    def _given(self, device: str, count: int) -> float | None:
-        """The price that was given: by the device's own name, else by the first pattern that fits."""
-        counted = [(*_counted(name), amount) for name, amount in self.per_hour.items()]
-        known = {pattern: amount for number, pattern, amount in counted if number == count}
+    def _listed_price(self, device: str, count: int) -> float | None:
+        """Price of this number of devices: by the exact name, or by the first matching pattern."""
+        entries = [(*_split_count(name), amount) for name, amount in self.per_hour.items()]
+        amounts = {pattern: amount for number, pattern, amount in entries if number == count}
         # Only * and ? are special, so the bracket is quoted.
-        fitting = [
-            pattern for pattern in known if fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
+        matching = [
+            pattern for pattern in amounts if fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
         ]
-        match = device if device in fitting else next(iter(fitting), None)
-        return None if match is None else known[match]
+        match = device if device in matching else next(iter(matching), None)
+        return None if match is None else amounts[match]
 
 
-def _counted(name: str) -> tuple[int, str]:
-    """`8 x *H100*` → 8, `*H100*`."""
+def _split_count(name: str) -> tuple[int, str]:
+    """Number of devices and name: `8 x *H100*` → 8, `*H100*`."""
     match = re.fullmatch(r"([0-9]{1,4}) ?[x×] (.+)", name)
     return (int(match[1]), match[2]) if match else (1, name)
 
 
 def valid_prices(prices: Prices) -> Prices:
-    """The prices as they are. Raises UsageError for an amount that is none, or one without a currency."""
+    """The prices, if they are valid.
+
+    Raises UsageError for an amount that is not a price, or a missing currency.
+    """
     for device, amount in prices.per_hour.items():
         if not 0 < amount < inf:
             raise UsageError(f"{amount} is not a price of {device!r}.", "A price is above zero, for an hour.")
@@ -61,24 +65,24 @@ def valid_prices(prices: Prices) -> Prices:
 
 
 def parse_prices(texts: Iterable[str], before: Prices | None) -> Prices | None:
-    """Prices from `DEVICE=AMOUNT CURRENCY`, more binding than `before`, which may give the currency.
+    """Prices from texts `DEVICE=AMOUNT CURRENCY`, which precede those of `before`. Raises UsageError.
 
-    Raises UsageError.
+    A text without a currency has that of the others, or of `before`.
     """
-    entries = [_parsed(text) for text in texts]
+    entries = [_parse_price(text) for text in texts]
     if not entries:
         return before
-    named = {currency for _, _, currency in entries if currency}
-    old = before or Prices(currency="", per_hour={})
-    currencies = named | ({old.currency} if old.currency else set())
+    given_currencies = {currency for _, _, currency in entries if currency}
+    earlier = before or Prices(currency="", per_hour={})
+    currencies = given_currencies | ({earlier.currency} if earlier.currency else set())
     if len(currencies) > 1:
         raise UsageError(f"Prices in {' and '.join(sorted(currencies))}.", "Give all in one currency.")
     amounts = {device: amount for device, amount, _ in entries}
-    later = {device: amount for device, amount in old.per_hour.items() if device not in amounts}
-    return valid_prices(Prices(currency="".join(currencies), per_hour=amounts | later))
+    earlier_amounts = {device: amount for device, amount in earlier.per_hour.items() if device not in amounts}
+    return valid_prices(Prices(currency="".join(currencies), per_hour=amounts | earlier_amounts))
 
 
-def _parsed(text: str) -> tuple[str, float, str]:
+def _parse_price(text: str) -> tuple[str, float, str]:
     match = re.fullmatch(r"(.+)= *([0-9]+(?:[.][0-9]+)?) *([^0-9\s]\S*)?", text.strip(), re.ASCII)
     if not match:
         raise UsageError(f"{text!r} is not a price.", EXAMPLE)
@@ -87,7 +91,7 @@ def _parsed(text: str) -> tuple[str, float, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasePrice:
-    """The price of an hour of a case's devices, and the items it buys; all None without a price, and why."""
+    """Price of an hour of a case's devices, and the items for it; all None without a price, with a reason."""
 
     price_per_hour: float | None = None
     currency: str | None = None
@@ -98,9 +102,9 @@ class CasePrice:
 FIELDS = ("price_per_hour", "currency", "items_per_cost")
 
 
-def priced(items_per_s: float | None, device: str, prices: Prices | None, count: int = 1) -> CasePrice:
-    """The price of a case on so many of this device."""
-    price = prices.of(device, count) if prices else None
+def case_price(items_per_s: float | None, device: str, prices: Prices | None, count: int = 1) -> CasePrice:
+    """Price of a case on `count` of this device."""
+    price = prices.price_of(device, count) if prices else None
     if prices is None or price is None:
         return CasePrice(reason=f"no price of {device or 'this device'} is given")
     if items_per_s is None:

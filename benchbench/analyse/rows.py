@@ -1,7 +1,7 @@
-"""Records to rows: one per case, every statistic derived from the raw samples. Pure: no file, no clock.
+"""Rows of a run: one per case, with every statistic derived from the raw samples. Pure.
 
 The end of the file has rows as a flat table for programs: JSON, CSV and pandas. Its columns follow from the
-table of metrics, in SI base units. An absent value is None, and `notes` has why: `COLUMN: REASON`.
+table of metrics, in SI base units. An absent value is None, and `notes` has the reason: `COLUMN: REASON`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from benchbench.analyse import pricing, roofline
-from benchbench.analyse.metrics import FOREIGN, LATENCY, METRICS, Rate, Value, finite, values_of
-from benchbench.analyse.pricing import CasePrice, Prices, priced
+from benchbench.analyse.metrics import LATENCY, METRICS, USER_FUNCTION, Rate, Value, finite, metric_values
+from benchbench.analyse.pricing import CasePrice, Prices, case_price
 from benchbench.analyse.roofline import (
     Ceiling,
     Position,
@@ -36,29 +36,32 @@ from benchbench.model.placement import ONE_DEVICE
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
-from benchbench.stats import calm_prior, deviation, median, quantile, t_quantile
+from benchbench.stats import deviation, median, quantile, robust_prior, t_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
 
-P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
-LEAST_SPREAD = 1e-4  # a standard deviation of logarithms: equal values must not make an interval certain
+P99_SAMPLES = 662  # needed for p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
+MIN_DEVIATION = 1e-4  # of logarithms: equal values must not make an interval too certain
 UNKNOWN = Value(None)
-NOT_KEPT = "what rounding explains was not kept"
+NO_ROUNDING_ERROR = "what rounding explains was not kept"
 CaseKey = tuple[str, str]  # a suite and a case's id
-MEASURED = (Status.OK, Status.UNVERIFIED)
-NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case
-Share = Callable[[float, float, float], float]  # of the step, its source and its consumer: seconds
-DISAGREEMENT = 0.2  # of the device's time, by which the host must be done launching before it
+MEASURED_STATUSES = (Status.OK, Status.UNVERIFIED)
+UNTRUSTED_STATUSES = (
+    Status.WRONG_RESULT,
+    Status.IMPLAUSIBLE,
+)  # reported before any other failure of a case
+Share = Callable[[float, float, float], float]  # of the seconds of a step, its source and its consumer
+MIN_LAUNCH_LEAD = 0.2  # share of the device's time by which the host must finish launching earlier
 
-# FLOPs for each element that moves, below which memory limits a step wherever it runs: no device of the table
-# of datasheets does fewer than 37 in the time of one (its ridge point: Williams et al. 2009, "Roofline").
+# FLOPs per moved element below which memory limits a step on any device. The smallest ridge point in the
+# table of datasheets is 37 (Williams et al. 2009, "Roofline").
 FEW_FLOPS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Seconds of a step, over the blocks of all processes. `p99_s` needs `P99_SAMPLES`."""
+    """Quantiles of a step in seconds, over the blocks of all processes. `p99_s` needs `P99_SAMPLES`."""
 
     min_s: float
     p50_s: float
@@ -68,15 +71,15 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One case of a run: what it is, how it ended, and what its rounds come to.
+    """One case of a run: its identity, its status and the statistics of its rounds.
 
-    `metrics`: by name, of all in `METRICS`; without any, as `steps`, `position` and `price`, where the case
-    is not ok. `cost`: of a step, None where no round was measured. `layout`: of images in memory.
-    `relative_error`: the worst, of failed rounds too; `error_of_allowed`: as a share of what rounding
-    explains, where that was kept. `is_own`: it is a model of the user's, verified by itself;
-    `own_kind`: of which kind. `shares`: by name, of `SHARES`, where a step has parts.
-    `communication`: of a profiled step, the share in which something passed between devices; `idle`: of a
-    pipeline's, in which a stage computed nothing. `rounds`: those measured; `samples`: their blocks.
+    `metrics`: by name, all of `METRICS`. They are absent if the case is not ok, and so are `steps`,
+    `position` and `price`. `cost`: of a step; None if no round was measured. `layout`: of images in memory.
+    `relative_error`: the largest one, including failed rounds; `error_of_allowed`: as a share of the error
+    that rounding explains, if that was stored. `is_own`: a user's model, verified against itself;
+    `own_kind`: its kind. `shares`: by name of `SHARES`, if a step has parts. `communication`: share of a
+    profiled step with communication between devices; `idle`: share in which a stage of a pipeline was idle.
+    `rounds`: number of measured rounds; `samples`: number of their blocks.
     """
 
     case: Case
@@ -103,29 +106,29 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether the case was measured; it has a latency unless its processes disagree."""
-        return self.status in MEASURED
+        """True if the case was measured; it has a latency unless its processes disagree."""
+        return self.status in MEASURED_STATUSES
 
     @property
     def contended(self) -> str:
-        """What others took of the case's device meanwhile, where that shows; empty where nothing did."""
-        return "; ".join(each.clause for each in self.notes if each.kind in CONTENTION)
+        """Use of the case's device by other programs meanwhile; empty if there was none."""
+        return "; ".join(note.clause for note in self.notes if note.kind in CONTENTION)
 
     @property
-    def warming_up(self) -> bool:
-        """Whether every process was still warming up: no time of the case is of a settled step."""
-        kept = [each.data for each in self.notes if each.kind is NoteKind.STILL_WARMING_UP]
-        return any(data["count"] == data["rounds"] for data in kept)
+    def is_warming_up(self) -> bool:
+        """True if every process was still warming up, so that no time is of a settled step."""
+        counts = [note.data for note in self.notes if note.kind is NoteKind.STILL_WARMING_UP]
+        return any(data["count"] == data["rounds"] for data in counts)
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """`contended`, `warming up`, both or neither: with one, its time decides nothing beside others."""
-        marks = {"contended": bool(self.contended), "warming up": self.warming_up}
-        return tuple(mark for mark, holds in marks.items() if holds)
+        """`contended`, `warming up`, both or none. With a doubt, the case's time decides no comparison."""
+        marks = {"contended": bool(self.contended), "warming up": self.is_warming_up}
+        return tuple(mark for mark, applies in marks.items() if applies)
 
     @property
-    def moves_data(self) -> bool:
-        """Whether its work is told in bytes: it counts no FLOPs, or too few for any device to be busy."""
+    def is_memory_bound_work(self) -> bool:
+        """True if throughput is reported in bytes/s: the work has no FLOPs, or too few to occupy a device."""
         if self.cost is None or not self.cost.flops:
             return self.cost is not None
         size = self.case.dtype.storage.itemsize if self.case.dtype else 1
@@ -133,32 +136,32 @@ class Row:
 
     @property
     def rate_metric(self) -> str:
-        """The metric of its rate: bytes/s where it moves data, of a link where that is between devices."""
-        if not self.moves_data:
+        """Name of the metric of the rate: FLOP/s or bytes/s; of a link, for work between devices."""
+        if not self.is_memory_bound_work:
             return "flops_per_s"
         return "bytes_per_s" if self.case.placement == ONE_DEVICE else "link_bytes_per_s"
 
     @property
     def item(self) -> str | None:
-        """What the case makes or works on: `image`."""
+        """Unit of the case's result or input: `image`."""
         return self.cost.item if self.cost else None
 
     def metric(self, name: str) -> Value:
-        """The value of a metric; it has none where the case has none."""
+        """Value of a metric; an empty one if the case has none."""
         return self.metrics.get(name, UNKNOWN)
 
     @property
-    def unranked(self) -> bool:
-        """Whether the case's speed says nothing beside others'; its notes say why."""
-        return any(each.kind in UNRANKED for each in self.notes)
+    def is_unranked(self) -> bool:
+        """True if the case's speed is not comparable with others; its notes have the reason."""
+        return any(note.kind in UNRANKED for note in self.notes)
 
     @property
     def is_lossy(self) -> bool:
-        """Whether its engine loses more precision than rounding does, as by int8."""
-        return any(each.kind is NoteKind.LOSSY for each in self.notes)
+        """True if its engine loses more precision than rounding, as with int8."""
+        return any(note.kind is NoteKind.LOSSY for note in self.notes)
 
     def value(self, name: str) -> float | None:
-        """The value of a metric, in its unit."""
+        """Value of a metric in its unit, or None."""
         return self.metric(name).value
 
 
@@ -168,27 +171,27 @@ def rows(
     prices: Prices | None = None,
     recorded: Mapping[CaseKey, Sequence[Record]] | None = None,
 ) -> list[Row]:
-    """One row per planned case in plan order, then one per case left out.
+    """Rows of a run: one per planned case in plan order, then one per case left out.
 
-    `ceilings`: what was measured on the run's machine, to show how close its cases come; `prices`: of an
-    hour of its devices; `recorded`: the run's records by case, where somebody has them.
+    `ceilings`: measured on the run's machine, for comparison; `prices`: per hour of its devices;
+    `recorded`: the run's records by case, if they are already known.
     """
     if recorded is None:
-        recorded = by_case(run.records)
+        recorded = records_by_case(run.records)
     context = _Context(run.info, usual_mhz(run.records), ceilings, prices)
-    made = [_planned(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
-    made = _with_shared_intervals(made, recorded, run.info.policy.planned)
-    made += [_left_out(run.info, case) for case in run.info.left_out]
-    return [_with_profile(row, run) for row in made]
+    case_rows = [_planned_row(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
+    case_rows = _moderate_intervals(case_rows, recorded, run.info.policy.planned)
+    case_rows += [_left_out_row(run.info, case) for case in run.info.left_out]
+    return [_with_profile(row, run) for row in case_rows]
 
 
 def case_key(case: Case) -> CaseKey:
-    """What tells the cases of a run apart: two suites may hold the same case."""
+    """Key of a case within a run: two suites may contain the same case."""
     return case.suite, case.id
 
 
-def by_case(records: Iterable[Record]) -> dict[CaseKey, list[Record]]:
-    """The records of each case, by `case_key`, in the order they were made."""
+def records_by_case(records: Iterable[Record]) -> dict[CaseKey, list[Record]]:
+    """Records of each case, by `case_key`, in order."""
     recorded: dict[CaseKey, list[Record]] = {}
     for record in records:
         recorded.setdefault(case_key(record.case), []).append(record)
@@ -197,7 +200,7 @@ def by_case(records: Iterable[Record]) -> dict[CaseKey, list[Record]]:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What a row needs of the run beside its records."""
+    """Information on the run that all rows need."""
 
     info: RunInfo
     usual_mhz: Mapping[str, float]
@@ -217,8 +220,8 @@ def _with_profile(row: Row, run: Run) -> Row:
     return replace(row, communication=Value(communication), idle=Value(idle), notes=tuple(notes))
 
 
-def _left_out(info: RunInfo, left_out: LeftOut) -> Row:
-    version, model = probed(info, left_out.case)
+def _left_out_row(info: RunInfo, left_out: LeftOut) -> Row:
+    version, model = probed_version_and_model(info, left_out.case)
     return Row(
         case=left_out.case,
         status=left_out.status,
@@ -228,16 +231,16 @@ def _left_out(info: RunInfo, left_out: LeftOut) -> Row:
     )
 
 
-def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
-    """The row of a planned case; records in any order give the same row."""
-    done = sorted(records, key=lambda record: record.round)
-    measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
-    version, model = probed(context.info, case)
-    if done:
-        version, model = done[0].framework_version, done[0].device_model
-    status, message = _ending(done)
-    if status in MEASURED and (why := implausible(case, model, measured)):
-        status, message = Status.IMPLAUSIBLE, why
+def _planned_row(context: _Context, case: Case, records: Sequence[Record]) -> Row:
+    """Row of a planned case, independent of the order of its records."""
+    finished = sorted(records, key=lambda record: record.round)
+    measured = [record.outcome for record in finished if isinstance(record.outcome, Measurement)]
+    version, model = probed_version_and_model(context.info, case)
+    if finished:
+        version, model = finished[0].framework_version, finished[0].device_model
+    status, message = _status(finished)
+    if status in MEASURED_STATUSES and (reason := implausible(case, model, measured)):
+        status, message = Status.IMPLAUSIBLE, reason
     row = Row(
         case=case,
         status=status,
@@ -248,21 +251,21 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
         samples=sum(len(process.block_s) for process in measured),
         cost=measured[0].cost if measured else None,
         layout=measured[0].layout if measured else "",
-        relative_error=_relative_error(done, "not verified" if status in MEASURED else ""),
-        error_of_allowed=_error_of_allowed(done),
-        is_own=any(isinstance(each.workload_version, str) for each in measured),
+        relative_error=_relative_error(finished, "not verified" if status in MEASURED_STATUSES else ""),
+        error_of_allowed=_error_of_allowed(finished),
+        is_own=any(isinstance(process.workload_version, str) for process in measured),
         own_kind=next(
             (kind_of_version(v) for v in (m.workload_version for m in measured) if isinstance(v, str)), ""
         ),
     )
     if not row.ok:
         return row
-    made = _measured(context, row, measured, context.info.policy.rounds)
-    return replace(made, notes=(*_part_notes(done), *made.notes))
+    measured_row = _measured_row(context, row, measured, context.info.policy.rounds)
+    return replace(measured_row, notes=(*_part_notes(finished), *measured_row.notes))
 
 
-def probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
-    """The framework's version and the device's model, as they were found before anything was measured."""
+def probed_version_and_model(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
+    """Framework version and device model, as found before the measurement."""
     for probe in info.probes:
         if probe.target.name == case.target:
             models = [device.model for device in probe.devices if device.name == case.device]
@@ -270,69 +273,69 @@ def probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
     return None, None
 
 
-def why_unranked(case: Case, model: str | None, records: Sequence[Record]) -> str:
-    """Why the speed of a planned case says nothing beside that of others; empty where it does.
+def unranked_reason(case: Case, model: str | None, records: Sequence[Record]) -> str:
+    """Reason why the speed of a planned case is not comparable with others; empty if it is.
 
-    `model`: of its device. `records`: of the case. As its row says, and in a tenth of the time.
+    `model`: of its device. `records`: of the case. The result is that of the row, in a tenth of the time.
     """
-    status, _ = _ending(sorted(records, key=lambda record: record.round))
+    status, _ = _status(sorted(records, key=lambda record: record.round))
     measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
-    if status not in MEASURED:
+    if status not in MEASURED_STATUSES:
         return str(status)
     if implausible(case, model, measured):
         return str(Status.IMPLAUSIBLE)
-    kinds = {each.kind for process in measured for each in process.notes}
+    kinds = {note.kind for process in measured for note in process.notes}
     if kinds.intersection(UNRANKED):
         return "not ranked"
     verified = _relative_error(records, "").value is not None or NoteKind.SIMULATED in kinds
     return "" if verified else "not verified"
 
 
-def _ending(records: Sequence[Record]) -> tuple[Status, str]:
-    """How a case ended: ok if every finished round is; a round cut short counts as missing, not as failed."""
+def _status(records: Sequence[Record]) -> tuple[Status, str]:
+    """Status and message of a case: ok if every finished round is. An interrupted round counts as missing."""
     finished = [record.outcome for record in records if record.outcome.status != Status.INTERRUPTED]
     failures = [outcome for outcome in finished if isinstance(outcome, Failure)]
     if failures:
-        first = min(failures, key=lambda failure: failure.status not in NO_SPEED)
+        first = min(failures, key=lambda failure: failure.status not in UNTRUSTED_STATUSES)
         share = f" ({len(failures)} of {len(finished)} rounds)" if len(failures) < len(finished) else ""
         return first.status, first.message + share
     if finished:
-        endings = [each.ending for each in finished if isinstance(each, Measurement)]
+        endings = [outcome.ending for outcome in finished if isinstance(outcome, Measurement)]
         return (Status.UNVERIFIED if Status.UNVERIFIED in endings else Status.OK), ""
-    cut = [record.outcome.message for record in records if isinstance(record.outcome, Failure)]
-    return Status.INTERRUPTED, cut[0] if cut else "the run ended before its turn"
+    messages = [record.outcome.message for record in records if isinstance(record.outcome, Failure)]
+    return Status.INTERRUPTED, messages[0] if messages else "the run ended before its turn"
 
 
 def _relative_error(records: Sequence[Record], unverified: str) -> Value:
-    errors = [record.outcome.relative_error for record in records]
-    known = [error for error in errors if error is not None]
-    return finite(max(known)) if known else Value(None, reason=unverified)
+    all_errors = [record.outcome.relative_error for record in records]
+    errors = [error for error in all_errors if error is not None]
+    return finite(max(errors)) if errors else Value(None, reason=unverified)
 
 
 def _error_of_allowed(records: Sequence[Record]) -> Value:
-    """The largest error as a share of what rounding explains, over the rounds that have both."""
+    """Largest error as a share of what rounding explains, over the rounds that have both."""
     measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
     shares = [
-        each.relative_error / each.allowed_error
-        for each in measured
-        if each.relative_error is not None and each.allowed_error
+        process.relative_error / process.allowed_error
+        for process in measured
+        if process.relative_error is not None and process.allowed_error
     ]
-    return finite(max(shares)) if shares else Value(None, reason=NOT_KEPT if measured else "")
+    return finite(max(shares)) if shares else Value(None, reason=NO_ROUNDING_ERROR if measured else "")
 
 
-def _measured(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
-    """The row of a case that is ok, with its speed."""
-    metrics = values_of(measured, context.info.policy.planned)
+def _measured_row(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
+    """Row of a case that is ok, with its speed."""
+    metrics = metric_values(measured, context.info.policy.planned)
     latency_s = metrics["latency_s"].value
-    where = _position(context, row, measured[0].cost, latency_s)
+    case_position = _position(context, row, measured[0].cost, latency_s)
     device, _ = device_of(context.info, row.case, row.device_name)
-    shares = {name: share_of(measured, share) for name, share in SHARES.items()}
+    shares = {name: median_share(measured, share) for name, share in SHARES.items()}
     return replace(
         row,
         metrics=metrics,
         steps=None if latency_s is None else _quantiles(measured),
-        position=where,
-        price=priced(metrics["items_per_s"].value, device, context.prices, row.case.hardware_count),
+        position=case_position,
+        price=case_price(metrics["items_per_s"].value, device, context.prices, row.case.hardware_count),
         shares=shares,
         notes=(
             *_quality_notes(measured, rounds),
@@ -340,75 +343,84 @@ def _measured(context: _Context, row: Row, measured: Sequence[Measurement], roun
             *launch_notes(measured),
             *interruption_notes(measured),
             *mean_notes(measured),
-            *ceiling_notes(where),
+            *ceiling_notes(case_position),
             *condition_notes(measured, context.usual_mhz.get(row.case.device)),
         ),
     )
 
 
-def _with_shared_intervals(
-    made: Sequence[Row], recorded: Mapping[CaseKey, Sequence[Record]], planned: int | None
+def _moderate_intervals(
+    case_rows: Sequence[Row], recorded: Mapping[CaseKey, Sequence[Record]], planned: int | None
 ) -> list[Row]:
-    """Rows whose latency, and the rates that follow from it, have intervals that all cases of the run tell.
+    """Rows whose intervals of latency, and of rates derived from it, use variances moderated over all cases.
 
-    Three processes say little of their own variance, and thirty cases of three a lot of what is usual: each
-    variance is shrunk to the others' (Smyth 2004). `planned`: how many processes tell it.
+    Three processes say little about their variance, but thirty cases with three each say much about a
+    typical variance, so each is moderated (Smyth 2004). `planned`: number of first processes that determine
+    the spread.
     """
     logs = {
         case_key(row.case): _logs(recorded[case_key(row.case)])
-        for row in made
+        for row in case_rows
         if row.ok and row.metric(LATENCY.name).low is not None
     }
-    first = {key: own[:planned] for key, own in logs.items() if len(own[:planned]) > 1}
-    if len(first) < 2:
-        return list(made)
-    spreads = {key: max(deviation(own), LEAST_SPREAD) ** 2 for key, own in first.items()}
-    prior = calm_prior(list(spreads.values()), [len(own) - 1.0 for own in first.values()])
-    halves = {}
-    for key, own in first.items():
-        variance, degrees = prior.shrunk(spreads[key], len(own) - 1.0)
-        halves[key] = t_quantile(0.975, degrees) * math.sqrt(variance / len(logs[key]))
-    return [_with_half_width(row, halves.get(case_key(row.case))) for row in made]
+    planned_logs = {
+        key: case_logs[:planned] for key, case_logs in logs.items() if len(case_logs[:planned]) > 1
+    }
+    if len(planned_logs) < 2:
+        return list(case_rows)
+    variances = {
+        key: max(deviation(case_logs), MIN_DEVIATION) ** 2 for key, case_logs in planned_logs.items()
+    }
+    prior = robust_prior(
+        list(variances.values()), [len(case_logs) - 1.0 for case_logs in planned_logs.values()]
+    )
+    half_widths = {}
+    for key, case_logs in planned_logs.items():
+        variance, degrees = prior.moderate(variances[key], len(case_logs) - 1.0)
+        half_widths[key] = t_quantile(0.975, degrees) * math.sqrt(variance / len(logs[key]))
+    return [_with_half_width(row, half_widths.get(case_key(row.case))) for row in case_rows]
 
 
 def _logs(records: Sequence[Record]) -> list[float]:
     outcomes = [record.outcome for record in sorted(records, key=lambda record: record.round)]
-    return [math.log(step_s(each)) for each in outcomes if isinstance(each, Measurement)]
+    return [math.log(step_s(outcome)) for outcome in outcomes if isinstance(outcome, Measurement)]
 
 
-def _with_half_width(row: Row, half: float | None) -> Row:
-    """The row with other intervals; `half`: of the interval of the latency's logarithm."""
-    if half is None:
+def _with_half_width(row: Row, half_width: float | None) -> Row:
+    """The row with new intervals; `half`: half width of the interval of the latency's logarithm."""
+    if half_width is None:
         return row
-    changed = {
-        metric.name: Value(found.value, found.value * math.exp(-half), found.value * math.exp(half))
+    moderated = {
+        metric.name: Value(
+            value.value, value.value * math.exp(-half_width), value.value * math.exp(half_width)
+        )
         for metric in METRICS
         if metric is LATENCY or (isinstance(metric.source, Rate) and metric.source.divisor is LATENCY)
-        if (found := row.metric(metric.name)).value is not None
+        if (value := row.metric(metric.name)).value is not None
     }
-    return replace(row, metrics={**row.metrics, **changed})
+    return replace(row, metrics={**row.metrics, **moderated})
 
 
 def _quantiles(measured: Sequence[Measurement]) -> Quantiles:
     steps = sorted(chain.from_iterable(process.steps_s for process in measured))
-    few = f"{len(steps)} samples, needs {P99_SAMPLES}"
+    reason = f"{len(steps)} samples, needs {P99_SAMPLES}"
     return Quantiles(
         min_s=steps[0],
         p50_s=median(steps),
         p90_s=quantile(steps, 0.9),
-        p99_s=Value(quantile(steps, 0.99)) if len(steps) >= P99_SAMPLES else Value(None, reason=few),
+        p99_s=Value(quantile(steps, 0.99)) if len(steps) >= P99_SAMPLES else Value(None, reason=reason),
     )
 
 
 def _position(context: _Context, row: Row, cost: Cost, step_s: float | None) -> Position:
     if row.case.dtype is None:
-        unknown = Roofs(None, None, FOREIGN, FOREIGN)
-        return position(cost, step_s, unknown, unknown)
+        unknown_roofs = Roofs(None, None, USER_FUNCTION, USER_FUNCTION)
+        return position(cost, step_s, unknown_roofs, unknown_roofs)
     return position(cost, step_s, *case_roofs(context.info, row.case, row.device_name, context.ceilings))
 
 
 def _part_notes(records: Sequence[Record]) -> list[Note]:
-    """How far apart the parts of a run that was resumed are: the machine may have changed in between."""
+    """Note on the ratio between the parts of a resumed run: the machine may have changed in between."""
     parts: dict[int, list[float]] = {}
     for record in records:
         if isinstance(record.outcome, Measurement):
@@ -420,7 +432,7 @@ def _part_notes(records: Sequence[Record]) -> list[Note]:
 
 
 def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
-    """What a reader must know to trust the number."""
+    """Notes on missing rounds, warming up, imprecision and those of the processes."""
     count = len(measured)
     notes = [note(NoteKind.MISSING_ROUNDS, count=count, rounds=rounds)] if count < rounds else []
     unsteady = sum(not process.steady for process in measured)
@@ -430,76 +442,83 @@ def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
     if stops:
         stopped_by = " and ".join(sorted(set(stops)))
         notes.append(note(NoteKind.IMPRECISE, count=len(stops), rounds=count, stopped_by=stopped_by))
-    return notes + list(dict.fromkeys(each for process in measured for each in process.notes))
+    return notes + list(dict.fromkeys(process_note for process in measured for process_note in process.notes))
 
 
-def hidden(step: float, source: float, consumer: float) -> float:
-    """How much of the shorter part the longer one hides: 1 where a step takes as long as the longer."""
-    return _within((source + consumer - step) / min(source, consumer))
+def hidden_share(step: float, source: float, consumer: float) -> float:
+    """Share of the shorter part that the longer part hides: 1 if a step takes as long as the longer part."""
+    return _clamp_share((source + consumer - step) / min(source, consumer))
 
 
-def waiting(step: float, _source: float, consumer: float) -> float:
-    """How much of the step its consumer is not at work."""
-    return _within(1 - consumer / step)
+def waiting_share(step: float, _source: float, consumer: float) -> float:
+    """Share of the step during which its consumer does not work."""
+    return _clamp_share(1 - consumer / step)
 
 
-def share_of(measured: Sequence[Measurement], share: Share) -> Value:
-    """The median of the processes; without a value, and a reason, where a step has no such parts."""
-    known = [
-        share(step_s(each), median(each.parts_s[SOURCE]), median(each.parts_s[CONSUMER]))
-        for each in measured
-        if each.parts_s.get(SOURCE) and each.parts_s.get(CONSUMER)
+def median_share(measured: Sequence[Measurement], share: Share) -> Value:
+    """Median share over the processes; without a value if a step has no such parts."""
+    shares = [
+        share(step_s(process), median(process.parts_s[SOURCE]), median(process.parts_s[CONSUMER]))
+        for process in measured
+        if process.parts_s.get(SOURCE) and process.parts_s.get(CONSUMER)
     ]
-    return Value(median(known)) if known else Value(None)
+    return Value(median(shares)) if shares else Value(None)
 
 
-SHARES: dict[str, Share] = {"hidden_share": hidden, "waiting_share": waiting}
+SHARES: dict[str, Share] = {"hidden_share": hidden_share, "waiting_share": waiting_share}
 
 
 def side_by_side_notes(shares: dict[str, Value]) -> list[Note]:
-    """A note with the shares, where there are any."""
-    found = {name: value.value for name, value in shares.items() if value.value is not None}
-    if found.keys() != SHARES.keys():
+    """Note with the shares, if there are any."""
+    known_shares = {name: value.value for name, value in shares.items() if value.value is not None}
+    if known_shares.keys() != SHARES.keys():
         return []
-    return [note(NoteKind.SIDE_BY_SIDE, hidden=found["hidden_share"], waiting=found["waiting_share"])]
+    return [
+        note(
+            NoteKind.SIDE_BY_SIDE, hidden=known_shares["hidden_share"], waiting=known_shares["waiting_share"]
+        )
+    ]
 
 
-def _within(share: float) -> float:
-    """The share within its ends: beyond them it is noise."""
+def _clamp_share(share: float) -> float:
+    """The share limited to 0 … 1; values outside are noise."""
     return min(max(share, 0.0), 1.0)
 
 
 def launch_notes(measured: Sequence[Measurement]) -> list[Note]:
-    """Notes where the host or the timer set the time."""
-    return [*_launch_bound(measured), *_timer(measured)]
+    """Notes if the host or the timer determines the time."""
+    return [*_launch_bound_notes(measured), *_timer_notes(measured)]
 
 
-def launching(measured: Measurement) -> float | None:
-    """The time the host took to launch a block, as a share of the time from then to the device's end of it.
+def launch_share(measured: Measurement) -> float | None:
+    """Time for launching a block as a share of the time from the launch to its end on the device.
 
-    The median of the first blocks of its batches: they find the device idle and its queue empty. None where
-    the host's own clock timed the blocks.
+    The median of the first blocks of the batches, which find the device idle and its queue empty. None if the
+    host's own clock timed the blocks.
     """
     shares = [batch.enqueue_s / batch.device_s for batch in measured.batches if batch.device_s > 0]
     return median(shares) if shares else None
 
 
-def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
-    """A note where the device waits for the host: it is not at least a fifth of a block behind it.
+def _launch_bound_notes(measured: Sequence[Measurement]) -> list[Note]:
+    """Note if the device waits for the host, which leads by less than `MIN_LAUNCH_LEAD`.
 
-    Not of a process whose steps wait for the device: launching them sooner would not shorten them.
+    Processes whose steps wait for the device do not count: faster launching would not shorten them.
     """
-    waiting = [any(each.kind is NoteKind.HOST_WAITS for each in process.notes) for process in measured]
-    queued = (process for process, waits in zip(measured, waiting, strict=True) if not waits)
-    shares = [share for process in queued if (share := launching(process)) is not None]
-    bound = [share for share in shares if share > 1 - DISAGREEMENT]
+    has_waits = [
+        any(process_note.kind is NoteKind.HOST_WAITS for process_note in process.notes)
+        for process in measured
+    ]
+    queued = (process for process, waits in zip(measured, has_waits, strict=True) if not waits)
+    shares = [share for process in queued if (share := launch_share(process)) is not None]
+    bound = [share for share in shares if share > 1 - MIN_LAUNCH_LEAD]
     if not bound:
         return []
     return [note(NoteKind.LAUNCH_BOUND, share=median(bound), count=len(bound), rounds=len(measured))]
 
 
-def _timer(measured: Sequence[Measurement]) -> list[Note]:
-    """A note where blocks, which may not be longer than a step, are too short for their timer."""
+def _timer_notes(measured: Sequence[Measurement]) -> list[Note]:
+    """Note if blocks, which may not be longer than a step, are too short for their timer."""
     shares = [
         process.timer_cost_s / (process.iterations * process.median_step_s)
         for process in measured
@@ -510,7 +529,7 @@ def _timer(measured: Sequence[Measurement]) -> list[Note]:
     return [note(NoteKind.TIMER_COST, share=median(shares), limit=1 / OVERHEAD)]
 
 
-_Cell = tuple[Any, str]  # a value, and why there is none where it is None
+_Cell = tuple[Any, str]  # a value, and the reason if it is None
 _Column = Callable[[Row], _Cell]
 
 
@@ -520,7 +539,7 @@ def params_text(params: Mapping[str, Scalar]) -> str:
 
 
 def flatten(row: Row) -> dict[str, Any]:
-    """The `COLUMNS` of a row. `notes`: what its reader must know, then why a column of it is empty."""
+    """`COLUMNS` of a row. `notes`: the row's notes, then the reasons for empty columns."""
     cells = {name: column(row) for name, column in _COLUMNS.items()}
     absent = [f"{name}: {reason}" for name, (value, reason) in cells.items() if value is None and reason]
     notes = (*(note.text for note in row.notes), *absent)
@@ -528,40 +547,40 @@ def flatten(row: Row) -> dict[str, Any]:
 
 
 def number_of(row: Row, name: str) -> Value:
-    """One of `NUMBERS`, in the unit that `unit_of` gives."""
+    """One of `NUMBERS`, in the unit of `unit_of`."""
     value, reason = _COLUMNS[name](row)
     return Value(value, reason=reason)
 
 
 def unit_of(row: Row, name: str) -> str:
-    """The unit of a number: `image/s` of `items_per_s`."""
+    """Unit of a number: `image/s` for `items_per_s`."""
     unit = UNITS.get(name, "").replace("item", row.item or "item")
     return unit.replace("currency", row.price.currency or "currency")
 
 
 def data_frame(rows: Iterable[Row]) -> pd.DataFrame:
-    """Rows with their `COLUMNS`, of objects: None stays None."""
+    """Rows with their `COLUMNS`, as objects: None stays None."""
     import pandas as pd
 
     return pd.DataFrame([flatten(row) for row in rows], columns=list(COLUMNS), dtype=object)
 
 
 def _fact(of: Callable[[Row], Any]) -> _Column:
-    """A column that is empty without a reason."""
+    """Column without a reason for empty values."""
     return lambda row: (of(row), "")
 
 
 def _case_fact(of: Callable[[Row], Any]) -> _Column:
-    """A column that nobody knows of a user's function."""
-    return lambda row: (of(row) or None, FOREIGN if row.ok else "")
+    """Column that is unknown for a user's function."""
+    return lambda row: (of(row) or None, USER_FUNCTION if row.ok else "")
 
 
 def _count(of: Callable[[Row], int]) -> _Column:
-    """A column of what the work of a step counts."""
+    """Column of counted work, unknown for a user's function."""
 
     def column(row: Row) -> _Cell:
         counted = row.cost and row.cost.counted
-        return (of(row) if counted else None), FOREIGN if row.ok else ""
+        return (of(row) if counted else None), USER_FUNCTION if row.ok else ""
 
     return column
 
@@ -589,8 +608,8 @@ def _position_cell(name: str, row: Row) -> _Cell:
 
 
 def _share(name: str, row: Row) -> _Cell:
-    found = row.shares.get(name, UNKNOWN)
-    return found.value, found.reason
+    value = row.shares.get(name, UNKNOWN)
+    return value.value, value.reason
 
 
 def _price(name: str, row: Row) -> _Cell:
@@ -618,8 +637,8 @@ _IDENTITY: Mapping[str, _Column] = {
     "contended": _fact(lambda row: row.contended),
     "layout": _fact(lambda row: row.layout),
 }
-# Columns that are no metrics stand behind the one they belong to.
-_BEHIND: Mapping[str, Mapping[str, _Column]] = {
+# Columns that are not metrics, each after the metric that it belongs to.
+_EXTRA_COLUMNS: Mapping[str, Mapping[str, _Column]] = {
     "latency_s": {
         "latency_low_s": partial(_latency_end, "low"),
         "latency_high_s": partial(_latency_end, "high"),
@@ -649,7 +668,7 @@ _BEHIND: Mapping[str, Mapping[str, _Column]] = {
 def _columns() -> dict[str, _Column]:
     columns = dict(_IDENTITY)
     for metric in METRICS:
-        columns |= {metric.name: partial(_metric, metric.name)} | dict(_BEHIND.get(metric.name, {}))
+        columns |= {metric.name: partial(_metric, metric.name)} | dict(_EXTRA_COLUMNS.get(metric.name, {}))
     return columns | {name: partial(_price, name) for name in pricing.FIELDS}
 
 
@@ -667,7 +686,7 @@ UNITS: Mapping[str, str] = {
     **dict.fromkeys((*SHARES, "communication_share", "idle_share"), "%"),
     "price_per_hour": "currency/h",
     "items_per_cost": "item/currency",
-}  # of numbers; `item` and `currency` stand for the row's
+}  # of numbers; `item` and `currency` are replaced by those of the row
 COLUMNS = (*_COLUMNS, "notes")
 _TEXTS = _IDENTITY.keys() - {"rounds", "samples"} | {"item", "bound", "roof", "currency", "notes"}
 NUMBERS = tuple(name for name in COLUMNS if name not in _TEXTS)

@@ -1,7 +1,7 @@
-"""What several devices gain over one: of the same step, or of as many samples on each. Pure.
+"""Scaling of a training step over several devices, strong and weak. Pure.
 
-Strong scaling keeps the step, weak scaling what each device has of it; both as in Hager & Wellein 2010,
-"Introduction to High Performance Computing for Scientists and Engineers", 5.3.
+Strong scaling keeps the step, weak scaling the part of each device (Hager & Wellein 2010, "Introduction to
+High Performance Computing for Scientists and Engineers", 5.3).
 """
 
 from __future__ import annotations
@@ -20,81 +20,84 @@ from benchbench.model.placement import ONE_DEVICE, Strategy
 from benchbench.stats import paired
 
 BATCH = "batch"
-SCHEDULE = "schedule"  # of a pipeline, which one device has not
-SHARED = "on a CPU, devices divide the cores that one has alone: there is nothing to gain"
+SCHEDULE = "schedule"  # of a pipeline; one device has none
+SHARED_CORES = "on a CPU, devices divide the cores that one has alone: there is nothing to gain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """`row`, of several devices, beside `alone`, of one. `weak`: the batch grew with the devices.
+    """Scaling of `row`, of several devices, relative to `single`, of one.
 
-    `speedup`: rate of items over that of one device; `efficiency`: that over the devices. Both with a 95 %
-    interval over the rounds that have both, or why they have no value.
+    `is_weak`: the batch grew with the devices. `speedup`: ratio of the rates of items; `efficiency`:
+    speedup per device. Both have a 95 % interval over the common rounds, or the reason for their absence.
     """
 
     row: Row
-    alone: Row
-    weak: bool
+    single: Row
+    is_weak: bool
     speedup: Value
     efficiency: Value
 
 
 def scalings(view: RunView) -> list[Scaling]:
-    """The scaling of each training step of several devices beside which one of one device was measured."""
-    known = {case_key(row.case): row for row in view.rows if row.ok}
+    """Scaling of each training step that was also measured on one device."""
+    rows_by_case = {case_key(row.case): row for row in view.rows if row.ok}
     return [
-        _scaling(view, row, alone, weak=weak)
+        _scaling(view, row, single, is_weak=is_weak)
         for row in view.rows
         if row.ok and row.case.placement.devices > 1
         if row.case.placement.strategy is not Strategy.COLLECTIVE
-        for weak, case in _alone(row.case)
-        if (alone := known.get(case_key(case)))
+        for is_weak, case in _single_device_cases(row.case)
+        if (single := rows_by_case.get(case_key(case)))
     ]
 
 
-def _alone(case: Case) -> Iterator[tuple[bool, Case]]:
-    """What one device does in the same time at best: the same, or its part of the batch."""
+def _single_device_cases(case: Case) -> Iterator[tuple[bool, Case]]:
+    """Cases of one device with the same ideal time: the same step, or one device's part of the batch."""
     params = {name: value for name, value in case.params.items() if name != SCHEDULE}
-    one = replace(case, params=params, placement=ONE_DEVICE)
-    yield False, one
+    single = replace(case, params=params, placement=ONE_DEVICE)
+    yield False, single
     batch, devices = params.get(BATCH), case.placement.devices
     if type(batch) is int and batch % devices == 0:
-        yield True, replace(one, params={**params, BATCH: batch // devices})
+        yield True, replace(single, params={**params, BATCH: batch // devices})
 
 
-def _scaling(view: RunView, row: Row, alone: Row, *, weak: bool) -> Scaling:
-    speedup = _speedup(_rates(view, alone), _rates(view, row))
-    if row.unranked:
+def _scaling(view: RunView, row: Row, single: Row, *, is_weak: bool) -> Scaling:
+    speedup = _speedup(_rates(view, single), _rates(view, row))
+    if row.is_unranked:
         speedup = Value(None, reason="fewer cores than devices")
     if row.case.device.startswith("cpu"):
-        efficiency = Value(None, reason=SHARED)
+        efficiency = Value(None, reason=SHARED_CORES)
     else:
-        efficiency = _over(speedup, row.case.placement.devices)
-    return Scaling(row=row, alone=alone, weak=weak, speedup=speedup, efficiency=efficiency)
+        efficiency = _divided(speedup, row.case.placement.devices)
+    return Scaling(row=row, single=single, is_weak=is_weak, speedup=speedup, efficiency=efficiency)
 
 
 def _rates(view: RunView, row: Row) -> dict[int, float]:
     """Items per second by round."""
     return {
         record.round: record.outcome.cost.items / step_s(record.outcome)
-        for record in view.recorded.get(case_key(row.case), ())
+        for record in view.records_by_case.get(case_key(row.case), ())
         if isinstance(record.outcome, Measurement)
     }
 
 
-def _speedup(alone: Mapping[int, float], together: Mapping[int, float]) -> Value:
-    """Geometric mean over the rounds that have both, which were measured in turn."""
-    pairs = [(math.log(alone[at]), math.log(together[at])) for at in sorted(alone.keys() & together.keys())]
+def _speedup(single_rates: Mapping[int, float], rates: Mapping[int, float]) -> Value:
+    """Geometric mean over the common rounds, in which the two took turns."""
+    pairs = [
+        (math.log(single_rates[number]), math.log(rates[number]))
+        for number in sorted(single_rates.keys() & rates.keys())
+    ]
     if not pairs:
         return Value(None, reason="no round has both")
     if len(pairs) == 1:
         return Value(math.exp(pairs[0][1] - pairs[0][0]))
     change = paired(pairs)
-    width = change.half_width()
-    return Value(math.exp(change.mid), math.exp(change.mid - width), math.exp(change.mid + width))
+    half_width = change.half_width()
+    return Value(math.exp(change.mid), math.exp(change.mid - half_width), math.exp(change.mid + half_width))
 
 
-def _over(value: Value, devices: int) -> Value:
+def _divided(value: Value, devices: int) -> Value:
     if value.value is None:
         return value
     low, high = (None if end is None else end / devices for end in (value.low, value.high))

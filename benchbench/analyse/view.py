@@ -1,4 +1,4 @@
-"""A run and what its documents are made of, each computed once, when it is first asked for. Pure."""
+"""View of a run for documents, with rows and other derived values computed on first use. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchbench.analyse.drift import Drift, drift
 from benchbench.analyse.metrics import LATENCY
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
-from benchbench.analyse.rows import CaseKey, Row, by_case, case_key, rows
+from benchbench.analyse.rows import CaseKey, Row, case_key, records_by_case, rows
 from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
@@ -21,44 +21,49 @@ from benchbench.model.run import Run
 
 @dataclass(frozen=True)
 class RunView:
-    """A run as its documents see it. `ceilings`: measured on its machine; `prices`: of its devices."""
+    """A run with the values that documents use.
+
+    `ceilings`: measured on its machine; `prices`: of its devices.
+    """
 
     run: Run
     ceilings: Sequence[Ceiling] = ()
     prices: Prices | None = None
 
     @cached_property
-    def recorded(self) -> Mapping[CaseKey, Sequence[Record]]:
-        """The records of each case, by `case_key`."""
-        return by_case(self.run.records)
+    def records_by_case(self) -> Mapping[CaseKey, Sequence[Record]]:
+        """Records of each case, by `case_key`."""
+        return records_by_case(self.run.records)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """A row per planned case, then one per case left out."""
-        return tuple(rows(self.run, self.ceilings, self.prices, self.recorded))
+        return tuple(rows(self.run, self.ceilings, self.prices, self.records_by_case))
 
     @cached_property
     def drift(self) -> Drift | None:
-        """What changed all cases together while the run went on."""
+        """Common change of all cases during the run."""
         cases: dict[str, list[tuple[int, float]]] = {}
         for row in self.rows:
             if row.ok and row.value(LATENCY.name) is not None:
                 cases.setdefault(row.case.id, []).extend(
                     (record.round, math.log(step_s(record.outcome)))
-                    for record in self.recorded[case_key(row.case)]
+                    for record in self.records_by_case[case_key(row.case)]
                     if isinstance(record.outcome, Measurement)
                 )
         return drift(cases.values())
 
     @cached_property
     def steps(self) -> Mapping[CaseKey, tuple[tuple[float, ...], ...]]:
-        """Seconds per step of each case by `case_key`: for every process of it, a value per block."""
+        """Seconds per step of each case by `case_key`: for each of its processes, a value per block."""
         return {
-            key: tuple(each.outcome.steps_s for each in own if isinstance(each.outcome, Measurement))
-            for key, own in self.recorded.items()
+            key: tuple(
+                record.outcome.steps_s for record in records if isinstance(record.outcome, Measurement)
+            )
+            for key, records in self.records_by_case.items()
         }
 
     def measured(self, case: Case) -> list[Measurement]:
-        """What the processes of a case measured, in the order of its records."""
-        outcomes = (record.outcome for record in self.recorded.get(case_key(case), ()))
-        return [each for each in outcomes if isinstance(each, Measurement)]
+        """Measurements of a case, in the order of its records."""
+        outcomes = (record.outcome for record in self.records_by_case.get(case_key(case), ()))
+        return [outcome for outcome in outcomes if isinstance(outcome, Measurement)]

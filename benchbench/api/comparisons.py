@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchbench.analyse import metrics
-from benchbench.analyse.digest import Digest, digest, under_present_names
+from benchbench.analyse.digest import Digest, digest, with_present_names
 from benchbench.api.stored import folder, load, profile
 from benchbench.errors import AccelbenchWarning, UnreadableInput, member
 from benchbench.judging import comparison
@@ -55,7 +55,7 @@ def compare(
         from benchbench.judging.hours import session_spreads
 
         sessions = _sessions(results_folder(results), after.info.machine)
-        *sessions, first, second = under_present_names([*sessions, digest(before), digest(after)])
+        *sessions, first, second = with_present_names([*sessions, digest(before), digest(after)])
         between = session_spreads(sessions, first, second, quantity, shared)
     result = comparison.compare_runs(before, after, quantity, limit, shared, between)
     folders = [side for side in sides if isinstance(side, Path)]
@@ -108,7 +108,7 @@ def history(
         root,
         [quantity],
         skipped=lambda reason: observer.note(f"left out: {reason}"),
-        told=observer.note,
+        progress=observer.note,
     )
     return trends(_noting_damage(summaries_of_runs, observer), quantity, patterns, threshold, by)
 
@@ -182,5 +182,5 @@ def _all_runs(root: Path, observer: RunObserver | None) -> Iterator[RunSummary]:
         root,
         [LATENCY, ENERGY],
         skipped=lambda reason: warnings.warn(AccelbenchWarning(f"left out: {reason}"), stacklevel=4),
-        told=(observer or RunObserver()).note,
+        progress=(observer or RunObserver()).note,
     )

@@ -129,8 +129,8 @@ def price_of(hardware: Hardware, prices: Prices | None) -> float | None:
     """
     if prices is None:
         return None
-    labelled = prices.of(hardware.name, hardware.count)
-    return prices.of(hardware.device, hardware.count) if labelled is None else labelled
+    labelled = prices.price_of(hardware.name, hardware.count)
+    return prices.price_of(hardware.device, hardware.count) if labelled is None else labelled
 
 
 def work_choices(sessions: Sequence[CaseSession], prices: Prices | None, assumed: float) -> list[WorkChoice]:

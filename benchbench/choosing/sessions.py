@@ -202,7 +202,7 @@ def _exclusion(unranked: str, processes: CaseDigest) -> str:
         "contended": bool(processes.contended),
         "still warming up": processes.unsteady > 0,
         "processes disagree": bool(processes.disagreement(LATENCY)),
-        "resumed, and its parts differ": processes.parts_apart(LATENCY) > math.log1p(MAX_PART_DIFFERENCE),
+        "resumed, and its parts differ": processes.part_difference(LATENCY) > math.log1p(MAX_PART_DIFFERENCE),
         f"fewer than {MIN_PROCESSES} processes": count < MIN_PROCESSES,
     }
     return next((name for name, applies in reasons.items() if applies), "")

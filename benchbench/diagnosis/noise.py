@@ -13,7 +13,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo
 from benchbench.model.status import Verdict
 from benchbench.stats import deviation
-from benchbench.timing.policy import of_rounds
+from benchbench.timing.policy import with_rounds
 
 ORDER = (0, 1, 1, 0)  # side of each of four rounds: a steady drift affects both sides equally
 CERTAIN = 2.0  # two processes of one case rarely differ by more than this multiple of the CV
@@ -42,7 +42,7 @@ class Noise:
 
 def double_rounds(policy: Policy) -> Policy:
     """Double the rounds of a policy, for two sides."""
-    return of_rounds(policy, 2 * policy.rounds)
+    return with_rounds(policy, 2 * policy.rounds)
 
 
 def split_sides(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:

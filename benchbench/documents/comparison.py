@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
 from benchbench import format as fmt
-from benchbench.analyse.digest import SETTLED
+from benchbench.analyse.digest import STEADY_METRICS
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents.document import (
     Cell,
@@ -321,5 +321,7 @@ def imprecise(stopped_by: Sequence[str], metric: str) -> str:
     """A note where sampling ended for another reason than its precision, and it matters to the metric."""
     stops = [stop for stop in stopped_by if stop not in AS_PLANNED]
     return (
-        f"less precise than asked (stopped by {' and '.join(stops)})" if stops and metric in SETTLED else ""
+        f"less precise than asked (stopped by {' and '.join(stops)})"
+        if stops and metric in STEADY_METRICS
+        else ""
     )

@@ -38,7 +38,7 @@ def _scaling_line(view: RunView, scaling: Scaling) -> dict[str, Content]:
         "work": _scaled_work(case),
         "strategy": str(case.placement.strategy),
         "devices": case.placement.devices,
-        "beside": f"batch={scaling.alone.case.params['batch']}" if scaling.weak else "the same on one",
+        "beside": f"batch={scaling.single.case.params['batch']}" if scaling.is_weak else "the same on one",
         "rate": _rate(scaling.row),
         "speed-up": _ratio(scaling, scaling.speedup, "×"),
         "efficiency": _ratio(scaling, scaling.efficiency, "%"),
@@ -64,7 +64,7 @@ def _ratio(scaling: Scaling, value: Value, unit: str) -> Cell:
     """A ratio, in doubt where either time is; without a value, why."""
     if value.value is None:
         return Cell(("–",), footnotes=(value.reason,))
-    doubted = bool(scaling.row.doubts or scaling.alone.doubts)
+    doubted = bool(scaling.row.doubts or scaling.single.doubts)
     return Cell((Number(value.value, unit, value.low, value.high),), unsure=doubted)
 
 
@@ -90,7 +90,7 @@ def scaling_panels(found: Sequence[Scaling]) -> list[Sweeps]:
     """Speed-up over devices, a line for each strategy; what is not ranked, or weak scaling, has none."""
     panels: dict[str, dict[tuple[str, str], list[SizedValue]]] = {}
     for each in found:
-        if each.efficiency.value is not None and not each.weak:
+        if each.efficiency.value is not None and not each.is_weak:
             case, value = each.row.case, each.speedup
             assert value.value is not None
             devices = case.placement.devices

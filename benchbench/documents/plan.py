@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchbench.analyse.roofline import implausible
-from benchbench.analyse.rows import by_case
+from benchbench.analyse.rows import records_by_case
 from benchbench.documents import document
 from benchbench.documents.document import Content, Document, number
 from benchbench.documents.short_names import case_cells
@@ -33,7 +33,7 @@ from benchbench.plan.estimates import RunEstimate, device_classes, process_s, ru
 from benchbench.running.time_left import FURTHER, Expected, TimeLeft
 from benchbench.stats import mean
 from benchbench.store import runs, selectors
-from benchbench.timing.policy import in_words
+from benchbench.timing.policy import policy_text
 
 RECENT = 20  # runs that are looked into
 ROUNDS, MOST_LINES = (
@@ -61,7 +61,7 @@ def plan_document(
     total = f"{count_of(len(info.plan), 'case')}, {len(info.left_out)} left out"
     if info.plan:
         memory = size(max(footprint_bytes(case) for case in info.plan))
-        total += f"; {in_words(info.policy)}, about {duration(estimate.total)}"
+        total += f"; {policy_text(info.policy)}, about {duration(estimate.total)}"
         total += f"; largest case at least {memory} and its framework"
     return Document(
         name="plan",
@@ -139,7 +139,7 @@ def _expected(info: RunInfo) -> dict[str, Expected]:
 
 def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
     """How many cases ended how."""
-    counts = Counter(_ending(found) for found in by_case(records).values())
+    counts = Counter(_ending(found) for found in records_by_case(records).values())
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")
@@ -167,7 +167,7 @@ def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
 def failing(records: Sequence[Record], *, allow_unverified: bool = False) -> bool:
     """True if any case failed, was not verified, or has an impossible time; unsupported is no failure."""
     harmless = {*HARMLESS, *([Status.UNVERIFIED] if allow_unverified else [])}
-    return any(_ending(case_records) not in harmless for case_records in by_case(records).values())
+    return any(_ending(case_records) not in harmless for case_records in records_by_case(records).values())
 
 
 def _ending(records: Sequence[Record]) -> str:

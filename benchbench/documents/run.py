@@ -40,7 +40,7 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.commands import longer_command, why_not_resumed
 from benchbench.registry import find_class
-from benchbench.timing.policy import in_words
+from benchbench.timing.policy import policy_text
 
 SCHEMA = 1  # of the JSON. 1: first
 Place = tuple[str, str, str]
@@ -101,7 +101,7 @@ def report_document(
     verdicts_by_work = {work_key(work.rows[0].case): work.verdict for work in found}
     ranked = [
         replace(work, verdict=verdicts_by_work[work_key(work.rows[0].case)])
-        for work in works([row for row in shown if not row.unranked])
+        for work in works([row for row in shown if not row.is_unranked])
     ]
     scaled = scalings(view)
     tables = (
@@ -176,7 +176,7 @@ def _facts(view: RunView, where: str) -> list[str]:
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
         *_targets(made),
         *_variables(info),
-        f"suites: {', '.join(suites) or 'none'}; policy {info.policy.name}: {in_words(info.policy)}",
+        f"suites: {', '.join(suites) or 'none'}; policy {info.policy.name}: {policy_text(info.policy)}",
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
         "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
         *sorted(prices),

@@ -139,7 +139,7 @@ def _rate_of(work: Work) -> str:
     """The plot a work is in: of items/s if it trains, of FLOP/s, or of B/s where it moves data."""
     if any(row.case.phase is Phase.TRAIN for row in work.rows):
         return "training"
-    moves = any(row.moves_data and row.value(row.rate_metric) is not None for row in work.rows)
+    moves = any(row.is_memory_bound_work and row.value(row.rate_metric) is not None for row in work.rows)
     return "bandwidth" if moves else "throughput"
 
 
@@ -147,7 +147,7 @@ def _metric_of(work: Work, plot: str) -> str:
     """What the bars of a work show, as its table does."""
     if plot == "training":
         return "items_per_s"
-    moving = [row.rate_metric for row in work.rows if row.moves_data]
+    moving = [row.rate_metric for row in work.rows if row.is_memory_bound_work]
     return moving[0] if plot == "bandwidth" else "flops_per_s"
 
 

@@ -69,7 +69,7 @@ def _panel(axis: Axis, sizes: Sizes) -> Sweeps:
     caches = "" if case.cache is Cache.HOT else f"{case.cache} caches"
     head = f"{case.workload}  {params_text(fixed)}".rstrip()
     rows = [row for work in sizes.values() for row in work.rows]
-    rates = RATES[1:] if all(row.moves_data for row in rows if row.cost) else RATES
+    rates = RATES[1:] if all(row.is_memory_bound_work for row in rows if row.cost) else RATES
     rate = next((name for name in rates if any(row.value(name) is not None for row in rows)), RATE)
     name, sweeps = " = ".join(axis), tuple(_sweeps(sizes, rate))
     told = [*filter(None, (_fastest(sizes), _knees(sweeps)))]

@@ -94,7 +94,7 @@ def _lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[t
 
 def _place(row: Row, view: RunView) -> float:
     """The seconds by which rows are ordered; where processes disagree, the geometric mean of these."""
-    if row.unranked:
+    if row.is_unranked:
         return UNRANKED
     latency = latency_s(row)
     if latency is not None:
@@ -333,14 +333,14 @@ def _latency(row: Row, _: Beside | None) -> Cell:
 
 
 def _speed(row: Row, beside: Beside | None) -> Cell:
-    if beside is None or row.unranked:
+    if beside is None or row.is_unranked:
         return Cell()
     return Cell((Gauge(min(1 / beside.ratio, 1.0)),))
 
 
 def _ratio_to_base(row: Row, beside: Beside | None) -> Cell:
     """How many times as long a row takes; surely so only where the two can be told apart."""
-    if beside is None or row.unranked:
+    if beside is None or row.is_unranked:
         return Cell()
     best = Tone.GOOD if beside.base is row and beside.told else Tone.PLAIN
     return Cell((Number(beside.ratio, "×"),), best, unsure=not beside.told)
@@ -364,7 +364,7 @@ def _share_of(roof: str) -> Callable[[Row, Beside | None], Cell]:
     """A share of the FLOP/s, or of the bytes/s where the work moves data."""
 
     def cell(row: Row, _: Beside | None) -> Cell:
-        what = "bytes" if row.moves_data else "flops"
+        what = "bytes" if row.is_memory_bound_work else "flops"
         return number(number_of(row, f"{what}_of_{roof}").value, "%")
 
     return cell
@@ -374,7 +374,7 @@ def _bound(row: Row, _: Beside | None) -> Cell:
     value, intensity = row.position.attainable_flops_per_s, row.position.flops_per_byte
     if not value or not intensity:
         return Cell()
-    attainable = Number(value / intensity, "B/s") if row.moves_data else Number(value, "FLOP/s")
+    attainable = Number(value / intensity, "B/s") if row.is_memory_bound_work else Number(value, "FLOP/s")
     return Cell((f"{row.position.bound},", attainable))
 
 
@@ -483,7 +483,7 @@ def besides(groups: Sequence[tuple[Row, Sequence[Row]]], view: RunView) -> list[
 
 def _contenders(view: RunView) -> Callable[[Row], Contender | None]:
     """A function that says what a row contends with; None without a speed that says something."""
-    recorded = view.recorded
+    recorded = view.records_by_case
     return lambda row: contender(row.case, recorded.get(case_key(row.case), ())) if row.ok else None
 
 

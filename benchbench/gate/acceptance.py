@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchbench.analyse.digest import digest, partnered
+from benchbench.analyse.digest import digest, with_partner_ids
 from benchbench.analyse.metrics import METRICS
 from benchbench.errors import UsageError
 from benchbench.gate import baselines
@@ -109,4 +109,4 @@ def _confirmation(folder: Path) -> Confirmation | None:
     if checked is None:
         return Confirmation(new=digests[-1])
     ref = next((entry for entry in digests if checked.partner and entry.id == checked.partner.run), None)
-    return Confirmation(new=checked, ref=ref and partnered(ref, checked))
+    return Confirmation(new=checked, ref=ref and with_partner_ids(ref, checked))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchbench.analyse.digest import Digest, digest, partnered, under_present_names
+from benchbench.analyse.digest import Digest, digest, with_partner_ids, with_present_names
 from benchbench.analyse.metrics import metric_named
 from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import NotComparable, UsageError, member
@@ -144,7 +144,7 @@ class _Check:
         sessions, run = self._sessions_and_run(name, sides)
         sessions, note = _other_sessions(sessions, run, name, self.options.results)
         policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
-        *sessions, new = under_present_names([*sessions, self._of_suites(digest(run))])
+        *sessions, new = with_present_names([*sessions, self._of_suites(digest(run))])
         result = decide(sessions, new, policy)
         if result.flagged:
             confirmation = self._measure_flagged(result, sides)
@@ -248,7 +248,7 @@ class _Check:
         pinned = equal_params(first.sessions[-1], new) if first.interleaved else {}
         pair = measure_cases_on(sides, cases, terms, pythons, folder, self.observer, pinned)
         ref, new_again = map(digest, pair)
-        return Confirmation(new=new_again, ref=partnered(ref, new_again))
+        return Confirmation(new=new_again, ref=with_partner_ids(ref, new_again))
 
     def _thresholds(self, run: Run, policy: GatePolicy) -> tuple[Rule, ...]:
         """Thresholds from the command line; otherwise those of the project and its suites."""
@@ -264,7 +264,7 @@ def equal_params(ref: Digest, new: Digest) -> dict[str, frozenset[str]]:
 
     The other parameters have the defaults of each side's own code, and are looked up there again.
     """
-    counterparts = partnered(ref, new).cases
+    counterparts = with_partner_ids(ref, new).cases
     return {
         name: frozenset(
             key for key, value in side.case.params.items() if counterpart.case.params.get(key) == value

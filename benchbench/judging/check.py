@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.digest import CaseDigest, Digest, partnered, work_change
+from benchbench.analyse.digest import CaseDigest, Digest, with_partner_ids, work_change
 from benchbench.analyse.metrics import Metric
 from benchbench.judging.advice import advice, likely_size
 from benchbench.judging.case_tests import CaseTest, interleaved_tests, session_tests
@@ -50,7 +50,7 @@ def check_interleaved(
     ref: Digest, new: Digest, policy: GatePolicy, confirmation: Confirmation | None = None
 ) -> GateResult:
     """Check `new` against the baseline's code `ref`, which was measured interleaved with it."""
-    policy, ref_cases = replace(policy, interleaved=True), partnered(ref, new)
+    policy, ref_cases = replace(policy, interleaved=True), with_partner_ids(ref, new)
     result = _gate_result(interleaved_tests(ref_cases, new, policy), [ref], new, policy, confirmation)
     return replace(result, interleaved=True, missing=tuple(missing_pairs(ref_cases, new)))
 
@@ -158,7 +158,7 @@ def untested_medians(match: BaselineMatch) -> UntestedMedians | None:
 
 
 def _positive(side: CaseDigest, metric: Metric) -> list[float]:
-    return [value for value in side.of(metric) if value is not None and 0 < value < math.inf]
+    return [value for value in side.values_of(metric) if value is not None and 0 < value < math.inf]
 
 
 def _unused_thresholds(rules: Sequence[Rule], tests: Sequence[CaseTest]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.digest import DISTURBED, CaseDigest, Digest
+from benchbench.analyse.digest import CONTENDED_METRICS, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.judging.comparison import MIN_CASES
 from benchbench.judging.session_cases import BaselineMatch
@@ -50,7 +50,7 @@ def common_change(matches: Sequence[BaselineMatch]) -> CommonChange | None:
     testable = [
         match for match in matches if match.verdict is None and not match.new.disturbance(match.metric)
     ]
-    if len(testable) < MIN_CASES or testable[0].metric.name not in DISTURBED:
+    if len(testable) < MIN_CASES or testable[0].metric.name not in CONTENDED_METRICS:
         return None
     levels = {match.case: median(day_means(match.days)) for match in testable}
     by_date: dict[int, list[float]] = {}

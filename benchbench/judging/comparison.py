@@ -11,12 +11,12 @@ from types import MappingProxyType
 
 from benchbench import format as fmt
 from benchbench.analyse.digest import (
-    DISTURBED,
-    SETTLED,
+    CONTENDED_METRICS,
+    STEADY_METRICS,
     Digest,
     digest,
     run_mismatches,
-    under_present_names,
+    with_present_names,
     work_change,
 )
 from benchbench.analyse.drift import Drift
@@ -167,7 +167,7 @@ def compare_runs(
     before, after = digest(ref), digest(new)
     partners = are_interleaved(before, after)
     if not partners:
-        before, after = under_present_names((before, after))
+        before, after = with_present_names((before, after))
     pairs = (match_partners if partners else match_runs)(before, after, metric)
     groups = [group for pair in pairs if pair.verdict is None for group in pair.groups]
     modes = variance is Variance.SHARED and are_clustered(groups)
@@ -214,7 +214,7 @@ def seconds_apart(ref: Digest | RunInfo, new: Digest | RunInfo, metric: Metric) 
 
     That is the case within an hour, for interleaved runs, and for metrics like memory.
     """
-    if metric.name not in DISTURBED or ref.partner or new.partner:
+    if metric.name not in CONTENDED_METRICS or ref.partner or new.partner:
         return 0.0
     with suppress(ValueError):  # a run that does not say when it began
         seconds = abs(unix_time(new.started) - unix_time(ref.started))
@@ -233,7 +233,7 @@ def _session_gap(seconds: float, spreads: Sequence[SessionSpread]) -> SessionGap
 
 def _drifts(ref: Digest, new: Digest, metric: Metric) -> dict[str, Drift]:
     """Drift of each side that drifted; empty for interleaved runs, and for metrics other than step times."""
-    if metric.name not in SETTLED or are_interleaved(ref, new):
+    if metric.name not in STEADY_METRICS or are_interleaved(ref, new):
         return {}
     sides = {"ref": ref.drift, "new": new.drift}
     return {name: side_drift for name, side_drift in sides.items() if side_drift}
@@ -348,7 +348,7 @@ def with_operators(comparison: Comparison, ref: Path, new: Path) -> Comparison:
     are returned unchanged.
     """
     slower = any(compared.verdict is Verdict.SLOWER for compared in comparison.verdicts)
-    if comparison.metric.name not in SETTLED or not slower:
+    if comparison.metric.name not in STEADY_METRICS or not slower:
         return comparison
     before, after = _tables(ref), _tables(new)
     verdicts = tuple(

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.digest import (
-    SETTLED,
+    STEADY_METRICS,
     CaseDigest,
     Digest,
-    arrow,
+    attribute_changes,
     case_mismatches,
-    differing,
-    partnered,
+    change_text,
     run_mismatches,
-    unequal,
+    value_changes,
+    with_partner_ids,
     work_mismatches,
 )
 from benchbench.analyse.doubts import FairPairs, fair_pairs
@@ -107,7 +107,7 @@ def match_partners(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
 
     Changes of the plan on one side do not prevent a comparison.
     """
-    ref_cases = partnered(ref, new).cases
+    ref_cases = with_partner_ids(ref, new).cases
     sides = [(ref_cases[case], new.cases[case]) for case in ref_cases]
     return [
         pair_interleaved(ref_case, new_case, metric)
@@ -120,7 +120,7 @@ def match_partners(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
 
 def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
     """Pair of one case of both sides, from the rounds that were fair to both."""
-    fair = fair_pairs(ref.timed(metric), new.timed(metric), MIN_PROCESSES)
+    fair = fair_pairs(ref.timed_processes(metric), new.timed_processes(metric), MIN_PROCESSES)
     has_doubts = bool(ref.doubts and new.doubts)
     may_be_explained = not has_doubts or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE_EXCESS
     may_be_explained = may_be_explained and not (has_doubts and is_beyond_doubt(fair))
@@ -129,12 +129,12 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
         or ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _absence(ref, new)
         or _mismatch(work_mismatches(ref, new))
-        or (not fair.alternated and _disagreement(ref, new, metric))
+        or (not fair.took_turns and _disagreement(ref, new, metric))
         or _too_few_pairs(len(fair.changes), metric)
         or (may_be_explained and (_unsteadiness(ref, new, metric) or _disturbance(ref, new, metric)))
         or (None, "")
     )
-    ref_logs_by_round = dict(ref.by_round(metric))
+    ref_logs_by_round = dict(ref.logs_by_round(metric))
     return Pair(
         case=_pair_id(ref, new),
         ref=ref,
@@ -185,16 +185,16 @@ def run_changes(ref: Digest, new: Digest) -> list[str]:
     """Differences between runs that do not prevent a comparison: their effect is what is measured."""
     return [
         *environment_changes(ref, new),
-        *differing(ref.policy, new.policy, ("name", "rounds"), "policy "),
+        *attribute_changes(ref.policy, new.policy, ("name", "rounds"), "policy "),
     ]
 
 
 def environment_changes(ref: Digest, new: Digest) -> list[str]:
     """Differences in versions and environment variables."""
     return [
-        *unequal(ref.frameworks, new.frameworks),
-        *differing(ref.machine, new.machine, ("os", "python")),
-        *differing(ref, new, ("version",), "accelbench "),
+        *value_changes(ref.frameworks, new.frameworks),
+        *attribute_changes(ref.machine, new.machine, ("os", "python")),
+        *attribute_changes(ref, new, ("version",), "accelbench "),
         *_variable_changes(ref.variables, new.variables),
     ]
 
@@ -204,7 +204,7 @@ def _variable_changes(ref: Mapping[str, str] | None, new: Mapping[str, str] | No
     if ref is None or new is None:
         return []
     names = sorted(ref.keys() | new.keys())
-    return unequal(*({name: side.get(name) or "none" for name in names} for side in (ref, new)))
+    return value_changes(*({name: side.get(name) or "none" for name in names} for side in (ref, new)))
 
 
 def version_suspect(ref: CaseDigest, new: CaseDigest) -> str:
@@ -212,7 +212,7 @@ def version_suspect(ref: CaseDigest, new: CaseDigest) -> str:
     same_backend = ref.case and new.case and ref.case.backend == new.case.backend
     if not same_backend or ref.version == new.version:
         return ""
-    return f"suspect: {arrow(new.case.target if new.case else '', ref.version, new.version)}"
+    return f"suspect: {change_text(new.case.target if new.case else '', ref.version, new.version)}"
 
 
 def _pair(
@@ -315,7 +315,7 @@ def _insufficient(ref: str, new: str) -> tuple[Verdict, str] | None:
 
 def part_difference(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdict, str] | None:
     """Verdict if the parts of a resumed run differ too much to be pooled."""
-    log_difference = max(side.parts_apart(metric) for side in sides)
+    log_difference = max(side.part_difference(metric) for side in sides)
     if log_difference <= math.log1p(MAX_PART_DIFFERENCE):
         return None
     return (
@@ -325,7 +325,7 @@ def part_difference(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdic
 
 
 def _unsteadiness(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
-    if metric.name not in SETTLED or not ref.unsteady + new.unsteady:
+    if metric.name not in STEADY_METRICS or not ref.unsteady + new.unsteady:
         return None
     counts = f"{ref.unsteady} v {new.unsteady} processes"
     return Verdict.INSUFFICIENT, f"still warming up when measured, in {counts}"

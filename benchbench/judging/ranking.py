@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from benchbench.analyse.doubts import FairPairs, Timed, fair_pairs, timed
-from benchbench.analyse.rows import by_case
+from benchbench.analyse.doubts import FairPairs, TimedProcess, fair_pairs, timed_process
+from benchbench.analyse.rows import records_by_case
 from benchbench.format import count_of
 from benchbench.judging.variance import are_clustered, larger_variances
 from benchbench.model.case import Case
@@ -26,13 +26,13 @@ from benchbench.model.status import Status
 from benchbench.stats import (
     Difference,
     bounded_exp,
-    calm_ones,
-    calm_prior,
     discovery_level,
     mean,
     paired,
+    robust_prior,
     t_quantile,
     tost,
+    typical_indices,
 )
 from benchbench.timing.policy import look_share
 
@@ -70,12 +70,12 @@ class Contender:
     """A case with its processes by round."""
 
     case: Case
-    processes: Mapping[int, Timed] = field(hash=False)
+    processes: Mapping[int, TimedProcess] = field(hash=False)
 
     @property
     def mean_log(self) -> float:
         """Mean logarithm of its steps, from undisturbed rounds if there are any."""
-        undisturbed = [process.log for process in self.processes.values() if process.doubt.undisturbed]
+        undisturbed = [process.log for process in self.processes.values() if process.doubt.is_undisturbed]
         return mean(undisturbed or [process.log for process in self.processes.values()])
 
 
@@ -204,7 +204,7 @@ class WorkVerdict:
     @property
     def is_disturbed(self) -> bool:
         """True if the decision uses rounds in which other programs computed, equally for both sides."""
-        return any(not rival.pairs.undisturbed for rival in self.compared_rivals)
+        return any(not rival.pairs.is_undisturbed for rival in self.compared_rivals)
 
     @property
     def min_lead(self) -> float:
@@ -243,14 +243,14 @@ def contender(case: Case, records: Iterable[Record]) -> Contender | None:
 
     An interrupted round counts as missing.
     """
-    processes: dict[int, Timed] = {}
+    processes: dict[int, TimedProcess] = {}
     for record in records:
         outcome = record.outcome
         if isinstance(outcome, Measurement):
             if any(note.kind in UNRANKED for note in outcome.notes):
                 return None
             if min(outcome.block_s, default=0.0) > 0:
-                processes[record.round] = timed(outcome, record.part)
+                processes[record.round] = timed_process(outcome, record.part)
         elif outcome.status is not Status.INTERRUPTED:
             return None
     return Contender(case, processes) if processes else None
@@ -299,7 +299,7 @@ def judge_works(works: Sequence[Sequence[Contender]], policy: Policy) -> list[Wo
 def judge_records(records: Iterable[Record], policy: Policy) -> dict[tuple[object, ...], WorkVerdict]:
     """Verdict on each measured work, by `work_key`."""
     works: dict[tuple[object, ...], list[Contender]] = {}
-    for case_records in by_case(records).values():
+    for case_records in records_by_case(records).values():
         if entry := contender(case_records[0].case, case_records):
             works.setdefault(work_key(entry.case), []).append(entry)
     return dict(zip(works, judge_works(list(works.values()), policy), strict=True))
@@ -384,7 +384,7 @@ def _moderate_variances(
     Disturbed pairs do not contribute to the typical variance; their own may be larger.
     """
     measured = [index for index, rival in enumerate(rivals) if rival.difference]
-    undisturbed = [index for index in measured if rivals[index].pairs.undisturbed]
+    undisturbed = [index for index in measured if rivals[index].pairs.is_undisturbed]
     typical = undisturbed if len(undisturbed) > 1 else measured
     differences = [difference for index in typical if (difference := rivals[index].difference)]
     if len(differences) < 2:
@@ -393,12 +393,12 @@ def _moderate_variances(
     degrees = [difference.degrees for difference in differences]
     shared_pairs = sum(size * (size - 1) for size in sizes)
     correlation = SHARED_REFERENCE * shared_pairs / (len(differences) * (len(differences) - 1))
-    prior = calm_prior(variances, degrees, min(correlation, 1.0))
+    prior = robust_prior(variances, degrees, min(correlation, 1.0))
     typical_engines = [engines[index] for index in typical]
     engine_variances = larger_variances(zip(typical_engines, differences, strict=True), prior.variance)
-    moderated: Moderation = prior.shrunk
+    moderated: Moderation = prior.moderate
     if are_clustered([rivals[index].pairs.changes for index in typical]):
-        moderated = _at_least(mean([variances[index] for index in calm_ones(variances, degrees)]))
+        moderated = _at_least(mean([variances[index] for index in typical_indices(variances, degrees)]))
     return [
         _with_variance(rival, moderated, engine_variances.get(pair_engines))
         for rival, pair_engines in zip(rivals, engines, strict=True)
@@ -416,7 +416,7 @@ def _with_variance(rival: Rival, moderate: Moderation, engine_variance: tuple[fl
     variance, degrees = moderate(rival.difference.variance, rival.difference.degrees)
     variance, degrees = max((variance, degrees), engine_variance or (variance, degrees))
     difference = rival.difference.with_variance(variance, degrees)
-    if rival.pairs.alternated:  # MIN_DEVIATION is known exactly: infinite degrees of freedom
+    if rival.pairs.took_turns:  # MIN_DEVIATION is known exactly: infinite degrees of freedom
         minimum = rival.difference.with_variance(MIN_DEVIATION**2, math.inf)
         confidence = 1 - ALPHA * rival.error_share
         difference = max(difference, minimum, key=lambda candidate: candidate.half_width(confidence))

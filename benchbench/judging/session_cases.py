@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.digest import (
-    DISTURBED,
-    ONCE,
-    SETTLED,
+    CONTENDED_METRICS,
+    ONCE_PER_RUN,
+    STEADY_METRICS,
     CaseDigest,
     Digest,
     case_mismatches,
@@ -140,7 +140,7 @@ def match_sessions(case: str, sessions: SessionCases, new: CaseDigest, metric: M
         [session for session, mismatches in measured if not mismatches]
     )
     usable = [session for session in comparable if _is_usable(session.digest, metric)]
-    min_processes = 1 if metric.name in ONCE else MIN_PROCESSES
+    min_processes = 1 if metric.name in ONCE_PER_RUN else MIN_PROCESSES
     days = _logs_by_day(usable, metric, min_processes)
     new_logs = new.logs(metric)
     verdict, reason = (
@@ -176,7 +176,7 @@ def _with_newest_workload_version(sessions: SessionCases) -> SessionCases:
 
 def _is_usable(case: CaseDigest, metric: Metric) -> bool:
     """True if the session's processes had warmed up and were not contended."""
-    return not (metric.name in SETTLED and case.unsteady) and not case.disturbance(metric)
+    return not (metric.name in STEADY_METRICS and case.unsteady) and not case.disturbance(metric)
 
 
 def _logs_by_day(sessions: SessionCases, metric: Metric, min_processes: int) -> dict[int, LogsByHour]:
@@ -246,7 +246,7 @@ def _too_few_values(
         return Verdict.INSUFFICIENT, f"{metric.name} is known of {processes}, a test needs {min_processes}"
     if not days:
         return Verdict.INSUFFICIENT, f"no session has {metric.name} of {min_processes} {COUNTED_PROCESSES}"
-    if metric.name in ONCE and days < MIN_SESSIONS:
+    if metric.name in ONCE_PER_RUN and days < MIN_SESSIONS:
         counts = f"the baseline has sessions of {count_of(days, 'day')}, this needs {MIN_SESSIONS}"
         return Verdict.INSUFFICIENT, f"{metric.name} is measured once a run: {counts}"
     return None
@@ -258,7 +258,7 @@ def _disagreement(new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None
 
 
 def _unsteadiness(new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
-    if metric.name not in SETTLED or not new.unsteady:
+    if metric.name not in STEADY_METRICS or not new.unsteady:
         return None
     return Verdict.INSUFFICIENT, f"still warming up when measured, in {count_of(new.unsteady, 'process')}"
 
@@ -292,7 +292,7 @@ def session_variance(matches: Sequence[BaselineMatch], variance: Variance) -> Se
     sign = 1 if tested[0].metric.better == "lower" else -1
     day_means_by_case = [[sign * place for place in day_means(match.days)] for match in tested]
     correlation = squared_correlation([match.dates for match in tested], day_means_by_case)
-    if tested[0].metric.name not in DISTURBED:  # memory differs in steps, if at all
+    if tested[0].metric.name not in CONTENDED_METRICS:  # memory differs in steps, if at all
         return SessionVariance(prior=_prior(day_means_by_case, correlation))
     return shared_session_variance(day_means_by_case, correlation)
 

@@ -20,7 +20,7 @@ from benchbench.model.run import Policy
 from benchbench.model.startup import StartUp
 from benchbench.plan.costs import CACHE_SIZE, cost_of, instance
 from benchbench.registry import load_class
-from benchbench.timing.policy import on_accelerator, profiled_steps
+from benchbench.timing.policy import for_accelerator, profiled_steps
 from benchbench.workloads.base import Training
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.recurrent import Recurrent
@@ -86,7 +86,7 @@ def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = Fal
     device_class = _class_of(case, classes)
     step = _step_s(case, device_class)
     if device_class is DeviceClass.ACCELERATOR:
-        policy = on_accelerator(policy)
+        policy = for_accelerator(policy)
     again = 2 if case.phase is Phase.TRAIN else 0  # steps with other inputs, for verification
     return _prepared_s(case, first=first) + _timing_s(case, step, policy) + again * step
 

@@ -14,8 +14,15 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchbench.analyse.digest import LATENCY, SETTLED, CaseDigest, work_change, work_mismatches, work_of
-from benchbench.analyse.doubts import doubt, log_ratio, timed
+from benchbench.analyse.digest import (
+    LATENCY,
+    STEADY_METRICS,
+    CaseDigest,
+    work_change,
+    work_digest,
+    work_mismatches,
+)
+from benchbench.analyse.doubts import doubt, log_ratio, timed_process
 from benchbench.analyse.metrics import Metric
 from benchbench.environments import interpreters
 from benchbench.environments.build import BuildPlan, build_environment, build_request
@@ -55,7 +62,7 @@ from benchbench.running.request import Request, request, with_project
 from benchbench.store import runs, selectors
 from benchbench.store.naming import BISECT, COMMIT, VERSION, bisect_of, new_id
 from benchbench.store.runs import RunWriter
-from benchbench.timing.policy import of_rounds
+from benchbench.timing.policy import with_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +287,7 @@ class _Row:
             here = self._cases_of(version, code, cases, probes)
         tags = {**self.terms.tags, BISECT: self.id, VERSION: version.label}
         tags |= {COMMIT: version.revision} if version.revision else {}
-        own = replace(self.terms, policy=of_rounds(self.terms.policy, 1), seed=self.seed, tags=tags)
+        own = replace(self.terms, policy=with_rounds(self.terms.policy, 1), seed=self.seed, tags=tags)
         info = run_head(probes, Plan(tuple(here.values()), ()), own)
         recorder = Recorder(pool, info, self._observer.stage)
         recorder.prepare(info.plan)
@@ -534,14 +541,14 @@ class _Search:
         if found.end is not SearchEnd.NAMED or found.span is None:
             return ""
         both = [self._measured.get((number, case.id)) for number in (found.span.first - 1, found.span.last)]
-        ref, new = (record and work_of(record) for record in both)
+        ref, new = (record and work_digest(record) for record in both)
         return work_change(ref, new) if ref and new else ""
 
     def _profile(self, found: SearchResult | NextPair, case: Case) -> bool:
         """Profile the version that is named and its predecessor; whether both have a profile to compare."""
         if not isinstance(found, SearchResult) or found.end is not SearchEnd.NAMED or found.span is None:
             return False
-        if self._asked.metric.name not in SETTLED:
+        if self._asked.metric.name not in STEADY_METRICS:
             return False
         outcomes = []
         for number in (found.span.first - 1, found.span.last):
@@ -625,18 +632,20 @@ def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | No
         reasons.append("" if usable else f"it has no {metric.name}: {found.reason or found.value}")
     if values[0] is None or values[1] is None:
         return None, (reasons[0], reasons[1])
-    if bars := work_mismatches(work_of(beside), work_of(version)):
+    if bars := work_mismatches(work_digest(beside), work_digest(version)):
         return None, (f"other work: {'; '.join(bars)}", "")
     if metric.name == LATENCY:
         pair = [
-            timed(record.outcome) for record in (beside, version) if isinstance(record.outcome, Measurement)
+            timed_process(record.outcome)
+            for record in (beside, version)
+            if isinstance(record.outcome, Measurement)
         ]
         return log_ratio(*pair), ("", "")
     return math.log(values[0]) - math.log(values[1]), ("", "")
 
 
 def _is_disturbed(record: Record) -> bool:
-    return isinstance(record.outcome, Measurement) and not doubt(record.outcome).undisturbed
+    return isinstance(record.outcome, Measurement) and not doubt(record.outcome).is_undisturbed
 
 
 def _earlier_runs(row: _Row) -> list[tuple[Path, Run]]:

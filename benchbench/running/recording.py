@@ -45,7 +45,7 @@ from benchbench.store import artifacts, disk, runs
 from benchbench.store.artifacts import profile_outcome
 from benchbench.store.naming import new_id
 from benchbench.store.runs import RunWriter
-from benchbench.timing.policy import of_rounds, profiled_steps
+from benchbench.timing.policy import profiled_steps, with_rounds
 
 WAYS = "accelbench devices tells why."
 
@@ -215,7 +215,7 @@ class _Rounds:
         self._info = infos[0]
         # sides are compared pair by pair: further rounds of what is noisy on one of them are not foreseen
         self._policy = (
-            infos[0].policy if len(infos) == 1 else of_rounds(infos[0].policy, infos[0].policy.rounds)
+            infos[0].policy if len(infos) == 1 else with_rounds(infos[0].policy, infos[0].policy.rounds)
         )
         self._sides = {cases[0].id: cases for cases in zip(*(info.plan for info in infos), strict=True)}
         failed = {record.case.id for record in earlier if isinstance(record.outcome, Failure)}

@@ -31,7 +31,7 @@ from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
 from benchbench.plan.suite import Entry, Selection, Suite, environments, fraction, parse_world, select
-from benchbench.timing.policy import POLICIES, of_rounds, within
+from benchbench.timing.policy import POLICIES, budget_policy, with_rounds
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Phase, Strategy, Weights)
 N = TypeVar("N", int, float, int | None)
@@ -234,7 +234,7 @@ def _policy(options: MeasureOptions, usual: str) -> Policy:
         if options.preset or options.rounds:
             other = f"the preset {options.preset!r}" if options.preset else "a number of rounds"
             raise UsageError(f"A budget and {other} exclude each other.", "Give one of them.")
-        return within(_within("seconds", options.budget_s, MOST_S))
+        return budget_policy(_within("seconds", options.budget_s, MOST_S))
     name = options.preset or usual
     if name not in POLICIES:
         raise UsageError(f"No preset named {name!r}.", unknown("presets", name, list(POLICIES)))
@@ -245,4 +245,4 @@ def _policy(options: MeasureOptions, usual: str) -> Policy:
             f"{options.rounds} rounds measure nothing.", "Each round takes one process per case."
         )
     rounds = _within("rounds", options.rounds, MOST_ROUNDS)
-    return of_rounds(POLICIES[name], rounds)
+    return with_rounds(POLICIES[name], rounds)

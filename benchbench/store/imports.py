@@ -25,7 +25,7 @@ from benchbench.reading import LARGEST, parse_json, read_file, unix_time, unpack
 from benchbench.stats import median
 from benchbench.store.naming import COMMIT, DIRTY, HASH, commit_name, new_id
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import precise
+from benchbench.timing.sampling import is_precise
 
 MAX_BYTES = 128 * 2**20  # size of a file; parsing takes eight times as much memory
 MAX_BENCHMARKS, MAX_NAME_LENGTH = 10_000, 2000
@@ -222,7 +222,7 @@ def _add(
         warmup_block_s=(),
         block_s=tuple(step * iterations for step in steps_s),
         steady=True,
-        stop_reason="precision" if precise(steps_s[: policy.max_blocks], policy.precision) else "time",
+        stop_reason="precision" if is_precise(steps_s[: policy.max_blocks], policy.precision) else "time",
         cold_s=None,
         compile_cache="warm",
         timer=str(timer or "not known"),

@@ -57,42 +57,42 @@ def read_summaries(
     metrics: Sequence[Metric],
     *,
     skipped: Callable[[str], None],
-    told: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Generator[RunSummary, None, None]:
-    """The summary of every stored run, oldest first, with the values that `metrics` follow from.
+    """Summaries of all stored runs, oldest first, with the values from which `metrics` are derived.
 
-    `skipped` receives a line for each copy of a run and the reason why a run cannot be read, `told` the
-    progress of a long reading. What is read is kept, even if reading is interrupted.
+    `skipped` receives a line for each copy of a run and each unreadable run; `progress` receives the progress
+    of a long reading. Summaries are cached one by one, so an interrupted reading is not lost.
     """
-    found = selectors.stored_runs(root)
-    for line in selectors.copy_warnings(root, found):
+    stored = selectors.stored_runs(root)
+    for line in selectors.copy_warnings(root, stored):
         skipped(line)
-    folders = [root / runs.RUNS / name for name in found.names]
+    folders = [root / runs.RUNS / name for name in stored.names]
     sources = frozenset(metric.name for metric in sampled_sources(metrics))
-    with closing(_Cache(root)) as stored:
-        cached = dict(stored.query("SELECT folder, stamp FROM runs"))
+    with closing(_Cache(root)) as cache:
+        cached = dict(cache.query("SELECT folder, stamp FROM runs"))
         for name in cached.keys() - {folder.name for folder in folders}:
-            stored.query("DELETE FROM runs WHERE folder = ?", name)
-        missing = sum(cached.get(folder.name) != _stamp(folder) for folder in folders)
-        read, last_s = 0, time.monotonic()
+            cache.query("DELETE FROM runs WHERE folder = ?", name)
+        outdated = sum(cached.get(folder.name) != _stamp(folder) for folder in folders)
+        summarised, last_s = 0, time.monotonic()
         for folder in folders:
-            if summary := stored.summary(folder, sources):
+            if summary := cache.summary(folder, sources):
                 yield summary
                 continue
             try:
-                summary = stored.add(folder)
+                summary = cache.add(folder)
             except UnreadableInput as error:
                 skipped(str(error))
                 continue
-            read += 1
+            summarised += 1
             if time.monotonic() - last_s > PROGRESS_S:
-                told(f"read {read:,} of {missing:,} runs; what is read is kept for the next time")
+                progress(f"read {summarised:,} of {outdated:,} runs; the next reading is fast")
                 last_s = time.monotonic()
             yield summary
 
 
 class _Cache:
-    """The SQLite file of a results folder; from the first error on, it has no rows and keeps none."""
+    """SQLite file of a results folder. After an error it behaves as an empty cache that stores nothing."""
 
     def __init__(self, root: Path) -> None:
         self._connection: sqlite3.Connection | None = None
@@ -101,11 +101,11 @@ class _Cache:
             self._path = cache_folder("summaries") / f"{name}.sqlite"
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
-            self.query("PRAGMA synchronous = OFF")  # a lost summary is made again
+            self.query("PRAGMA synchronous = OFF")  # a lost summary can be computed again
             self.query(TABLE)
 
     def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of a statement."""
+        """Rows of a statement."""
         if not self._connection:
             return []
         try:
@@ -123,7 +123,7 @@ class _Cache:
         self._connection = None
 
     def summary(self, folder: Path, metrics: frozenset[str]) -> RunSummary | None:
-        """The summary of an unchanged run, with the values of these metrics."""
+        """Summary of an unchanged run, with the values of these metrics; None if it is not cached."""
         stamp = _stamp(folder)
         rows = self.query("SELECT summary FROM runs WHERE folder = ? AND stamp = ?", folder.name, stamp)
         with suppress(IndexError, TypeError, zlib.error, msgspec.MsgspecError):
@@ -133,7 +133,7 @@ class _Cache:
         return None
 
     def add(self, folder: Path) -> RunSummary:
-        """Summarise a run, and keep the summary if the run has ended. Raises UnreadableInput."""
+        """Summarise a run, and store the summary if the run has ended. Raises UnreadableInput."""
         stamp = _stamp(folder)
         run = runs.read_run(folder)
         summary = summarise(run)
@@ -147,8 +147,8 @@ class _Cache:
 def _summary(row: _Row, metrics: frozenset[str]) -> RunSummary:
     cases = {}
     for name, case in row.cases.items():
-        chosen = [metric for metric in case.values if metric in metrics]
-        values = {metric: msgspec.msgpack.decode(case.values[metric], type=Values) for metric in chosen}
+        selected = [metric for metric in case.values if metric in metrics]
+        values = {metric: msgspec.msgpack.decode(case.values[metric], type=Values) for metric in selected}
         cases[name] = CaseSummary(_shared(bytes(case.facts), Facts), values)
     fields = {name: getattr(row, name) for name in row.__struct_fields__}
     return RunSummary(**fields | {"setup": _shared(bytes(row.setup), Setup), "cases": cases})
@@ -156,12 +156,12 @@ def _summary(row: _Row, metrics: frozenset[str]) -> RunSummary:
 
 @cache
 def _shared(content: bytes, kind: type) -> Any:
-    """The decoded value; equal ones of many runs are one object."""
+    """Decoded value; equal values of many runs are one object."""
     return msgspec.msgpack.decode(content, type=kind)
 
 
 def _stamp(folder: Path) -> str:
-    """The code version, and the size and time of each file that a summary is made of."""
+    """Code version, with the size and time of each file that a summary is derived from."""
     parts = [code_version()]
     for name in (runs.HEAD, runs.RECORDS, runs.END):
         try:
@@ -174,7 +174,7 @@ def _stamp(folder: Path) -> str:
 
 @cache
 def code_version() -> str:
-    """A hash of the sizes and times of this package's files, which summaries follow from."""
+    """Hash of the sizes and times of this package's files, since summaries depend on the code."""
     paths_of_code = [
         path for path in Path(str(files("benchbench"))).rglob("*") if path.suffix in (".py", ".csv")
     ]

@@ -1,4 +1,4 @@
-"""A run reduced to the values that histories and comparisons of hardware use. Pure."""
+"""Summary of a run: the values that histories and comparisons of hardware use. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from benchbench.analyse.digest import CaseDigest, digest
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import device_of
-from benchbench.analyse.rows import by_case, case_key, probed, why_unranked
+from benchbench.analyse.rows import case_key, probed_version_and_model, records_by_case, unranked_reason
 from benchbench.model.case import Case, present_names
 from benchbench.model.device import Machine
 from benchbench.model.record import Record
@@ -20,7 +20,7 @@ SAMPLED = tuple(metric for metric in METRICS if not isinstance(metric.source, Ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about a case besides its values. They are equal in many runs, which share the object."""
+    """Facts about a case besides its values. Runs with equal facts share one object."""
 
     digest: CaseDigest  # without values
     unranked: str  # why its speed is not ranked; empty if it is
@@ -30,7 +30,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A metric of a case in one run: pooled, unless the processes disagree, and for each process."""
+    """Metric of a case in one run: pooled unless the processes disagree, and of each process."""
 
     pooled: float | None
     processes: tuple[float | None, ...]
@@ -50,12 +50,12 @@ class CaseSummary:
 
     @property
     def digest(self) -> CaseDigest:
-        """The case's digest, with these values."""
+        """Digest of the case, with these values."""
         values = {name: values.processes for name, values in self.values.items()}
         return replace(self.facts.digest, values=values)
 
     def of(self, metric: Metric) -> Values | None:
-        """The values of a metric, if the case has any."""
+        """Values of a metric, if the case has any."""
         source = metric.source
         if not isinstance(source, Rate):
             return self.values.get(metric.name)
@@ -63,14 +63,14 @@ class CaseSummary:
         if divisor is None or cost is None:
             return None
         return Values(
-            source.of(cost, divisor.pooled) or None,
-            tuple(source.of(cost, value) for value in divisor.processes),
+            source.compute(cost, divisor.pooled) or None,
+            tuple(source.compute(cost, value) for value in divisor.processes),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A planned case: the parts of its id by which people search."""
+    """A planned case: the parts of its id that searches use."""
 
     id: str
     workload: str
@@ -79,7 +79,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The machine and the settings of a run. They are equal in many runs, which share the object."""
+    """Machine and settings of a run. Runs with equal ones share one object."""
 
     machine: Machine
     settings: Settings
@@ -87,7 +87,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run, reduced. One side of an interleaved comparison (`is_half`) has no cases."""
+    """Summary of a run. One side of an interleaved comparison (`is_half`) has no cases."""
 
     id: str
     started: str  # ISO 8601, UTC
@@ -110,7 +110,7 @@ class RunSummary:
 
 
 def summarise(run: Run) -> RunSummary:
-    """The summary of a run, with all its cases and metrics."""
+    """Summary of a run, with all its cases and metrics."""
     info = run.info
     is_half = info.partner is not None
     return RunSummary(
@@ -128,12 +128,12 @@ def summarise(run: Run) -> RunSummary:
 
 
 def summaries(runs: Iterable[Run | RunSummary]) -> Iterable[RunSummary]:
-    """The summary of each run, one after the other."""
+    """Summaries of the runs, computed one after the other."""
     return (run if isinstance(run, RunSummary) else summarise(run) for run in runs)
 
 
 def _cases(run: Run) -> dict[str, CaseSummary]:
-    recorded = by_case(run.records)
+    recorded = records_by_case(run.records)
     planned = {case.id: case for case in run.info.plan}
     return {
         name: _case(run.info, planned[name], case_digest, recorded.get(case_key(planned[name]), ()))
@@ -143,11 +143,11 @@ def _cases(run: Run) -> dict[str, CaseSummary]:
 
 
 def _case(info: RunInfo, case: Case, case_digest: CaseDigest, records: Sequence[Record]) -> CaseSummary:
-    model = records[0].device_model if records else probed(info, case)[1]
+    model = records[0].device_model if records else probed_version_and_model(info, case)[1]
     device, threads = device_of(info, case, model)
     facts = Facts(
         digest=replace(case_digest, values={}, doubts=(), cycles=()),
-        unranked=why_unranked(case, model, records),
+        unranked=unranked_reason(case, model, records),
         device=device or case.device,
         threads=threads or 0,
     )
@@ -160,7 +160,7 @@ def _case(info: RunInfo, case: Case, case_digest: CaseDigest, records: Sequence[
 
 
 def _pooled(metric: Metric, processes: Sequence[float | None]) -> Values:
-    """Values as floats, as they come from the cache: bytes are whole numbers."""
+    """Values as floats, as the cache returns them: bytes are whole numbers."""
     values = Values(None, tuple([None if value is None else float(value) for value in processes]))
     pooled = metric.source.pool(values.known).value if values.known else None
     return replace(values, pooled=None if pooled is None else float(pooled))

@@ -36,7 +36,7 @@ LOOK_GROWTH = 1.6  # from one number of heats after which works are judged to th
 SHARES = {1: (1.0,), 2: (0.4, 0.6), 3: (0.2, 0.4, 0.6)}  # of the error, at each look (studies/ranking.py)
 ACCELERATOR_S = 1.0  # of warm-up at least: a device that was idle raises its clock meanwhile
 PROFILED_S = 0.5  # of steps that a profile covers, unless they are many
-FEWEST_PROFILED, MOST_PROFILED = 5, 1000  # steps
+MIN_PROFILED, MAX_PROFILED = 5, 1000  # steps
 
 
 def looks(policy: Policy) -> list[int]:
@@ -59,7 +59,7 @@ def look_share(policy: Policy, rounds: int) -> float:
     return shares[min(reached, len(shares) - 1)]
 
 
-def within(budget_s: float) -> Policy:
+def budget_policy(budget_s: float) -> Policy:
     """Three quick rounds, then as many of undecided works, and of the noisiest cases, as there is time for.
 
     Quick ones: what differs between processes, longer ones do not tell better.
@@ -67,12 +67,12 @@ def within(budget_s: float) -> Policy:
     return replace(POLICIES["quick"], name="budget", most_rounds=None, budget_s=budget_s)
 
 
-def of_rounds(policy: Policy, rounds: int) -> Policy:
+def with_rounds(policy: Policy, rounds: int) -> Policy:
     """The same policy with so many rounds of every case, and no further ones."""
     return replace(policy, rounds=rounds, most_rounds=None, budget_s=None)
 
 
-def on_accelerator(policy: Policy) -> Policy:
+def for_accelerator(policy: Policy) -> Policy:
     """The same policy, with the warm-up that an accelerator needs at least."""
     return replace(policy, warmup_min_s=max(policy.warmup_min_s, ACCELERATOR_S))
 
@@ -90,10 +90,10 @@ def half_width(measured: Sequence[Measurement], planned: int | None = None) -> f
 
 def profiled_steps(step_s: float) -> int:
     """How many steps of that length a profile covers, at least."""
-    return min(max(math.ceil(PROFILED_S / step_s), FEWEST_PROFILED), MOST_PROFILED)
+    return min(max(math.ceil(PROFILED_S / step_s), MIN_PROFILED), MAX_PROFILED)
 
 
-def in_words(policy: Policy) -> str:
+def policy_text(policy: Policy) -> str:
     """`3 heats, up to 8 of undecided works`."""
     rounds = count_of(policy.rounds, "heat")
     if policy.budget_s is not None:

@@ -20,33 +20,35 @@ from benchbench.model.measurement import OVERHEAD, Batch, Turn, Window
 from benchbench.model.run import Policy
 from benchbench.stats import effective_count, mad, median, median_interval, quantile
 
-SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
-LONG_ENOUGH_S = 0.25  # a costlier timer is told in a note: on a busy GPU, blocks would last 3 s for JAX
-OUTGROWN = 4  # a block this many times shorter than it has to last: its size is chosen anew
-SIZINGS = 3  # so often at most
-MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
-MOST_BATCHED = 50  # blocks that share a synchronisation: what `batch_s` holds of the shortest usual ones
-PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
-PAIRS = 6  # of blocks compared at least, before a timer is called wrong
-PATIENCE_S = 1.0  # and for as long: a busy neighbour may slow six short ones
-MOST_PAIRS = 1000
+MIN_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
+MAX_MIN_BLOCK_S = 0.25  # a costlier timer is told in a note: on a busy GPU, blocks would last 3 s for JAX
+RESIZE_FACTOR = 4  # a block this many times shorter than it has to last: its size is chosen anew
+MAX_SIZINGS = 3  # so often at most
+MAX_ITERATIONS = 2**30  # of a step that seems to take no time at all
+MAX_BATCHED = 50  # blocks that share a synchronisation: what `batch_s` holds of the shortest usual ones
+MAX_READBACK_RATIO = 2.0  # times its timed length until a block can be read: then it was not waited for
+MIN_READBACK_PAIRS = 6  # of blocks compared at least, before a timer is called wrong
+MIN_READBACK_S = 1.0  # and for as long: a busy neighbour may slow six short ones
+MAX_READBACK_PAIRS = 1000
 CLOCK_S = 1e-9  # a block lasts at least a tick
-LEAD_IN = 0.25  # of a turn: steps that are not timed
-GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
+LEAD_IN_SHARE = 0.25  # of a turn: steps that are not timed
+LOOK_GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 CONFIDENCE = 0.99  # of the interval a look goes by: several looks, and blocks that drift together, cost some
 AGREEMENTS = 3  # consecutive windows that must agree
 THIRDS = 3  # of the timed blocks that must agree
-LEAST_THIRD = 4  # blocks: fewer do not tell their own noise
-LEVELS_APART = 0.03  # of the median, and 5 standard errors: one steady process in a hundred (studies)
+MIN_THIRD_BLOCKS = 4  # blocks: fewer do not tell their own noise
+MAX_LEVEL_DIFFERENCE = 0.03  # of the median, and 5 standard errors: one steady process in a hundred (studies)
 LEVEL_ERRORS = 5.0
 WINDOW_S = 1.0  # of the windows that must not wander: shorter ones do on any machine that others use
-LEAST_WINDOW = 3  # blocks
-LEAST_WINDOWS = 4  # in a row: fewer do not tell wandering from one change
-LONG_WINDOW = 8  # blocks, which tell how they hang together
+MIN_WINDOW_BLOCKS = 3  # blocks
+MIN_WINDOWS = 4  # in a row: fewer do not tell wandering from one change
+LONG_WINDOW_BLOCKS = 8  # blocks, which tell how they hang together
 WANDER_ERRORS = 4.0
-TAIL = 0.15  # of the windows on either side may be off: a burst of somebody else's does not move the median
+WINDOW_TAIL = (
+    0.15  # of the windows on either side may be off: a burst of somebody else's does not move the median
+)
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, for normal data
-TO_DEVIATION = 1.4826  # of a MAD, for normal data (Iglewicz & Hoaglin 1993)
+MAD_TO_DEVIATION = 1.4826  # of a MAD, for normal data (Iglewicz & Hoaglin 1993)
 
 
 class Turns(Protocol):
@@ -103,7 +105,7 @@ def measure_steps(
     clock: Callable[[], float] = monotonic,
     cpu: Callable[[], float] = process_time,
     mark: Callable[[str], AbstractContextManager[object]] = nullcontext,
-    most: int = MOST_ITERATIONS,
+    most: int = MAX_ITERATIONS,
     turns: Turns | None = None,
 ) -> Samples:
     """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
@@ -117,7 +119,7 @@ def measure_steps(
     if turns:
         return measure_in_turns(step, timer, policy, turns, compilations, clock, cpu, mark, most)
     cost = timer_cost(timer)
-    for _ in range(SIZINGS):
+    for _ in range(MAX_SIZINGS):
         with mark("warm-up"):
             iterations, first = block_size(step, timer, cost, most)
             warm, steady = warm_up(step, timer, policy, iterations, first)
@@ -128,7 +130,7 @@ def measure_steps(
         window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
         if is_long_enough(blocks, cost, iterations, most):
             break
-    steady = steady and level(warm[-max(window_blocks(policy, warm) // 2, LEAST_WINDOW) :], blocks)
+    steady = steady and keeps_level(warm[-max(window_blocks(policy, warm) // 2, MIN_WINDOW_BLOCKS) :], blocks)
     recompiled = (compilations() or 0) - compiled
     batches = tuple(timer.batches[batched:])
     return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled, batches)
@@ -151,13 +153,13 @@ def measure_in_turns(
     A step that fills a turn by itself has none to spare; it refills the caches in a small part of its time.
     """
     cost = timer_cost(timer)
-    for _ in range(SIZINGS):
+    for _ in range(MAX_SIZINGS):
         with mark("warm-up"):
             iterations, first = block_size(step, timer, cost, most)
             warm, steady = warm_up(step, timer, policy, iterations, first)
-        if is_long_enough(warm[-LEAST_THIRD:], cost, iterations, most):
+        if is_long_enough(warm[-MIN_THIRD_BLOCKS:], cost, iterations, most):
             break
-    compiled, block = compilations() or 0, median(warm[-LEAST_THIRD:])
+    compiled, block = compilations() or 0, median(warm[-MIN_THIRD_BLOCKS:])
     blocks: list[float] = []
     batches: list[Batch] = []
     taken: list[Turn] = []
@@ -165,7 +167,7 @@ def measure_in_turns(
         count = max(round(seconds / max(block, CLOCK_S)), 1)
         step_s = max(block / iterations, CLOCK_S)
         if step_s <= seconds / 2:
-            timer.blocks(step, clamp(LEAD_IN * seconds / step_s, 1, count * iterations), 1)
+            timer.blocks(step, clamp(LEAD_IN_SHARE * seconds / step_s, 1, count * iterations), 1)
         batched, used, began = len(timer.batches), cpu(), clock()
         with mark("timed"):
             timed = timer.blocks(step, iterations, count)
@@ -195,7 +197,7 @@ def is_long_enough(blocks: Sequence[float], cost: float, iterations: int, most: 
 
     A busy machine, or code not yet compiled, may have been slow while their size was chosen.
     """
-    return iterations >= most or median(blocks) >= shortest_block(cost) / OUTGROWN
+    return iterations >= most or median(blocks) >= shortest_block(cost) / RESIZE_FACTOR
 
 
 def timer_cost(timer: Stopwatch) -> float:
@@ -208,7 +210,7 @@ def timer_cost(timer: Stopwatch) -> float:
 
 
 def block_size(
-    step: Callable[[], Any], timer: Stopwatch, cost: float, most: int = MOST_ITERATIONS
+    step: Callable[[], Any], timer: Stopwatch, cost: float, most: int = MAX_ITERATIONS
 ) -> tuple[int, list[float]]:
     """The smallest power of two of steps that lasts long enough, and the blocks of that size it took.
 
@@ -228,7 +230,7 @@ def block_size(
 
 def shortest_block(cost: float) -> float:
     """Seconds that a block has to last, by what the timer costs."""
-    return min(max(OVERHEAD * cost, SHORTEST_BLOCK_S), LONG_ENOUGH_S)
+    return min(max(OVERHEAD * cost, MIN_BLOCK_S), MAX_MIN_BLOCK_S)
 
 
 def warm_up(
@@ -244,11 +246,11 @@ def warm_up(
         elapsed = timer.now() - start
         window = window_blocks(policy, blocks)
         if len(blocks) >= policy.warmup_min_blocks and elapsed >= policy.warmup_min_s:
-            if settled(blocks, window):
+            if is_settled(blocks, window):
                 return blocks, True
             if elapsed >= policy.warmup_max_s:
                 return blocks, False
-        blocks += timer.blocks(step, iterations, batch(timer, blocks[-1]))
+        blocks += timer.blocks(step, iterations, batch_size(timer, blocks[-1]))
 
 
 def window_blocks(policy: Policy, blocks: Sequence[float]) -> int:
@@ -268,25 +270,27 @@ def sample(
     look = least = clamp(policy.slow_s / block, policy.least_blocks, policy.min_blocks)
     blocks: list[float] = []
     while True:
-        blocks += timer.blocks(step, iterations, min(batch(timer, block), policy.max_blocks - len(blocks)))
+        blocks += timer.blocks(
+            step, iterations, min(batch_size(timer, block), policy.max_blocks - len(blocks))
+        )
         elapsed = timer.now() - start
         if len(blocks) >= look and elapsed >= policy.min_s:
-            if precise(blocks, policy.precision):
+            if is_precise(blocks, policy.precision):
                 return blocks, "precision"
-            look = math.ceil(len(blocks) * GROWTH)
+            look = math.ceil(len(blocks) * LOOK_GROWTH)
         if len(blocks) >= policy.max_blocks:
-            return blocks, "precision" if precise(blocks, policy.precision) else "count"
+            return blocks, "precision" if is_precise(blocks, policy.precision) else "count"
         if elapsed >= policy.max_s and len(blocks) >= least:
             return blocks, "time"
 
 
-def precise(blocks: Sequence[float], precision: float) -> bool:
+def is_precise(blocks: Sequence[float], precision: float) -> bool:
     """Whether half the width of the median's 99 % interval is within `precision` of the median."""
     low, high = median_interval(blocks, CONFIDENCE)
     return (high - low) / 2 <= precision * median(blocks)
 
 
-def premature(
+def readback_ratio(
     step: Callable[[], Any],
     finish: Callable[[Any], Any],
     timer: Stopwatch,
@@ -315,17 +319,18 @@ def premature(
     def pair() -> float:
         return read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S)
 
-    return smallest_ratio(pair, timer, PREMATURE)
+    return smallest_ratio(pair, timer, MAX_READBACK_RATIO)
 
 
 def smallest_ratio(pair: Callable[[], float], timer: Stopwatch, enough: float) -> float:
-    """The smallest of the ratios that `pair` gives; the first that is not above `enough` ends it.
+    """Smallest of the ratios from `pair`; the first one of at most `enough` ends the search.
 
-    So a busy neighbour would have to hit every second block for `PATIENCE_S`, and of at least `PAIRS`.
+    Other programs would have to disturb every second block for `MIN_READBACK_S`, and at least
+    `MIN_READBACK_PAIRS` of them.
     """
     ratio, began = math.inf, timer.now()
-    for count in range(MOST_PAIRS):
-        if count >= PAIRS and timer.now() - began >= PATIENCE_S:
+    for count in range(MAX_READBACK_PAIRS):
+        if count >= MIN_READBACK_PAIRS and timer.now() - began >= MIN_READBACK_S:
             break
         ratio = min(ratio, pair())
         if ratio <= enough:
@@ -333,9 +338,9 @@ def smallest_ratio(pair: Callable[[], float], timer: Stopwatch, enough: float) -
     return ratio
 
 
-def batch(timer: Stopwatch, block: float) -> int:
+def batch_size(timer: Stopwatch, block: float) -> int:
     """Blocks that share one synchronisation on this timer."""
-    return clamp(timer.batch_s / block, 1, MOST_BATCHED) if block > 0 else 1
+    return clamp(timer.batch_s / block, 1, MAX_BATCHED) if block > 0 else 1
 
 
 def clamp(value: float, least: int, most: int) -> int:
@@ -343,7 +348,7 @@ def clamp(value: float, least: int, most: int) -> int:
     return int(min(max(value, least), most))
 
 
-def settled(blocks: Sequence[float], window: int) -> bool:
+def is_settled(blocks: Sequence[float], window: int) -> bool:
     """Whether the last windows agree: |mⱼ − mⱼ₊₁| ≤ max(1 % of mⱼ, 1.5 standard errors of the difference).
 
     A sliding comparison of `AGREEMENTS` pairs of adjacent windows, each shifted by a third of a window, so
@@ -354,56 +359,56 @@ def settled(blocks: Sequence[float], window: int) -> bool:
     if len(blocks) < needed:
         return False
     recent = blocks[-needed:]
-    return all(_agree(recent[i * shift : i * shift + 2 * window], window) for i in range(AGREEMENTS))
+    return all(_windows_agree(recent[i * shift : i * shift + 2 * window], window) for i in range(AGREEMENTS))
 
 
-def _agree(pair: Sequence[float], window: int) -> bool:
+def _windows_agree(pair: Sequence[float], window: int) -> bool:
     before, after = median(pair[:window]), median(pair[window:])
     if abs(before - after) <= 0.01 * before:
         return True
-    return abs(before - after) <= 1.5 * MEDIAN_ERROR * TO_DEVIATION * mad(pair) * math.sqrt(2 / window)
+    return abs(before - after) <= 1.5 * MEDIAN_ERROR * MAD_TO_DEVIATION * mad(pair) * math.sqrt(2 / window)
 
 
-def level(before: Sequence[float], blocks: Sequence[float]) -> bool:
+def keeps_level(before: Sequence[float], blocks: Sequence[float]) -> bool:
     """Whether the timed `blocks` kept their level; `before`: those just before, which had settled.
 
     Warm-up can end between two changes of speed. Then thirds of the blocks differ, or windows wander.
     """
-    return _thirds_agree(blocks) and not _wander([*before, *blocks])
+    return _thirds_agree(blocks) and not _wanders([*before, *blocks])
 
 
 def _thirds_agree(blocks: Sequence[float]) -> bool:
     size = len(blocks) // THIRDS
-    if size < LEAST_THIRD:
+    if size < MIN_THIRD_BLOCKS:
         return True
     thirds = _parts(blocks, size)[:THIRDS]
     middles = [median(third) for third in thirds]
     noise = LEVEL_ERRORS * math.sqrt(2) * _median_error(thirds)
-    return max(middles) - min(middles) <= max(LEVELS_APART * median(blocks), noise)
+    return max(middles) - min(middles) <= max(MAX_LEVEL_DIFFERENCE * median(blocks), noise)
 
 
-def _wander(blocks: Sequence[float]) -> bool:
+def _wanders(blocks: Sequence[float]) -> bool:
     """Whether medians of a second differ by more than noise does, and not only a few of them.
 
     Noise is told by the steps from block to block, which changes of level are too few to move, and in long
     windows by what they leave, where blocks hang together.
     """
-    size = max(LEAST_WINDOW, int(WINDOW_S / median(blocks)))
-    if len(blocks) < LEAST_WINDOWS * size:
+    size = max(MIN_WINDOW_BLOCKS, int(WINDOW_S / median(blocks)))
+    if len(blocks) < MIN_WINDOWS * size:
         return False
-    starts = range(0, len(blocks) - size + 1, size // LEAST_WINDOW)
+    starts = range(0, len(blocks) - size + 1, size // MIN_WINDOW_BLOCKS)
     middles = [median(blocks[start : start + size]) for start in starts]
     noise = _step_error(blocks, size)
-    if size >= LONG_WINDOW:
+    if size >= LONG_WINDOW_BLOCKS:
         noise = max(noise, _median_error(_parts(blocks, size)))
-    apart = quantile(middles, 1 - TAIL) - quantile(middles, TAIL)
-    return apart > max(LEVELS_APART * median(blocks), WANDER_ERRORS * noise)
+    apart = quantile(middles, 1 - WINDOW_TAIL) - quantile(middles, WINDOW_TAIL)
+    return apart > max(MAX_LEVEL_DIFFERENCE * median(blocks), WANDER_ERRORS * noise)
 
 
 def _step_error(blocks: Sequence[float], size: int) -> float:
     """Standard error of a median of `size` blocks, by the steps from one to the next."""
     steps = [abs(after - before) for before, after in pairwise(blocks)]
-    return MEDIAN_ERROR * TO_DEVIATION * median(steps) / math.sqrt(2 * size)
+    return MEDIAN_ERROR * MAD_TO_DEVIATION * median(steps) / math.sqrt(2 * size)
 
 
 def _parts(blocks: Sequence[float], size: int) -> list[Sequence[float]]:
@@ -414,4 +419,4 @@ def _median_error(parts: Sequence[Sequence[float]]) -> float:
     """Standard error of the median of one of `parts`, all as long, by what their medians leave."""
     rest = [block - middle for part in parts for middle in (median(part),) for block in part]
     count = len(parts[0]) * effective_count(rest) / len(rest)
-    return MEDIAN_ERROR * TO_DEVIATION * mad(rest) / math.sqrt(count)
+    return MEDIAN_ERROR * MAD_TO_DEVIATION * mad(rest) / math.sqrt(count)

@@ -96,7 +96,7 @@ class Spin:
         return [math.fsum(spent[i : i + iterations]) for i in range(0, len(spent), iterations)]
 
 
-def on_host(
+def measure_on_host(
     shape: Shape, policy: Policy, timer: Stopwatch, clock: Clock
 ) -> tuple[Samples, list[float], float]:
     """What the pipeline measures, what each block truly lasted, and how sure that is: 0, exactly."""
@@ -115,7 +115,7 @@ class Spinner(Protocol):
         """Return when the device is done."""
 
 
-def on_device(
+def measure_on_device(
     seconds: float, policy: Policy, timer: Stopwatch, device: Spinner, clock: Clock
 ) -> tuple[Samples, list[float], float]:
     """Spins on a device; the share by which its clock moved meanwhile tells how sure the truth is."""
@@ -153,12 +153,12 @@ def measure_spin(backend: Backend, job: dict[str, Any]) -> dict[str, Any]:
     """A worker's answer: seconds of each block, as measured and as they were. Raises Unsupported."""
     shape, policy, clock = Shape(**job["shape"]), Policy(**job["policy"]), raw_clock()
     if job["device"] is None:
-        samples, true_s, drift = on_host(shape, policy, HostTimer(lambda _: None), clock)
+        samples, true_s, drift = measure_on_host(shape, policy, HostTimer(lambda _: None), clock)
     else:
         session = backend.open(job["device"], Dtype.FLOAT32, backend.modes[0], job["threads"])
         if not session.spins:
             raise Unsupported("it has no kernel that only spins")
-        samples, true_s, drift = on_device(shape.seconds, policy, session.timer(), session, clock)
+        samples, true_s, drift = measure_on_device(shape.seconds, policy, session.timer(), session, clock)
     return {
         "iterations": samples.iterations,
         "block_s": samples.block_s,

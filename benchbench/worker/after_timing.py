@@ -23,10 +23,10 @@ from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Case, Dtype
 from benchbench.stats import median
 from benchbench.timing.sampling import (
-    PREMATURE,
+    MAX_READBACK_RATIO,
     Samples,
     Stopwatch,
-    premature,
+    readback_ratio,
 )
 from benchbench.worker import verify
 from benchbench.worker.program import (
@@ -434,8 +434,8 @@ def check_waited(
             return tuple(map(session.finished, output))
         return session.finished(output)
 
-    ratio = premature(runner.step, finish, timer, iterations, finished)
-    if ratio > PREMATURE:
+    ratio = readback_ratio(runner.step, finish, timer, iterations, finished)
+    if ratio > MAX_READBACK_RATIO:
         raise Implausible(
             f"reading its results took {ratio:.0f} times the time measured: the timer did not wait for them"
         )

@@ -16,11 +16,11 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.stats import median
 from benchbench.timing.agreed import AgreedTimer
-from benchbench.timing.policy import on_accelerator
+from benchbench.timing.policy import for_accelerator
 from benchbench.timing.sampling import (
     CLOCK_S,
-    MOST_ITERATIONS,
-    SHORTEST_BLOCK_S,
+    MAX_ITERATIONS,
+    MIN_BLOCK_S,
     Samples,
     Stopwatch,
     Turns,
@@ -97,7 +97,7 @@ def _measure(
     session.reset_peak()  # exclude memory of trials in the first call
     policy = Policy(**job["policy"])
     with stage(stages, "timing"):
-        samples = time_steps(opened, shared_timer, policy if on_cpu(job) else on_accelerator(policy), turns)
+        samples = time_steps(opened, shared_timer, policy if on_cpu(job) else for_accelerator(policy), turns)
     is_warm = bool(job["warm"]) and backend.keeps_compiled_for(case.device)
     peak_device = device_peak(session, warm=is_warm, graph_memory=graph_memory)
     if not runner.program.simulated:
@@ -175,7 +175,7 @@ def time_steps(opened: OpenCase, timer: Stopwatch, policy: Policy, turns: Turns 
         session.compilations,
         cpu=cpu_seconds,
         mark=session.range,
-        most=1 if is_cold else MOST_ITERATIONS,  # caches are cleared once per block
+        most=1 if is_cold else MAX_ITERATIONS,  # caches are cleared once per block
         turns=turns,
     )
     return timer.own(samples) if isinstance(timer, AgreedTimer) else samples
@@ -296,7 +296,7 @@ def time_parts(runner: Runner, timer: Stopwatch, iterations: int) -> dict[str, t
 def block_length(samples: Samples) -> int:
     """Number of steps in a block of usual length. With cold caches, timed blocks have one step each."""
     step_s = max(median(samples.block_s) / samples.iterations, CLOCK_S)
-    return max(samples.iterations, math.ceil(SHORTEST_BLOCK_S / step_s))
+    return max(samples.iterations, math.ceil(MIN_BLOCK_S / step_s))
 
 
 def verify_output(

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
-from benchbench.analyse.rows import MEASURED, NO_SPEED, Row
+from benchbench.analyse.rows import MEASURED_STATUSES, UNTRUSTED_STATUSES, Row
 from benchbench.documents.run import CaseVerdict, RunReport
 from benchbench.format import visible
 from benchbench.model.status import Status, Verdict
@@ -100,8 +100,8 @@ def _doubt(row: Row) -> str:
 
 
 def _level(status: Status) -> Severity:
-    if status in MEASURED:
+    if status in MEASURED_STATUSES:
         return Severity.PASSED
     if status in LEFT_OUT:
         return Severity.SKIPPED
-    return Severity.FAILURE if status in NO_SPEED else Severity.ERROR
+    return Severity.FAILURE if status in UNTRUSTED_STATUSES else Severity.ERROR
