@@ -58,7 +58,7 @@ def sessions_grid() -> Iterator[str]:
 
 def sessions_otherwise() -> Iterator[str]:
     """Other kinds of sessions, where the variance is shared."""
-    yield "| sessions | they differ by | ends with 10 | 10 or 12 | finds 10 % | 20 % | finds or tells 20 % |"
+    yield "| sessions | they differ by | ends with 10 | 10 or 12 | finds 10 % | 20 % | finds or reports 20 % |"
     yield "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"
     for row in map(cells, lines("sessions.md")):
         if len(row) == 10 and row[3] == "shared" and row[0] != "1":
@@ -78,7 +78,7 @@ def sessions_unchanged() -> Iterator[str]:
 
 def wrong_engines() -> Iterator[str]:
     """By who judges them: how many wrong engines are told, and how many right ones taken for wrong."""
-    yield "| judged by | wrong engines told | right ones called wrong |"
+    yield "| judged by | wrong engines found | correct ones called wrong |"
     yield "| --- | ---: | ---: |"
     header, _, *rows = map(cells, lines("wrong_engines.md"))
     for column, judge in enumerate(header[2:], 2):
