@@ -199,9 +199,13 @@ def test_equal_blocks_are_verified_in_jax(verifier: Verifier) -> None:
 @pytest.mark.parametrize(
     ("backend", "case", "reason"),
     [
-        ("torch", {"dtype": Dtype.AMP_FP16}, "overflows of its own gradients only"),
-        ("jax", {"params": {"schedule": "1f1b"}}, "in JAX the schedule is gpipe"),
-        ("jax", {"name": "transformer_train", "placement": in_stages(3)}, "2 blocks make no 3 equal stages"),
+        ("torch", {"dtype": Dtype.AMP_FP16}, "overflows only in its own gradients"),
+        ("jax", {"params": {"schedule": "1f1b"}}, "JAX supports only the schedule gpipe"),
+        (
+            "jax",
+            {"name": "transformer_train", "placement": in_stages(3)},
+            "2 blocks cannot be divided into 3 equal stages",
+        ),
     ],
 )
 def test_a_step_that_a_framework_cannot_divide_into_stages_is_unsupported(

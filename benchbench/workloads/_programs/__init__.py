@@ -1,1 +1,1 @@
-"""A network's programs, a framework each: inference, and a step of training."""
+"""Programs of networks, a file per framework: inference, and a training step."""

@@ -1,8 +1,8 @@
-"""A training step in stages: each device has equally many blocks, and micro-batches pass between them.
+"""Pipelined training step in JAX: each device has equally many blocks, and micro-batches pass between them.
 
-GPipe's schedule as a scan under jax.shard_map: in each tick a device applies its blocks to what the device
-before it has handed on by jax.lax.ppermute (docs.jax.dev/en/latest/notebooks/shard_map.html, "Pipeline
-parallelism"). All devices compute what comes before and after the blocks, each with a part of the batch.
+GPipe's schedule as a scan under jax.shard_map: in each tick, a device applies its blocks to the tensor that
+the previous device passed on by jax.lax.ppermute (docs.jax.dev/en/latest/notebooks/shard_map.html, "Pipeline
+parallelism"). All devices compute the layers before and after the blocks, each for a part of the batch.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ from benchbench.workloads.network import BlockChain
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
-Weights = Mapping[str, Any]  # by PyTorch's names; those of all blocks stacked, under the first block's names
+# Weights by PyTorch's names. Those of all blocks are stacked under the names of the first block.
+Weights = Mapping[str, Any]
 
 
 def pipelined_scan(
     network: BlockChain, optimizer: Optimizer, schedule: str, context: DeviceContext, arrays: Arrays
 ) -> Program:
-    """The state is (parameters, what the optimizer keeps of each, a counter and what is not learnt)."""
+    """Program whose state is (parameters, optimizer state of each, a counter and unlearnt tables)."""
     import jax
     import jax.numpy as jnp
 
     blocks, devices = len(network.blocks), network.placement.devices
     if blocks % devices:
-        raise Unsupported(f"{blocks} blocks make no {devices} equal stages, as in JAX they must be")
+        raise Unsupported(f"{blocks} blocks cannot be divided into {devices} equal stages, as JAX needs")
     if schedule != "gpipe":
-        raise Unsupported(f"in JAX the schedule is gpipe, not {schedule}: a scan goes back as a whole")
+        raise Unsupported(
+            f"JAX supports only the schedule gpipe, not {schedule}, since a scan is reversed whole"
+        )
     stages, layouts = Stages(network, context, mesh_of(context)), network.weights()
     weights = stages.stacked(put(network, context, arrays))
     parameters = {name: w for name, w in weights.items() if layouts[name].is_learnt}
@@ -58,8 +61,8 @@ def pipelined_scan(
     def by_block(now: Weights) -> dict[str, Any]:
         return {name: as_in_torch(layouts[name], array) for name, array in stages.unstacked(now)}
 
-    def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
-        return by_block({name: optimizer.gradient(own) for name, own in fetched(kept)})
+    def gradients(_parameters: Any, slots: Any, _carried: Any) -> dict[str, Any]:
+        return by_block({name: optimizer.gradient(s) for name, s in fetched(slots)})
 
     shardings = stages.shardings(state)
     return Program(
@@ -72,7 +75,7 @@ def pipelined_scan(
 
 
 def _step(stages: Stages, optimizer: Optimizer) -> Any:
-    """One update: the next state, and the loss."""
+    """Return a function for one update, which returns the next state and the loss."""
     import jax
 
     (objective,) = stages.network.objectives
@@ -87,13 +90,13 @@ def _step(stages: Stages, optimizer: Optimizer) -> Any:
         t = counter["count"] + 1 if optimizer.counts else None
         gradients, loss = jax.grad(loss_of, has_aux=True)(parameters, carried, inputs, targets)
 
-        def update(true: Any) -> Any:
-            return apply_rule(optimizer, t, parameters, true, slots)
+        def update(unscaled: Any) -> Any:
+            return apply_rule(optimizer, t, parameters, unscaled, slots)
 
-        after, scale = update(gradients), counter["scale"]
+        updated, scale = update(gradients), counter["scale"]
         if scaled:
-            after, scale = amp.jax_apply(scale, gradients, update, (parameters, slots))
-        return *after, {**carried, "counter": {"scale": scale, "count": t}}, loss
+            updated, scale = amp.jax_apply(scale, gradients, update, (parameters, slots))
+        return *updated, {**carried, "counter": {"scale": scale, "count": t}}, loss
 
     return step
 
@@ -107,23 +110,23 @@ class Stages:
     mesh: Any
 
     def stacked(self, weights: Weights) -> dict[str, Any]:
-        """The weights, with one array for all blocks, under its name in the first block."""
+        """The weights with one array for all blocks, under its name in the first block."""
         import jax.numpy as jnp
 
-        first, *others = self.network.blocks
-        of_others = tuple(f"{block}." for block in others)
+        first, *other_blocks = self.network.blocks
+        other_prefixes = tuple(f"{block}." for block in other_blocks)
 
-        def of_all(name: str) -> Any:
-            return jnp.stack([weights[block + name.removeprefix(first)] for block in (first, *others)])
+        def stack(name: str) -> Any:
+            return jnp.stack([weights[block + name.removeprefix(first)] for block in (first, *other_blocks)])
 
         return {
-            name: of_all(name) if self.is_stacked(name) else weight
+            name: stack(name) if self.is_stacked(name) else weight
             for name, weight in weights.items()
-            if not name.startswith(of_others)
+            if not name.startswith(other_prefixes)
         }
 
     def unstacked(self, stacked: Weights) -> Iterator[tuple[str, Any]]:
-        """The weights, each block's own under its own name."""
+        """Yield the weights with each block's array under its own name."""
         first, *_ = blocks = self.network.blocks
         for name, array in stacked.items():
             if not self.is_stacked(name):
@@ -133,25 +136,29 @@ class Stages:
                     yield block + name.removeprefix(first), array[at]
 
     def is_stacked(self, name: str) -> bool:
-        """Whether the array of that name is all blocks'."""
+        """True if this array contains the weights of all blocks."""
         return name.startswith(f"{self.network.blocks[0]}.")
 
     def shardings(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        """How each array of a step's state lies on the devices."""
+        """Sharding of each array of a step's state."""
         import jax
 
         parameters, slots, carried = state
         by_name = {name: self.sharding(divided=self.is_stacked(name)) for name in parameters}
-        whole = jax.tree.map(lambda _: self.sharding(divided=False), carried)
-        return by_name, {name: dict.fromkeys(own, by_name[name]) for name, own in slots.items()}, whole
+        replicated = jax.tree.map(lambda _: self.sharding(divided=False), carried)
+        return (
+            by_name,
+            {name: dict.fromkeys(names, by_name[name]) for name, names in slots.items()},
+            replicated,
+        )
 
     @property
     def along_batch(self) -> Any:
-        """The sharding of the batch: divided among the devices where equal parts are possible."""
+        """Sharding of the batch: divided among the devices if equal parts are possible."""
         return self.sharding(divided=self.network.batch % self.network.placement.devices == 0)
 
     def sharding(self, *, divided: bool) -> Any:
-        """An array divided along the first axis, or the same on every device."""
+        """Sharding along the first axis, or replicated."""
         return sharding_along(self.mesh, 0 if divided else None)
 
     def output(self, parameters: Weights, tables: Weights, inputs: Any) -> Any:
@@ -167,7 +174,7 @@ class Stages:
         return network.jax_output(narrow, with_sharding_constraint(x, self.along_batch))
 
     def _cast(self, parameters: Weights) -> dict[str, Any]:
-        """Matrices in 16 bits under mixed precision; vectors, of which a block has some too, as they are."""
+        """Cast matrices to 16 bits for mixed precision; vectors, also stacked ones, are unchanged."""
         if self.context.compute is None:
             return dict(parameters)
         return {
@@ -176,7 +183,7 @@ class Stages:
         }
 
     def _through_blocks(self, blocks: Weights, tables: Weights, chunks: Any) -> Any:
-        """The last stage's output of each micro-batch; `chunks`: the first stage's input of each."""
+        """Output of the last stage for each micro-batch; `chunks` are inputs of the first stage."""
         import jax
         import jax.numpy as jnp
         from jax import lax
@@ -185,22 +192,22 @@ class Stages:
         first, stages = self.network.blocks[0], self.network.placement.devices
         onwards = [(stage, stage + 1) for stage in range(stages - 1)]
 
-        def of_stage(own: Any, tables: Any, chunks: Any) -> Any:
+        def run_stage(weights_of_stage: Any, tables: Any, chunks: Any) -> Any:
             is_first = lax.axis_index(AXIS) == 0
 
             def apply_block(x: Any, weights: Any) -> tuple[Any, None]:
                 return self.network.jax_block(weights | tables, first, x), None
 
             def tick(received: Any, chunk: Any) -> tuple[Any, Any]:
-                x, _ = lax.scan(apply_block, jnp.where(is_first, chunk, received), own)
+                x, _ = lax.scan(apply_block, jnp.where(is_first, chunk, received), weights_of_stage)
                 return lax.ppermute(x, AXIS, onwards), x
 
             # Until the first micro-batch arrives, and after the last has left, a stage computes with zeros.
-            nothing = jnp.zeros((stages - 1, *chunks.shape[1:]), chunks.dtype)
-            _, handed_on = lax.scan(tick, nothing[0], jnp.concatenate([chunks, nothing]))
+            zeros = jnp.zeros((stages - 1, *chunks.shape[1:]), chunks.dtype)
+            _, handed_on = lax.scan(tick, zeros[0], jnp.concatenate([chunks, zeros]))
             return handed_on[stages - 1 :]
 
-        of_stages = jax.shard_map(
-            of_stage, mesh=self.mesh, in_specs=(P(AXIS), P(), P()), out_specs=P(AXIS), check_vma=False
+        run_stages = jax.shard_map(
+            run_stage, mesh=self.mesh, in_specs=(P(AXIS), P(), P()), out_specs=P(AXIS), check_vma=False
         )
-        return of_stages(blocks, tables, chunks)[-len(chunks) :]
+        return run_stages(blocks, tables, chunks)[-len(chunks) :]

@@ -23,9 +23,9 @@ def training(
     ops: Any = None,
     batches: Iterator[Arrays] | None = None,
 ) -> Iterator[Step]:
-    """Steps without end; `ops` may round (`_reference/ops.py`).
+    """Endless training steps; `ops` may round (`_reference/ops.py`).
 
-    `batches`: the arrays that change from step to step; None: every step has the same.
+    `batches` are the arrays that change from step to step; None means that every step has the same.
     """
     import numpy as np
 
@@ -39,45 +39,51 @@ def training(
     parameters = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
     slots = {name: dict.fromkeys(optimizer.slots, np.zeros_like(p)) for name, p in parameters.items()}
     for t, batch in enumerate(batches or repeat({}), start=1):
-        given = {**arrays, **batch}
+        step_arrays = {**arrays, **batch}
         total, all_gradients = 0.0, dict[str, Any]()
         for objective in network.objectives:
-            moved = [name for name in parameters if objective.moves(name)]
-            loss, gradients = accumulated(network, weights | parameters, moved, given, ops, objective)
+            names = [name for name in parameters if objective.moves(name)]
+            loss, gradients = accumulate_gradients(
+                network, weights | parameters, names, step_arrays, ops, objective
+            )
             for name, gradient in gradients.items():
-                own = {key: np.asarray(s, real) for key, s in slots[name].items()}
+                slot_values = {key: np.asarray(s, real) for key, s in slots[name].items()}
                 operands = np.asarray(parameters[name], real), np.asarray(gradient, real)
-                p, own = optimizer.rule(np, real(t), *operands, own)
+                p, slot_values = optimizer.rule(np, real(t), *operands, slot_values)
                 parameters[name] = stored(np.asarray(p, float))
-                slots[name] = {key: stored(np.asarray(s, float)) for key, s in own.items()}
+                slots[name] = {key: stored(np.asarray(s, float)) for key, s in slot_values.items()}
             total, all_gradients = total + loss, all_gradients | gradients
-        implied = {name: optimizer.gradient(own) for name, own in slots.items()} if optimizer.slots else {}
-        yield Step(total, all_gradients, dict(parameters), implied)
+        state_gradients = (
+            {name: optimizer.gradient(slot_values) for name, slot_values in slots.items()}
+            if optimizer.slots
+            else {}
+        )
+        yield Step(total, all_gradients, dict(parameters), state_gradients)
 
 
-def accumulated(
+def accumulate_gradients(
     network: Network, weights: Tensors, learnt: list[str], arrays: Arrays, ops: Any, objective: Objective
 ) -> tuple[float, Tensors]:
-    """The loss and gradients of `gradients_of`, as means over micro-batches; sums are rounded when stored."""
-    (total, sums), *others = (
+    """Loss and gradients as means over micro-batches; sums are rounded when stored."""
+    (total, sums), *remaining = (
         gradients_of(network, weights, learnt, part, ops, objective)
         for part in micro_batches(network, arrays)
     )
-    for loss, gradients in others:
+    for loss, gradients in remaining:
         total += loss
         sums = {name: ops.rounding.stored(sums[name] + gradient) for name, gradient in gradients.items()}
     return total / network.accumulate, _divided(sums, network.accumulate)
 
 
-def _divided(gradients: Tensors, by: float) -> Tensors:
-    """Gradients are returned as they are where nothing changes: for millions a copy takes long."""
-    return gradients if by == 1 else {name: gradient / by for name, gradient in gradients.items()}
+def _divided(gradients: Tensors, divisor: float) -> Tensors:
+    """Gradients divided by a number. They are not copied if it is 1, since copying millions takes long."""
+    return gradients if divisor == 1 else {name: gradient / divisor for name, gradient in gradients.items()}
 
 
 def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any = None) -> Iterator[Step]:
-    """Updates alone, by the same gradients without end: `state_gradients` is all that the optimizer keeps.
+    """Endless updates with the same gradients. `state_gradients` is the whole state of the optimizer.
 
-    The loss is the first element of the last parameter. `ops` may round: every operation of the rule, and
+    The loss is the first element of the last parameter. `ops` may round every operation of the rule, and
     hyper-parameters to float32, in which TensorFlow's kernels subtract them from 1.
     """
     import numpy as np
@@ -92,13 +98,15 @@ def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any
     slots = {name: dict.fromkeys(optimizer.slots, np.zeros_like(p)) for name, p in weights.items()}
     for t in count(1):
         for name, p in weights.items():
-            own = {key: Elementwise(s, rounding) for key, s in slots[name].items()}
+            slot_values = {key: Elementwise(s, rounding) for key, s in slots[name].items()}
             operands = Elementwise(p, rounding), Elementwise(gradients[name], rounding)
-            after, own = optimizer.rule(np, real(t), *operands, own)
-            slots[name] = {key: rounding.stored(s.values) for key, s in own.items()}
-            weights = weights | {name: rounding.stored(after.values)}
-        kept = {f"{name} ({key})": s for name, own in slots.items() for key, s in own.items()}
-        yield Step(float(list(weights.values())[-1].flat[0]), gradients, weights, kept)
+            next_parameter, slot_values = optimizer.rule(np, real(t), *operands, slot_values)
+            slots[name] = {key: rounding.stored(s.values) for key, s in slot_values.items()}
+            weights = weights | {name: rounding.stored(next_parameter.values)}
+        state = {
+            f"{name} ({key})": s for name, slot_values in slots.items() for key, s in slot_values.items()
+        }
+        yield Step(float(list(weights.values())[-1].flat[0]), gradients, weights, state)
 
 
 def gradients_of(
@@ -109,20 +117,20 @@ def gradients_of(
     ops: Any = None,
     objective: Objective | None = None,
 ) -> tuple[float, Tensors]:
-    """The loss of `objective`, or of the only one, and its gradient with respect to each weight in `learnt`.
+    """Loss of `objective`, or of the only one, and its gradient with respect to each weight in `learnt`.
 
-    What is differentiated is the loss times the scale of `ops.rounding`, as in float16.
+    The loss is multiplied by the scale of `ops.rounding` before differentiation, as for float16.
     """
     from autograd import value_and_grad
 
     from benchbench.workloads._reference.ops import Ops
 
     operations, objective = ops or Ops(), objective or network.objectives[0]
-    given = {
+    step_arrays = {
         name: array.astype(float) if name in network.input_names and array.dtype.kind == "f" else array
         for name, array in arrays.items()
     }
-    parts = [part_of_batch(network, given, part, network.replicas) for part in range(network.replicas)]
+    parts = [part_of_batch(network, step_arrays, part, network.replicas) for part in range(network.replicas)]
 
     def loss(parameters: Any) -> Any:
         used = {name: operations.rounding.parameter(p) for name, p in parameters.items()}

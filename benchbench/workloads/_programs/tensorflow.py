@@ -1,8 +1,8 @@
-"""A network's programs in TensorFlow: operations on variables, images NHWC.
+"""Programs of networks in TensorFlow, as operations on variables with NHWC images.
 
-Of several devices, a step is built in the scope of a tf.distribute.MirroredStrategy: each replica
-differentiates its part of the batch; gradients are averaged, and each moves its own copies of the variables
-by them. Images come through tf.data.
+With several devices, a step is built in the scope of a tf.distribute.MirroredStrategy. Each replica
+differentiates its part of the batch, gradients are averaged, and each replica updates its own copies of the
+variables. Images are read by tf.data.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
-    """The forward function of the variables."""
+    """Program of the forward function of the variables."""
     weights = variables(network, context, arrays)
 
     def step(*inputs: Any) -> Any:
         return network.tensorflow(weights, *inputs, training=False)
 
-    given = partial(network.channels_last_inputs, context.put)
+    make_inputs = partial(network.channels_last_inputs, context.put)
     layout = images_layout(context, network.image_axes)
-    return Program(step, given(arrays), layout=layout, inputs_of=given)
+    return Program(step, make_inputs(arrays), layout=layout, inputs_of=make_inputs)
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
-    """A gradient tape and, where TensorFlow has it, the optimizer's fused kernel: for each objective."""
+    """Program with a gradient tape and, if available, the optimizer's fused kernel, for each objective."""
     import tensorflow as tf
 
     weights = variables(network, context, arrays)
@@ -72,26 +72,29 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         return layouts[name].as_in_torch(tf.convert_to_tensor(tensor), tf.reshape, tf.transpose)
 
     def gradients() -> dict[str, Any]:
-        kept = {name: {key: tf.convert_to_tensor(s) for key, s in own.items()} for name, own in slots.items()}
-        return {name: as_in_torch(name, optimizer.gradient(kept[name])) for name in learnt}
+        slot_values = {
+            name: {key: tf.convert_to_tensor(s) for key, s in slots_of_parameter.items()}
+            for name, slots_of_parameter in slots.items()
+        }
+        return {name: as_in_torch(name, optimizer.gradient(slot_values[name])) for name in learnt}
 
     def restart(arrays: Arrays) -> tuple[Any, ...]:
         for name, weight in layouts.items():
             weights[name].assign(context.put(weight.channels_last(arrays[name])))
-        kept = (slot for own in slots.values() for slot in own.values())
-        for variable in (*kept, *(counter for counter in counters if counter is not None)):
+        slot_values = (slot for slots_of_parameter in slots.values() for slot in slots_of_parameter.values())
+        for variable in (*slot_values, *(counter for counter in counters if counter is not None)):
             variable.assign(tf.zeros_like(variable))
         return ()
 
-    given = partial(_batch_of, network, context)
+    make_batch = partial(_batch_of, network, context)
     return Program(
         run_in_replicas(context, step),
-        given(arrays),
+        make_batch(arrays),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, per_device=True),
         layout=images_layout(context, network.image_axes),
-        inputs_of=given,
+        inputs_of=make_batch,
         restart=restart if context.world.devices == 1 else None,
     )
 
@@ -99,7 +102,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
 def generation(
     network: Any, context: DeviceContext, arrays: Arrays
 ) -> Program:  # `network`: a Decoder, which imports this package
-    """The cache is variables, of which a step assigns a slice."""
+    """Program with the cache in variables, of which a step assigns a slice."""
     import numpy as np
     import tensorflow as tf
 
@@ -119,14 +122,14 @@ def generation(
         step(context.put(arrays["prompt"]), context.put(np.arange(first)))
     positions = context.put(np.arange(first, network.length))
 
-    def given(arrays: Arrays) -> tuple[Any, ...]:
+    def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
         return context.put(arrays["tokens"]), positions
 
-    return Program(step, given(arrays), inputs_of=given)
+    return Program(step, make_inputs(arrays), inputs_of=make_inputs)
 
 
 def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
-    """A training step's inputs and targets: of several devices, a part on each."""
+    """Inputs and targets of a training step; with several devices, a part on each."""
     arrays, put = grouped_by_device(network, arrays), partial(put_parts, context)
     return *network.channels_last_inputs(put, arrays), *(put(arrays[name]) for name in network.target_names)
 
@@ -134,28 +137,28 @@ def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple
 def _update(
     objective: Objective, optimizer: Optimizer, context: DeviceContext, learnt: Any, slots: Any, count: Any
 ) -> tuple[list[Any], Any]:
-    """The variables that the objective moves, and a function of their gradients that moves them.
+    """Return the variables that the objective changes, and a function that updates them with their gradients.
 
-    `count`: the variable with the number of updates, for an optimizer that counts them.
+    `count` is the variable with the number of updates, for an optimizer that needs it.
     """
-    moved = {name: p for name, p in learnt.items() if objective.moves(name)}
+    moving = {name: p for name, p in learnt.items() if objective.moves(name)}
 
     def update(gradients: list[Any]) -> None:
-        own = partial(own_copy, context)
-        t = None if count is None else own(count).assign_add(1)
-        for (name, p), g in zip(moved.items(), gradients, strict=True):
-            optimizer.tensorflow(t, own(p), g, {key: own(s) for key, s in slots[name].items()})
+        local = partial(own_copy, context)
+        t = None if count is None else local(count).assign_add(1)
+        for (name, p), g in zip(moving.items(), gradients, strict=True):
+            optimizer.tensorflow(t, local(p), g, {key: local(s) for key, s in slots[name].items()})
 
-    return list(moved.values()), update
+    return list(moving.values()), update
 
 
 def _descent(
-    network: Network, objective: Objective, moving: Any, context: DeviceContext, weights: dict[str, Any]
+    network: Network, objective: Objective, update_of: Any, context: DeviceContext, weights: dict[str, Any]
 ) -> Any:
-    """One update, of the inputs and the targets by name: gives the loss."""
+    """Return a function for one update: it takes inputs and targets by name, and returns the loss."""
     import tensorflow as tf
 
-    moved, update = moving
+    moving, update = update_of
     scale = amp.TensorFlowScale(context, partial(own_copy, context)) if amp.is_scaled(context) else None
 
     def differentiate(inputs: Any, targets: dict[str, Any]) -> tuple[Any, list[Any]]:
@@ -164,12 +167,12 @@ def _descent(
             output = network.tensorflow(narrow, *narrow_inputs, training=True, **objective.options)
             loss = objective.loss.tensorflow(output, *(targets[name] for name in objective.loss.target_names))
             differentiated = scale.up(loss) if scale else loss
-        sparse = tape.gradient(differentiated, moved)
+        sparse = tape.gradient(differentiated, moving)
         return loss, [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
 
     def descend(inputs: Any, targets: dict[str, Any]) -> Any:
-        loss, own = _accumulated(network, differentiate, inputs, targets)
-        gradients = average_gradients(context, own)
+        loss, local_gradients = _accumulated(network, differentiate, inputs, targets)
+        gradients = average_gradients(context, local_gradients)
         if scale:
             scale.apply(gradients, update)
         else:
@@ -185,7 +188,7 @@ def _accumulated(
     inputs: Any,
     targets: dict[str, Any],
 ) -> tuple[Any, list[Any]]:
-    """Means of the loss and of gradients over micro-batches, which are computed in turn."""
+    """Means of the loss and gradients over micro-batches, which are computed in turn."""
     import tensorflow as tf
 
     count = network.accumulate
@@ -194,9 +197,9 @@ def _accumulated(
     parts = zip(*(tf.split(tensor, count) for tensor in (*inputs, *targets.values())), strict=True)
     sums: list[Any] = []
     for part in parts:
-        given, aims = part[: len(inputs)], part[len(inputs) :]
-        with tf.control_dependencies(sums):  # else all would be in memory at once
-            loss, gradients = differentiate(given, dict(zip(targets, aims, strict=True)))
+        part_inputs, part_targets = part[: len(inputs)], part[len(inputs) :]
+        with tf.control_dependencies(sums):  # otherwise all would be in memory at once
+            loss, gradients = differentiate(part_inputs, dict(zip(targets, part_targets, strict=True)))
             new = [loss, *gradients]
             sums = [a + b for a, b in zip(sums, new, strict=True)] if sums else new
     loss, *gradients = (total / count for total in sums)
@@ -204,7 +207,7 @@ def _accumulated(
 
 
 def variables(network: Network, context: DeviceContext, arrays: Arrays) -> dict[str, Any]:
-    """Weights by name, on the device."""
+    """Variables of the weights on the device, by name."""
     import tensorflow as tf
 
     with tf.device(context.device):
@@ -220,20 +223,20 @@ def sample_function(images: ImageSet, side: int) -> Any:
     """A function from a row of the order to the sample, (side, side, channels), and its class."""
     import tensorflow as tf
 
-    stored, labels = tf.constant(images.images), tf.constant(images.labels)
+    contents, labels = tf.constant(images.images), tf.constant(images.labels)
 
     def image(index: Any) -> Any:
         if not images.is_encoded:
-            return tf.gather(stored, index)
-        content = tf.io.read_file(tf.gather(stored, index))
-        # Of PNG too. The accurate transform is Pillow's, so that both give the same bytes.
+            return tf.gather(contents, index)
+        content = tf.io.read_file(tf.gather(contents, index))
+        # It also decodes PNG. Pillow uses the accurate transform, too, so both give the same bytes.
         return tf.io.decode_jpeg(content, channels=3, dct_method="INTEGER_ACCURATE")
 
     def sample(row: Any) -> Any:
-        whole = image(row[0])
-        spare = tf.shape(whole, tf.int64)[:2] - side + 1
-        corner = tf.bitwise.right_shift(spare * row[1:3], tf.constant(PLACE_BITS, tf.int64))
-        crop = tf.slice(whole, tf.concat([corner, [0]], 0), [side, side, -1])
+        full_image = image(row[0])
+        positions = tf.shape(full_image, tf.int64)[:2] - side + 1
+        corner = tf.bitwise.right_shift(positions * row[1:3], tf.constant(PLACE_BITS, tf.int64))
+        crop = tf.slice(full_image, tf.concat([corner, [0]], 0), [side, side, -1])
         crop = tf.cond(row[3] == 1, lambda: tf.reverse(crop, [1]), lambda: crop)
         return (tf.cast(crop, tf.float32) - MEAN) / DEVIATION, tf.gather(labels, row[0])
 
@@ -243,7 +246,7 @@ def sample_function(images: ImageSet, side: int) -> Any:
 def tensorflow_batches(
     images: ImageSet, order: Indices, side: int, batch: int, workers: int, context: DeviceContext
 ) -> Generator[tuple[Any, ...], None, None]:
-    """Images, NHWC, and classes on the device, without end. Workers are threads of a pool of their own."""
+    """Yield NHWC images and classes on the device, without end. Workers are threads of a private pool."""
     import tensorflow as tf
 
     with tf.device("CPU:0"):
@@ -257,12 +260,12 @@ def tensorflow_batches(
             batches = batches.with_options(options)
     for samples, labels in batches:
         with tf.device(context.device):
-            there = tf.cast(tf.identity(samples), context.dtype), tf.identity(labels)
-        yield there
+            on_device = tf.cast(tf.identity(samples), context.dtype), tf.identity(labels)
+        yield on_device
 
 
 def put_parts(context: DeviceContext, array: Array) -> Any:
-    """An input: of several devices, a part of the batch on each."""
+    """Put an input on the device; with several devices, a part of the batch on each."""
     count = context.world.devices
     if count == 1:
         return context.put(array)
@@ -270,7 +273,7 @@ def put_parts(context: DeviceContext, array: Array) -> Any:
 
 
 def run_in_replicas(context: DeviceContext, step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step as each replica runs it, and the mean of their losses; itself on one device."""
+    """Wrap the step to run in each replica and return the mean of their losses. Unchanged on one device."""
     if context.world.devices == 1:
         return step
     import tensorflow as tf
@@ -284,7 +287,7 @@ def run_in_replicas(context: DeviceContext, step: Callable[..., Any]) -> Callabl
 
 
 def average_gradients(context: DeviceContext, gradients: list[Any]) -> list[Any]:
-    """Means over the replicas, within one of them."""
+    """Means over the replicas, called within one of them."""
     if context.world.devices == 1:
         return gradients
     import tensorflow as tf
@@ -294,7 +297,7 @@ def average_gradients(context: DeviceContext, gradients: list[Any]) -> list[Any]
 
 
 def own_copy(context: DeviceContext, variable: Any) -> Any:
-    """The copy that a replica has of a variable; the variable itself on one device."""
+    """A replica's copy of a variable; the variable itself on one device."""
     if context.world.devices == 1:
         return variable
     import tensorflow as tf
@@ -304,11 +307,11 @@ def own_copy(context: DeviceContext, variable: Any) -> Any:
 
 
 def make_variable(context: DeviceContext, value: Any, *, is_learnt: bool) -> Any:
-    """A variable in each replica; running statistics, not learnt, go their own way in each, as in Keras."""
+    """Create a variable in each replica. Running statistics differ between replicas, as in Keras."""
     import tensorflow as tf
 
     if is_learnt or context.world.devices == 1:
         return tf.Variable(value, trainable=is_learnt)
-    apart = tf.VariableSynchronization.ON_READ
+    on_read = tf.VariableSynchronization.ON_READ
     mean = tf.VariableAggregation.MEAN
-    return tf.Variable(value, trainable=False, synchronization=apart, aggregation=mean)
+    return tf.Variable(value, trainable=False, synchronization=on_read, aggregation=mean)

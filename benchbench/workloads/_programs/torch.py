@@ -1,10 +1,10 @@
-"""A network's programs in torch, torch_xla and ONNX Runtime; images come through torch's DataLoader."""
+"""Programs of networks in torch, torch_xla and ONNX Runtime; images are read by torch's DataLoader."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from functools import partial, reduce
-from itertools import cycle
+from itertools import chain, cycle
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
 SHARDED = (Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL)
-# The workers are forked from a server that has started no thread. A fork of this process would copy the locks
-# that threads of OpenMP or CUDA hold, without the threads, and might wait for them for ever.
+# Workers are forked from a server without threads. A fork of this process would copy locks that threads of
+# OpenMP or CUDA hold, without the threads, and could deadlock.
 START_METHOD = "forkserver"
 
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
-    """The module in inference mode."""
+    """Program of the module in inference mode."""
     model = load_module(network, context, arrays).eval()
     is_xla = context.device.type == "xla"
 
@@ -37,29 +37,29 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
         with without_gradients(is_xla=is_xla):
             return model(*inputs)
 
-    given = partial(inputs_of, network, context)
+    make_inputs = partial(inputs_of, network, context)
     layout = images_layout(context, network.image_axes)
-    return Program(step, given(arrays), layout=layout, inputs_of=given)
+    return Program(step, make_inputs(arrays), layout=layout, inputs_of=make_inputs)
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
-    """Forward under autocast, backward, and torch's own optimizer: once for each objective."""
+    """Program with autocast, backward, and torch's optimizer, once for each objective."""
     import torch
 
-    model, named = torch_parallel.divide_module(
+    model, parameters_by_name = torch_parallel.divide_module(
         network, load_module(network, context, arrays).train(), context
     )
     updates, descents = [], []
     for objective in network.objectives:
-        moved = [p for name, p in named.items() if objective.moves(name)]
-        # Fused SGD on CUDA moves its momentum in steps that the scaler skips; it takes no sharded parameters.
+        moving = [p for name, p in parameters_by_name.items() if objective.moves(name)]
+        # Fused SGD on CUDA updates its momentum in skipped steps, and rejects sharded parameters.
         is_plain = amp.is_scaled(context) or network.placement.strategy in SHARDED
-        first, *others = torch_parallel.grouped_by_kind(moved)
+        first, *other_groups = torch_parallel.grouped_by_kind(moving)
         update = optimizer.torch(first, fused=optimizer.averages or not is_plain)
-        for group in others:
+        for group in other_groups:
             update.add_param_group({"params": group})
         updates.append(update)
-        descents.append(_descent(network, model, objective, updates[-1], moved, context))
+        descents.append(_descent(network, model, objective, updates[-1], moving, context))
     count = len(network.input_names)
 
     def step(*inputs: Any) -> Any:
@@ -67,24 +67,28 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         return reduce(add, [descend(inputs[:count], targets) for descend in descents])
 
     def restart(arrays: Arrays) -> tuple[Any, ...]:
-        held = model.state_dict()
+        state_dict = model.state_dict()
         with torch.no_grad():
             for name in network.weights():
-                held[name].copy_(context.put(arrays[name]))
-            for kept in (kept for update in updates for kept in update.state.values()):
-                for value in filter(torch.is_tensor, kept.values()):
+                state_dict[name].copy_(context.put(arrays[name]))
+            for optimizer_state in chain.from_iterable(update.state.values() for update in updates):
+                for value in filter(torch.is_tensor, optimizer_state.values()):
                     value.zero_()
         return ()
 
-    given = partial(_batch_of, network, context)
+    make_batch = partial(_batch_of, network, context)
     return Program(
         step,
-        given(arrays),
-        parameters=lambda: {name: torch_parallel.gathered(network, name, p) for name, p in named.items()},
-        gradients=partial(_gradients, network, optimizer, updates, named) if optimizer.slots else None,
+        make_batch(arrays),
+        parameters=lambda: {
+            name: torch_parallel.gathered(network, name, p) for name, p in parameters_by_name.items()
+        },
+        gradients=partial(_gradients, network, optimizer, updates, parameters_by_name)
+        if optimizer.slots
+        else None,
         notes=batch_statistics(network, per_device=context.device.type != "xla"),
         layout=images_layout(context, network.image_axes),
-        inputs_of=given,
+        inputs_of=make_batch,
         restart=restart if network.placement.devices == 1 else None,
     )
 
@@ -92,9 +96,9 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
 def generation(
     network: Any, context: DeviceContext, arrays: Arrays
 ) -> Program:  # `network`: a Decoder, which imports this package
-    """A module that owns its cache as buffers: what compiles or exports it knows that they change.
+    """Program of a module with its cache in buffers, so that compilers and exporters see it mutate.
 
-    A graph of ONNX Runtime begins each step with the prompt's cache, and leaves out the next one.
+    A graph of ONNX Runtime begins each step with the prompt's cache and does not return the next one.
     """
     import numpy as np
     import torch
@@ -112,23 +116,23 @@ def generation(
             return [f"{kind}{index}" for index in range(network.depth) for kind in ("keys", "values")]
 
         def forward(self, tokens: Any, positions: Any) -> Any:
-            held = [getattr(self, name) for name in self.names()]
+            buffers = [getattr(self, name) for name in self.names()]
             with without_gradients(is_xla=is_xla):
-                return self.model(tokens, positions, list(zip(held[::2], held[1::2], strict=True)))
+                return self.model(tokens, positions, list(zip(buffers[::2], buffers[1::2], strict=True)))
 
     step, first = Generator(), network.length - network.rows
     if first:
         step(context.put(arrays["prompt"]), context.put(np.arange(first)))
     positions = context.put(np.arange(first, network.length))
 
-    def given(arrays: Arrays) -> tuple[Any, ...]:
+    def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
         return context.put(arrays["tokens"]), positions
 
-    return Program(step, given(arrays), inputs_of=given)
+    return Program(step, make_inputs(arrays), inputs_of=make_inputs)
 
 
 def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
-    """A training step's inputs and targets on the device: of several ranks, this one's part."""
+    """Inputs and targets of a training step on the device; with several ranks, this rank's part."""
     arrays = grouped_by_device(network, arrays)
     if network.rank is not None and network.placement.strategy.divides_batch:
         arrays = part_of_batch(network, arrays, network.rank, network.placement.devices)
@@ -139,15 +143,15 @@ def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple
 def _gradients(
     network: Network, optimizer: Optimizer, updates: list[Any], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """The gradients as the optimizers' state implies them, by name."""
+    """Gradients that follow from the optimizers' state, by name."""
     import torch
 
-    state = {p: kept for update in updates for p, kept in update.state.items()}
+    state = {p: values for update in updates for p, values in update.state.items()}
 
     def slots(name: str, p: Any) -> dict[str, Any]:
-        kept = state.get(p, {})
+        values = state.get(p, {})
         return {
-            slot: torch_parallel.gathered(network, name, kept.get(key, torch.zeros_like(p)))
+            slot: torch_parallel.gathered(network, name, values.get(key, torch.zeros_like(p)))
             for slot, key in optimizer.slots.items()
         }
 
@@ -159,17 +163,20 @@ def _descent(
     model: Any,
     objective: Objective,
     update: Any,
-    moved: list[Any],
+    moving: list[Any],
     context: DeviceContext,
 ) -> Any:
-    """One update of the parameters `moved`, of the inputs and the targets by name: gives the loss."""
+    """Return a function for one update of the parameters `moving`.
+
+    It takes the inputs and the targets by name, and returns the loss.
+    """
     import torch
 
     kind, mixed = context.device.type, context.compute is not None
     scaler = torch.amp.GradScaler(
         kind, amp.INITIAL_SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(context)
     )
-    differentiated = moved if objective.learner else None  # None: all
+    differentiated = moving if objective.learner else None  # None: all
     count, computing_loss = network.accumulate, torch_parallel.loss_context(network)
 
     def differentiate(inputs: Any, targets: dict[str, Any]) -> Any:
@@ -182,9 +189,9 @@ def _descent(
         return torch_parallel.local_loss(loss.detach())
 
     def accumulate(inputs: Any, targets: dict[str, Any]) -> Any:
-        *others, last = torch_parallel.split_micro_batches(network, inputs, targets)
+        *earlier, last = torch_parallel.split_micro_batches(network, inputs, targets)
         with torch_parallel.without_sync(model):
-            losses = [differentiate(*each) for each in others]
+            losses = [differentiate(*micro_batch) for micro_batch in earlier]
         return reduce(add, losses, differentiate(*last))
 
     def descend(inputs: Any, targets: dict[str, Any]) -> Any:
@@ -198,7 +205,7 @@ def _descent(
 
 
 def load_module(network: Network, context: DeviceContext, arrays: Arrays) -> Any:
-    """The module with its weights on the device: made on the meta device, so none is drawn."""
+    """Create the module on the meta device, so that no weights are drawn, and load the weights."""
     import torch
 
     with torch.device("meta"):
@@ -209,13 +216,13 @@ def load_module(network: Network, context: DeviceContext, arrays: Arrays) -> Any
 def load_weights(
     network: Network, model: Any, context: DeviceContext, arrays: Arrays, names: Iterable[str]
 ) -> Any:
-    """The module, made on the meta device, with the weights that it has."""
+    """Load the named weights into a module that was created on the meta device."""
     model.load_state_dict({name: context.put(arrays[name]) for name in names}, assign=True)
     return model.to(device=context.device, memory_format=torch_layout(context, network.image_axes or 4))
 
 
 def inputs_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
-    """Inputs on the device, images in the session's layout."""
+    """Inputs on the device, with images in the session's layout."""
     tensors = {name: context.put(arrays[name]) for name in network.input_names}
     return tuple(
         tensor.contiguous(memory_format=torch_layout(context, tensor.ndim))
@@ -226,7 +233,7 @@ def inputs_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple
 
 
 class ImageSamples:
-    """A map-style data set: a sample by its number in the order. The workers are given a copy."""
+    """A map-style data set of samples by their number in the order. The workers get a copy."""
 
     def __init__(self, images: ImageSet, order: Indices, side: int) -> None:
         self._images = images
@@ -251,9 +258,9 @@ class ImageSamples:
 def torch_batches(
     samples: ImageSamples, batch: int, workers: int, context: DeviceContext
 ) -> Generator[tuple[Any, ...], None, None]:
-    """Images, NCHW and channels last, and classes on the device, without end; workers start with the first.
+    """Yield NCHW images, channels last, and classes on the device, without end.
 
-    Closing it ends them.
+    Workers start with the first batch. Closing the generator ends them.
     """
     import torch
     from torch.utils.data import DataLoader
@@ -262,7 +269,7 @@ def torch_batches(
     loader = DataLoader(
         samples,
         batch_size=batch,
-        sampler=cycle(range(len(samples))),  # no epoch ends, so no worker starts anew
+        sampler=cycle(range(len(samples))),  # endless, so that workers are not restarted
         num_workers=workers,
         pin_memory=pinned,
         drop_last=True,
@@ -272,5 +279,5 @@ def torch_batches(
     if workers:
         torch.multiprocessing.set_forkserver_preload(["torch"])  # imported once for all workers
     for images, labels in loader:
-        there = images.to(context.device, non_blocking=pinned).to(context.dtype)
-        yield there.permute(0, 3, 1, 2), labels.to(context.device, non_blocking=pinned)
+        images_on_device = images.to(context.device, non_blocking=pinned).to(context.dtype)
+        yield images_on_device.permute(0, 3, 1, 2), labels.to(context.device, non_blocking=pinned)

@@ -1,7 +1,7 @@
-"""A training module divided among ranks by torch.distributed, or among devices by torch_xla.
+"""Division of a training module among ranks by torch.distributed, or among devices by torch_xla.
 
-Tensor-parallel, its layers are divided (torch.distributed.tensor.parallel); every rank has and computes the
-others, norms and convolutions for instance, as a whole.
+With tensor parallelism, its layers are divided (torch.distributed.tensor.parallel). Other layers, such as
+norms and convolutions, are replicated on every rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ PROJECTIONS = 3  # queries, keys and values in one weight
 
 
 def divide_module(network: Network, module: Any, context: DeviceContext) -> tuple[Any, dict[str, Any]]:
-    """The module as a rank calls it, and its parameters by name; the rank may hold a part of each."""
+    """Return the module as a rank calls it, and its parameters by name.
+
+    The rank may have only a part of each parameter.
+    """
     placement = network.placement
     if placement.devices == 1:
         return module, dict(module.named_parameters())
@@ -45,7 +48,7 @@ def divide_module(network: Network, module: Any, context: DeviceContext) -> tupl
 
 
 def shard_batch(network: Network, context: DeviceContext, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Inputs and targets, sharded by samples where one process drives all devices; else as they are."""
+    """Inputs and targets, sharded by samples if one process controls all devices."""
     placement = network.placement
     if context.device.type != "xla" or not placement.strategy.divides_batch:
         return batch
@@ -53,9 +56,9 @@ def shard_batch(network: Network, context: DeviceContext, batch: tuple[Any, ...]
 
 
 def split_micro_batches(network: Network, inputs: Any, targets: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """The inputs and targets of each micro-batch, as views of the batch's.
+    """Inputs and targets of each micro-batch, as views of the batch's tensors.
 
-    Where one process drives all devices, each has its part of every micro-batch: see `grouped_by_device`.
+    If one process controls all devices, each has its part of every micro-batch; see `grouped_by_device`.
     """
     count = network.accumulate
     devices = network.placement.devices if network.placement.strategy.divides_batch else 1
@@ -67,13 +70,13 @@ def split_micro_batches(network: Network, inputs: Any, targets: Mapping[str, Any
         return [part.flatten(0, 1) for part in by_device.unbind(1)]
 
     parts = zip(*(split(tensor) for tensor in (*inputs, *targets.values())), strict=True)
-    given = len(inputs)
-    return [(part[:given], dict(zip(targets, part[given:], strict=True))) for part in parts]
+    input_count = len(inputs)
+    return [(part[:input_count], dict(zip(targets, part[input_count:], strict=True))) for part in parts]
 
 
 @contextmanager
 def without_sync(model: Any) -> Iterator[None]:
-    """A context in which ranks accumulate their own gradients; the next backward pass outside sums all."""
+    """Let ranks accumulate local gradients in the block. The next backward pass outside sums them all."""
     if hasattr(model, "no_sync"):  # DistributedDataParallel
         with model.no_sync():
             yield
@@ -86,7 +89,7 @@ def without_sync(model: Any) -> Iterator[None]:
 
 
 def gathered(network: Network, name: str, tensor: Any) -> Any:
-    """A parameter, or the optimizer's state of it, gathered from all ranks where each has a part."""
+    """A parameter, or the optimizer's state of it, gathered from all ranks if it is divided."""
     if not hasattr(tensor, "full_tensor"):
         return tensor
     full = tensor.full_tensor()
@@ -96,14 +99,14 @@ def gathered(network: Network, name: str, tensor: Any) -> Any:
 
 
 def grouped_by_kind(parameters: Sequence[Any]) -> list[list[Any]]:
-    """Parameters that are divided among ranks, and whole ones: an optimizer's kernels take no mixture."""
+    """Group parameters by whether they are divided, since an optimizer's kernels take no mixture."""
     divided = [p for p in parameters if hasattr(p, "full_tensor")]
-    whole = [p for p in parameters if not hasattr(p, "full_tensor")]
-    return [group for group in (divided, whole) if group]
+    replicated = [p for p in parameters if not hasattr(p, "full_tensor")]
+    return [group for group in (divided, replicated) if group]
 
 
 def loss_context(network: Network) -> Callable[[], AbstractContextManager[None]]:
-    """The context in which the loss and its backward pass are computed."""
+    """Context for the computation of the loss and its backward pass."""
     strategy = network.placement.strategy
     if network.rank is None or strategy is not Strategy.TENSOR_PARALLEL:
         return nullcontext
@@ -114,22 +117,22 @@ def loss_context(network: Network) -> Callable[[], AbstractContextManager[None]]
 
 
 def local_loss(loss: Any) -> Any:
-    """The rank's own part of a loss that all ranks computed together."""
+    """The rank's part of a loss that all ranks computed together."""
     return loss.to_local() if hasattr(loss, "to_local") else loss
 
 
 def _with_sharding_marks(network: Network, module: Any) -> tuple[Any, dict[str, Any]]:
-    """torch_xla, SPMD: parameters along the longest axis that divides, or tensor-parallel along outputs."""
-    named, placement = dict(module.named_parameters()), network.placement
-    for parameter in named.values():
+    """Mark parameters for torch_xla (SPMD): along the longest equally divisible axis, or along outputs."""
+    parameters, placement = dict(module.named_parameters()), network.placement
+    for parameter in parameters.values():
         axis = marked_axis(placement.strategy, parameter.shape, placement.devices, outputs=0)
         if axis is not None:
             shard_along(parameter, placement.devices, axis)
-    return module, named
+    return module, parameters
 
 
 def _with_sync_batch_norm(module: Any, context: DeviceContext) -> Any:
-    """The module with nn.SyncBatchNorm, which refuses CPUs: there, layers compute the same by all-reduces."""
+    """The module with nn.SyncBatchNorm, or on CPUs, which it rejects, with equivalent all-reduces."""
     from torch import nn
     from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -142,7 +145,7 @@ def _with_sync_batch_norm(module: Any, context: DeviceContext) -> Any:
 
 
 def _normalise_across_ranks(norm: Any, x: Any) -> Any:
-    """nn.SyncBatchNorm.forward in training, for equally many samples on every rank."""
+    """nn.SyncBatchNorm.forward in training, for equal numbers of samples on every rank."""
     import torch
     import torch.distributed as dist
     from torch.distributed._functional_collectives import all_reduce
@@ -170,12 +173,12 @@ def _normalise_across_ranks(norm: Any, x: Any) -> Any:
 
 
 def _fully_sharded(module: Any, context: DeviceContext) -> Any:
-    """FSDP2: the layers one by one, so that one at a time is gathered, then what is left."""
+    """Apply FSDP2 to each layer, so that one at a time is gathered, and then to the rest."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    # It takes no parameters that lie channels last.
+    # It rejects parameters that are channels last.
     module.to(memory_format=torch.contiguous_format)
     mesh = init_device_mesh(context.device.type, (context.world.processes,))
     for layer in gathered_layers(module):
@@ -184,7 +187,7 @@ def _fully_sharded(module: Any, context: DeviceContext) -> Any:
 
 
 def gathered_layers(module: Any) -> Iterator[Any]:
-    """The members of the outermost lists, sequences and dictionaries, at whatever depth, with parameters."""
+    """Members with parameters of the outermost lists, sequences and dictionaries, at any depth."""
     from torch import nn
 
     is_list = isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict)
@@ -196,12 +199,12 @@ def gathered_layers(module: Any) -> Iterator[Any]:
 
 
 def divide_layers(network: Network, module: Any, context: DeviceContext) -> Any:
-    """The module by the network's plan. Raises Unsupported, as for heads that the ranks cannot share."""
+    """Divide the module by the network's plan. Raises Unsupported, for example for indivisible heads."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import parallelize_module
 
     if is_scaled(context):
-        raise Unsupported("torch.amp.GradScaler takes no parameters of which some are divided and some not")
+        raise Unsupported("torch.amp.GradScaler rejects a mixture of divided and undivided parameters")
     ranks = context.world.processes
     for name in network.head_counts:
         if (count := getattr(network, name)) % ranks:
@@ -210,33 +213,33 @@ def divide_layers(network: Network, module: Any, context: DeviceContext) -> Any:
     for name, layer in module.named_modules():
         if division_of(network.tensor_parallel, f"{name}.weight") is Division.HEADS:
             _group_heads_by_rank(layer, ranks)
-        if getattr(layer, "inplace", False):  # an output that is its rank's part cannot be overwritten
+        if getattr(layer, "inplace", False):  # an output that is a rank's part cannot be overwritten
             layer.inplace = False
     mesh = init_device_mesh(context.device.type, (ranks,))
     plan = {name: _style(division) for name, division in network.tensor_parallel.items()}
-    # Every rank draws the same weights, so each takes its part of its own.
+    # Every rank has the same weights, so each takes its part of its own copy.
     return parallelize_module(module, mesh, plan, src_data_rank=None)
 
 
 def parameters_by_name(module: Any) -> dict[str, Any]:
-    """The divided module's parameters, by the names of the network's state."""
+    """Parameters of the divided module by the names in the network's state."""
     return {name.replace(".in_proj.", ".in_proj_"): p for name, p in module.named_parameters()}
 
 
 def in_order_of_state(network: Network, name: str, tensor: Any) -> Any:
-    """A gathered parameter, or the optimizer's state of it, its heads in the order of the network's state."""
+    """A gathered parameter or its optimizer state, with heads in the order of the network's state."""
     if division_of(network.tensor_parallel, name) is not Division.HEADS:
         return tensor
     return _regrouped(tensor, network.placement.devices, PROJECTIONS)
 
 
 def is_loss_divided(network: Network) -> bool:
-    """Whether no rank has all the logits, so that they compute the loss together."""
+    """True if no rank has all the logits, so that ranks compute the loss together."""
     return Division.LOGITS in network.tensor_parallel.values()
 
 
 def _style(division: Division) -> Any:
-    """torch's name for it."""
+    """torch's parallel style for a division."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
@@ -273,7 +276,7 @@ def _logits() -> Any:
 
 
 def _group_heads_by_rank(layer: Any, ranks: int) -> None:
-    """Reorder its outputs: from queries, keys and values of all heads, to those of each rank's heads."""
+    """Reorder a layer's outputs from queries, keys and values of all heads to those of each rank's heads."""
     from torch import nn
 
     for name, p in list(layer.named_parameters()):
@@ -281,12 +284,12 @@ def _group_heads_by_rank(layer: Any, ranks: int) -> None:
 
 
 def _regrouped(tensor: Any, groups: int, members: int) -> Any:
-    """Transpose rows that come as `groups` groups of `members` parts: part by part, of all groups."""
+    """Transpose rows in `groups` groups of `members` parts to `members` groups of `groups` parts."""
     return tensor.unflatten(0, (groups, members, -1)).transpose(0, 1).flatten(0, 2)
 
 
 def _replace_attention(module: Any) -> None:
-    """Replace nn.MultiheadAttention, whose projections are no layers, by dense layers with its weights."""
+    """Replace nn.MultiheadAttention, whose projections are not layers, by dense layers with its weights."""
     from torch import nn
 
     class DenseAttention(nn.Module):  # type: ignore[misc]

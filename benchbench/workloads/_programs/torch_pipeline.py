@@ -1,6 +1,6 @@
-"""A training step in stages: each rank has some of the layers, and micro-batches pass from rank to rank.
+"""Pipelined training step in torch: each rank has some of the layers, and micro-batches pass between ranks.
 
-By torch.distributed.pipelining, on a model that is divided by hand
+It uses torch.distributed.pipelining with a model that is divided by hand
 (docs.pytorch.org/docs/stable/distributed.pipelining.html).
 """
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
 Parameters = dict[str, Any]  # by PyTorch's names
-SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}  # ours → torch's
+SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}  # name → torch's class
 
 
 def pipelined_training(
     network: Chain, optimizer: Optimizer, schedule: str, context: DeviceContext, arrays: Arrays
 ) -> Program:
-    """The rank's stage. The first is given the inputs of the batch, the last its targets."""
+    """Program of the rank's stage. The first rank gets the inputs of the batch, the last its targets."""
     import torch
 
     stages = cut_chain(network.links(), network.placement.devices)
@@ -35,7 +35,7 @@ def pipelined_training(
     module, parameters = _stage_module(network, stages[rank], context, arrays)
     update = optimizer.torch(list(parameters.values()))
     compute_gradients = _scheduled(network, schedule, module, context)
-    holders = {  # learnt weight → the ranks that have it: several where links share it
+    holders = {  # learnt weight → the ranks that have it; several if links share it
         name: [at for at, links in enumerate(stages) if any(name in link.weights for link in links)]
         for name, weight in network.weights().items()
         if weight.is_learnt
@@ -50,30 +50,30 @@ def pipelined_training(
         return loss
 
     def slots(p: Any) -> Parameters:
-        kept = update.state.get(p, {})
-        return {slot: kept.get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
+        slot_values = update.state.get(p, {})
+        return {slot: slot_values.get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
 
     def gradients() -> Parameters:
-        own = {name: optimizer.gradient(slots(p)) for name, p in parameters.items()}
-        return dict(_broadcast_by_holders(network, holders, own, context))
+        local_gradients = {name: optimizer.gradient(slots(p)) for name, p in parameters.items()}
+        return dict(_broadcast_by_holders(network, holders, local_gradients, context))
 
     return Program(
         step,
         _batch_of_rank(network, rank, context, arrays),
         parameters=lambda: dict(_broadcast_by_holders(network, holders, parameters, context)),
         gradients=gradients if optimizer.slots else None,
-        compiles=False,  # the stage is, not the schedule
+        compiles=False,  # the stage is compiled, not the schedule
         notes=batch_statistics(network, per_device=False),
         layout=images_layout(context, network.image_axes),
     )
 
 
 def _require_rank(network: Chain, context: DeviceContext) -> int:
-    """This process's rank. Raises Unsupported without one, or where ranks would need a common loss scale."""
+    """This process's rank. Raises Unsupported without one, or if ranks would need a common loss scale."""
     if network.rank is None or context.device.type == "xla":
         raise Unsupported("torch.distributed.pipelining needs a process for each device")
     if amp.is_scaled(context):
-        raise Unsupported("a stage sees overflows of its own gradients only: use amp-bf16 in a pipeline")
+        raise Unsupported("a stage detects overflows only in its own gradients: use amp-bf16 in a pipeline")
     return network.rank
 
 
@@ -86,14 +86,17 @@ def _batch_of_rank(network: Chain, rank: int, context: DeviceContext, arrays: Ar
 
 
 def _scheduled(network: Chain, schedule: str, module: Any, context: DeviceContext) -> Callable[..., Any]:
-    """A function that runs all micro-batches forward and back: the mean loss on the last rank, else empty."""
+    """A function that runs all micro-batches forward and backward. It returns the mean loss on the last rank.
+
+    On other ranks it returns an empty tensor.
+    """
     import torch
     from torch.distributed import pipelining
 
     (objective,) = network.objectives
     rank, count = network.rank, network.placement.devices
     stage = pipelining.PipelineStage(module, rank, count, context.device)
-    # Gradients are divided by the number of micro-batches, since each loss is a mean.
+    # torch divides gradients by the number of micro-batches, since each loss is a mean.
     pipeline = getattr(pipelining, SCHEDULES[schedule])(
         stage, n_microbatches=network.accumulate, loss_fn=objective.loss.torch
     )
@@ -113,13 +116,13 @@ def _scheduled(network: Chain, schedule: str, module: Any, context: DeviceContex
 def _stage_module(
     network: Chain, links: Sequence[Link], context: DeviceContext, arrays: Arrays
 ) -> tuple[Any, Parameters]:
-    """A module of these links alone, and its parameters by name."""
+    """A module of these links only, and its parameters by name."""
     import torch
 
     first = list(network.links()).index(links[0])
     with torch.device("meta"):
         model = network.torch()
-    own = torch_links(network, model)[first : first + len(links)]
+    stage_links = torch_links(network, model)[first : first + len(links)]
     names = dict.fromkeys(name for link in links for name in link.weights)
     _leave_out(model, names)
     for name in [name for name, _ in model.named_buffers(recurse=False) if name not in names]:
@@ -132,7 +135,7 @@ def _stage_module(
             self.model = model
 
         def forward(self, x: Any) -> Any:
-            for link in own:
+            for link in stage_links:
                 x = link(x)
             return x
 
@@ -141,7 +144,7 @@ def _stage_module(
 
 
 def _sent_contiguous(layers: Any, context: DeviceContext, *, is_first: bool) -> Any:
-    """A stage of these layers that sends contiguous tensors, as it must: images may lie channels last."""
+    """A stage that sends contiguous tensors, as it must, although images may be channels last."""
     import torch
 
     class Received(torch.autograd.Function):  # type: ignore[misc]
@@ -167,7 +170,7 @@ def _sent_contiguous(layers: Any, context: DeviceContext, *, is_first: bool) -> 
 
 
 def torch_links(network: Chain, model: Any) -> list[Callable[[Any], Any]]:
-    """A function for each link. Modules without weights go with those before them."""
+    """A function for each link. Modules without weights belong to the link before them."""
     from torch import nn
 
     if not isinstance(model, nn.Sequential):
@@ -179,11 +182,11 @@ def torch_links(network: Chain, model: Any) -> list[Callable[[Any], Any]]:
     for name, module in _members(model, ""):
         at = next((link_of[f"{name}.{weight}"] for weight, _ in module.named_parameters()), at)
         members[at].append(module)
-    return [nn.Sequential(*each) for each in members]
+    return [nn.Sequential(*modules) for modules in members]
 
 
 def _members(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The modules of nested sequences, by their full names."""
+    """The modules of nested sequences by their full names."""
     from torch import nn
 
     for name, child in module.named_children():
@@ -193,27 +196,27 @@ def _members(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", child
 
 
-def _leave_out(module: Any, kept: Mapping[str, None], prefix: str = "") -> None:
+def _leave_out(module: Any, weight_names: Mapping[str, None], prefix: str = "") -> None:
     """Replace the layers of other stages by identities."""
     from torch import nn
 
     for name, child in module.named_children():
         names = {f"{prefix}{name}.{weight}" for weight, _ in child.named_parameters()}
-        if names and names.isdisjoint(kept):
+        if names and names.isdisjoint(weight_names):
             setattr(module, name, nn.Identity())
         else:
-            _leave_out(child, kept, f"{prefix}{name}.")
+            _leave_out(child, weight_names, f"{prefix}{name}.")
 
 
 def _shared_gradient_sum(holders: Mapping[str, list[int]], parameters: Parameters) -> Callable[[], None]:
-    """A function that sums the gradient of each shared parameter over the ranks that hold it.
+    """A function that sums the gradient of each shared parameter over the ranks that have it.
 
     Megatron-LM ties its token embeddings this way (Narayanan et al. 2021, "Efficient large-scale language
     model training on GPU clusters using Megatron-LM").
     """
     import torch.distributed as dist
 
-    # Every rank must take part in making a group, even one that is not in it.
+    # Every rank must take part in the creation of each group, even if it is not a member.
     groups = {name: dist.new_group(ranks) for name, ranks in holders.items() if len(ranks) > 1}
 
     def sum_shared_gradients() -> None:
@@ -226,16 +229,16 @@ def _shared_gradient_sum(holders: Mapping[str, list[int]], parameters: Parameter
 
 
 def _broadcast_by_holders(
-    network: Chain, holders: Mapping[str, list[int]], own: Parameters, context: DeviceContext
+    network: Chain, holders: Mapping[str, list[int]], local_tensors: Parameters, context: DeviceContext
 ) -> Iterator[tuple[str, Any]]:
-    """All tensors, on every rank: verification reads them there."""
+    """All tensors on every rank, where verification reads them."""
     import torch
     import torch.distributed as dist
 
     layouts = network.weights()
     for name, (first, *_) in holders.items():
         if first == network.rank:
-            tensor = own[name].detach().contiguous()
+            tensor = local_tensors[name].detach().contiguous()
         else:
             tensor = torch.empty(layouts[name].shape, dtype=context.dtype, device=context.device)
         dist.broadcast(tensor, src=first)
