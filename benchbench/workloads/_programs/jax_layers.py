@@ -1,4 +1,4 @@
-"""Layers of networks in JAX: functions of NHWC arrays and of the weights by name."""
+"""Layers of networks in JAX, as functions of NHWC arrays and of the weights by name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import DECAY, EPSILON
 
-FUSED_FROM, WIDE_FROM = 8.0, 9.0  # compute capability of cuDNN's fused attention, and of that with wide heads
-WIDEST_HEAD = {False: 128, True: 256}  # whether the compute capability is that of wide heads → width
+FUSED_FROM, WIDE_FROM = 8.0, 9.0  # least compute capability for cuDNN's fused attention, and for wide heads
+MAX_HEAD_WIDTH = {False: 128, True: 256}  # by whether the GPU supports wide heads
 
 
 def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """A convolution in as many dimensions as the layer has, with its bias where there is one.
+    """A convolution in as many dimensions as the layer has, with its bias if there is one.
 
-    One pixel wide, on the CPU, as the product that it is: for the gradient of a convolution's filters XLA
-    transposes the images, and training ResNet-50 takes 0.63 times as long by products (docs/why_slower.md).
+    On the CPU, 1 × 1 convolutions are products. For the gradient of the filters of a convolution, XLA
+    transposes the images, and training ResNet-50 takes 0.63 times as long with products (docs/why_slower.md).
     """
     import jax
     from jax import lax
@@ -33,14 +33,14 @@ def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
 
 
 def _pixelwise(x: Any, filters: Any, strides: tuple[int, ...]) -> Any:
-    """A product over the channels, of a matrix with a row for each pixel: more axes than two cost time."""
+    """Product over the channels with a row per pixel, since more than two axes cost time."""
     x = x[(slice(None), *(slice(None, None, stride) for stride in strides))]
     inputs, outputs = filters.shape[-2:]
     return (x.reshape(-1, inputs) @ filters.reshape(inputs, outputs)).reshape(*x.shape[:-1], outputs)
 
 
 def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
-    """A transposed convolution of images, with its bias if any; lax pads the image spread by the stride."""
+    """A transposed convolution of images, with its bias if any. lax pads the image spread by the stride."""
     from jax import lax
 
     edge = layer.kernel - 1 - layer.edge
@@ -56,20 +56,20 @@ def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any
 
 
 def max_pool(x: Any, window: int) -> Any:
-    """Windows that do not overlap are axes: half the time of reduce_window on a CPU."""
+    """Maximum of windows that do not overlap, by a reshape: half the time of reduce_window on a CPU."""
     batch, height, width, channels = x.shape
     rows, columns = height // window, width // window
-    whole = x[:, : rows * window, : columns * window]
-    return whole.reshape(batch, rows, window, columns, window, channels).max(axis=(2, 4))
+    cropped = x[:, : rows * window, : columns * window]
+    return cropped.reshape(batch, rows, window, columns, window, channels).max(axis=(2, 4))
 
 
 def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Product over the last axis, and the bias where there is one."""
+    """Product over the last axis, with the bias if there is one."""
     return _with_bias(x @ weights[f"{name}.weight"], weights, name)
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
-    """Computed in float32 at least, as Flax does; with a bias where there is one."""
+    """Layer normalisation in float32 or float64, as in Flax, with a bias if there is one."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -83,7 +83,7 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSI
 
 
 def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Computed in float32 at least, as Flax does."""
+    """Root mean square normalisation in float32 or float64, as in Flax."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -93,7 +93,7 @@ def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
-    """Computed in float32 at least, as Flax does; training puts the next statistics into `weights`.
+    """Batch normalisation in float32 or float64, as in Flax. Training updates the statistics in `weights`.
 
     The variance is E[x²] − E[x]², which reads x once.
     """
@@ -101,7 +101,7 @@ def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) ->
     from jax import lax
 
     real = jnp.promote_types(x.dtype, jnp.float32)
-    stored = weights[f"{name}.running_mean"].dtype
+    storage_dtype = weights[f"{name}.running_mean"].dtype
     gamma, beta, mean, variance = (
         weights[f"{name}.{part}"].astype(real) for part in ("weight", "bias", "running_mean", "running_var")
     )
@@ -110,37 +110,41 @@ def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) ->
         axes = tuple(range(x.ndim - 1))
         batch_mean = wide.mean(axis=axes)
         batch_variance = jnp.maximum((wide * wide).mean(axis=axes) - batch_mean * batch_mean, 0)
-        weights[f"{name}.running_mean"] = (DECAY * mean + (1 - DECAY) * batch_mean).astype(stored)
-        weights[f"{name}.running_var"] = (DECAY * variance + (1 - DECAY) * batch_variance).astype(stored)
+        weights[f"{name}.running_mean"] = (DECAY * mean + (1 - DECAY) * batch_mean).astype(storage_dtype)
+        weights[f"{name}.running_var"] = (DECAY * variance + (1 - DECAY) * batch_variance).astype(
+            storage_dtype
+        )
         mean, variance = batch_mean, batch_variance
     scale = gamma * lax.rsqrt(variance + EPSILON)
     return ((wide - mean) * scale + beta).astype(x.dtype)
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, differentiated: bool = True) -> Any:
-    """Attention of (batch, length, heads, dim): by cuDNN where it can be, as products on the CPU.
+    """Attention of (batch, length, heads, dim): by cuDNN if possible, and by products on the CPU.
 
-    Heads of `k` and `v` serve groups of those of `q`. On the CPU the fused call has no kernel of its own: it
-    ran at half the speed of the products, and has none for float16. In float64 it computes the scores in
-    float32. `differentiated`: gradients may be asked of it.
+    Heads of `k` and `v` serve groups of heads of `q`. On the CPU, the fused call has no kernel of its own: it
+    ran at half the speed of the products, and does not support float16. In float64 it computes the scores in
+    float32. `differentiated` means that gradients may be computed.
     """
     import jax
     import jax.numpy as jnp
 
     if jax.default_backend() != "cpu" and q.dtype != jnp.float64:
         lengths = q.shape[1], k.shape[1]
-        fused = "xla" if unfused(q.dtype, q.shape[-1], lengths, differentiated=differentiated) else "cudnn"
-        return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation=fused)
+        implementation = (
+            "xla" if unfused(q.dtype, q.shape[-1], lengths, differentiated=differentiated) else "cudnn"
+        )
+        return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation=implementation)
     mask = causal_mask(q.shape[1], q.shape[2] // k.shape[2]) if causal else None
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     return attention_products(q, k, v, mask).swapaxes(1, 2)
 
 
 def unfused(dtype: Any, width: int, lengths: Collection[int], *, differentiated: bool = True) -> str:
-    """Why cuDNN has no fused attention for heads of that width and sequences of these lengths, else "".
+    """Reason why cuDNN has no fused attention for this head width and these sequence lengths, or "".
 
-    JAX raises where a condition does not hold (jax/_src/cudnn/fused_attention_stablehlo.py). It asks its
-    first device for the compute capability, and refuses odd lengths only where gradients are taken.
+    JAX raises if a condition does not hold (jax/_src/cudnn/fused_attention_stablehlo.py). It reads the
+    compute capability of its first device, and rejects odd lengths only if gradients are computed.
     """
     import jax
 
@@ -152,9 +156,9 @@ def unfused(dtype: Any, width: int, lengths: Collection[int], *, differentiated:
     capability = float(device.compute_capability)
     if capability < FUSED_FROM:
         return f"cuDNN has it from compute capability {FUSED_FROM}; this GPU has {capability}"
-    widest = WIDEST_HEAD[capability >= WIDE_FROM]
-    if width > widest or width % 8:
-        return f"cuDNN has it for heads of a multiple of 8, at most {widest}; these have {width}"
+    max_width = MAX_HEAD_WIDTH[capability >= WIDE_FROM]
+    if width > max_width or width % 8:
+        return f"cuDNN has it for heads of a multiple of 8, at most {max_width}; these have {width}"
     odd = [length for length in lengths if length % 2 and differentiated]
     return f"cuDNN has its gradients for even lengths; this one is {odd[0]}" if odd else ""
 
@@ -162,7 +166,7 @@ def unfused(dtype: Any, width: int, lengths: Collection[int], *, differentiated:
 def attention_notes(
     dtype: Any, width: int, lengths: Collection[int], *, differentiated: bool = True
 ) -> tuple[Note, ...]:
-    """A note that says which attention `attention` calls; none where it is products."""
+    """A note on the implementation that `attention` calls; none if it uses products."""
     import jax
     import jax.numpy as jnp
 
@@ -176,7 +180,8 @@ def attention_notes(
 def attention_products(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
     """softmax(q kᵀ / √d) v of (batch, heads, length, dim).
 
-    Heads of `k` and `v` serve groups of those of `q`. `mask`, of (queries of a group, keys): who sees whom.
+    Heads of `k` and `v` serve groups of heads of `q`. `mask` (queries of a group, keys) is True where a query
+    attends to a key.
     """
     import jax
     import jax.numpy as jnp
@@ -188,14 +193,14 @@ def attention_products(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
 
 
 def causal_mask(length: int, groups: int = 1) -> Any:
-    """Each of `length` queries sees the keys up to its own; as often as heads share keys."""
+    """Mask in which each of `length` queries attends to the keys up to its own, repeated for each group."""
     import jax.numpy as jnp
 
     return jnp.tile(jnp.tril(jnp.ones((length, length), bool)), (groups, 1))
 
 
 def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
-    """Added in float32 at least: XLA's CPU kernels sum the bias' gradient in the dtype of the addition."""
+    """Add the bias in float32 or float64: XLA's CPU kernels sum its gradient in the dtype of the addition."""
     import jax.numpy as jnp
 
     bias, real = weights.get(f"{name}.bias"), jnp.promote_types(y.dtype, jnp.float32)
@@ -203,20 +208,20 @@ def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def attend(q: Any, k: Any, v: Any, positions: Any, cache: dict[str, Any] | None, name: str) -> Any:
-    """Causal attention of (batch, length, heads, dim); a block's next keys and values are put into `cache`.
+    """Causal attention of (batch, length, heads, dim). The block's next keys and values are put into `cache`.
 
-    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    A single query is a new token, which attends to the cache. Several are a prompt, and attend to each other.
     """
     import jax.numpy as jnp
     from jax import lax
 
     if cache is not None:
         cache[name] = tuple(
-            lax.dynamic_update_slice_in_dim(held, new.swapaxes(1, 2), positions[0], axis=2)
-            for held, new in zip(cache[name], (k, v), strict=True)
+            lax.dynamic_update_slice_in_dim(previous, new.swapaxes(1, 2), positions[0], axis=2)
+            for previous, new in zip(cache[name], (k, v), strict=True)
         )
     if cache is None or q.shape[1] > 1:
         return attention(q, k, v, causal=True)
     keys, values = cache[name]
-    seen = jnp.arange(keys.shape[2]) <= positions
-    return attention_products(q.swapaxes(1, 2), keys, values, seen[None]).swapaxes(1, 2)
+    is_visible = jnp.arange(keys.shape[2]) <= positions
+    return attention_products(q.swapaxes(1, 2), keys, values, is_visible[None]).swapaxes(1, 2)

@@ -1,4 +1,4 @@
-"""Layers of networks in TensorFlow: functions of NHWC tensors and of the weights by name."""
+"""Layers of networks in TensorFlow, as functions of NHWC tensors and of the weights by name."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import DECAY, EPSILON
 
-CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}  # by axes of an image: eager gradients of three want a name
+CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}  # by spatial axes; eager gradients of three need the name
 
 
 def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """A convolution of images or videos, with its bias if any; SAME is lopsided under a stride."""
+    """A convolution of images or videos, with its bias if any. SAME pads unevenly with a stride."""
     import tensorflow as tf
 
     filters, edges = weights[f"{conv.name}.weight"], [[0, 0], *([e, e] for e in conv.padding), [0, 0]]
-    lies = CHANNELS_LAST[len(conv.sizes)]
+    data_format = CHANNELS_LAST[len(conv.sizes)]
     if conv.keeps_size or not any(conv.padding):
         padding = "SAME" if conv.keeps_size else "VALID"
-        y = tf.nn.convolution(x, filters, conv.strides, padding, data_format=lies)
+        y = tf.nn.convolution(x, filters, conv.strides, padding, data_format=data_format)
     elif len(conv.sizes) == 2:
         y = tf.nn.conv2d(x, filters, conv.strides, edges)
     else:  # only conv2d takes explicit padding
-        y = tf.nn.convolution(tf.pad(x, edges), filters, conv.strides, "VALID", data_format=lies)
+        y = tf.nn.convolution(tf.pad(x, edges), filters, conv.strides, "VALID", data_format=data_format)
     return _with_bias(y, weights, conv.name)
 
 
 def leaky_relu(x: Any, slope: float) -> Any:
-    """TensorFlow's operator; in float64 by hand, since the operator keeps its slope in float32."""
+    """TensorFlow's operator; in float64 its formula, since the operator has its slope in float32."""
     import tensorflow as tf
 
     return tf.maximum(x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
 
 
 def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
-    """A transposed convolution of images, with its bias where there is one."""
+    """A transposed convolution of images, with its bias if there is one."""
     import tensorflow as tf
 
     edge = [layer.edge, layer.edge]
@@ -46,10 +46,10 @@ def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any
 
 
 def read_once(table: Any) -> Any:
-    """A variable as a tensor, for rows to be gathered of it, as Keras' Embedding does.
+    """A variable as a tensor, so that rows can be gathered from it, as in Keras' Embedding.
 
-    A variable that rows are gathered of is copied by every other read from then on (TensorFlow's
-    EnsureSparseVariableAccess): the table of GPT-2 in each token's product with it.
+    If rows are gathered from the variable itself, every other read copies it from then on (TensorFlow's
+    EnsureSparseVariableAccess). GPT-2 would copy its table for each token's product with it.
     """
     import tensorflow as tf
 
@@ -57,21 +57,21 @@ def read_once(table: Any) -> Any:
 
 
 def max_pool(x: Any, window: int) -> Any:
-    """Windows that do not overlap."""
+    """Maximum of windows that do not overlap."""
     import tensorflow as tf
 
     return tf.nn.max_pool2d(x, window, window, "VALID")
 
 
 def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Product over the last axis, and the bias where there is one."""
+    """Product over the last axis, with the bias if there is one."""
     import tensorflow as tf
 
     return _with_bias(tf.matmul(x, weights[f"{name}.weight"]), weights, name)
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
-    """Computed in float32 at least, as Keras does under mixed precision; with a bias where there is one."""
+    """Layer normalisation in float32 or float64, as in Keras with mixed precision; the bias is optional."""
     import tensorflow as tf
 
     real = tf.float64 if x.dtype == tf.float64 else tf.float32
@@ -83,7 +83,7 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSI
 
 
 def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Computed in float32 at least, as Keras does."""
+    """Root mean square normalisation in float32 or float64, as in Keras."""
     import tensorflow as tf
 
     real = tf.float64 if x.dtype == tf.float64 else tf.float32
@@ -93,7 +93,7 @@ def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def gelu(x: Any) -> Any:
-    """x·Φ(x). tf.nn.gelu has its √2 in float32, whatever x is in."""
+    """x·Φ(x). In float64 by its formula, since tf.nn.gelu has its √2 in float32."""
     import tensorflow as tf
 
     if x.dtype != tf.float64:
@@ -102,7 +102,7 @@ def gelu(x: Any) -> Any:
 
 
 def gelu_tanh(x: Any) -> Any:
-    """GELU by tanh. tf.nn.gelu has its constant in float32, whatever x is in."""
+    """GELU by tanh. In float64 by its formula, since tf.nn.gelu has its constant in float32."""
     import tensorflow as tf
 
     if x.dtype != tf.float64:
@@ -112,7 +112,7 @@ def gelu_tanh(x: Any) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """Attention of (batch, length, heads, dim); heads of `k` and `v` serve groups of those of `q`."""
+    """Attention of (batch, length, heads, dim); heads of `k` and `v` serve groups of heads of `q`."""
     import tensorflow as tf
 
     mask = causal_mask(q.shape[1], q.shape[2] // k.shape[2]) if causal else None
@@ -121,9 +121,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
 
 
 def attention_products(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
-    """softmax(q kᵀ / √d) v of (batch, heads, length, dim). TensorFlow has it not fused.
+    """softmax(q kᵀ / √d) v of (batch, heads, length, dim). TensorFlow has no fused operation for this.
 
-    Heads of `k` and `v` serve groups of those of `q`. `mask`, of (queries of a group, keys): who sees whom.
+    Heads of `k` and `v` serve groups of heads of `q`. `mask` (queries of a group, keys) is True where a query
+    attends to a key.
     """
     import tensorflow as tf
 
@@ -136,7 +137,7 @@ def attention_products(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
 
 
 def causal_mask(length: int, groups: int = 1) -> Any:
-    """Each of `length` queries sees the keys up to its own; as often as heads share keys."""
+    """Mask in which each of `length` queries attends to the keys up to its own, repeated for each group."""
     import tensorflow as tf
 
     return tf.tile(tf.linalg.band_part(tf.ones((length, length), tf.bool), -1, 0), [groups, 1])
@@ -145,26 +146,27 @@ def causal_mask(length: int, groups: int = 1) -> Any:
 def batch_norm(
     x: Any, weights: dict[str, Any], name: str, *, training: bool, gathers_statistics: bool = False
 ) -> Any:
-    """The fused kernel, whose parameters and statistics are float32 whatever x is; training moves these.
+    """The fused kernel, with parameters and statistics in float32; training updates the statistics.
 
-    TensorFlow's own operation: Keras 3 normalises in several, and takes four times as long to trace. It
-    takes images: the frames of a video are rows to it. `gathers_statistics`: those of all replicas.
+    This is TensorFlow's own operation. Keras 3 uses several, which take four times as long to trace. It takes
+    images, so the frames of a video become rows. With `gathers_statistics`, the statistics are those of all
+    replicas.
     """
     import tensorflow as tf
 
     if len(x.shape) > 4:
         batch, _, _, columns, channels = x.shape
         flat = tf.reshape(x, (batch, -1, columns, channels))
-        kind = {"training": training, "gathers_statistics": gathers_statistics}
-        return tf.reshape(batch_norm(flat, weights, name, **kind), x.shape)
+        options = {"training": training, "gathers_statistics": gathers_statistics}
+        return tf.reshape(batch_norm(flat, weights, name, **options), x.shape)
     gamma, beta, mean, variance = (
         weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
     )
     if training and gathers_statistics:
         return _batch_norm_of_replicas(x, gamma, beta, mean, variance)
-    if x.dtype == tf.float64:  # the fused kernel has none
+    if x.dtype == tf.float64:  # not supported by the fused kernel
         return _batch_norm64(x, gamma, beta, mean, variance, training=training)
-    wide = [tf.cast(each, tf.float32) for each in (gamma, beta, mean, variance)]
+    wide = [tf.cast(parameter, tf.float32) for parameter in (gamma, beta, mean, variance)]
     y, next_mean, next_variance = tf.compat.v1.nn.fused_batch_norm(
         x, *wide, epsilon=EPSILON, is_training=training, exponential_avg_factor=1 - DECAY
     )
@@ -186,13 +188,13 @@ def _batch_norm64(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, *, tr
 
 
 def _batch_norm_of_replicas(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
-    """Sums are all-reduced in float32 at least, as by Keras' BatchNormalization(synchronized=True)."""
+    """All-reduce the sums in float32 or float64, as Keras' BatchNormalization(synchronized=True)."""
     import tensorflow as tf
 
     wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
-    own = [tf.reduce_mean(wide, [0, 1, 2]), tf.reduce_mean(tf.square(wide), [0, 1, 2])]
+    local_means = [tf.reduce_mean(wide, [0, 1, 2]), tf.reduce_mean(tf.square(wide), [0, 1, 2])]
     replica = tf.distribute.get_replica_context()
-    batch_mean, square = replica.all_reduce(tf.distribute.ReduceOp.MEAN, own)
+    batch_mean, square = replica.all_reduce(tf.distribute.ReduceOp.MEAN, local_means)
     batch_variance = tf.maximum(square - tf.square(batch_mean), 0)
     for running, new in ((mean, batch_mean), (variance, batch_variance)):
         running.assign(DECAY * running + (1 - DECAY) * tf.cast(new, running.dtype))
@@ -209,19 +211,19 @@ def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None) -> Any:
-    """Causal attention of (batch, length, heads, dim); keys and values are written to the cache.
+    """Causal attention of (batch, length, heads, dim). Keys and values are written to the cache.
 
-    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    A single query is a new token, which attends to the cache. Several are a prompt, and attend to each other.
     """
     import tensorflow as tf
 
     if cache is not None:
         first, count = positions[0], q.shape[1]
-        for held, new in zip(cache, (k, v), strict=True):
-            held[:, :, first : first + count].assign(tf.transpose(new, [0, 2, 1, 3]))
+        for buffer, new in zip(cache, (k, v), strict=True):
+            buffer[:, :, first : first + count].assign(tf.transpose(new, [0, 2, 1, 3]))
     if cache is None or q.shape[1] > 1:
         return attention(q, k, v, causal=True)
     keys, values = cache
-    seen = tf.range(keys.shape[2], dtype=positions.dtype) <= positions
-    y = attention_products(tf.transpose(q, [0, 2, 1, 3]), keys, values, seen[None])
+    is_visible = tf.range(keys.shape[2], dtype=positions.dtype) <= positions
+    y = attention_products(tf.transpose(q, [0, 2, 1, 3]), keys, values, is_visible[None])
     return tf.transpose(y, [0, 2, 1, 3])

@@ -1,4 +1,4 @@
-"""Layers of networks in torch: modules of a layer's data, and what torch.nn has not."""
+"""Layers of networks in torch: modules for layers, and operations that torch.nn lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchbench.workloads._layers import EPSILON, Dense, Embedding, Norm, RmsNor
 
 
 def conv(layer: Conv) -> Any:
-    """nn.Conv2d, or its like in another number of dimensions."""
+    """nn.Conv2d, or nn.Conv1d or nn.Conv3d for other dimensions."""
     from torch import nn
 
     kinds = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -19,7 +19,7 @@ def conv(layer: Conv) -> Any:
 
 
 def conv_transpose(layer: ConvTranspose) -> Any:
-    """An nn.ConvTranspose2d of the layer's sizes."""
+    """nn.ConvTranspose2d with the layer's sizes."""
     from torch import nn
 
     return nn.ConvTranspose2d(
@@ -28,14 +28,14 @@ def conv_transpose(layer: ConvTranspose) -> Any:
 
 
 def dense(layer: Dense) -> Any:
-    """An nn.Linear of the layer's sizes."""
+    """nn.Linear with the layer's sizes."""
     from torch import nn
 
     return nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
 
 
 def tied_dense(outputs: int | None = None) -> Any:
-    """A product with a table that is another layer's; with a bias where it has `outputs`."""
+    """Product with the table of another layer, and with a bias if `outputs` is set."""
     import torch.nn.functional as F
     from torch import Tensor, nn, zeros
 
@@ -51,15 +51,17 @@ def tied_dense(outputs: int | None = None) -> Any:
 
 
 def encoder_layers(depth: int, width: int, heads: int, feed_forward: int, **options: Any) -> Any:
-    """A list of nn.TransformerEncoderLayer with exact GELU and without dropout; `options` are passed on."""
+    """A list of nn.TransformerEncoderLayer with exact GELU, without dropout. `options` are passed on."""
     from torch import nn
 
-    own = {"dropout": 0.0, "activation": "gelu", "batch_first": True, **options}
-    return nn.ModuleList(nn.TransformerEncoderLayer(width, heads, feed_forward, **own) for _ in range(depth))
+    settings = {"dropout": 0.0, "activation": "gelu", "batch_first": True, **options}
+    return nn.ModuleList(
+        nn.TransformerEncoderLayer(width, heads, feed_forward, **settings) for _ in range(depth)
+    )
 
 
 def module_of(layer: Conv | ConvTranspose | Dense | Embedding | Norm | RmsNorm) -> Any:
-    """The module of torch.nn for a layer; of norms, layer normalisation."""
+    """The torch.nn module of a layer. A `Norm` becomes a layer normalisation."""
     from torch import nn
 
     match layer:
@@ -78,9 +80,9 @@ def module_of(layer: Conv | ConvTranspose | Dense | Embedding | Norm | RmsNorm) 
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """F.scaled_dot_product_attention of (batch, length, heads, dim), which picks the fused kernel.
+    """F.scaled_dot_product_attention of (batch, length, heads, dim), which selects the fused kernel.
 
-    Heads of `k` and `v` serve groups of those of `q`.
+    Heads of `k` and `v` serve groups of heads of `q`.
     """
     import torch.nn.functional as F
 
@@ -91,20 +93,20 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
 
 
 def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None) -> Any:
-    """Causal attention of (batch, length, heads, dim); keys and values are written to the cache.
+    """Causal attention of (batch, length, heads, dim). Keys and values are written to the cache.
 
-    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    A single query is a new token, which attends to the cache. Several are a prompt, and attend to each other.
     """
     import torch
     import torch.nn.functional as F
 
     if cache is not None:
-        for held, new in zip(cache, (k, v), strict=True):
-            held.index_copy_(2, positions, new.transpose(1, 2))
+        for buffer, new in zip(cache, (k, v), strict=True):
+            buffer.index_copy_(2, positions, new.transpose(1, 2))
     if cache is None or q.shape[1] > 1:
         return attention(q, k, v, causal=True)
     keys, values = cache
-    seen = torch.arange(keys.shape[2], device=keys.device) <= positions
-    # The queries of a group as rows: with a mask, no fused kernel shares keys among heads.
+    is_visible = torch.arange(keys.shape[2], device=keys.device) <= positions
+    # The queries of a group are rows, since no fused kernel with a mask shares keys among heads.
     grouped = q.view(len(q), keys.shape[1], -1, q.shape[3])
-    return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen[None]).view(q.shape)
+    return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=is_visible[None]).view(q.shape)

@@ -1,7 +1,7 @@
-"""Encoder and decoder layers of Transformers, in TensorFlow, JAX and NumPy.
+"""Encoder and decoder layers of Transformers in TensorFlow, JAX and NumPy.
 
-The order of a layer's parts is written once for the three. torch's programs are torch.nn's own layers, so a
-mistake in the order would show as theirs deviating from the reference.
+The order of operations in a layer is written once for the three. torch's programs use the layers of torch.nn,
+so a mistake in the order would show as a deviation of torch from the reference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchbench.workloads._programs import jax_layers, tensorflow_layers
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerLayers(ABC):
-    """Functions of the weights by torch.nn's names; `activation` and `norm_first` as torch.nn has them."""
+    """Functions of the weights by torch.nn's names. `activation` and `norm_first` are as in torch.nn."""
 
     weights: dict[str, Any]
     heads: int
@@ -25,28 +25,28 @@ class TransformerLayers(ABC):
     epsilon: float = EPSILON
 
     def encoder_layer(self, x: Any, name: str) -> Any:
-        """The computation of nn.TransformerEncoderLayer, by the weights of that name."""
-        x = self._around(x, f"{name}.norm1", lambda x: self.self_attention(x, f"{name}.self_attn"))
-        return self._around(x, f"{name}.norm2", lambda x: self._fed(x, name))
+        """The computation of nn.TransformerEncoderLayer with the weights of this name."""
+        x = self._residual(x, f"{name}.norm1", lambda x: self.self_attention(x, f"{name}.self_attn"))
+        return self._residual(x, f"{name}.norm2", lambda x: self._feed_forward(x, name))
 
     def decoder_layer(self, x: Any, memory: Any, name: str) -> Any:
-        """The computation of nn.TransformerDecoderLayer, causal, by the weights of that name."""
-        x = self._around(
+        """The computation of nn.TransformerDecoderLayer, causal, with the weights of this name."""
+        x = self._residual(
             x, f"{name}.norm1", lambda x: self.self_attention(x, f"{name}.self_attn", causal=True)
         )
-        x = self._around(
+        x = self._residual(
             x, f"{name}.norm2", lambda x: self._cross_attention(x, memory, f"{name}.multihead_attn")
         )
-        return self._around(x, f"{name}.norm3", lambda x: self._fed(x, name))
+        return self._residual(x, f"{name}.norm3", lambda x: self._feed_forward(x, name))
 
     def self_attention(self, x: Any, name: str, *, causal: bool = False) -> Any:
         """nn.MultiheadAttention of a sequence with itself."""
         weight, bias = (self.weights[f"{name}.in_proj_{part}"] for part in ("weight", "bias"))
         qkv = self.linear(x, weight, bias)
-        return self._attended(name, *self.xp.split(qkv, 3, axis=-1), causal=causal)
+        return self._attention_output(name, *self.xp.split(qkv, 3, axis=-1), causal=causal)
 
     def dense(self, x: Any, name: str) -> Any:
-        """The computation of nn.Linear, by the weights of that name."""
+        """The computation of nn.Linear with the weights of this name."""
         return self.linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def _cross_attention(self, x: Any, memory: Any, name: str) -> Any:
@@ -54,18 +54,18 @@ class TransformerLayers(ABC):
         width = x.shape[-1]
         q = self.linear(x, self.outputs(weight, 0, width), bias[:width])
         kv = self.linear(memory, self.outputs(weight, width, 3 * width), bias[width:])
-        return self._attended(name, q, *self.xp.split(kv, 2, axis=-1), causal=False)
+        return self._attention_output(name, q, *self.xp.split(kv, 2, axis=-1), causal=False)
 
-    def _attended(self, name: str, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        apart = [self.xp.reshape(x, (*x.shape[:2], self.heads, -1)) for x in (q, k, v)]
-        y = self.xp.reshape(self.attention(*apart, causal=causal), q.shape)
+    def _attention_output(self, name: str, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
+        heads = [self.xp.reshape(x, (*x.shape[:2], self.heads, -1)) for x in (q, k, v)]
+        y = self.xp.reshape(self.attention(*heads, causal=causal), q.shape)
         return self.dense(y, f"{name}.out_proj")
 
-    def _fed(self, x: Any, name: str) -> Any:
+    def _feed_forward(self, x: Any, name: str) -> Any:
         return self.dense(self.activate(self.dense(x, f"{name}.linear1")), f"{name}.linear2")
 
-    def _around(self, x: Any, norm: str, part: Any) -> Any:
-        """A part of a layer, added to what it was given, normalised before it or after."""
+    def _residual(self, x: Any, norm: str, part: Any) -> Any:
+        """Add the result of `part` to its input, with the norm before `part` or after the sum."""
         if self.norm_first:
             return self.add(x, part(self.norm(x, norm)))
         return self.norm(self.add(x, part(x)), norm)
@@ -85,10 +85,10 @@ class TransformerLayers(ABC):
 
     @abstractmethod
     def tied(self, x: Any, table: Any, name: str) -> Any:
-        """Product over the last axis with the rows of a table, which embeds what is put out; and a bias."""
+        """Product over the last axis with the rows of an embedding's table, and a bias."""
 
     def outputs(self, weight: Any, start: int, stop: int) -> Any:
-        """The columns of a weight that give these outputs."""
+        """Columns of a weight for these outputs."""
         return weight[:, start:stop]
 
     @abstractmethod
@@ -106,7 +106,7 @@ class TransformerLayers(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFlowTransformerLayers(TransformerLayers):
-    """TensorFlow's operations on variables."""
+    """TensorFlow operations on variables."""
 
     @property
     def xp(self) -> Any:
@@ -146,7 +146,7 @@ class JaxTransformerLayers(TransformerLayers):
         return jax_layers.dense(x, {"it.weight": weight, "it.bias": bias}, "it")
 
     def tied(self, x: Any, table: Any, name: str) -> Any:
-        """XLA transposes nothing in memory."""
+        """XLA does not transpose the table in memory."""
         return self.linear(x, table.T, self.weights[f"{name}.bias"])
 
     def norm(self, x: Any, name: str) -> Any:
@@ -163,7 +163,7 @@ class JaxTransformerLayers(TransformerLayers):
 
 @dataclass(frozen=True, kw_only=True)
 class NumpyTransformerLayers(TransformerLayers):
-    """The reference's operations, which round where asked to; weights lie as in PyTorch."""
+    """The reference's operations, which may round. Weights have PyTorch's layout."""
 
     ops: Any = field(kw_only=True)
 
@@ -175,7 +175,7 @@ class NumpyTransformerLayers(TransformerLayers):
         return self.ops.linear(x, weight, bias)
 
     def tied(self, x: Any, table: Any, name: str) -> Any:
-        """The table lies as a weight does."""
+        """The table has the layout of a weight."""
         return self.linear(x, table, self.weights[f"{name}.bias"])
 
     def outputs(self, weight: Any, start: int, stop: int) -> Any:
