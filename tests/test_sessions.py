@@ -126,9 +126,9 @@ def test_what_both_of_a_pair_met_cancels() -> None:
 
 
 def test_a_family_counts_as_the_fewest_it_may_have() -> None:
-    assert holm([0.01], fewest=5) == pytest.approx([0.05])
-    assert holm([0.01, 0.02], fewest=5) == pytest.approx([0.05, 0.1])
-    assert holm([0.001] * 10, fewest=5) == holm([0.001] * 10)
+    assert holm([0.01], min_family=5) == pytest.approx([0.05])
+    assert holm([0.01, 0.02], min_family=5) == pytest.approx([0.05, 0.1])
+    assert holm([0.001] * 10, min_family=5) == holm([0.001] * 10)
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])

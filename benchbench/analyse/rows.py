@@ -276,7 +276,7 @@ def probed_version_and_model(info: RunInfo, case: Case) -> tuple[str | None, str
 def unranked_reason(case: Case, model: str | None, records: Sequence[Record]) -> str:
     """Reason why the speed of a planned case is not comparable with others; empty if it is.
 
-    `model`: of its device. `records`: of the case. The result is that of the row, in a tenth of the time.
+    `model`: of its device. `records`: of the case. The row has the same reason, but takes ten times as long.
     """
     status, _ = _status(sorted(records, key=lambda record: record.round))
     measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
@@ -432,7 +432,7 @@ def _part_notes(records: Sequence[Record]) -> list[Note]:
 
 
 def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
-    """Notes on missing rounds, warming up, imprecision and those of the processes."""
+    """Notes on missing rounds, warming up and imprecision, followed by the processes' own notes."""
     count = len(measured)
     notes = [note(NoteKind.MISSING_ROUNDS, count=count, rounds=rounds)] if count < rounds else []
     unsteady = sum(not process.steady for process in measured)

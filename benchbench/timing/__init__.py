@@ -1,1 +1,1 @@
-"""Warm-up, block size, stop rule: when to read the clock, which is passed in."""
+"""Measurement of one process: warm-up, block size and stop rule, with an injected timer."""

@@ -1,4 +1,4 @@
-"""The presets: how long to measure, in how many heats, and when works are judged."""
+"""Presets: measuring time, number of heats, and the looks at which works are judged."""
 
 from __future__ import annotations
 
@@ -32,69 +32,73 @@ POLICIES = {
     ),
 }  # fmt: skip
 
-LOOK_GROWTH = 1.6  # from one number of heats after which works are judged to the next: 3, 5, 8
-SHARES = {1: (1.0,), 2: (0.4, 0.6), 3: (0.2, 0.4, 0.6)}  # of the error, at each look (studies/ranking.py)
-ACCELERATOR_S = 1.0  # of warm-up at least: a device that was idle raises its clock meanwhile
-PROFILED_S = 0.5  # of steps that a profile covers, unless they are many
-MIN_PROFILED, MAX_PROFILED = 5, 1000  # steps
+LOOK_GROWTH = 1.6  # ratio of the numbers of heats at successive looks: 3, 5, 8
+SHARES = {
+    1: (1.0,),
+    2: (0.4, 0.6),
+    3: (0.2, 0.4, 0.6),
+}  # of the error, by number of looks (studies/ranking.py)
+ACCELERATOR_S = 1.0  # smallest warm-up: an idle device first raises its clock
+PROFILED_S = 0.5  # of steps in a profile
+MIN_PROFILED, MAX_PROFILED = 5, 1000  # steps in a profile
 
 
 def looks(policy: Policy) -> list[int]:
-    """Numbers of heats after which works are judged: those that are undecided get more."""
-    numbers, most = [policy.rounds], policy.most_rounds or policy.rounds
-    while numbers[-1] < most:
-        numbers.append(min(math.ceil(LOOK_GROWTH * numbers[-1] - 0.5), most))
+    """Numbers of heats after which works are judged; undecided works get more."""
+    numbers, last = [policy.rounds], policy.most_rounds or policy.rounds
+    while numbers[-1] < last:
+        numbers.append(min(math.ceil(LOOK_GROWTH * numbers[-1] - 0.5), last))
     return numbers
 
 
 def look_share(policy: Policy, rounds: int) -> float:
-    """Share of the error that a decision after so many heats may spend: all looks together keep the error.
+    """Share of the error that a decision after so many heats may spend, so that all looks keep the total.
 
     Looks have most of their heats in common, so their shares may add up to more than 1: of simulated runs
     without a difference, at most 5 % name a winner at any look (studies/ranking.py).
     """
     numbers = looks(policy)
     shares = SHARES.get(len(numbers), (1 / len(numbers),) * len(numbers))
-    reached = sum(number < rounds for number in numbers)
-    return shares[min(reached, len(shares) - 1)]
+    look = sum(number < rounds for number in numbers)
+    return shares[min(look, len(shares) - 1)]
 
 
 def budget_policy(budget_s: float) -> Policy:
-    """Three quick rounds, then as many of undecided works, and of the noisiest cases, as there is time for.
+    """Three quick rounds, then rounds of undecided works and of the noisiest cases until the budget is used.
 
-    Quick ones: what differs between processes, longer ones do not tell better.
+    Longer rounds would not measure the variation between processes any better.
     """
     return replace(POLICIES["quick"], name="budget", most_rounds=None, budget_s=budget_s)
 
 
 def with_rounds(policy: Policy, rounds: int) -> Policy:
-    """The same policy with so many rounds of every case, and no further ones."""
+    """The policy with this number of rounds for every case."""
     return replace(policy, rounds=rounds, most_rounds=None, budget_s=None)
 
 
 def for_accelerator(policy: Policy) -> Policy:
-    """The same policy, with the warm-up that an accelerator needs at least."""
+    """The policy with at least the warm-up that an accelerator needs."""
     return replace(policy, warmup_min_s=max(policy.warmup_min_s, ACCELERATOR_S))
 
 
 def half_width(measured: Sequence[Measurement], planned: int | None = None) -> float:
-    """Half of the headline's 95 % interval, as a fraction of the headline; infinite where there is none."""
-    medians = [step_s(each) for each in measured]
+    """Half of the headline's 95 % interval, as a fraction of the headline; infinite if there is none."""
+    medians = [step_s(process) for process in measured]
     if len(medians) < 2 or min(medians) <= 0:
         return math.inf
-    found = headline(medians, planned=planned)
-    assert found.low is not None
-    assert found.high is not None
-    return (found.high - found.low) / 2 / found.mid
+    interval = headline(medians, planned=planned)
+    assert interval.low is not None
+    assert interval.high is not None
+    return (interval.high - interval.low) / 2 / interval.mid
 
 
 def profiled_steps(step_s: float) -> int:
-    """How many steps of that length a profile covers, at least."""
+    """Number of steps of this length in a profile."""
     return min(max(math.ceil(PROFILED_S / step_s), MIN_PROFILED), MAX_PROFILED)
 
 
 def policy_text(policy: Policy) -> str:
-    """`3 heats, up to 8 of undecided works`."""
+    """The policy as text: `3 heats, up to 8 of undecided works`."""
     rounds = count_of(policy.rounds, "heat")
     if policy.budget_s is not None:
         return f"{rounds}, then more of undecided works or noisy cases until {policy.budget_s:g} s are over"

@@ -1,9 +1,7 @@
-"""Warm up, choose a block size, sample until the median is known.
+"""Measure a step in one process: warm up, choose a block size, sample until the median is precise.
 
-The timer, and with it the clock, is passed in; this module knows no framework.
-
-Block → process → session (docs/measuring.md): this module makes the blocks of one process. Every block
-is kept, the warm-up's too.
+The timer and its clock are passed in; this module is independent of frameworks. A process consists of
+blocks, which are all stored, also those of the warm-up (docs/measuring.md).
 """
 
 from __future__ import annotations
@@ -20,61 +18,59 @@ from benchbench.model.measurement import OVERHEAD, Batch, Turn, Window
 from benchbench.model.run import Policy
 from benchbench.stats import effective_count, mad, median, median_interval, quantile
 
-MIN_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
-MAX_MIN_BLOCK_S = 0.25  # a costlier timer is told in a note: on a busy GPU, blocks would last 3 s for JAX
-RESIZE_FACTOR = 4  # a block this many times shorter than it has to last: its size is chosen anew
-MAX_SIZINGS = 3  # so often at most
-MAX_ITERATIONS = 2**30  # of a step that seems to take no time at all
-MAX_BATCHED = 50  # blocks that share a synchronisation: what `batch_s` holds of the shortest usual ones
-MAX_READBACK_RATIO = 2.0  # times its timed length until a block can be read: then it was not waited for
-MIN_READBACK_PAIRS = 6  # of blocks compared at least, before a timer is called wrong
-MIN_READBACK_S = 1.0  # and for as long: a busy neighbour may slow six short ones
+MIN_BLOCK_S = 1e-3  # shorter blocks show interrupts and the clock's granularity
+MAX_MIN_BLOCK_S = 0.25  # for expensive timers, which a note reports: on a busy GPU, JAX would need 3 s
+RESIZE_FACTOR = 4  # blocks shorter than intended by this factor get a new size
+MAX_SIZINGS = 3
+MAX_ITERATIONS = 2**30  # steps in a block, if a step seems to take no time
+MAX_BATCHED = 50  # blocks per synchronisation; `batch_s` holds about as many of the shortest ones
+MAX_READBACK_RATIO = 2.0  # time until a block can be read, relative to its timed length
+MIN_READBACK_PAIRS = 6  # pairs of blocks compared before a timer is called wrong
+MIN_READBACK_S = 1.0  # and for as long: other programs may slow six short blocks
 MAX_READBACK_PAIRS = 1000
-CLOCK_S = 1e-9  # a block lasts at least a tick
-LEAD_IN_SHARE = 0.25  # of a turn: steps that are not timed
+CLOCK_S = 1e-9  # smallest length of a block: one tick
+LEAD_IN_SHARE = 0.25  # of a turn, whose steps are not timed
 LOOK_GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
-CONFIDENCE = 0.99  # of the interval a look goes by: several looks, and blocks that drift together, cost some
-AGREEMENTS = 3  # consecutive windows that must agree
-THIRDS = 3  # of the timed blocks that must agree
-MIN_THIRD_BLOCKS = 4  # blocks: fewer do not tell their own noise
-MAX_LEVEL_DIFFERENCE = 0.03  # of the median, and 5 standard errors: one steady process in a hundred (studies)
-LEVEL_ERRORS = 5.0
-WINDOW_S = 1.0  # of the windows that must not wander: shorter ones do on any machine that others use
-MIN_WINDOW_BLOCKS = 3  # blocks
-MIN_WINDOWS = 4  # in a row: fewer do not tell wandering from one change
-LONG_WINDOW_BLOCKS = 8  # blocks, which tell how they hang together
-WANDER_ERRORS = 4.0
-WINDOW_TAIL = (
-    0.15  # of the windows on either side may be off: a burst of somebody else's does not move the median
-)
-MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, for normal data
-MAD_TO_DEVIATION = 1.4826  # of a MAD, for normal data (Iglewicz & Hoaglin 1993)
+CONFIDENCE = 0.99  # of the interval at each look; repeated looks and correlated blocks cost some of it
+AGREEMENTS = 3  # consecutive pairs of windows that must agree
+THIRDS = 3  # of the timed blocks, which must agree
+MIN_THIRD_BLOCKS = 4  # fewer blocks do not show their own noise
+MAX_LEVEL_DIFFERENCE = 0.03  # of the median; exceeded by one steady process in a hundred, with LEVEL_ERRORS
+LEVEL_ERRORS = 5.0  # standard errors
+WINDOW_S = 1.0  # length of windows for wandering: shorter ones wander on any shared machine
+MIN_WINDOW_BLOCKS = 3
+MIN_WINDOWS = 4  # in a row: fewer do not distinguish wandering from a single change
+LONG_WINDOW_BLOCKS = 8  # blocks, enough to show autocorrelation
+WANDER_ERRORS = 4.0  # standard errors
+WINDOW_TAIL = 0.15  # share of windows on either side that may differ: a burst does not move the median
+MEDIAN_ERROR = 1.2533  # standard error of a median divided by that of a mean, for normal data
+MAD_TO_DEVIATION = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 
 
 class Turns(Protocol):
-    """The source of a case's turns."""
+    """Source of a case's turns."""
 
     def take(self, block_s: float) -> Iterator[float]:
-        """Seconds of each turn, for a warm step whose blocks last `block_s`.
+        """Seconds of each turn, for a warm step with blocks of `block_s`.
 
-        The next turn is requested when the turn before is finished.
+        The next turn is requested when the previous one has ended.
         """
 
 
 class Stopwatch(Protocol):
-    """The part of a backend's timer that measuring needs."""
+    """Part of a backend's timer that measuring needs."""
 
     batch_s: float
 
     @property
     def batches(self) -> Sequence[Batch]:
-        """Batches so far, one per call of `blocks`; empty where each block is waited for."""
+        """Batches so far, one per call of `blocks`; empty if each block is waited for."""
 
     def now(self) -> float:
-        """Seconds on the clock that limits are judged by."""
+        """Seconds on the clock for time limits."""
 
     def no_op(self) -> Any:
-        """The least that a step can be on this device, queued as any step is."""
+        """Smallest possible step on this device, queued like any step."""
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Seconds of each of `count` blocks of `iterations` steps."""
@@ -82,7 +78,7 @@ class Stopwatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What one process measured; seconds are of whole blocks."""
+    """Samples of one process, in seconds of whole blocks."""
 
     iterations: int
     warmup_block_s: tuple[float, ...]
@@ -91,9 +87,9 @@ class Samples:
     stop_reason: Literal["precision", "time", "count", "turns"]
     timer_cost_s: float
     window: Window
-    recompiled: int = 0  # programs compiled while blocks were timed
+    recompiled: int = 0  # number of programs compiled while blocks were timed
     batches: tuple[Batch, ...] = ()
-    entry_s: tuple[float, ...] = ()  # of a rank: see RankSamples
+    entry_s: tuple[float, ...] = ()  # of a rank (see RankSamples)
     turns: tuple[Turn, ...] = ()
 
 
@@ -108,13 +104,13 @@ def measure_steps(
     most: int = MAX_ITERATIONS,
     turns: Turns | None = None,
 ) -> Samples:
-    """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
+    """Sample blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
 
-    With `turns`, blocks are timed in these instead, as many as there are.
+    With `turns`, blocks are timed during these turns instead.
 
-    `compilations` counts the programs compiled so far, where that is known; `clock` and `cpu` tell, in
-    seconds, when that was and what this process computed meanwhile; `mark` shows the two parts to a profiler;
-    `most`: steps in a block, 1 where each must begin as a block does.
+    `compilations`: number of programs compiled so far, if known. `clock`, `cpu`: time and CPU time of this
+    process in seconds. `mark`: marks the warm-up and the timed part for a profiler. `most`: largest number
+    of steps in a block; 1 if each must start like a block.
     """
     if turns:
         return measure_in_turns(step, timer, policy, turns, compilations, clock, cpu, mark, most)
@@ -123,16 +119,16 @@ def measure_steps(
         with mark("warm-up"):
             iterations, first = block_size(step, timer, cost, most)
             warm, steady = warm_up(step, timer, policy, iterations, first)
-        compiled, used, began = compilations() or 0, cpu(), clock()
-        batched = len(timer.batches)
+        compiled, cpu_start, start = compilations() or 0, cpu(), clock()
+        batch_start = len(timer.batches)
         with mark("timed"):
             blocks, reason = sample(step, timer, policy, iterations, warm[-1])
-        window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
+        window = Window(began_s=start, ended_s=clock(), cpu_s=cpu() - cpu_start)
         if is_long_enough(blocks, cost, iterations, most):
             break
     steady = steady and keeps_level(warm[-max(window_blocks(policy, warm) // 2, MIN_WINDOW_BLOCKS) :], blocks)
     recompiled = (compilations() or 0) - compiled
-    batches = tuple(timer.batches[batched:])
+    batches = tuple(timer.batches[batch_start:])
     return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled, batches)
 
 
@@ -147,10 +143,10 @@ def measure_in_turns(
     mark: Callable[[str], AbstractContextManager[object]],
     most: int,
 ) -> Samples:
-    """Blocks of `step`, after warm-up, in turns for as long as there are any.
+    """Sample blocks of `step`, after warm-up, during turns.
 
-    The first steps after a rest find the caches full of other cases' data: a quarter of a turn is not timed.
-    A step that fills a turn by itself has none to spare; it refills the caches in a small part of its time.
+    After a rest, the caches contain data of other cases, so the first quarter of a turn is not timed. A step
+    that fills a turn has no lead-in; it refills the caches in a small part of its time.
     """
     cost = timer_cost(timer)
     for _ in range(MAX_SIZINGS):
@@ -162,18 +158,18 @@ def measure_in_turns(
     compiled, block = compilations() or 0, median(warm[-MIN_THIRD_BLOCKS:])
     blocks: list[float] = []
     batches: list[Batch] = []
-    taken: list[Turn] = []
+    past_turns: list[Turn] = []
     for cycle, seconds in enumerate(turns.take(block)):
         count = max(round(seconds / max(block, CLOCK_S)), 1)
         step_s = max(block / iterations, CLOCK_S)
         if step_s <= seconds / 2:
             timer.blocks(step, clamp(LEAD_IN_SHARE * seconds / step_s, 1, count * iterations), 1)
-        batched, used, began = len(timer.batches), cpu(), clock()
+        batch_start, cpu_start, start = len(timer.batches), cpu(), clock()
         with mark("timed"):
             timed = timer.blocks(step, iterations, count)
-        turn = Turn(cycle=cycle, began_s=began, ended_s=clock(), blocks=len(timed), cpu_s=cpu() - used)
-        taken.append(turn)
-        batches += timer.batches[batched:]
+        turn = Turn(cycle=cycle, began_s=start, ended_s=clock(), blocks=len(timed), cpu_s=cpu() - cpu_start)
+        past_turns.append(turn)
+        batches += timer.batches[batch_start:]
         blocks += timed
         block = median(timed)
     return Samples(
@@ -184,27 +180,29 @@ def measure_in_turns(
         stop_reason="turns",
         timer_cost_s=cost,
         window=Window(
-            began_s=taken[0].began_s, ended_s=taken[-1].ended_s, cpu_s=sum(turn.cpu_s for turn in taken)
+            began_s=past_turns[0].began_s,
+            ended_s=past_turns[-1].ended_s,
+            cpu_s=sum(turn.cpu_s for turn in past_turns),
         ),
         recompiled=(compilations() or 0) - compiled,
         batches=tuple(batches),
-        turns=tuple(taken),
+        turns=tuple(past_turns),
     )
 
 
 def is_long_enough(blocks: Sequence[float], cost: float, iterations: int, most: int) -> bool:
-    """Whether blocks last as long as they have to, or cannot be longer.
+    """True if blocks last as long as required, or cannot be longer.
 
-    A busy machine, or code not yet compiled, may have been slow while their size was chosen.
+    A busy machine, or code that was not compiled yet, may have been slow while the size was chosen.
     """
     return iterations >= most or median(blocks) >= shortest_block(cost) / RESIZE_FACTOR
 
 
 def timer_cost(timer: Stopwatch) -> float:
-    """Seconds a block costs beyond its steps: the median of blocks of the least step, and the wait for it.
+    """Seconds of a block beyond its steps: the median of blocks of the smallest step, with their wait.
 
-    On a device that runs beside the host an empty block would wait for nothing: what it takes to start the
-    device, and to be woken by it, would not be counted.
+    On a device that runs beside the host, an empty block would not wait, and so would not include the time to
+    start the device and to be woken by it.
     """
     return max(median(timer.blocks(timer.no_op, 1, 21)), 0.0)
 
@@ -212,33 +210,33 @@ def timer_cost(timer: Stopwatch) -> float:
 def block_size(
     step: Callable[[], Any], timer: Stopwatch, cost: float, most: int = MAX_ITERATIONS
 ) -> tuple[int, list[float]]:
-    """The smallest power of two of steps that lasts long enough, and the blocks of that size it took.
+    """Smallest power of two of steps that lasts long enough, and the measured blocks of that size.
 
-    The shortest is best: long blocks average over interruptions that a median of many would set aside.
-    A block much longer than needed settles it at once; a close one is confirmed by a second.
+    Short blocks are best: long ones average over interruptions that the median of many short ones ignores. A
+    block much longer than required decides at once; otherwise a second one has to confirm it.
     """
-    least = shortest_block(cost)
+    required_s = shortest_block(cost)
     iterations = 1
     while True:
         blocks = timer.blocks(step, iterations, 1)
-        if blocks[0] < 10 * least:
+        if blocks[0] < 10 * required_s:
             blocks += timer.blocks(step, iterations, 1)
-        if min(blocks) >= least or iterations >= most:
+        if min(blocks) >= required_s or iterations >= most:
             return iterations, blocks
         iterations *= 2
 
 
 def shortest_block(cost: float) -> float:
-    """Seconds that a block has to last, by what the timer costs."""
+    """Seconds that a block has to last, given the timer's cost."""
     return min(max(OVERHEAD * cost, MIN_BLOCK_S), MAX_MIN_BLOCK_S)
 
 
 def warm_up(
     step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, first: Sequence[float]
 ) -> tuple[list[float], bool]:
-    """Blocks until adjacent windows agree three times in a row; False when the cap came first.
+    """Blocks until adjacent windows agree three times in a row, and whether they did before the time limit.
 
-    `first`: the blocks already made, at least one.
+    `first`: blocks measured before, at least one.
     """
     blocks = list(first)
     start = timer.now() - sum(blocks)
@@ -254,38 +252,37 @@ def warm_up(
 
 
 def window_blocks(policy: Policy, blocks: Sequence[float]) -> int:
-    """How many blocks a window of the warm-up has, by the last ones: the first may be slow."""
+    """Number of blocks in a window of the warm-up, from the last blocks: the first may be slow."""
     return clamp(policy.window_s / median(blocks[-3:]), 3, 20)
 
 
 def sample(
     step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, block: float
 ) -> tuple[list[float], Literal["precision", "time", "count"]]:
-    """Blocks until the interval of their median is within `policy.precision`, or time or count is up.
+    """Blocks until the interval of their median is within `policy.precision`, or time or count is exhausted.
 
-    The fewest blocks are measured whatever the time: slow steps have few, and the inference stands on
-    the processes.
+    A minimum number of blocks is measured in any time: slow steps have few, and statistics use the processes.
     """
     start = timer.now()
-    look = least = clamp(policy.slow_s / block, policy.least_blocks, policy.min_blocks)
+    next_look = min_blocks = clamp(policy.slow_s / block, policy.least_blocks, policy.min_blocks)
     blocks: list[float] = []
     while True:
         blocks += timer.blocks(
             step, iterations, min(batch_size(timer, block), policy.max_blocks - len(blocks))
         )
         elapsed = timer.now() - start
-        if len(blocks) >= look and elapsed >= policy.min_s:
+        if len(blocks) >= next_look and elapsed >= policy.min_s:
             if is_precise(blocks, policy.precision):
                 return blocks, "precision"
-            look = math.ceil(len(blocks) * LOOK_GROWTH)
+            next_look = math.ceil(len(blocks) * LOOK_GROWTH)
         if len(blocks) >= policy.max_blocks:
             return blocks, "precision" if is_precise(blocks, policy.precision) else "count"
-        if elapsed >= policy.max_s and len(blocks) >= least:
+        if elapsed >= policy.max_s and len(blocks) >= min_blocks:
             return blocks, "time"
 
 
 def is_precise(blocks: Sequence[float], precision: float) -> bool:
-    """Whether half the width of the median's 99 % interval is within `precision` of the median."""
+    """True if half the width of the median's 99 % interval is within `precision` of the median."""
     low, high = median_interval(blocks, CONFIDENCE)
     return (high - low) / 2 <= precision * median(blocks)
 
@@ -297,12 +294,13 @@ def readback_ratio(
     iterations: int,
     finished: Callable[[Any], Any] = lambda output: output,
 ) -> float:
-    """How many times longer a block takes until its result can be read than the timer says it takes.
+    """Time until the result of a block can be read, divided by the timed length of a block.
 
-    `finish(output)` must return only when `output` has been computed: it reads it, not for the first time,
-    which may compile something. `finished(output)`: something as large that has been computed. What reading
-    that costs is not counted; the cost of another look at `output` itself would hide the work of one that is
-    computed whenever it is read. The smallest ratio of pairs of a timed block and one that is read.
+    `finish(output)` has to return only when `output` is computed. It reads it, and has read before, since
+    the first read may compile something. `finished(output)`: an equally large object that is already
+    computed. The cost of reading it is subtracted; reading `output` itself again would hide the work of an
+    output that is computed on each read. The result is the smallest ratio over pairs of a timed block and a
+    block that is read.
     """
 
     def read() -> float:
@@ -310,11 +308,11 @@ def readback_ratio(
         for _ in range(iterations):
             output = step()
         finish(output)
-        took = timer.now() - start
+        elapsed = timer.now() - start
         computed = finished(output)
         start = timer.now()
         finish(computed)
-        return took - (timer.now() - start)
+        return elapsed - (timer.now() - start)
 
     def pair() -> float:
         return read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S)
@@ -328,9 +326,9 @@ def smallest_ratio(pair: Callable[[], float], timer: Stopwatch, enough: float) -
     Other programs would have to disturb every second block for `MIN_READBACK_S`, and at least
     `MIN_READBACK_PAIRS` of them.
     """
-    ratio, began = math.inf, timer.now()
+    ratio, start = math.inf, timer.now()
     for count in range(MAX_READBACK_PAIRS):
-        if count >= MIN_READBACK_PAIRS and timer.now() - began >= MIN_READBACK_S:
+        if count >= MIN_READBACK_PAIRS and timer.now() - start >= MIN_READBACK_S:
             break
         ratio = min(ratio, pair())
         if ratio <= enough:
@@ -339,26 +337,26 @@ def smallest_ratio(pair: Callable[[], float], timer: Stopwatch, enough: float) -
 
 
 def batch_size(timer: Stopwatch, block: float) -> int:
-    """Blocks that share one synchronisation on this timer."""
+    """Number of blocks that share one synchronisation on this timer."""
     return clamp(timer.batch_s / block, 1, MAX_BATCHED) if block > 0 else 1
 
 
 def clamp(value: float, least: int, most: int) -> int:
-    """`value` as a whole number between the two."""
+    """`value` as a whole number between `least` and `most`."""
     return int(min(max(value, least), most))
 
 
 def is_settled(blocks: Sequence[float], window: int) -> bool:
-    """Whether the last windows agree: |mⱼ − mⱼ₊₁| ≤ max(1 % of mⱼ, 1.5 standard errors of the difference).
+    """True if the last windows agree: |mⱼ − mⱼ₊₁| ≤ max(1 % of mⱼ, 1.5 standard errors of the difference).
 
-    A sliding comparison of `AGREEMENTS` pairs of adjacent windows, each shifted by a third of a window, so
-    that slow steps need 2 windows and a little more instead of 4.
+    `AGREEMENTS` pairs of adjacent windows are compared, each shifted by a third of a window, so that slow
+    steps need little more than 2 windows instead of 4.
     """
     shift = max(1, window // AGREEMENTS)
-    needed = 2 * window + (AGREEMENTS - 1) * shift
-    if len(blocks) < needed:
+    count = 2 * window + (AGREEMENTS - 1) * shift
+    if len(blocks) < count:
         return False
-    recent = blocks[-needed:]
+    recent = blocks[-count:]
     return all(_windows_agree(recent[i * shift : i * shift + 2 * window], window) for i in range(AGREEMENTS))
 
 
@@ -370,9 +368,9 @@ def _windows_agree(pair: Sequence[float], window: int) -> bool:
 
 
 def keeps_level(before: Sequence[float], blocks: Sequence[float]) -> bool:
-    """Whether the timed `blocks` kept their level; `before`: those just before, which had settled.
+    """True if the timed `blocks` kept their level; `before`: settled blocks just before them.
 
-    Warm-up can end between two changes of speed. Then thirds of the blocks differ, or windows wander.
+    Warm-up may end between two changes of speed. Then thirds of the blocks differ, or windows wander.
     """
     return _thirds_agree(blocks) and not _wanders([*before, *blocks])
 
@@ -382,31 +380,31 @@ def _thirds_agree(blocks: Sequence[float]) -> bool:
     if size < MIN_THIRD_BLOCKS:
         return True
     thirds = _parts(blocks, size)[:THIRDS]
-    middles = [median(third) for third in thirds]
+    medians = [median(third) for third in thirds]
     noise = LEVEL_ERRORS * math.sqrt(2) * _median_error(thirds)
-    return max(middles) - min(middles) <= max(MAX_LEVEL_DIFFERENCE * median(blocks), noise)
+    return max(medians) - min(medians) <= max(MAX_LEVEL_DIFFERENCE * median(blocks), noise)
 
 
 def _wanders(blocks: Sequence[float]) -> bool:
-    """Whether medians of a second differ by more than noise does, and not only a few of them.
+    """True if medians of windows of a second differ by more than noise, and not only a few of them.
 
-    Noise is told by the steps from block to block, which changes of level are too few to move, and in long
-    windows by what they leave, where blocks hang together.
+    The noise is estimated from the steps between blocks, which changes of level are too rare to affect. In
+    long windows, autocorrelation is included.
     """
     size = max(MIN_WINDOW_BLOCKS, int(WINDOW_S / median(blocks)))
     if len(blocks) < MIN_WINDOWS * size:
         return False
     starts = range(0, len(blocks) - size + 1, size // MIN_WINDOW_BLOCKS)
-    middles = [median(blocks[start : start + size]) for start in starts]
+    medians = [median(blocks[start : start + size]) for start in starts]
     noise = _step_error(blocks, size)
     if size >= LONG_WINDOW_BLOCKS:
         noise = max(noise, _median_error(_parts(blocks, size)))
-    apart = quantile(middles, 1 - WINDOW_TAIL) - quantile(middles, WINDOW_TAIL)
-    return apart > max(MAX_LEVEL_DIFFERENCE * median(blocks), WANDER_ERRORS * noise)
+    difference = quantile(medians, 1 - WINDOW_TAIL) - quantile(medians, WINDOW_TAIL)
+    return difference > max(MAX_LEVEL_DIFFERENCE * median(blocks), WANDER_ERRORS * noise)
 
 
 def _step_error(blocks: Sequence[float], size: int) -> float:
-    """Standard error of a median of `size` blocks, by the steps from one to the next."""
+    """Standard error of a median of `size` blocks, from the steps between blocks."""
     steps = [abs(after - before) for before, after in pairwise(blocks)]
     return MEDIAN_ERROR * MAD_TO_DEVIATION * median(steps) / math.sqrt(2 * size)
 
@@ -416,7 +414,7 @@ def _parts(blocks: Sequence[float], size: int) -> list[Sequence[float]]:
 
 
 def _median_error(parts: Sequence[Sequence[float]]) -> float:
-    """Standard error of the median of one of `parts`, all as long, by what their medians leave."""
-    rest = [block - middle for part in parts for middle in (median(part),) for block in part]
-    count = len(parts[0]) * effective_count(rest) / len(rest)
-    return MEDIAN_ERROR * MAD_TO_DEVIATION * mad(rest) / math.sqrt(count)
+    """Standard error of the median of one of `parts` of equal length, from the residuals of all medians."""
+    residuals = [block - part_median for part in parts for part_median in (median(part),) for block in part]
+    count = len(parts[0]) * effective_count(residuals) / len(residuals)
+    return MEDIAN_ERROR * MAD_TO_DEVIATION * mad(residuals) / math.sqrt(count)

@@ -1,7 +1,7 @@
-"""Work of known length, by a clock other than the pipeline's, to test the pipeline with.
+"""Spins: work of known length by an independent clock, to test the measuring pipeline.
 
-On the host it spins until its own clock says that it is over; on a device, for cycles that were counted by
-that clock. What others take of the CPU lengthens a spin, and the spin notes it.
+On the host, a spin lasts until its own clock reaches the end; on a device, for a number of cycles
+calibrated by that clock. Other programs lengthen a spin on the host, which records its actual length.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from benchbench.stats import median
 from benchbench.timing.sampling import Samples, Stopwatch, measure_steps
 
 Clock = Callable[[], float]
-SECOND_MODE, SECOND_SHARE = 1.5, 0.3  # of the bimodal durations: how long, how often
-CALIBRATION_S = 0.02  # of the shorter of two spins whose difference counts
-MOST_CYCLES = 2**36  # half a minute at 2 GHz
-WARM_S, TRIES = 0.5, 5  # of spinning before the cycles are counted: clocks rise; pairs that are compared
+SECOND_MODE, SECOND_SHARE = 1.5, 0.3  # bimodal durations: relative length and share of the long ones
+CALIBRATION_S = 0.02  # length of the shorter of two spins whose difference counts
+MAX_CYCLES = 2**36  # half a minute at 2 GHz
+WARM_S, TRIES = 0.5, 5  # spinning before the calibration, since clocks rise; number of compared pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How long spins last: always `seconds`, or that and half as much again, or log-normal around it."""
+    """Distribution of the lengths of spins: constant, bimodal or log-normal, around `seconds`."""
 
     kind: Literal["constant", "bimodal", "log-normal"] = "constant"
     seconds: float
-    spread: float = 0.0  # standard deviation / mean, where log-normal
+    spread: float = 0.0  # standard deviation / mean, if log-normal
     seed: int = 0
 
     @property
     def mean_s(self) -> float:
-        """The mean of the distribution."""
+        """Mean of the distribution."""
         if self.kind == "bimodal":
             return self.seconds * (1 + (SECOND_MODE - 1) * SECOND_SHARE)
         return self.seconds * math.sqrt(1 + self.spread**2)
 
     @property
     def sd_s(self) -> float:
-        """The standard deviation of the distribution."""
+        """Standard deviation of the distribution."""
         if self.kind == "bimodal":
             return self.seconds * (SECOND_MODE - 1) * math.sqrt(SECOND_SHARE * (1 - SECOND_SHARE))
         return self.mean_s * self.spread
 
 
 def durations(shape: Shape) -> Iterator[float]:
-    """Seconds of one spin after the other, without end; the same for the same shape."""
+    """Seconds of successive spins, without end; equal for equal shapes."""
     source = random.Random(f"{shape.kind}/{shape.seed}")
     if shape.kind == "constant":
         yield from repeat(shape.seconds)
@@ -66,7 +66,7 @@ def durations(shape: Shape) -> Iterator[float]:
 
 
 def raw_clock() -> Clock:
-    """Seconds that no time service bends (clock_gettime(2)); Python's best clock where there is no such."""
+    """Clock in seconds that no time service adjusts (clock_gettime(2)), or else Python's best clock."""
     identity = getattr(time, "CLOCK_MONOTONIC_RAW", None)
     if identity is None:
         return time.perf_counter
@@ -74,7 +74,7 @@ def raw_clock() -> Clock:
 
 
 class Spin:
-    """A step: each call lasts the next of the durations, and `spent_s` tells how long it did."""
+    """Step whose calls last the next durations; `spent_s` has their actual lengths."""
 
     def __init__(self, lengths: Iterator[float], clock: Clock) -> None:
         self._lengths = lengths
@@ -82,7 +82,7 @@ class Spin:
         self.spent_s: list[float] = []
 
     def __call__(self) -> None:
-        """Return when the time is over."""
+        """Spin until the time is over."""
         clock = self._clock
         start = clock()
         end = start + next(self._lengths)
@@ -91,7 +91,7 @@ class Spin:
         self.spent_s.append(now - start)
 
     def blocks_s(self, iterations: int, count: int) -> list[float]:
-        """What the last `count` blocks of so many calls lasted."""
+        """Actual seconds of the last `count` blocks of `iterations` calls."""
         spent = self.spent_s[-iterations * count :]
         return [math.fsum(spent[i : i + iterations]) for i in range(0, len(spent), iterations)]
 
@@ -99,26 +99,26 @@ class Spin:
 def measure_on_host(
     shape: Shape, policy: Policy, timer: Stopwatch, clock: Clock
 ) -> tuple[Samples, list[float], float]:
-    """What the pipeline measures, what each block truly lasted, and how sure that is: 0, exactly."""
+    """Samples of the pipeline, actual seconds of each block, and their relative uncertainty (here 0)."""
     spin = Spin(durations(shape), clock)
     samples = measure_steps(spin, timer, policy)
     return samples, spin.blocks_s(samples.iterations, len(samples.block_s)), 0.0
 
 
 class Spinner(Protocol):
-    """The part of a session that spinning on a device needs."""
+    """Part of a session that is needed to spin on a device."""
 
     def spin(self, cycles: int) -> None:
-        """Keep the device busy for so many cycles of its clock; do not wait."""
+        """Keep the device busy for a number of cycles of its clock, without waiting."""
 
     def wait(self, output: Any) -> None:
-        """Return when the device is done."""
+        """Wait until the device is done."""
 
 
 def measure_on_device(
     seconds: float, policy: Policy, timer: Stopwatch, device: Spinner, clock: Clock
 ) -> tuple[Samples, list[float], float]:
-    """Spins on a device; the share by which its clock moved meanwhile tells how sure the truth is."""
+    """As `measure_on_host`, on a device; the uncertainty is the relative change of the device's clock."""
     before = seconds_per_cycle(device, clock)
     cycles = round(seconds / before)
     samples = measure_steps(lambda: device.spin(cycles), timer, policy)
@@ -128,9 +128,9 @@ def measure_on_device(
 
 
 def seconds_per_cycle(device: Spinner, clock: Clock) -> float:
-    """Measured by the difference of spins of one and two lengths: launching and waiting cancel out.
+    """Seconds per cycle, from the difference of spins of one and two lengths. Raises Unsupported.
 
-    Raises Unsupported.
+    Launching and waiting cancel out.
     """
 
     def lasted(cycles: int) -> float:
@@ -142,7 +142,7 @@ def seconds_per_cycle(device: Spinner, clock: Clock) -> float:
     cycles, warm = 1024, clock() + WARM_S
     while lasted(cycles) < CALIBRATION_S:
         cycles *= 2
-        if cycles > MOST_CYCLES:
+        if cycles > MAX_CYCLES:
             raise Unsupported("its kernel that only spins returns at once")
     while clock() < warm:
         lasted(cycles)
@@ -150,7 +150,7 @@ def seconds_per_cycle(device: Spinner, clock: Clock) -> float:
 
 
 def measure_spin(backend: Backend, job: dict[str, Any]) -> dict[str, Any]:
-    """A worker's answer: seconds of each block, as measured and as they were. Raises Unsupported."""
+    """A worker's answer: measured and actual seconds of each block. Raises Unsupported."""
     shape, policy, clock = Shape(**job["shape"]), Policy(**job["policy"]), raw_clock()
     if job["device"] is None:
         samples, true_s, drift = measure_on_host(shape, policy, HostTimer(lambda _: None), clock)
