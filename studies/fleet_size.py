@@ -28,7 +28,7 @@ from benchbench.cluster.messages import (
     line_bytes,
     read_job,
 )
-from benchbench.documents.fleet import incomplete
+from benchbench.documents.fleet import is_incomplete
 from benchbench.model.case import Case
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
@@ -129,11 +129,11 @@ def main(arguments: list[str]) -> None:
         folders = [Path(name) / runs.RUNS / share.run for share in result.shares if share.run]
         stored = sum(len(runs.read_run(folder).records) for folder in folders)
     print(f"{machines} machines, {records} records of {record_bytes} bytes each, {files} open files")
-    print(f"complete: {not incomplete(result)}, {stored} records stored")
+    print(f"complete: {not is_incomplete(result)}, {stored} records stored")
     print(f"peak memory: {peak:.0f} MiB; CPU time of a record: {1e3 * cpu_s:.2f} ms")
     seconds = ", ".join(f"{size} MiB {1e3 * splitting_s(size):.1f} ms" for size in LINES_MIB)
     print(f"CPU time of a line: {seconds}")
-    sys.exit(incomplete(result) or stored < machines * records)
+    sys.exit(is_incomplete(result) or stored < machines * records)
 
 
 if __name__ == "__main__":

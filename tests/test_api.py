@@ -237,7 +237,7 @@ def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
     for name in ("B2", "C3"):
         done = benchbench.check(name, baseline="main", confirm=False, max_slowdown="9%")
         command = ("check", name, "--baseline", "main", "--no-confirm", "--max-slowdown", "9%")
-        code = Gate(name="main", found=done.result).exit_code
+        code = Gate(name="main", result=done.result).exit_code
         shown = json.loads(accelbench(*command, "--format", "json", cwd=folder, code=code).stdout)
         assert done.run == benchbench.load(name)
         assert [str(each.verdict) for each in done.result.findings] == [

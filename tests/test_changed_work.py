@@ -102,7 +102,7 @@ def test_a_check_against_code_and_against_sessions_judges_a_changed_computation(
         (finding,) = result.findings
         assert finding.verdict is Verdict.SLOWER
         assert exit_code(result) == Ending.REGRESSED.code
-        assert "FLOPs +8.6 %" in rendered(check_document(Gate(name="main", found=result)))
+        assert "FLOPs +8.6 %" in rendered(check_document(Gate(name="main", result=result)))
     barred = digest(a_version(WIDER, id="W"))
     assert [each.verdict for each in decide(sessions, barred, RULES).findings] == [Verdict.INCOMPARABLE]
 

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from benchbench.documents.document import PAGE, Panel, Roofline, Sweeps
+from benchbench.documents.document import MAX_PANELS, Panel, Roofline, Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters._charts import chart
 from benchbench.exporters.png import Png
@@ -51,14 +51,15 @@ def panels(report: RunReport, name: str = "sizes") -> list[Panel]:
 def knees(panel: Sweeps) -> Mapping[str, tuple[float, bool] | None]:
     """The size of each alternative's knee, and whether it may be smaller."""
     return {
-        sweep.label: (sweep.knee.size, sweep.knee.is_open) if sweep.knee else None for sweep in panel.sweeps
+        sweep.label: (sweep.knee.size, sweep.knee.is_undecided) if sweep.knee else None
+        for sweep in panel.sweeps
     }
 
 
 def test_the_finding_over_sizes_is_who_is_fastest_at_which() -> None:
     """torch is quick to saturate, jax slower and higher; they meet where the run cannot tell."""
     panel = panel_of([*saturating("torch", 50), *saturating("jax", 500, 2 * PEAK)])
-    assert panel.finding == "over m = n = k, torch is fastest up to 256, jax from 512"
+    assert panel.summary == "over m = n = k, torch is fastest up to 256, jax from 512"
     assert knees(panel) == {"jax eager": None, "torch eager": (256, False)}
     assert panel.details == "the rate stops rising at 256 for torch eager, beyond 2,048 for jax eager"
 
@@ -69,13 +70,13 @@ def test_where_the_run_cannot_tell_no_size_has_a_winner_and_its_marks_are_hollow
         for backend, rounds in (("torch", (1, 1.4, 0.7)), ("jax", (1.1, 0.8, 1.2))):
             records += some_rounds(*rounds, case=a_case(backend=backend, params={"m": size}))
     panel = panel_of(records)
-    assert panel.finding == "over m, cannot tell which is fastest at any size"
-    assert all(point.is_open for sweep in panel.sweeps for point in sweep.points)
+    assert panel.summary == "over m, cannot tell which is fastest at any size"
+    assert all(point.is_undecided for sweep in panel.sweeps for point in sweep.points)
     assert all(fill == "none" for _, _, fill in marks(chart(panel)))
 
 
 def test_one_alternative_alone_is_judged_by_its_knee() -> None:
-    assert panel_of(saturating("torch", 50)).finding == (
+    assert panel_of(saturating("torch", 50)).summary == (
         "over m = n = k, the rate stops rising at 256 for torch eager"
     )
 
@@ -83,14 +84,14 @@ def test_one_alternative_alone_is_judged_by_its_knee() -> None:
 def test_a_knee_that_a_smaller_size_may_reach_is_open() -> None:
     level = panel_of(saturating("torch", 1))
     assert knees(level) == {"torch eager": (64, True)}
-    assert "at 64 or less" in level.finding
+    assert "at 64 or less" in level.summary
     assert chart(level).count("<circle") == chart(level).count('stroke-dasharray="3,2"') == 1
 
 
 def test_a_rate_that_falls_at_the_largest_size_is_told() -> None:
     big = saturating("torch", 1, PEAK / 4, [4096])
     panel = panel_of([*saturating("torch", 1), *big])
-    assert panel.finding.endswith("; at 4,096 there is left of it 25 % for torch eager")
+    assert panel.summary.endswith("; at 4,096 there is left of it 25 % for torch eager")
 
 
 @pytest.mark.parametrize("half", [1, 50, 300, 3000])
@@ -106,7 +107,7 @@ def test_what_a_chart_draws_is_what_was_measured(half: float) -> None:
         assert abs(x - across(point.size)) <= 1
         assert abs(y - up(point.value)) <= 1
         assert point.value in by_row
-        assert (fill == "none") == point.is_open
+        assert (fill == "none") == point.is_undecided
     rings = re.findall(r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"', drawn)
     found = [sweep.knee for sweep in panel.sweeps if sweep.knee]
     for ring, (x, y) in zip(found, rings, strict=True):
@@ -124,8 +125,8 @@ def test_a_page_shows_as_many_charts_as_can_be_looked_at_and_says_how_many_more_
     found = panels(report, "sizes") + panels(report, "sizes-2")
     assert len(found) == 33  # over n at each m, over m at each n
     shown = rendered(report, "html")
-    assert shown.count("<figure") == PAGE
-    assert f"{33 - PAGE} more" in shown
+    assert shown.count("<figure") == MAX_PANELS
+    assert f"{33 - MAX_PANELS} more" in shown
 
 
 CEILINGS = (a_ceiling(rate=1.2e11), a_ceiling("memory", 1e10))

@@ -322,7 +322,7 @@ def test_other_work_or_conditions_are_incomparable_and_named(over: dict[str, Any
 
 def test_a_workload_that_measures_otherwise_now_is_named_with_the_line_that_accepts_its_times() -> None:
     found = decide(a_baseline(*some_cases(2)), a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
-    assert list(map(str, conclusions(Gate(name="main", found=found)))) == snapshot(
+    assert list(map(str, conclusions(Gate(name="main", result=found)))) == snapshot(
         [
             "NOT COMPARABLE: no case could be tested",
             "NOT COMPARABLE: 2 cases: workload version 1 → 2",
@@ -330,7 +330,7 @@ def test_a_workload_that_measures_otherwise_now_is_named_with_the_line_that_acce
             "to accept the new times: accelbench baseline set main NEW",
         ]
     )
-    elsewhere = conclusions(Gate(name="main", found=found, where=" --results there"))
+    elsewhere = conclusions(Gate(name="main", result=found, where=" --results there"))
     assert str(elsewhere[-1]).endswith("baseline set main NEW --results there")
     accepted = a_new(2.0, 1.0, side={"workload_version": 2}, id="ACCEPTED", started="2026-01-08T00:00:00Z")
     later = decide([*found.sessions, accepted], a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
@@ -518,7 +518,7 @@ def test_every_combination_of_endings_has_the_code_of_the_gravest(wanted: tuple[
         codes = {CODES[each] for each in set(wanted) - ignored}
         code = next((each for each in (10, 4, 11, 12, 13) if each in codes), 0)
         assert exit_code(found, inconclusive=inconclusive, exit_zero=exit_zero) == code
-        gate = Gate(name="main", found=found, inconclusive=inconclusive, exit_zero=exit_zero)
+        gate = Gate(name="main", result=found, inconclusive=inconclusive, exit_zero=exit_zero)
         passing = set(wanted) <= {Ending.INCONCLUSIVE} and not (fails and wanted)
         assert ("PASS" in shown_as("terminal", gate)) == passing
 
@@ -537,7 +537,7 @@ def test_cases_that_were_compared_and_are_all_too_noisy_are_inconclusive_and_not
     assert list(endings(found)) == [Ending.INCONCLUSIVE]
     codes = {each: exit_code(found, inconclusive=each) for each in (None, *Inconclusive)}
     assert codes == {None: 13, Inconclusive.PASS: 0, Inconclusive.FAIL: 13}
-    shown = shown_as("terminal", Gate(name="main", found=found))
+    shown = shown_as("terminal", Gate(name="main", result=found))
     assert "--rounds" in shown
     assert "--wait-for-idle" in shown
     assert "baseline set" not in shown
@@ -551,7 +551,7 @@ def test_one_decided_case_lets_the_undecided_pass_by_default() -> None:
 def test_a_check_that_tested_nothing_is_no_pass() -> None:
     found = a_check(Ending.NOTHING_TESTED)
     assert exit_code(found, exit_zero=True) == 11
-    assert list(map(str, conclusions(Gate(name="main", found=found)))) == [
+    assert list(map(str, conclusions(Gate(name="main", result=found)))) == [
         "NOT COMPARABLE: no case could be tested"
     ]
 
@@ -585,7 +585,7 @@ def test_a_planned_case_without_all_its_records_makes_a_run_incomplete(
     assert (Ending.INCOMPLETE in endings(found)) == bool(reason)
     if reason:
         assert exit_code(found, exit_zero=True) in (11,)
-        assert "PASS" not in shown_as("terminal", Gate(name="main", found=found))
+        assert "PASS" not in shown_as("terminal", Gate(name="main", result=found))
 
 
 def test_a_case_that_failed_is_no_missing_record() -> None:
@@ -813,7 +813,7 @@ def shown_as(name: str, checked: Gate) -> str:
 def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
     assert {each.verdict for each in found.findings} == set(Verdict)
-    assert shown_as("terminal", Gate(name="main", found=found)) == snapshot("""\
+    assert shown_as("terminal", Gate(name="main", result=found)) == snapshot("""\
 INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: in the baseline, but not in the plan of the run
 FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
 BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
@@ -876,7 +876,7 @@ could have detected, 4 times in 5: a change of 5.09 % in the median case, of 105
 
 
 def test_markdown_has_the_conclusion_first() -> None:
-    assert shown_as("markdown", Gate(name="main", found=every_verdict())) == snapshot("""\
+    assert shown_as("markdown", Gate(name="main", result=every_verdict())) == snapshot("""\
 ## Check against main
 
 - INCOMPLETE: gemm(kind=gone)/float32/eager@\u200btorch:cpu: in the baseline, but not in the plan of the run
@@ -918,7 +918,7 @@ def test_markdown_has_the_conclusion_first() -> None:
 
 
 def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
-    content = json.loads(shown_as("json", Gate(name="main", found=every_verdict())))
+    content = json.loads(shown_as("json", Gate(name="main", result=every_verdict())))
     assert content["exit_code"] == 10
     assert content["endings"] == [
         "incomplete",
@@ -982,7 +982,7 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
 )
 def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, first: str) -> None:
     found = decide(a_baseline(factors=[1.0]), a_new(1.0), RULES)
-    text = shown_as("terminal", Gate(name="main", found=found, **over))
+    text = shown_as("terminal", Gate(name="main", result=found, **over))
     assert text.splitlines()[0].startswith(first)
     assert "PASS" not in text
 
@@ -992,7 +992,7 @@ def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, first: str) -
 def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
     run = digest(a_hostile_run(text))
     found = decide([run, replace(run, id=text, frameworks={text: text * 2})], run, RULES)
-    shown = shown_as(name, Gate(name="main", found=found, note=text))
+    shown = shown_as(name, Gate(name="main", result=found, note=text))
     assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
     if name == "markdown":
         rows = [line for line in shown.splitlines() if line.startswith("|")]
@@ -1020,7 +1020,7 @@ def test_the_documentation_shows_what_the_program_prints() -> None:
         for name, factor in (("01NEW", 1.13), ("01NEWER", 1.12))
     )
     found = decide(sessions, run, RULES, Confirmation(new=second))
-    assert shown_as("terminal", Gate(name="main", found=found)) in document.split("```\n")
+    assert shown_as("terminal", Gate(name="main", result=found)) in document.split("```\n")
 
 
 def test_the_documentation_lists_every_ending_in_the_order_told_with_its_code() -> None:

@@ -96,7 +96,7 @@ def test_a_check_against_stored_sessions_tells_it_too() -> None:
         for number, (factor, started) in enumerate(zip(weather, days, strict=True))
     ]
     result = decide(sessions, digest(a_run_of(*A_SEVENTH, id="NEW")), GatePolicy(metrics=METRICS[:1]))
-    document = gate.check_document(Gate(name="main", found=result))
+    document = gate.check_document(Gate(name="main", result=result))
     assert TOLD in rendered(document)
     assert json.loads(rendered(document, "json"))["common_factor"]["moving"] == 6
 

@@ -115,7 +115,7 @@ def the_check(name: str, _: Path) -> Document:
         for seconds in (1e-3, 1.2e-3)
     )
     found = decide([sessions], run, GatePolicy(metrics=METRICS[:2], confirm=False))
-    return check_document(Gate(name=name, found=found, note=name))
+    return check_document(Gate(name=name, result=found, note=name))
 
 
 def the_profile(name: str, _: Path) -> Document:

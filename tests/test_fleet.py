@@ -33,7 +33,7 @@ from benchbench.cluster.messages import (
     read_json,
 )
 from benchbench.cluster.node import describe_machine
-from benchbench.documents.fleet import fleet_document, incomplete
+from benchbench.documents.fleet import fleet_document, is_incomplete
 from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.model.measurement import Measurement
@@ -80,7 +80,7 @@ def test_every_machine_has_a_run_of_its_own_filed_under_the_fleet(tmp_path: Path
     assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in found)
     assert len(told.records) == 3 * PLANNED
     assert [share.run for share in result.shares] == [run.info.id for run in found]
-    assert not incomplete(result)
+    assert not is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
 
 
@@ -110,7 +110,7 @@ def test_the_cases_of_a_lost_machine_are_measured_again_by_one_of_its_type(tmp_p
         (case.id, number) for number in range(2) for case in CASES[1:]
     ]
     assert "a is lost: NodeDiedError: gone; begun again on b" in told.notes
-    assert not incomplete(result)
+    assert not is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
 
 
@@ -123,7 +123,7 @@ def test_the_last_machine_of_its_type_leaves_cases_that_are_lost(tmp_path: Path)
         CASES[1].id: Status.LOST,
         CASES[2].id: Status.LOST,
     }
-    assert incomplete(result)
+    assert is_incomplete(result)
     reason = "its machine was lost: NodeDiedError: gone; no other machine of its type is left (1 of 2 rounds)"
     assert rows(lost)[1].message == reason
     shown = fleet_document(result)
@@ -137,7 +137,7 @@ def test_a_machine_that_goes_after_its_last_record_has_done_its_share(tmp_path: 
     result = measured(FakeCluster({"a": Scripted(dies_after=PLANNED), "b": Scripted()}), tmp_path)
     assert [(share.machine, share.state) for share in result.shares] == [("a", "done"), ("b", "done")]
     assert all(run.ended and len(run.records) == PLANNED for run in stored(tmp_path))
-    assert not incomplete(result)
+    assert not is_incomplete(result)
 
 
 def test_a_lost_case_is_missing_in_a_comparison_not_slower_nor_broken(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_machine_that_does_not_start_is_reported_and_the_others_measure(tmp_pa
     cluster = FakeCluster({"a": Scripted(begins=False), "b": Scripted()})
     result = measured(cluster, tmp_path, told)
     assert [each.name for each in result.absent] == ["a"]
-    assert incomplete(result)
+    assert is_incomplete(result)
     reason = f"it did not start within {BEGIN_S:.0f} s: another job may be using its CPUs or GPUs"
     assert f"a does not measure: {reason}" in told.notes
     assert [run.info.tags["machine"] for run in stored(tmp_path)] == ["b"]
@@ -203,7 +203,7 @@ def test_other_versions_of_accelbench_are_refused_unless_allowed(tmp_path: Path)
         measured(cluster, tmp_path)
     assert "--allow-different" in refused.value.hint
     assert {job.kind for _, job in cluster.started} == {"describe"}
-    assert not incomplete(measured(FakeCluster(machines), tmp_path, allow_different=True))
+    assert not is_incomplete(measured(FakeCluster(machines), tmp_path, allow_different=True))
 
 
 def test_a_machine_that_cannot_measure_says_why_and_no_other_tries(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_machine_that_cannot_measure_says_why_and_no_other_tries(tmp_path: Pat
         ("failed", "No backend named 'x'."),
         ("done", ""),
     ]
-    assert incomplete(result)
+    assert is_incomplete(result)
 
 
 def test_unreadable_output_fails_its_machine_alone(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_an_unrequested_head_or_record_fails_its_machine_alone(tmp_path: Path, l
         assert run.damaged == ()
         assert run.ended == (run.info.tags["machine"] == "b")
     again = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, measure=FREE, resume="")
-    assert not incomplete(again)
+    assert not is_incomplete(again)
     assert validate_path(tmp_path).faults == ()
 
 
@@ -293,7 +293,7 @@ def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_pat
     results = tmp_path / "results"
     machines = {each: Scripted(head=lambda info: replace(info, id=name)) for each in ("a", "b")}
     result = measured(FakeCluster(machines), results)
-    assert not incomplete(result)
+    assert not is_incomplete(result)
     assert [*tmp_path.iterdir()] == [results]
     assert {path.name for path in (results / "runs").iterdir()} == {share.run for share in result.shares}
     assert all(ULID.fullmatch(share.run) for share in result.shares)
@@ -318,7 +318,7 @@ def test_a_run_is_resumed_as_it_was_begun(tmp_path: Path, change: Callable[[RunI
     liars = {"a": Scripted(head=change), "b": Scripted(kind="H100")}
     result = measured(FakeCluster(liars), tmp_path, measure=FREE, resume="")
     assert [share.state for share in result.shares] == ["failed", "done"]
-    assert not incomplete(measured(FakeCluster(machines), tmp_path, measure=FREE, resume=""))
+    assert not is_incomplete(measured(FakeCluster(machines), tmp_path, measure=FREE, resume=""))
     assert validate_path(tmp_path).faults == ()
 
 
@@ -352,7 +352,7 @@ def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -
         ("b", "failed"),
         ("c", "done"),
     ]
-    assert incomplete(result)
+    assert is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
 
 
@@ -456,7 +456,7 @@ class Second(Told):
 
 def test_only_one_process_at_a_time_measures_a_fleet(tmp_path: Path) -> None:
     second = Second(tmp_path)
-    assert not incomplete(measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, second))
+    assert not is_incomplete(measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, second))
     assert second.found == [runs.Progress.MEASURING] * 2
     assert [runs.progress(each) for each in tmp_path.glob("runs/*")] == [runs.Progress.ENDED] * 2
     with pytest.raises(Stopped):
@@ -493,7 +493,7 @@ def test_a_fleet_is_finished_after_the_command_was_killed(tmp_path: Path, after:
     assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in found)
     assert len(told.records) == 2 * PLANNED - after
     assert {record.part for _, record in told.records} <= {0, 1}
-    assert not incomplete(result)
+    assert not is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
     with pytest.raises(UsageError, match="has ended: there is nothing to resume"):
         measured(FakeCluster(machines), tmp_path, measure=MeasureOptions(), resume="")
@@ -519,7 +519,7 @@ def test_lost_cases_are_begun_again_by_a_machine_that_came_since(tmp_path: Path)
     lost, again = stored(tmp_path)
     assert again.info.tags["instead-of"] == lost.info.id
     assert finished(again) == {case.id for case in lost_cases(lost)}
-    assert not incomplete(result)
+    assert not is_incomplete(result)
 
 
 def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from benchbench.cluster.machines import read_fleet, runs_of
 from benchbench.cluster.messages import LineKind, NodeJob
-from benchbench.documents.fleet import fleet_document, incomplete
+from benchbench.documents.fleet import fleet_document, is_incomplete
 from benchbench.errors import UsageError
 from benchbench.launch import own_models
 from benchbench.model.measurement import Measurement
@@ -60,7 +60,7 @@ def test_machines_measure_a_model_of_which_each_has_the_same_file(results: Path)
 
     cluster = FakeCluster({"a": Scripted(dies_after=1), "b": Scripted()})
     result = measured(cluster, results, measure=MINE)
-    assert not incomplete(result)
+    assert not is_incomplete(result)
     jobs = [job for _, job in cluster.started if job.kind != "describe"]
     assert [job.kind for job in jobs] == ["measure", "measure", "again"]
     assert all(job.options.model == ("mine.py",) for job in jobs)
@@ -88,7 +88,7 @@ def test_a_fleet_is_finished_with_the_model_that_it_began_with_if_it_was_asked_f
     assert cluster.started == []
 
     again = measured(cluster, results, measure=MeasureOptions(model=("mine.py",)), resume="")
-    assert not incomplete(again)
+    assert not is_incomplete(again)
     jobs = [job for _, job in cluster.started if job.kind != "describe"]
     assert [(job.kind, job.options.model) for job in jobs] == [("resume", ("mine.py",))] * 2
     assert all(run.ended for run in runs_of(results, read_fleet(results).id))

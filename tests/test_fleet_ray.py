@@ -14,7 +14,7 @@ import pytest
 import benchbench
 from benchbench.cluster.fleet import FleetResult
 from benchbench.cluster.machines import lost_cases, read_fleet, runs_of, unfinished_cases
-from benchbench.documents.fleet import incomplete
+from benchbench.documents.fleet import is_incomplete
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Run
@@ -132,7 +132,7 @@ def test_three_machines_measure_a_suite(machines: Machines, tmp_path: Path) -> N
     assert all(run.ended and len(run.records) == 8 and not run.damaged for run in found)
     assert all(isinstance(record.outcome, Measurement) for run in found for record in run.records)
     assert len(told.records) == 24
-    assert not incomplete(result)
+    assert not is_incomplete(result)
     assert {each.kind for each in result.shares} == {"A100", "H100"}
     assert validate_path(tmp_path).faults == ()
     assert mentioning(NODE_PROCESS) == []
@@ -185,10 +185,10 @@ def test_a_removed_machine_loses_only_its_unfinished_cases(
         assert lost.begun_again_on == "m2"
         assert again[0].info.plan == left
         assert not unfinished_cases(again[0].info, again[0].records)
-        assert not incomplete(result)
+        assert not is_incomplete(result)
     else:
         assert again == []
-        assert incomplete(result)
+        assert is_incomplete(result)
 
 
 @pytest.mark.nightly

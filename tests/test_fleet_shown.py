@@ -8,7 +8,7 @@ from inline_snapshot import snapshot
 from benchbench.cluster.fleet import FleetResult
 from benchbench.cluster.machines import Absent, FleetInfo, ShareState
 from benchbench.cluster.receiver import ShareProgress
-from benchbench.documents.fleet import fleet_document, incomplete
+from benchbench.documents.fleet import fleet_document, is_incomplete
 from benchbench.model.options import MeasureOptions
 
 pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
@@ -42,10 +42,10 @@ def a_result(*shares: ShareProgress, absent: tuple[Absent, ...] = ()) -> FleetRe
 
 
 def test_a_fleet_is_complete_where_somebody_measured_what_was_lost() -> None:
-    assert not incomplete(a_result(DONE, LOST, AGAIN))
-    assert incomplete(a_result(DONE, replace(LOST, begun_again_on="")))
-    assert incomplete(a_result(FAILED))
-    assert incomplete(a_result(DONE, absent=(Absent(name="d", reason="it did not begin"),)))
+    assert not is_incomplete(a_result(DONE, LOST, AGAIN))
+    assert is_incomplete(a_result(DONE, replace(LOST, begun_again_on="")))
+    assert is_incomplete(a_result(FAILED))
+    assert is_incomplete(a_result(DONE, absent=(Absent(name="d", reason="it did not begin"),)))
 
 
 def test_what_programs_read_has_stable_keys() -> None:

@@ -15,7 +15,7 @@ import pytest
 from benchbench.analyse.metrics import metric_named
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.history import history_document
-from benchbench.documents.plan import processes_s, runs_here
+from benchbench.documents.plan import mean_process_s, runs_of_this_machine
 from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
 from benchbench.exporters.html import Html
@@ -71,7 +71,7 @@ def listed(folder: Path) -> None:
 
 def estimated(folder: Path) -> None:
     """What `run --dry-run` and `list suites` read of a store."""
-    processes_s(runs_here(folder), POLICIES["quick"])
+    mean_process_s(runs_of_this_machine(folder), POLICIES["quick"])
 
 
 def a_store(folder: Path, count: int, *, cases: int = 2, rounds: int = 3) -> Path:

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchbench.analyse import rows as analysed
-from benchbench.documents.plan import failing
+from benchbench.documents.plan import has_failures
 from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
@@ -364,5 +364,5 @@ def test_what_nothing_verifies_is_shown_unranked_and_fails_the_command() -> None
     assert [row.status for row in rows_] == [Status.UNVERIFIED, Status.OK]
     assert rows_[0].ok
     assert rows_[0].is_unranked
-    assert failing(records)
-    assert not failing(records, allow_unverified=True)
+    assert has_failures(records)
+    assert not has_failures(records, allow_unverified=True)

@@ -180,7 +180,7 @@ def test_a_drawing_is_read_back_to_the_pixel(width: int, tab: Tab, show: Show) -
             for mark, (x, hollow, left, right) in zip(spread.marks, marks, strict=True):
                 assert mark.value
                 assert abs(x - place(mark.value)) <= 1
-                assert hollow == mark.is_open
+                assert hollow == mark.is_undecided
                 for end, drawn in ((mark.low, left), (mark.high, right)):
                     if end is not None and ticks[0][0] < place(end) < ticks[-1][0]:  # else it may be cut
                         assert abs(drawn - place(end)) <= 1
@@ -210,16 +210,16 @@ def test_the_marks_of_a_chart_are_seen_where_their_numbers_are(width: int, tab: 
     tab.window(width)
     show(found)
     wanted = [
-        [(point.size, point.value, point.is_open) for sweep in sizes.sweeps for point in sweep.points],
-        [(point.flops_per_byte, point.value, point.is_open) for point in roofline.points],
+        [(point.size, point.value, point.is_undecided) for sweep in sizes.sweeps for point in sweep.points],
+        [(point.flops_per_byte, point.value, point.is_undecided) for point in roofline.points],
     ]
     for points, (top, per_unit, below, beside, marks) in zip(wanted, tab.value(CHARTS), strict=True):
         across = along([(x, number(text)) for x, _, text in below])
         up = along([(top + y * per_unit, number(text)) for _, y, text in beside])
-        for (size, value, is_open), (x, y, fill) in zip(points, marks, strict=True):
+        for (size, value, is_undecided), (x, y, fill) in zip(points, marks, strict=True):
             assert abs(x - across(size)) <= 1
             assert abs(y - up(value)) <= 1
-            assert (fill == "none") == is_open
+            assert (fill == "none") == is_undecided
 
 
 def test_hostile_text_adds_nothing_does_nothing_and_loads_nothing(tab: Tab, show: Show) -> None:

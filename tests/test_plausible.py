@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchbench.analyse.roofline import implausible, implausible_speedup, interruption_notes
 from benchbench.analyse.rows import COLUMNS, flatten, rows
-from benchbench.documents.plan import failing, run_summary
+from benchbench.documents.plan import has_failures, run_summary
 from benchbench.judging.comparison import compare_runs
 from benchbench.launch.catalogue import workload_at
 from benchbench.model.case import Case, Dtype
@@ -208,6 +208,6 @@ def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
 
 def test_a_run_with_an_implausible_case_says_so_and_fails() -> None:
     wild = a_wild_run()
-    assert failing(wild.records)
-    assert not failing(a_wild_run(2.0).records)
+    assert has_failures(wild.records)
+    assert not has_failures(a_wild_run(2.0).records)
     assert run_summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")

@@ -138,13 +138,13 @@ def test_a_picture_s_title_is_who_is_fastest_and_what_cannot_be_told_is_hollow()
     other = a_case(backend="jax", mode="jit")
     won = report_document(a_run([*some_rounds(1, 1.001, 0.999), *some_rounds(2, 2.001, 2, case=other)]))
     unlike = report_document(a_run([*some_rounds(1, 1.3, 0.8), *some_rounds(0.9, 1.2, 1.1, case=other)]))
-    for document, is_open in ((won, False), (unlike, True)):
+    for document, is_undecided in ((won, False), (unlike, True)):
         for plot in drawn(document):
             assert "torch" in plot.title
             assert plot.shared.endswith("(less is better) · float32 · cpu") or plot.name != "latency"
             assert [panel.title for panel in plot.panels] == ["gemm  m=64 n=64 k=64"]
             bars = [bar for panel in plot.panels if isinstance(panel, Bars | Strips) for bar in rows(panel)]
-            assert [bar.is_open for bar in bars] == [is_open] * 2
+            assert [bar.is_undecided for bar in bars] == [is_undecided] * 2
 
 
 def rows(panel: Bars | Strips) -> tuple[Bar, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchbench.cli.live import Lines
-from benchbench.documents.plan import left_out_of
+from benchbench.documents.plan import left_out_summary
 from benchbench.format import at_words, duration
 from benchbench.model.case import LeftOut
 from benchbench.model.run import Partner, RunInfo
@@ -63,11 +63,11 @@ def test_a_case_that_two_sides_leave_out_is_told_once_with_the_side_that_cannot_
     waits = a_left_out(status=Status.SKIPPED, reason="its counterpart cannot run: no GPU")
     one = waits, a_left_out(case=other, reason="no GPU")
     each = a_left_out(reason="no"), a_left_out(case=other, reason="never")
-    assert left_out_of(two_sides(both, both)) == [
+    assert left_out_summary(two_sides(both, both)) == [
         "left out: 2 on torch:cuda:0, unavailable: this torch is a CPU build"
     ]
-    assert left_out_of(two_sides(one)) == ["left out: 1 on torch:cuda:0 (B), unavailable: no GPU"]
-    assert left_out_of(two_sides(each)) == [
+    assert left_out_summary(two_sides(one)) == ["left out: 1 on torch:cuda:0 (B), unavailable: no GPU"]
+    assert left_out_summary(two_sides(each)) == [
         "left out: 1 on torch:cuda:0 (A), unavailable: no; on torch:cuda:0 (B), unavailable: never"
     ]
 

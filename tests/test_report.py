@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 from benchbench.analyse.rows import NUMBERS, UNITS
 from benchbench.documents.document import Bars, Strips
 from benchbench.documents.run import RunReport, report_document
-from benchbench.documents.run_table import OWN, UNSURE, choices
+from benchbench.documents.run_table import REPORT_COLUMNS, UNSURE, column_names
 from benchbench.errors import UsageError
 from benchbench.exporters._text import foot
 from benchbench.exporters.terminal import Terminal
@@ -248,8 +248,11 @@ def test_others_on_the_device_weigh_only_against_the_slower_one_and_are_told_eve
     assert f"{told}other processes used 0.5 of a core" in made.facts
     assert verdict_of(made)["standing"] == standing
     bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
-    is_open = standing == "open"
-    assert {bar.label: bar.is_open for bar in bars[0]} == {"torch eager": is_open, "jax jit": is_open}
+    is_undecided = standing == "open"
+    assert {bar.label: bar.is_undecided for bar in bars[0]} == {
+        "torch eager": is_undecided,
+        "jax jit": is_undecided,
+    }
 
 
 @pytest.mark.parametrize(("fall", "winner"), [(1.05, "jax"), (2.0, None)])
@@ -264,11 +267,14 @@ def test_a_case_that_never_settled_is_slower_where_its_own_blocks_cannot_explain
     told = {text for cell in made.tables[0].cells for text in cell.footnotes}
 
     assert "still warming up when measured, in 3 of 3 rounds" in told
-    is_open = winner is None
-    assert (UNSURE in made.notes) == is_open
+    is_undecided = winner is None
+    assert (UNSURE in made.notes) == is_undecided
     assert verdict_of(made)["winner"] == winner
     bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
-    assert {bar.label: bar.is_open for bar in bars[0]} == {"torch eager": is_open, "jax jit": is_open}
+    assert {bar.label: bar.is_undecided for bar in bars[0]} == {
+        "torch eager": is_undecided,
+        "jax jit": is_undecided,
+    }
 
 
 def test_a_case_that_settled_in_some_processes_may_be_fastest() -> None:
@@ -475,12 +481,12 @@ def asked(*names: str, by: str = "", run: Run | None = None) -> RunReport:
     return report_document(run or a_run(), columns=names, by=by)
 
 
-@pytest.mark.parametrize("name", choices())
+@pytest.mark.parametrize("name", column_names())
 def test_every_number_of_a_row_can_be_a_column(name: str) -> None:
     made = asked(name)
 
     (shown, *_) = [column for column in columns_of(made) if column] or ["none"]
-    assert shown in (name, "none", *OWN)
+    assert shown in (name, "none", *REPORT_COLUMNS)
     assert not [cell for cell in made.tables[0].cells if str(cell) == "None"]
 
 

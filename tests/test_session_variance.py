@@ -218,7 +218,7 @@ def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
     assert Verdict.PROVISIONAL in verdicts[:3]
     assert Verdict.SLOWER not in verdicts
     assert exit_code(result) == 12
-    text = rendered(gate.check_document(Gate(name="main", found=result)))
+    text = rendered(gate.check_document(Gate(name="main", result=result)))
     assert "some sessions are far from the rest" in text
     assert "to decide it now: accelbench check --baseline main --ab rev:" in text
     own = decide(suite.sessions, suite.run, replace(POLICY, variance=Variance.OWN), again)

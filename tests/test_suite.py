@@ -8,7 +8,7 @@ import pytest
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.documents.lists import about, suites_document
+from benchbench.documents.lists import rough_duration, suites_document
 from benchbench.errors import SuiteError, UsageError
 from benchbench.exporters.terminal import Terminal
 from benchbench.launch import catalogue
@@ -162,7 +162,7 @@ def test_80_characters_have_a_line_or_two_for_a_suite_and_wider_terminals_everyt
     ("seconds", "told"), [(3, "about 10 s"), (89, "about 90 s"), (600, "about 10 min"), (9000, "about 2.5 h")]
 )
 def test_an_estimate_claims_no_more_than_it_knows(seconds: float, told: str) -> None:
-    assert about(seconds) == told
+    assert rough_duration(seconds) == told
 
 
 def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_otherwise() -> None:

@@ -19,7 +19,7 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.rows import flatten, rows
-from benchbench.documents.history import NOTHING, biggest, history_document, sparkline
+from benchbench.documents.history import NOTHING, history_document, largest_changes, sparkline
 from benchbench.errors import UsageError
 from benchbench.exporters._site import site_files
 from benchbench.exporters.csv import Csv
@@ -530,12 +530,12 @@ def many(count: int) -> list[Run]:
 @pytest.mark.real
 def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says_so() -> None:
     found = trends(many(23), LATENCY)
-    assert [each.case for each in biggest(found)] == [each.case for each in reversed(found[3:])]
+    assert [each.case for each in largest_changes(found)] == [each.case for each in reversed(found[3:])]
     assert any(
         "20 of 23 cases, the biggest changes first" in each.replace("\n", " ")
         for each in labels(drawn(found))
     )
-    assert biggest(found[:20]) == found[:20]
+    assert largest_changes(found[:20]) == found[:20]
 
 
 @pytest.mark.parametrize(("minutes", "named"), [(60 * 24, False), (1, True)])

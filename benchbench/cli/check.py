@@ -97,7 +97,7 @@ def check_(
         )
     shown = Gate(
         name=ended.baseline,
-        found=ended.result,
+        result=ended.result,
         inconclusive=inconclusive,
         exit_zero=exit_zero,
         where=results_option(results),

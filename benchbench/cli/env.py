@@ -48,7 +48,7 @@ def create(
     Examples: accelbench env create torch_xla; accelbench env create torch@2.12 --with "torch==2.12.1"
     """
     from benchbench import api
-    from benchbench.documents.lists import download_document, takes
+    from benchbench.documents.lists import build_lines, download_document
     from benchbench.environments.build import check_usable
     from benchbench.environments.interpreters import EnvironmentState
 
@@ -59,7 +59,7 @@ def create(
             made = api.plan_environment(name, **asked, on_stage=show)
         else:
             made = api.create_environment(
-                name, **asked, on_plan=lambda plan: tell(*takes(plan)), on_stage=show
+                name, **asked, on_plan=lambda plan: tell(*build_lines(plan)), on_stage=show
             )
     if isinstance(made, EnvironmentState):
         _print([made], format)

@@ -62,7 +62,7 @@ def fleet(
         options, interrupted = replace(options, model=(*options.model, interrupted)), None
     from benchbench import api
     from benchbench.cli.fleet_live import FleetLines
-    from benchbench.documents.fleet import fleet_document, incomplete
+    from benchbench.documents.fleet import fleet_document, is_incomplete
 
     # Ray prints what happens to machines to standard output, where only the answer belongs
     with closing(FleetLines()) as shown, signals(shown.kept), redirect_stdout(sys.stderr):
@@ -77,5 +77,5 @@ def fleet(
             observer=shown,
         )
     print_document(fleet_document(made), format)
-    bad = incomplete(made) or any(share.failed for share in made.shares)
+    bad = is_incomplete(made) or any(share.failed for share in made.shares)
     raise typer.Exit(4 if bad and not allow_failed else 0)

@@ -10,7 +10,7 @@ from benchbench.cli.screen import tell
 from benchbench.cluster.fleet import FleetObserver
 from benchbench.cluster.machines import ShareState
 from benchbench.cluster.receiver import ShareProgress
-from benchbench.documents.fleet import what_happened
+from benchbench.documents.fleet import events_text
 from benchbench.format import visible
 from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
@@ -92,7 +92,7 @@ def progress_table(shares: Sequence[ShareProgress]) -> Table:
     table = Table("machine", "type", "state", "cases", "now", box=None, padding=(0, 2, 0, 0))
     for each in shares:
         over = each.state in (ShareState.DONE, ShareState.LOST, ShareState.FAILED)
-        now = what_happened(each) if over else each.stage
+        now = events_text(each) if over else each.stage
         cases = f"{each.finished} of {each.cases}" if each.cases else ""
         cells = map(visible, (each.machine, each.kind, each.state.value, cases, now))
         table.add_row(*map(_plain, cells))

@@ -46,7 +46,7 @@ def list_(
     from benchbench.store.selectors import RunFilter
 
     wanted = RunFilter(tags=parse_tags(tag or ()), since=since)
-    chosen = RunChoice(wanted=wanted, suites=split_names(suite), limit=limit)
+    chosen = RunChoice(run_filter=wanted, suites=split_names(suite), limit=limit)
     if what is Listing.RUNS:
         print_document(runs_document(results, chosen), format)
         return

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchbench.cli.live_table import LiveTable, alternative, differing_params, work_title
 from benchbench.cli.screen import tell
-from benchbench.documents.plan import SIDES, left_out_of, run_summary, time_split
-from benchbench.documents.short_names import Telling
+from benchbench.documents.plan import SIDES, left_out_summary, run_summary, time_split
+from benchbench.documents.short_names import VaryingParams
 from benchbench.format import count_of, seconds, visible
 from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
@@ -42,7 +42,7 @@ class Lines(RunObserver):
         self._where = hide_secrets()(results_option(results))  # a path to type stays whole
         self._verbose = verbose
         self._infos: Sequence[RunInfo] = ()  # of what has begun
-        self._differing: Telling = set()
+        self._differing: VaryingParams = set()
         self._sides = [""]
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
         self._hide = hide_secrets()
@@ -64,7 +64,7 @@ class Lines(RunObserver):
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""
-        tell(*map(self._redact, left_out_of(infos)))
+        tell(*map(self._redact, left_out_summary(infos)))
         self._infos = infos
         self._differing = differing_params(infos)
         self._sides = [f"{side} " for side in SIDES] if len(infos) > 1 else [""]
@@ -143,7 +143,7 @@ class Lines(RunObserver):
                 tell(f"next: accelbench {self._report} {each.info.id}{self._where}")
 
 
-def heat_line(heat: Sequence[tuple[int, Record]], sides: Sequence[str], differing: Telling) -> str:
+def heat_line(heat: Sequence[tuple[int, Record]], sides: Sequence[str], differing: VaryingParams) -> str:
     """The results of a heat, fastest first, as a line of text."""
     results: list[tuple[float, str]] = []
     for side, record in heat:

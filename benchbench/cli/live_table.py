@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchbench.documents.answers import answer
 from benchbench.documents.plan import SIDES, time_left
 from benchbench.documents.run_table import short_title
-from benchbench.documents.short_names import Telling, telling
+from benchbench.documents.short_names import VaryingParams, varying_params
 from benchbench.format import at_words, count_of, duration, seconds, visible
 from benchbench.judging.ranking import judge_records, work_key
 from benchbench.machine.conditions import step_s
@@ -26,7 +26,9 @@ ANSWERS = 8  # works whose answers fit below the table
 class LiveTable:
     """A row for each case of the current work, the time left, and a line for each work measured so far."""
 
-    def __init__(self, infos: Sequence[RunInfo], differing: Telling, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self, infos: Sequence[RunInfo], differing: VaryingParams, redact: Callable[[str], str]
+    ) -> None:
         """`differing`: the parameters by which works differ. `redact`: applied to every text shown."""
         from rich.console import Console
         from rich.live import Live
@@ -141,12 +143,12 @@ class LiveTable:
         return None
 
 
-def differing_params(infos: Sequence[RunInfo]) -> Telling:
+def differing_params(infos: Sequence[RunInfo]) -> VaryingParams:
     """The parameters by which the works of a plan differ."""
-    return telling((case.workload, case.params) for info in infos for case in info.plan)
+    return varying_params((case.workload, case.params) for info in infos for case in info.plan)
 
 
-def work_title(case: Case, differing: Telling) -> str:
+def work_title(case: Case, differing: VaryingParams) -> str:
     """The work of a case, as a report calls it, with the kind of its device."""
     return short_title(case, differing, case.device.partition(":")[0])
 

@@ -50,7 +50,7 @@ def measure_ranks(
         return
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.plan import failing
+    from benchbench.documents.plan import has_failures
     from benchbench.running.launched import measure_launched
 
     shown = Lines(report="profile" if profile else "report")
@@ -58,4 +58,4 @@ def measure_ranks(
         made = measure_launched(where, options, results, shown, profile=profile)
     if format != TERMINAL:
         print_document(api.report(made), format)
-    raise typer.Exit(4 if failing(made.records) and not allow_failed else 0)
+    raise typer.Exit(4 if has_failures(made.records) and not allow_failed else 0)

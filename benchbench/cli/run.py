@@ -58,7 +58,7 @@ def run(
     _check_resume(resume=resume, dry_run=dry_run)
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.plan import failing
+    from benchbench.documents.plan import has_failures
     from benchbench.launch.launched import check_alone
     from benchbench.plan.config import known_prices
     from benchbench.store.selectors import results_option
@@ -77,7 +77,7 @@ def run(
         made = api.run(options=options, profile=profile, resume=which, results=results, observer=shown)
     if format != TERMINAL:
         print_document(api.report(made, prices=known), format)
-    failed = failing(made.records, allow_unverified=allow_unverified)
+    failed = has_failures(made.records, allow_unverified=allow_unverified)
     raise typer.Exit(4 if failed and not allow_failed else 0)
 
 
@@ -108,11 +108,11 @@ def _check_resume(*, resume: bool, dry_run: bool) -> None:
 def _print_plan(options: MeasureOptions, format: str, results: Path, *, profile: bool) -> None:
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.plan import plan_document, processes_s, runs_here
+    from benchbench.documents.plan import mean_process_s, plan_document, runs_of_this_machine
     from benchbench.running.recording import check_plans
 
     with signals():
         info = api.dry_run(options=options, observer=Lines())
-    taken = processes_s(runs_here(results), info.policy)
+    taken = mean_process_s(runs_of_this_machine(results), info.policy)
     print_document(plan_document(info, taken, profile=profile), format)
     check_plans([info])

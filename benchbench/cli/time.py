@@ -63,7 +63,7 @@ def time_(
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.comparison import comparison_document
-    from benchbench.documents.plan import failing
+    from benchbench.documents.plan import has_failures
     from benchbench.documents.run import report_document
     from benchbench.store.selectors import results_option
 
@@ -97,4 +97,4 @@ def time_(
             document = report_document(run, columns=COLUMNS, where=results_option(results))
             records = list(run.records)
     print_document(document, format)
-    raise typer.Exit(4 if failing(records) else 0)
+    raise typer.Exit(4 if has_failures(records) else 0)

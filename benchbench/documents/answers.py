@@ -1,7 +1,6 @@
-"""The answers of a run in words: who is fastest in each work, and by how much.
+"""Text of a run's results: the fastest alternative of each work, and its lead.
 
-Each states what is known before what is not. A bound is stated only where other programs left enough cycles
-undisturbed.
+Bounds are stated only if enough cycles were undisturbed by other programs.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from benchbench.documents.run_table import Work
 from benchbench.format import count_of
 from benchbench.judging.ranking import EQUIVALENCE, Rival, Standing, WorkVerdict
 
-WIDEST_RATIO = 10.0  # of the ends of an interval that is worth stating
+WIDEST_RATIO = 10.0  # between the ends of an interval; wider ones are not stated
 BESIDE_OTHERS = "measured beside other programs, so no bound is stated"
 
 
 def headline(compared: Sequence[Work]) -> Cell:
-    """`fastest: torch in 3 works, jax in 2; in 2 works several are within 5 %; 1 work is open`.
+    """Summary of several works, or the answer of a single one.
 
-    Of a single work its answer.
+    `fastest: torch in 3 works, jax in 2; in 1 work the fastest are within 5 % of each other; 1 work is open`.
     """
     if len(compared) == 1:
         return answer(compared[0].verdict)
@@ -30,8 +29,8 @@ def headline(compared: Sequence[Work]) -> Cell:
     parts: list[str] = []
     if won:
         (first, count), *others = won.most_common()
-        named = [f"{first} in {count_of(count, 'work')}", *(f"{name} in {times}" for name, times in others)]
-        parts.append(f"fastest: {', '.join(named)}")
+        counts = [f"{first} in {count_of(count, 'work')}", *(f"{name} in {times}" for name, times in others)]
+        parts.append(f"fastest: {', '.join(counts)}")
     if tied := standings[Standing.TIED]:
         parts.append(f"in {count_of(tied, 'work')} the fastest are within {EQUIVALENCE:.0%} of each other")
     if undecided := standings[Standing.OPEN]:
@@ -41,19 +40,18 @@ def headline(compared: Sequence[Work]) -> Cell:
 
 
 def answer(verdict: WorkVerdict) -> Cell:
-    """The answer of one work, good where the fastest is named; empty where nothing is compared."""
+    """Answer of one work, with tone GOOD if there is one fastest; empty if nothing is compared."""
     if verdict.fastest is None or not verdict.compared_rivals:
         return Cell()
     slower = [rival for rival in verdict.compared_rivals if rival.is_slower]
     if verdict.standing is Standing.WON:
         return Cell((_winner(verdict) + _slower(verdict, slower[1:]),), Tone.GOOD)
-    rest = _slower(verdict, slower)
+    remaining = _slower(verdict, slower)
     if verdict.standing is Standing.TIED:
-        names = _names(verdict, [rival for rival in verdict.compared_rivals if not rival.is_slower])
-        return Cell(
-            (f"{_listed([verdict.name_of(verdict.fastest), *names])} are within {EQUIVALENCE:.0%}{rest}",)
-        )
-    return Cell((_candidates(verdict) + rest,), Tone.WARNING)
+        tied = [rival for rival in verdict.compared_rivals if not rival.is_slower]
+        names = _listed([verdict.name_of(verdict.fastest), *_names(verdict, tied)])
+        return Cell((f"{names} are within {EQUIVALENCE:.0%}{remaining}",))
+    return Cell((_candidates(verdict) + remaining,), Tone.WARNING)
 
 
 def _winner(verdict: WorkVerdict) -> str:
@@ -86,7 +84,7 @@ def _candidates(verdict: WorkVerdict) -> str:
 
 
 def _slower(verdict: WorkVerdict, rivals: Sequence[Rival]) -> str:
-    """`; jax is 1.70× slower`, or `; jax and tensorflow are 1.30× to 1.70× slower`; empty without any."""
+    """`; jax is 1.70× slower`, or `; jax and tensorflow are 1.30× to 1.70× slower`, or an empty text."""
     ratios: dict[str, float] = {}
     for rival in rivals:
         ratios.setdefault(verdict.name_of(rival.contender), rival.ratio)

@@ -1,4 +1,4 @@
-"""A comparison of two runs as a document: what differs, the evidence of each case, and the summary."""
+"""A comparison of two runs as a document: the differences, the evidence for each case, and the summary."""
 
 from __future__ import annotations
 
@@ -71,63 +71,63 @@ TONES = {
     Verdict.INSUFFICIENT: Tone.WARNING,
     Verdict.INCOMPARABLE: Tone.WARNING,
     Verdict.GONE: Tone.WARNING,
-}  # every other: plain
+}  # others are plain
 
 
 UNCOMPARED = {Verdict.NEW, Verdict.GONE}
 UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT, Verdict.INCOMPARABLE)
 
 
-def select_verdicts(found: Comparison, only: Collection[Verdict], order: Order) -> list[CaseComparison]:
-    """The cases of the verdicts in `only`, all if it is empty.
+def select_verdicts(comparison: Comparison, only: Collection[Verdict], order: Order) -> list[CaseComparison]:
+    """Cases with a verdict in `only` (all if empty), sorted by case id or from worst to best ratio.
 
-    `ratio`: broken first, then worst first, then without a ratio.
+    With `ratio`, broken cases are first and cases without a ratio last.
     """
-    sign = -1 if found.metric.better == "lower" else 1
+    sign = -1 if comparison.metric.better == "lower" else 1
 
     def badness(verdict: CaseComparison) -> tuple[bool, bool, float]:
-        known = verdict.ratio is not None
-        return verdict.verdict is not Verdict.BROKEN, not known, sign * (verdict.ratio or 0.0)
+        has_ratio = verdict.ratio is not None
+        return verdict.verdict is not Verdict.BROKEN, not has_ratio, sign * (verdict.ratio or 0.0)
 
-    shown = [verdict for verdict in found.verdicts if not only or verdict.verdict in only]
-    return sorted(shown, key=badness if order == "ratio" else lambda verdict: verdict.case)
+    selected = [verdict for verdict in comparison.verdicts if not only or verdict.verdict in only]
+    return sorted(selected, key=badness if order == "ratio" else lambda verdict: verdict.case)
 
 
-def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> Document:
-    """A paragraph for each case of `shown`; the summary counts all."""
-    names = case_cells(verdict.case for verdict in shown)
-    rows = [_row(verdict) | {"case": names[verdict.case]} for verdict in shown]
-    damaged = {"ref": found.ref.damaged, "new": found.new.damaged}
-    told = {"damaged": [f"{side}: {text}" for side, texts in damaged.items() for text in texts]}
+def comparison_document(comparison: Comparison, verdicts: Sequence[CaseComparison]) -> Document:
+    """Document with a paragraph for each of `verdicts`; the summary counts all cases."""
+    names = case_cells(verdict.case for verdict in verdicts)
+    rows = [_row(verdict) | {"case": names[verdict.case]} for verdict in verdicts]
+    damaged = {"ref": comparison.ref.damaged, "new": comparison.new.damaged}
+    damaged_field = {"damaged": [f"{side}: {text}" for side, texts in damaged.items() for text in texts]}
     return Document(
         name="compare",
-        title=f"Comparison of {found.new.info.id} with {found.ref.info.id}",
-        answer=(Cell((headline(found),)),),
-        facts=tuple(_facts(found)),
+        title=f"Comparison of {comparison.new.info.id} with {comparison.ref.info.id}",
+        answer=(Cell((headline(comparison),)),),
+        facts=tuple(_facts(comparison)),
         tables=(table(rows, COLUMNS, layout=Layout.PARAGRAPHS),) if rows else (),
-        notes=tuple(_summary(found)),
-        data=_data(found, shown) | {"damaged": damaged},
-        records=Records((*FIELDS, "damaged"), tuple(asdict(verdict) | told for verdict in shown)),
+        notes=tuple(_summary(comparison)),
+        data=_data(comparison, verdicts) | {"damaged": damaged},
+        records=Records((*FIELDS, "damaged"), tuple(asdict(verdict) | damaged_field for verdict in verdicts)),
     )
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """`2 of 14 cases slower, 1 faster; 3 cannot be told`."""
-    counts = Counter(verdict.verdict for verdict in found.verdicts)
-    if not found.verdicts:
+    counts = Counter(verdict.verdict for verdict in comparison.verdicts)
+    if not comparison.verdicts:
         return "nothing could be compared"
     if set(counts) <= UNCOMPARED:
-        told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-        return f"nothing is compared: {told}"
-    slower = f"{counts[Verdict.SLOWER] or 'none'} of {fmt.count_of(len(found.verdicts), 'case')} slower"
+        uncompared = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        return f"nothing is compared: {uncompared}"
+    slower = f"{counts[Verdict.SLOWER] or 'none'} of {fmt.count_of(len(comparison.verdicts), 'case')} slower"
     parts = [slower, f"{counts[Verdict.FASTER] or 'none'} faster"]
     parts += [f"{counts[Verdict.BROKEN]} broken"] if counts[Verdict.BROKEN] else []
-    undecided = sum(counts[each] for each in UNDECIDED)
+    undecided = sum(counts[verdict] for verdict in UNDECIDED)
     return ", ".join(parts) + (f"; {undecided} cannot be told" if undecided else "")
 
 
 def case_verdict(verdict: CaseComparison) -> CaseVerdict:
-    """A verdict for what CI systems read: `latency_s slower: 1.080× …; why`."""
+    """Verdict for CI systems, with a text such as `latency_s slower: 1.080× …; reason`."""
     text = f"{verdict.metric} {verdict.verdict}: {'; '.join(sentences(verdict))}"
     return CaseVerdict(
         case=verdict.case, verdict=verdict.verdict, ratio=verdict.ratio, text=fmt.visible(text)
@@ -135,14 +135,14 @@ def case_verdict(verdict: CaseComparison) -> CaseVerdict:
 
 
 def sentences(verdict: CaseComparison) -> list[str]:
-    """`1.080× [1.068, 1.093]  1.00 ms → 1.08 ms  p <0.001  MDE 1.76 %  5 v 5 processes`; then why."""
+    """`1.080× [1.068, 1.093]  1.00 ms → 1.08 ms  p <0.001  MDE 1.76 %  5 v 5 processes`, then the notes."""
     columns = [column for column in COLUMNS if column.line]
     row = _row(verdict)
     return paragraph(columns, [cell(row.get(column.name)) for column in columns])
 
 
 def _row(verdict: CaseComparison) -> dict[str, Content]:
-    known = verdict.ref is not None or verdict.new is not None
+    was_measured = verdict.ref is not None or verdict.new is not None
     sides = (
         _count(verdict.ref_processes, verdict.ref_unused),
         _count(verdict.new_processes, verdict.new_unused),
@@ -152,7 +152,7 @@ def _row(verdict: CaseComparison) -> dict[str, Content]:
         "verdict": verdict_cell(verdict.verdict),
         "case": verdict.case,
         **evidence(verdict, UNITS[verdict.metric], verdict.verdict),
-        "processes": counts if known else None,
+        "processes": counts if was_measured else None,
         "notes": _notes(verdict),
     }
 
@@ -162,115 +162,121 @@ def _count(compared: int, unused: int) -> str:
 
 
 def _notes(verdict: CaseComparison) -> str:
-    """What changed in the work, why there is no other verdict, what is suspect, and slower operators."""
-    stopped = imprecise(verdict.stopped_by, verdict.metric) if verdict.ratio is not None else ""
-    longer = f"operators: {', '.join(verdict.operators)}" if verdict.operators else ""
-    return "; ".join(filter(None, (verdict.work, verdict.reason, stopped, longer)))
+    """Changes of the work, reason for the verdict, precision, and slower operators."""
+    precision = precision_note(verdict.stopped_by, verdict.metric) if verdict.ratio is not None else ""
+    operators = f"operators: {', '.join(verdict.operators)}" if verdict.operators else ""
+    return "; ".join(filter(None, (verdict.work, verdict.reason, precision, operators)))
 
 
-def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
-    """An object with the runs, the rule, and `verdicts`; absent values are None."""
+def _data(comparison: Comparison, verdicts: Sequence[CaseComparison]) -> dict[str, Any]:
+    """JSON form: runs, rule and `verdicts`; absent values are None."""
     return {
         "schema": SCHEMA,
-        "ref": _run(found.ref.info),
-        "new": _run(found.new.info),
-        "metric": found.metric.name,
-        "better": found.metric.better,
-        "threshold": found.threshold,
+        "ref": _run(comparison.ref.info),
+        "new": _run(comparison.new.info),
+        "metric": comparison.metric.name,
+        "better": comparison.metric.better,
+        "threshold": comparison.threshold,
         "alpha": ALPHA,
-        "compared": found.compared,
-        "geomean": found.geomean,
-        "common_factor": found.common and asdict(found.common),
-        "in_turn": found.interleaved,
-        "variance": found.variance,
-        "modes": found.modes,
-        "changes": found.changes,
-        "apart": found.apart and asdict(found.apart),
-        "interleaved_command": _interleaved(found),
-        "drifts": {side: each.note.clause for side, each in found.drifts.items()},
-        "counts": verdict_counts(verdict.verdict for verdict in found.verdicts),
-        "verdicts": [asdict(verdict) for verdict in shown],
+        "compared": comparison.compared,
+        "geomean": comparison.geomean,
+        "common_factor": comparison.common and asdict(comparison.common),
+        "in_turn": comparison.interleaved,
+        "variance": comparison.variance,
+        "modes": comparison.modes,
+        "changes": comparison.changes,
+        "apart": comparison.apart and asdict(comparison.apart),
+        "interleaved_command": _interleaved_command(comparison),
+        "drifts": {side: drift.note.clause for side, drift in comparison.drifts.items()},
+        "counts": verdict_counts(verdict.verdict for verdict in comparison.verdicts),
+        "verdicts": [asdict(verdict) for verdict in verdicts],
     }
 
 
-def _facts(found: Comparison) -> list[str]:
-    """Which runs, what differs between them, and the rule."""
-    metric, damaged = found.metric, [*found.ref.damaged, *found.new.damaged]
+def _facts(comparison: Comparison) -> list[str]:
+    """The runs, their differences, and the rule."""
+    metric, damaged = comparison.metric, [*comparison.ref.damaged, *comparison.new.damaged]
     worse = "; slower means worse, faster better" if metric.unit in ("B", "J") else ""
     lines = [
-        f"ref: {_label(found.ref.info)}run {found.ref.info.id}, {found.ref.info.started}",
-        f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
-        f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(found.threshold)}",
+        f"ref: {_label(comparison.ref.info)}run {comparison.ref.info.id}, {comparison.ref.info.started}",
+        f"new: {_label(comparison.new.info)}run {comparison.new.info.id}, {comparison.new.info.started}",
+        f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(comparison.threshold)}",
     ]
-    names = present_names((*_asked(found.ref), *_asked(found.new)))
-    ref, new = ({present_id(case.id, names) for case in _asked(run)} for run in (found.ref, found.new))
-    if found.verdicts and not found.interleaved and ref.isdisjoint(new):
-        alike = same_hardware(found.ref.info.machine, found.new.info.machine)
-        elsewhere = "" if alike else ", and were made on different hardware"
+    names = present_names((*_requested_cases(comparison.ref), *_requested_cases(comparison.new)))
+    ref, new = (
+        {present_id(case.id, names) for case in _requested_cases(run)}
+        for run in (comparison.ref, comparison.new)
+    )
+    if comparison.verdicts and not comparison.interleaved and ref.isdisjoint(new):
+        is_same_hardware = same_hardware(comparison.ref.info.machine, comparison.new.info.machine)
+        elsewhere = "" if is_same_hardware else ", and were made on different hardware"
         lines.insert(0, f"The runs have no case in common{elsewhere}: nothing is compared.")
-    lines += ["ref and new are one run"] if found.ref.info.id == found.new.info.id else []
-    lines += ["interleaved: each round has a process of each side"] if found.interleaved else []
+    lines += ["ref and new are one run"] if comparison.ref.info.id == comparison.new.info.id else []
+    lines += ["interleaved: each round has a process of each side"] if comparison.interleaved else []
     lines += [f"renamed: {former} → {name}" for former, name in names.items()]
-    lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
-    lines += [f"{side} {each.note.text}; intervals allow for it" for side, each in found.drifts.items()]
-    begun = [side for side, run in (("ref", found.ref), ("new", found.new)) if not run.ended]
-    lines += [f"interrupted, or still being measured: {' and '.join(begun)}"] if begun else []
-    lines += _apart(found)
+    lines += [f"changed: {', '.join(comparison.changes)}"] if comparison.changes else []
+    lines += [
+        f"{side} {drift.note.text}; intervals allow for it" for side, drift in comparison.drifts.items()
+    ]
+    unfinished = [side for side, run in (("ref", comparison.ref), ("new", comparison.new)) if not run.ended]
+    lines += [f"interrupted, or still being measured: {' and '.join(unfinished)}"] if unfinished else []
+    lines += _apart(comparison)
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return lines
 
 
-def _asked(run: Run) -> tuple[Case, ...]:
-    """The cases that were asked for."""
+def _requested_cases(run: Run) -> tuple[Case, ...]:
+    """Planned cases and those that were left out."""
     return (*run.info.plan, *(out.case for out in run.info.left_out))
 
 
-def _apart(found: Comparison) -> list[str]:
-    """That the runs are of different hours, whether intervals hold that, and what would tell without them."""
-    if found.apart is None or not found.compared:
+def _apart(comparison: Comparison) -> list[str]:
+    """Time between the runs, whether the intervals include its effect, and the interleaved command."""
+    if comparison.apart is None or not comparison.compared:
         return []
-    hours = found.apart.seconds / 3600
+    hours = comparison.apart.seconds / 3600
     began = f"began {hours / 24:.3g} days apart" if hours >= 48 else f"began {hours:.3g} hours apart"
-    if found.apart.spread is None:
+    if comparison.apart.spread is None:
         lines = [f"{began}: what hours differ by is not in the intervals"]
     else:
-        known = fmt.count_of(found.apart.cases, "case")
-        of = "" if found.apart.cases == found.compared else f" of {known}"
-        told = f"sessions of this machine differ by {fmt.share(found.apart.spread)} in the median case"
-        lines = [f"{began}: {told}, and the intervals{of} hold that"]
-    command = _interleaved(found)
+        cases = fmt.count_of(comparison.apart.cases, "case")
+        of = "" if comparison.apart.cases == comparison.compared else f" of {cases}"
+        spread = f"sessions of this machine differ by {fmt.share(comparison.apart.spread)} in the median case"
+        lines = [f"{began}: {spread}, and the intervals{of} hold that"]
+    command = _interleaved_command(comparison)
     return [*lines, f"to measure both in the same minutes: {command}" if command else UNTOLD]
 
 
-def _interleaved(found: Comparison) -> str:
-    return interleaved_command(found.ref.info, found.new.info) if found.apart else ""
+def _interleaved_command(comparison: Comparison) -> str:
+    return interleaved_command(comparison.ref.info, comparison.new.info) if comparison.apart else ""
 
 
-def _summary(found: Comparison) -> list[str]:
-    """The geometric mean of what was compared, how many cases got which verdict, and what p and MDE are."""
-    counted = verdict_counts(verdict.verdict for verdict in found.verdicts)
-    counts = ", ".join(f"{count} {name}" for name, count in counted.items()) or "no case in either run"
-    if found.geomean is None:
-        return [counts, *_unused(found.verdicts)]
+def _summary(comparison: Comparison) -> list[str]:
+    """Geometric mean of the compared cases, counts of the verdicts, and notes on p and MDE."""
+    by_verdict = verdict_counts(verdict.verdict for verdict in comparison.verdicts)
+    counts = ", ".join(f"{count} {name}" for name, count in by_verdict.items()) or "no case in either run"
+    if comparison.geomean is None:
+        return [counts, *_unused(comparison.verdicts)]
+    compared = fmt.count_of(comparison.compared, "compared case")
     return [
-        f"geomean of {fmt.count_of(found.compared, 'compared case')}: {fmt.significant(found.geomean)}×",
-        *moved_alike(found.common),
+        f"geomean of {compared}: {fmt.significant(comparison.geomean)}×",
+        *common_change_lines(comparison.common),
         counts,
-        f"p (Holm) and MDE hold for {fmt.count_of(found.compared, 'case')} together; {MDE}",
-        *([MODES] if found.modes else []),
-        *_unused(found.verdicts),
+        f"p (Holm) and MDE hold for {fmt.count_of(comparison.compared, 'case')} together; {MDE}",
+        *([MODES] if comparison.modes else []),
+        *_unused(comparison.verdicts),
     ]
 
 
 def _unused(verdicts: Sequence[CaseComparison]) -> list[str]:
-    """Why values differ from a report's where one side got more rounds."""
-    if not any(each.ref_unused or each.new_unused for each in verdicts):
+    """Note that values differ from a report's if rounds were left out."""
+    if not any(verdict.ref_unused or verdict.new_unused for verdict in verdicts):
         return []
     return [UNUSED]
 
 
 def verdict_counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    """How many cases got each verdict, those that some got, in the order of `Verdict`."""
+    """Number of cases for each verdict that occurs, in the order of `Verdict`."""
     counts = Counter(verdicts)
     return {str(name): counts[name] for name in Verdict if counts[name]}
 
@@ -285,22 +291,24 @@ def _label(info: RunInfo) -> str:
 
 
 def verdict_cell(verdict: Verdict) -> Cell:
-    """The verdict's word, and how it is to be taken."""
+    """Cell with the verdict and its tone."""
     return Cell((str(verdict),), TONES.get(verdict, Tone.PLAIN))
 
 
-def evidence(found: CaseComparison | TestResult, unit: str, verdict: Verdict) -> dict[str, Content]:
-    """The cells of `COLUMNS`, each empty where it is not known; values are in `unit`.
+def evidence(result: CaseComparison | TestResult, unit: str, verdict: Verdict) -> dict[str, Content]:
+    """Cells of the evidence columns; None for what was not measured. Values are in `unit`.
 
-    A ratio that is no ground for a verdict has a `?`.
+    The ratio of an insufficient case has a `?`.
     """
-    known = found.ref is not None or found.new is not None
-    ratio = number(found.ratio, "×", found.low, found.high)
+    was_measured = result.ref is not None or result.new is not None
+    ratio = number(result.ratio, "×", result.low, result.high)
     return {
         "ratio [95 %]": replace(ratio, unsure=verdict is Verdict.INSUFFICIENT and bool(ratio.parts)),
-        "ref → new": Cell((_value(found.ref, unit), "→", _value(found.new, unit))) if known else None,
-        "p": number(found.p_holm, "p"),
-        "MDE": number(found.mde, "%"),
+        "ref → new": Cell((_value(result.ref, unit), "→", _value(result.new, unit)))
+        if was_measured
+        else None,
+        "p": number(result.p_holm, "p"),
+        "MDE": number(result.mde, "%"),
     }
 
 
@@ -308,17 +316,17 @@ def _value(value: float | None, unit: str) -> Part:
     return "–" if value is None else Number(value, unit)
 
 
-def moved_alike(found: CommonFactor | None) -> list[str]:
-    """A line where nearly every case moved the same way."""
-    if found is None:
+def common_change_lines(common: CommonFactor | None) -> list[str]:
+    """Warning if nearly all cases changed in the same direction."""
+    if common is None:
         return []
-    moved = f"{found.moving} of {found.cases} cases moved the same way"
-    median = f"{fmt.significant(found.ratio)}× in the median"
+    moved = f"{common.moving} of {common.cases} cases moved the same way"
+    median = f"{fmt.significant(common.ratio)}× in the median"
     return [f"{moved}, {median}: probably the machine, not the code; measure interleaved (--ab)"]
 
 
-def imprecise(stopped_by: Sequence[str], metric: str) -> str:
-    """A note where sampling ended for another reason than its precision, and it matters to the metric."""
+def precision_note(stopped_by: Sequence[str], metric: str) -> str:
+    """Note that sampling stopped before the requested precision; empty if that does not affect the metric."""
     stops = [stop for stop in stopped_by if stop not in AS_PLANNED]
     return (
         f"less precise than asked (stopped by {' and '.join(stops)})"

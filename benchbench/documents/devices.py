@@ -1,4 +1,4 @@
-"""Tables of several devices: their speed-up over one, the ranks of a case, the links between them."""
+"""Tables of several devices: speed-up over one device, ranks of a case, and links between ranks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ IDEAL = "ideal"
 Link = tuple[int, int]
 
 
-def scaling_tables(view: RunView, found: Sequence[Scaling]) -> tuple[Table, ...]:
-    """A line for each case of several devices; no table where there is none beside one device."""
-    lines = [_scaling_line(view, each) for each in found]
+def scaling_tables(view: RunView, scalings: Sequence[Scaling]) -> tuple[Table, ...]:
+    """Table with a row per case on several devices; empty without a reference on one device."""
+    lines = [_scaling_line(view, scaling) for scaling in scalings]
     if not lines:
         return ()
     return (document.table(document.without_empty(lines), title="Several devices beside one"),)
@@ -54,44 +54,45 @@ def _scaled_work(case: Case) -> str:
 
 
 def _rate(row: Row) -> Cell:
-    """The rate of a row, marked where others took of a device meanwhile, as in the table of its work."""
+    """Rate of a row, marked as contended like in the table of its work."""
     value = row.value(RATE)
     parts = (Number(value, f"{row.item}/s"),) if value is not None else ()
     return Cell((*parts, "contended") if parts and row.contended else parts)
 
 
 def _ratio(scaling: Scaling, value: Value, unit: str) -> Cell:
-    """A ratio, in doubt where either time is; without a value, why."""
+    """Cell of a ratio, unsure if either time is in doubt; a dash and a footnote if it is missing."""
     if value.value is None:
         return Cell(("–",), footnotes=(value.reason,))
-    doubted = bool(scaling.row.doubts or scaling.single.doubts)
-    return Cell((Number(value.value, unit, value.low, value.high),), unsure=doubted)
+    is_doubted = bool(scaling.row.doubts or scaling.single.doubts)
+    return Cell((Number(value.value, unit, value.low, value.high),), unsure=is_doubted)
 
 
-def _rank_extremes(measured: Sequence[Measurement]) -> tuple[Content, Content]:
-    """The largest peak of any rank, and which was slowest most often; none where one process drives all."""
-    measured = [each for each in measured if each.ranks]
+def _rank_extremes(measurements: Sequence[Measurement]) -> tuple[Content, Content]:
+    """Largest peak memory of any rank, and the most frequent slowest rank; None for single processes."""
+    measurements = [measurement for measurement in measurements if measurement.ranks]
     peaks = [
         rank.peak_host.bytes if rank.peak_device.bytes is None else rank.peak_device.bytes
-        for each in measured
-        for rank in each.ranks
+        for measurement in measurements
+        for rank in measurement.ranks
     ]
-    known = [peak for peak in peaks if peak is not None]
+    known_peaks = [peak for peak in peaks if peak is not None]
     slowest = [
-        max(range(len(each.ranks)), key=lambda rank: median(each.ranks[rank].block_s)) for each in measured
+        max(range(len(measurement.ranks)), key=lambda rank: median(measurement.ranks[rank].block_s))
+        for measurement in measurements
     ]
     often = max(set(slowest), key=slowest.count) if slowest else None
-    memory = number(max(known), "B") if known else None
-    told = None if often is None else f"{often}, {slowest.count(often)} of {len(slowest)} rounds"
-    return memory, told
+    memory = number(max(known_peaks), "B") if known_peaks else None
+    text = None if often is None else f"{often}, {slowest.count(often)} of {len(slowest)} rounds"
+    return memory, text
 
 
-def scaling_panels(found: Sequence[Scaling]) -> list[Sweeps]:
-    """Speed-up over devices, a line for each strategy; what is not ranked, or weak scaling, has none."""
+def scaling_panels(scalings: Sequence[Scaling]) -> list[Sweeps]:
+    """Panels of speed-up over devices with a line per strategy; without weak scaling and unranked cases."""
     panels: dict[str, dict[tuple[str, str], list[SizedValue]]] = {}
-    for each in found:
-        if each.efficiency.value is not None and not each.is_weak:
-            case, value = each.row.case, each.speedup
+    for scaling in scalings:
+        if scaling.efficiency.value is not None and not scaling.is_weak:
+            case, value = scaling.row.case, scaling.speedup
             assert value.value is not None
             devices = case.placement.devices
             point = SizedValue(size=devices, value=value.value, low=value.low, high=value.high)
@@ -101,7 +102,7 @@ def scaling_panels(found: Sequence[Scaling]) -> list[Sweeps]:
 
 
 def _scaling_panel(title: str, lines: dict[tuple[str, str], list[SizedValue]]) -> Sweeps:
-    """A panel from one device on, beside the ideal line."""
+    """Panel that starts at one device and includes the ideal line."""
     one = SizedValue(size=1, value=1.0, low=None, high=None)
     sizes = sorted({point.size for points in lines.values() for point in points})
     ideal = [SizedValue(size=size, value=float(size), low=None, high=None) for size in sizes]
@@ -110,22 +111,22 @@ def _scaling_panel(title: str, lines: dict[tuple[str, str], list[SizedValue]]) -
         for (name, backend), points in lines.items()
     ]
     last = Sweep(label=IDEAL, backend=IDEAL, points=(one, *ideal))
-    most = [(sweep.label, sweep.points[-1]) for sweep in sweeps]
-    gains = [f"{name} is {ratio(end.value)} as fast on {end.size:g} devices as on one" for name, end in most]
-    return Sweeps(title=title, finding="; ".join(gains), axis="devices", unit="×", sweeps=(*sweeps, last))
+    ends = [(sweep.label, sweep.points[-1]) for sweep in sweeps]
+    gains = [f"{name} is {ratio(end.value)} as fast on {end.size:g} devices as on one" for name, end in ends]
+    return Sweeps(title=title, summary="; ".join(gains), axis="devices", unit="×", sweeps=(*sweeps, last))
 
 
 def rank_tables(view: RunView) -> tuple[Table, ...]:
-    """A line for each case that several processes computed, of its first measured round; else no table."""
+    """Table with a row per case with several ranks, from its first measured round; empty without any."""
     lines = []
     for row in view.rows:
-        first = next((each for each in view.measured(row.case) if each.ranks), None)
+        first = next((measurement for measurement in view.measured(row.case) if measurement.ranks), None)
         if row.ok and first:
             strategy = row.case.placement.strategy
             steps = [median(rank.block_s) / first.iterations for rank in first.ranks]
             peaks = [rank.peak_host.bytes for rank in first.ranks if rank.peak_host.bytes is not None]
-            # of what is measured idle, the part that a pipeline of equally long stages idles
-            shares = [float(each.data["share"]) for each in row.notes if each.kind is NoteKind.PIPELINE]
+            # the idle share of a pipeline with stages of equal length
+            shares = [float(note.data["share"]) for note in row.notes if note.kind is NoteKind.PIPELINE]
             lines.append(
                 {
                     "case": row.case.id.partition("[")[0],
@@ -145,15 +146,15 @@ def rank_tables(view: RunView) -> tuple[Table, ...]:
 
 
 def link_tables(rows: Sequence[Row]) -> tuple[Table, ...]:
-    """A table for each target, dtype and size of messages between two ranks; none where no two were alone."""
-    found: dict[str, dict[Link, Row]] = {}
+    """Tables of the links between pairs of ranks, one for each target, dtype and message size."""
+    links_by_group: dict[str, dict[Link, Row]] = {}
     for row in rows:
-        named = LINK.fullmatch(str(row.case.params.get("pattern", "")))
-        if named and row.case.workload == "send_recv" and row.value("latency_s"):
+        pattern = LINK.fullmatch(str(row.case.params.get("pattern", "")))
+        if pattern and row.case.workload == "send_recv" and row.value("latency_s"):
             case = row.case
-            where = f"n={case.params['n']} · {case.dtype} · {case.target} {case.mode} · {case.device}"
-            found.setdefault(where, {})[int(named[1]), int(named[2])] = row
-    return tuple(_link_table(where, links) for where, links in found.items())
+            group = f"n={case.params['n']} · {case.dtype} · {case.target} {case.mode} · {case.device}"
+            links_by_group.setdefault(group, {})[int(pattern[1]), int(pattern[2])] = row
+    return tuple(_link_table(group, links) for group, links in links_by_group.items())
 
 
 def _link_table(where: str, links: Mapping[Link, Row]) -> Table:

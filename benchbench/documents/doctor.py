@@ -1,4 +1,4 @@
-"""What doctor reports as documents: checks of the machine, ceilings, the self-test, a suite's noise."""
+"""Results of `doctor` as documents: checks of the machine, ceilings, self-test, and noise of a suite."""
 
 from __future__ import annotations
 
@@ -33,107 +33,107 @@ COLUMNS = (
     Column("effect", line=1, label="effect:"),
     Column("remedy", line=2, label="remedy:"),
 )
-TONES = {Level.OK: Tone.GOOD, Level.WARNING: Tone.WARNING, Level.PROBLEM: Tone.BAD}  # every other: plain
+TONES = {Level.OK: Tone.GOOD, Level.WARNING: Tone.WARNING, Level.PROBLEM: Tone.BAD}  # others are plain
 
-MOST_TOLD = 3  # rates in a headline
+MAX_RATES = 3  # in a headline
 
 
 def findings_document(findings: Sequence[Finding]) -> Document:
-    """How many there are of each level; a row per check, with what to do where something is wrong."""
-    counts = Counter(each.status for each in findings)
+    """Counts by level, then a row per check with remedies for problems."""
+    counts = Counter(finding.status for finding in findings)
     summary = ", ".join(_counted(counts[level], level) for level in Level if counts[level])
     return Document(
         name="doctor",
         title="What spoils measurements on this machine",
         answer=(Cell((summary,)),),
         tables=(table(map(_finding, findings), COLUMNS, layout=Layout.PARAGRAPHS),),
-        data={"findings": [asdict(each) for each in findings]},
+        data={"findings": [asdict(finding) for finding in findings]},
     )
 
 
 def _counted(count: int, level: Level) -> str:
-    """`2 warnings`, `5 unknown`: a noun is counted, an adjective is not."""
+    """`2 warnings`, `5 unknown`: only nouns have a plural."""
     return count_of(count, level) if level in (Level.PROBLEM, Level.WARNING) else f"{count} {level}"
 
 
-def _finding(found: Finding) -> dict[str, Content]:
+def _finding(finding: Finding) -> dict[str, Content]:
     return {
-        "status": Cell((found.status.value,), TONES.get(found.status, Tone.PLAIN)),
-        "check": found.check,
-        "seen": found.seen,
-        "effect": found.effect if found.wrong else "",
-        "remedy": found.remedy if found.wrong else "",
+        "status": Cell((finding.status.value,), TONES.get(finding.status, Tone.PLAIN)),
+        "check": finding.check,
+        "seen": finding.seen,
+        "effect": finding.effect if finding.wrong else "",
+        "remedy": finding.remedy if finding.wrong else "",
     }
 
 
 def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Document:
-    """A row per ceiling, then what may have held them down."""
-    fields = [_ceiling_fields(each) for each in ceilings]
+    """A row per ceiling, then notes on possible disturbances."""
+    fields = [_ceiling_fields(ceiling) for ceiling in ceilings]
     rows = [
         {
-            "device": each["device"],
-            "of": "copy" if each["quantity"] == MEMORY else f"{each['quantity']} GEMM",
-            "rate": number(each["rate"], each["unit"]),
-            "of datasheet": number_or_dash(each["of_datasheet"], "%"),
-            "reached by": each["case"],
+            "device": ceiling["device"],
+            "of": "copy" if ceiling["quantity"] == MEMORY else f"{ceiling['quantity']} GEMM",
+            "rate": number(ceiling["rate"], ceiling["unit"]),
+            "of datasheet": number_or_dash(ceiling["of_datasheet"], "%"),
+            "reached by": ceiling["case"],
         }
-        for each in fields
+        for ceiling in fields
     ]
     return Document(
         name="ceilings",
         title="The best rates measured on this machine",
-        headline="; ".join(f"{row['device']}: {row['of']} {row['rate']}" for row in rows[:MOST_TOLD]),
+        headline="; ".join(f"{row['device']}: {row['of']} {row['rate']}" for row in rows[:MAX_RATES]),
         tables=(table(rows, notes=notes),),
         data={"ceilings": fields, "notes": notes},
     )
 
 
 def _ceiling_fields(ceiling: Ceiling) -> dict[str, Any]:
-    """A ceiling with its unit and its share of the datasheet's peak, None where that is not known."""
+    """JSON form of a ceiling, with its unit and its share of the datasheet peak (None if unknown)."""
     unit = "B/s" if ceiling.quantity == MEMORY else "FLOP/s"
     return asdict(ceiling) | {"unit": unit, "of_datasheet": _of_datasheet(ceiling)}
 
 
 def _of_datasheet(ceiling: Ceiling) -> float | None:
-    known = peaks(ceiling.device)
-    if known is None:
+    datasheet = peaks(ceiling.device)
+    if datasheet is None:
         return None
-    memory = ceiling.quantity == MEMORY
-    peak = known.bytes_per_s if memory else known.flops_peak(Dtype(ceiling.quantity))
+    is_memory = ceiling.quantity == MEMORY
+    peak = datasheet.bytes_per_s if is_memory else datasheet.flops_peak(Dtype(ceiling.quantity))
     return ceiling.rate / peak if peak else None
 
 
 def selftest_document(results: Sequence[Result], notes: Sequence[str]) -> Document:
-    """How many passed, then a row per result."""
-    count = sum(each.passed for each in results)
+    """Number of passed checks, then a row per result."""
+    count = sum(result.passed for result in results)
     return Document(
         name="selftest",
         title="Are measurements right here?",
         answer=(Cell((f"{count} of {len(results)} pass",)),),
         tables=(table(map(_result, results), notes=notes),),
-        data={"results": [asdict(each) for each in results], "notes": notes},
+        data={"results": [asdict(result) for result in results], "notes": notes},
     )
 
 
-def _result(found: Result) -> dict[str, Content]:
+def _result(result: Result) -> dict[str, Content]:
     return {
-        "result": Cell(("pass",), Tone.GOOD) if found.passed else Cell(("fail",), Tone.BAD),
-        "on": found.where,
-        "spin": found.spin,
-        "of": found.of,
-        "asked": number(found.asked_s, "s"),
-        "truth": number_or_dash(found.truth_s, "s"),
-        "measured": number_or_dash(found.measured_s, "s"),
-        "error": number_or_dash(found.error, "%"),
-        "limit": number(found.limit, "%"),
-        "attempts": found.attempts,
-        "note": found.note,
+        "result": Cell(("pass",), Tone.GOOD) if result.passed else Cell(("fail",), Tone.BAD),
+        "on": result.where,
+        "spin": result.spin,
+        "of": result.of,
+        "asked": number(result.asked_s, "s"),
+        "truth": number_or_dash(result.truth_s, "s"),
+        "measured": number_or_dash(result.measured_s, "s"),
+        "error": number_or_dash(result.error, "%"),
+        "limit": number(result.limit, "%"),
+        "attempts": result.attempts,
+        "note": result.note,
     }
 
 
 def noise_document(noise: Sequence[Noise]) -> Document:
-    """The alarms, a row per case, and the threshold suggested."""
-    alarms = sum(each.alarm for each in noise)
+    """Number of false alarms, a row per case, and a suggested threshold."""
+    alarms = sum(case_noise.alarm for case_noise in noise)
     summary = f"{count_of(alarms, 'alarm')} in {count_of(len(noise), 'case')} at {percent(THRESHOLD)}"
     return Document(
         name="noise",
@@ -141,7 +141,7 @@ def noise_document(noise: Sequence[Noise]) -> Document:
         answer=(Cell((summary,)),),
         tables=(table(map(_noise, noise), notes=[_suggestion(noise)]),),
         data={
-            "cases": [asdict(each) for each in noise],
+            "cases": [asdict(case_noise) for case_noise in noise],
             "alarms": alarms,
             "at_threshold": THRESHOLD,
             "suggested_threshold": suggest_threshold(noise),
@@ -149,23 +149,25 @@ def noise_document(noise: Sequence[Noise]) -> Document:
     )
 
 
-def _noise(found: Noise) -> dict[str, Content]:
+def _noise(noise: Noise) -> dict[str, Content]:
     return {
-        "case": found.case,
-        "processes": found.processes,
-        "cv": number_or_dash(found.cv if found.cv is None else round(found.cv, 12), "%"),
-        "detectable": number_or_dash(found.detectable, "%"),
-        "ratio": number_or_dash(found.ratio, "×"),
-        "threshold": number_or_dash(found.threshold, "%"),
-        "note": Cell(("alarm",), Tone.BAD) if found.alarm else found.reason,
+        "case": noise.case,
+        "processes": noise.processes,
+        "cv": number_or_dash(noise.cv if noise.cv is None else round(noise.cv, 12), "%"),
+        "detectable": number_or_dash(noise.detectable, "%"),
+        "ratio": number_or_dash(noise.ratio, "×"),
+        "threshold": number_or_dash(noise.threshold, "%"),
+        "note": Cell(("alarm",), Tone.BAD) if noise.alarm else noise.reason,
     }
 
 
-def _suggestion(found: Sequence[Noise]) -> str:
-    least = suggest_threshold(found)
-    if least is None:
+def _suggestion(noise: Sequence[Noise]) -> str:
+    suggested = suggest_threshold(noise)
+    if suggested is None:
         return "too noisy for any threshold: accelbench doctor shows what disturbs, more rounds help"
-    noisier = sum(each.threshold is not None and each.threshold > least for each in found)
-    are = "is" if noisier == 1 else "are"
-    beyond = f"; {count_of(noisier, 'case')} {are} noisier" if noisier else ""
-    return f"suggested: --threshold {100 * least:g}%{beyond}"
+    noisier = sum(
+        case_noise.threshold is not None and case_noise.threshold > suggested for case_noise in noise
+    )
+    verb = "is" if noisier == 1 else "are"
+    beyond = f"; {count_of(noisier, 'case')} {verb} noisier" if noisier else ""
+    return f"suggested: --threshold {100 * suggested:g}%{beyond}"

@@ -1,7 +1,7 @@
-"""The answer of a command: a frozen value that every exporter renders in its own format.
+"""Documents: the results of commands as frozen values, which exporters render.
 
-Texts are as they came from the data: an exporter makes them safe to show in its format. Plots are data, too:
-the values that are drawn, in SI base units; how they look is the exporters' business.
+Texts are unescaped; each exporter escapes them for its format. Plots are data, too: values in SI base units,
+drawn by the exporters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Tone(StrEnum):
-    """How a cell is to be taken; a colour where the format has colours."""
+    """Severity of a cell; formats with colour show it as colour."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -28,20 +28,19 @@ class Tone(StrEnum):
 
 
 class Layout(StrEnum):
-    """How a table is best laid out where columns may be cut off; formats without an edge show a grid."""
+    """How the terminal lays out a table; other formats use a grid."""
 
-    GRID = "grid"  # a line per row
-    PARAGRAPHS = "paragraphs"  # some lines per row, each with the cells of its columns
-    ALTERNATIVES = "alternatives"  # a line per row, all such tables under the same columns; as many as fit
+    GRID = "grid"  # one line per row
+    PARAGRAPHS = "paragraphs"  # several lines per row, set by `Column.line`
+    ALTERNATIVES = "alternatives"  # one line per row, columns aligned across tables, as many as fit
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A value in `unit`: an SI base unit, `B`, `×` of a ratio, `%` of a fraction, `p`, or none of a count.
+    """A value in `unit`: an SI base unit, `B`, `×` (ratio), `%` (fraction), `±`, `p`, or empty for a count.
 
-    `±`: half the width of an interval, as a fraction of its middle.
-
-    `low` and `high` are its 95 % interval. `signed`: a difference. `exact`: chosen, as a threshold is.
+    `±` is half the width of an interval, as a fraction of its midpoint. `low` and `high` are the ends of the
+    95 % interval. `signed` numbers are differences. `exact` numbers are chosen, such as thresholds.
     """
 
     value: float
@@ -61,7 +60,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A share of the largest of its table, drawn as a bar. It says nothing that a number does not."""
+    """Bar whose length is `share` of the largest value in the table. It repeats a number of the row."""
 
     share: float  # 0 to 1
 
@@ -71,10 +70,10 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A value on a ruler, with its 95 % interval. The backend chooses the colour and the shape.
+    """A value on a ruler, with its 95 % interval; the backend determines colour and shape.
 
-    `value`: None where the processes disagree. `is_open`: it decides nothing. `processes`: the samples of
-    each process, in the mark's unit.
+    `value` is None if the processes disagree. `is_undecided`: the difference from the fastest is not
+    significant. `processes` has the samples of each process in the unit of the mark.
     """
 
     label: str
@@ -82,13 +81,13 @@ class Mark:
     value: float | None
     low: float | None = None
     high: float | None = None
-    is_open: bool = False
+    is_undecided: bool = False
     processes: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Marks on the ruler that a column shares. It has no text: the numbers beside it say the same."""
+    """Marks on the ruler of a column. Text formats omit it, since the neighbouring numbers are the same."""
 
     marks: tuple[Mark, ...]
     unit: str
@@ -102,10 +101,10 @@ Part = str | Number | Gauge | Spread
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Texts and numbers, read one after the other.
+    """Texts and numbers, shown one after the other.
 
-    `unsure`: it cannot be told from what it is compared with. `footnotes`: what is said of it below.
-    `short`: a text to show instead where there is little room.
+    `unsure` appends a `?`: the value is not significantly different from what it is compared with.
+    `footnotes` are shown below the table. `short` is a shorter text for narrow terminals.
     """
 
     parts: tuple[Part, ...] = ()
@@ -122,7 +121,7 @@ Content = Cell | Part | int | None
 
 
 def cell(content: Content) -> Cell:
-    """A text, a count or a number as a cell; None is an empty one."""
+    """Convert a text, count or number to a cell. None gives an empty cell."""
     if isinstance(content, Cell):
         return content
     if content is None or content == "":
@@ -131,20 +130,20 @@ def cell(content: Content) -> Cell:
 
 
 def number(value: float | None, unit: str, low: float | None = None, high: float | None = None) -> Cell:
-    """A cell of one number, empty where the value is not known."""
+    """Cell with one number; empty if the value is None."""
     return Cell() if value is None else Cell((Number(value, unit, low, high),))
 
 
 def number_or_dash(value: float | None, unit: str) -> Cell:
-    """A cell of one number, a dash where the value is not known."""
+    """Cell with one number; a dash if the value is None."""
     return Cell(("–",)) if value is None else number(value, unit)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`line` and `label` are for paragraphs: the line of its cells, and what is written before each.
+    """A column. `line` and `label` apply to paragraphs: the line of its cells and the text before them.
 
-    `rank` is for alternatives: where room is short, columns of a higher rank go first.
+    `rank` applies to alternatives: columns with the highest rank are omitted first if space is short.
     """
 
     name: str
@@ -155,9 +154,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Cells under columns. A cell that is None belongs to a column that has nothing to do with the row.
+    """Rows of cells. A cell is None if the column does not apply to its row.
 
-    `short_title`: where the whole one does not fit.
+    `short_title` replaces a title that does not fit.
     """
 
     columns: tuple[Column, ...]
@@ -165,18 +164,18 @@ class Table:
     layout: Layout = Layout.GRID
     title: str = ""
     short_title: str = ""
-    facts: tuple[str, ...] = ()  # before the rows
-    notes: tuple[str, ...] = ()  # after them
-    commands: tuple[str, ...] = ()  # that measure each row again; none, or one for each row
+    facts: tuple[str, ...] = ()  # shown before the rows
+    notes: tuple[str, ...] = ()  # shown after the rows
+    commands: tuple[str, ...] = ()  # commands that repeat each row's measurement; empty, or one per row
 
     @property
     def cells(self) -> Iterator[Cell]:
-        """All cells, row by row."""
+        """Iterate over all cells, row by row."""
         return (cell for row in self.rows for cell in row if cell)
 
 
 def without_empty(rows: Sequence[Mapping[str, Content]]) -> list[Mapping[str, Content]]:
-    """Rows without the columns that say nothing in any."""
+    """Remove the columns that are empty in every row."""
     used = {name for row in rows for name, content in row.items() if cell(content).parts}
     return [{name: content for name, content in row.items() if name in used} for row in rows]
 
@@ -191,12 +190,12 @@ def table(
     facts: Iterable[str] = (),
     notes: Iterable[str] = (),
 ) -> Table:
-    """A table of rows by column name; without `columns`, those of the first row."""
+    """Build a table from mappings of column name to content; `columns` defaults to those of the first row."""
     rows = list(rows)
-    known = tuple(columns) or tuple(map(Column, rows[0] if rows else ()))
+    table_columns = tuple(columns) or tuple(map(Column, rows[0] if rows else ()))
     return Table(
-        columns=known,
-        rows=tuple(tuple(cell(row.get(column.name)) for column in known) for row in rows),
+        columns=table_columns,
+        rows=tuple(tuple(cell(row.get(column.name)) for column in table_columns) for row in rows),
         layout=layout,
         title=title,
         short_title=short_title,
@@ -206,10 +205,10 @@ def table(
 
 
 def paragraph(columns: Sequence[Column], row: Sequence[Cell | None]) -> list[str]:
-    """The lines of a row, each with its cells and their labels; a line without a cell is left out."""
+    """Lines of a row's paragraph, each with its labelled cells; lines without cells are omitted."""
     lines: dict[int, list[str]] = {}
-    for column, each in zip(columns, row, strict=True):
-        text = str(each or "")
+    for column, cell in zip(columns, row, strict=True):
+        text = str(cell or "")
         if text:
             lines.setdefault(column.line, []).append(f"{column.label} {text}".strip())
     return ["  ".join(lines[number]) for number in sorted(lines)]
@@ -217,7 +216,7 @@ def paragraph(columns: Sequence[Column], row: Sequence[Cell | None]) -> list[str
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Rows for a spreadsheet, each with a value for all `names`."""
+    """Spreadsheet rows; each has a value for every name."""
 
     names: tuple[str, ...]
     rows: tuple[Mapping[str, Any], ...]
@@ -225,14 +224,13 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """The answer of a verb. `name` is what its files are called, such as `report`.
+    """The result of a command. `name` is the base name of its files, such as `report`.
 
-    `answer` is what a reader wants to know, shown first. `facts` say what the document is about, `notes` how
-    to read it. `headline` is the finding in a line, if none of these says it.
-    `cautions` are those of the facts that a reader must know first. `overview` says in tables what a
-    format that draws shows before the others. `data` is the same
-    for programs, of dicts, lists, texts, numbers and None; its keys are stable (docs/cli.md). A
-    spreadsheet gets its `records`, without them its tables.
+    `answer` has the main results and is shown first; `headline` replaces it if it is empty. `facts` describe
+    the measurement, `notes` explain how to read it, and `cautions` are the facts that cast doubt on all
+    numbers. `overview` has tables that HTML pages show first. `data` is the JSON form, built of dicts, lists,
+    texts, numbers and None; its keys are stable (docs/cli.md). `records` are the rows of a spreadsheet;
+    without them it gets the tables.
     """
 
     name: str
@@ -249,23 +247,23 @@ class Document:
     records: Records | None = None
 
     @property
-    def finding(self) -> str:
-        """What the document comes to, in one line."""
-        first = [str(each) for each in self.answer[:1]]
+    def summary(self) -> str:
+        """The result in one line: headline, first line of the answer, or title."""
+        first = [str(line) for line in self.answer[:1]]
         return next(filter(None, (self.headline, *first)), self.title)
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """The footnotes of all cells, in the order in which they come."""
+        """Distinct footnotes of all cells, in order of appearance."""
         cells = (cell for table in self.tables for cell in table.cells)
         return tuple(dict.fromkeys(text for cell in cells for text in cell.footnotes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One alternative of a panel; `status` is why it has no value. A backend has one colour in all plots.
+    """One alternative in a panel. `status` is the reason for a missing value.
 
-    `is_open`: it decides nothing.
+    `is_undecided`: the difference from the fastest is not significant.
     """
 
     label: str
@@ -274,12 +272,12 @@ class Bar:
     low: float | None = None
     high: float | None = None
     status: str = ""
-    is_open: bool = False
+    is_undecided: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A panel of bars, the longer the better, and the longest first."""
+    """A panel of bars, longest first; longer is better."""
 
     title: str
     unit: str
@@ -288,14 +286,14 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip(Bar):
-    """Every sample in seconds, process by process; the bar's value is their headline."""
+    """All samples in seconds, process by process. `value` is the headline of the case."""
 
     processes: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strips:
-    """A panel of samples, the shorter the better, and the shortest first."""
+    """A panel of samples, shortest first; shorter is better."""
 
     title: str
     strips: tuple[Strip, ...]
@@ -303,18 +301,18 @@ class Strips:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedValue:
-    """A value and its interval at a size; `is_open`: it decides nothing."""
+    """A value at a size, with its interval. `is_undecided`: the difference is not significant."""
 
     size: float
     value: float
     low: float | None = None
     high: float | None = None
-    is_open: bool = False
+    is_undecided: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """An alternative's values over sizes, smallest first; `knee`: where they stop rising, if they do."""
+    """Values of an alternative over sizes, ascending. `knee` is where they stop rising; None if nowhere."""
 
     label: str
     backend: str
@@ -324,13 +322,13 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeps:
-    """A panel of alternatives over sizes, on logarithmic axes; `axis` names the size: `m = n = k`.
+    """A panel of alternatives over sizes, on logarithmic axes. `axis` names the size, such as `m = n = k`.
 
-    `finding`: what it shows, in a sentence; `details`: what else.
+    `summary` is the main result as a sentence, `details` the remaining results.
     """
 
     title: str
-    finding: str = ""
+    summary: str = ""
     details: str = ""
     axis: str
     unit: str
@@ -339,7 +337,7 @@ class Sweeps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPoint:
-    """A run, or a value of a tag: what it is called, its value, and that of each process."""
+    """A run, or a value of a tag, with its headline and the value of each process."""
 
     name: str
     started: str
@@ -349,9 +347,9 @@ class TrendPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendLine:
-    """A panel of one case; `boundaries` are the first points on other hardware.
+    """A panel of one case. `boundaries` are the indices of the first points on other hardware or settings.
 
-    `by_time`: points stand where they happened, else one after the other.
+    `by_time`: points are placed at their dates; otherwise they are evenly spaced.
     """
 
     title: str
@@ -365,7 +363,7 @@ class TrendLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedPoint:
-    """Hardware at its price, and its rate; `dominated`: something else is no dearer and no slower."""
+    """Hardware with its price and rate. `dominated`: other hardware is at least as cheap and as fast."""
 
     label: str
     price: float
@@ -387,20 +385,23 @@ class PricePanel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """What a device can do, by whom: FLOP/s where work is dense, else B/s times its FLOPs for each byte."""
+    """Roofline of a device: the lower of `flops_per_s` and `bytes_per_s` × FLOPs per byte.
+
+    `label` is the source of the two rates.
+    """
 
     label: str
     flops_per_s: float
     bytes_per_s: float
 
     def at(self, flops_per_byte: float) -> float:
-        """FLOP/s that can be had at most (Williams, Waterman & Patterson 2009)."""
+        """Attainable FLOP/s at an arithmetic intensity (Williams, Waterman & Patterson 2009)."""
         return min(self.flops_per_s, flops_per_byte * self.bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoofPoint:
-    """An alternative of a work: its FLOP/s and its FLOPs for each byte; `is_open`: it decides nothing."""
+    """An alternative of a work on a roofline. `is_undecided`: the measurement is in doubt."""
 
     label: str
     work: str
@@ -409,30 +410,30 @@ class RoofPoint:
     value: float
     low: float | None
     high: float | None
-    is_open: bool
+    is_undecided: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """A panel of one device and dtype, on logarithmic axes. `finding` is of the first of its roofs."""
+    """A panel of one device and dtype, on logarithmic axes. `summary` refers to the first roof."""
 
     title: str
-    finding: str
+    summary: str
     roofs: tuple[Roof, ...]
     points: tuple[RoofPoint, ...]
 
 
 Panel = Bars | Strips | Sweeps | Roofline | TrendLine | PricePanel
-PAGE = 24  # panels of a picture that can still be looked at
+MAX_PANELS = 24  # per picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Panels of one kind and one unit. `name` is that of its file, `reading` says what the marks mean.
+    """Panels of one kind and one unit. `name` is its file name, `reading` explains the marks.
 
-    `title`: the finding, where there is one. `shared`: what is drawn, and what all panels have in common.
-    `facts`: on what it was measured, with what, and when. `empty`: what is said where there is no panel.
-    `page`: of a plot that has more panels than one picture can show; `more`: those that are on others.
+    `title` is the main result if there is one. `shared` names the plotted quantity and the common properties.
+    `facts` name the hardware, versions and date. `empty` replaces the panels if there are none. A plot with
+    too many panels has several pages; `page` is its number and `more` the count of panels on other pages.
     """
 
     name: str
@@ -447,8 +448,8 @@ class Plot:
 
 
 def paged(plot: Plot) -> tuple[Plot, ...]:
-    """The plot, or where it has too many panels for one picture several: `latency`, `latency-2`."""
-    starts = range(0, len(plot.panels), PAGE)
+    """Split a plot with too many panels into several: `latency`, `latency-2`."""
+    starts = range(0, len(plot.panels), MAX_PANELS)
     if len(starts) <= 1:
         return (plot,)
     return tuple(
@@ -456,18 +457,18 @@ def paged(plot: Plot) -> tuple[Plot, ...]:
             plot,
             name=plot.name if page == 1 else f"{plot.name}-{page}",
             title=f"{plot.title}, page {page} of {len(starts)}",
-            panels=plot.panels[start : start + PAGE],
+            panels=plot.panels[start : start + MAX_PANELS],
             page=page,
-            more=len(plot.panels) - len(plot.panels[start : start + PAGE]),
+            more=len(plot.panels) - len(plot.panels[start : start + MAX_PANELS]),
         )
         for page, start in enumerate(starts, start=1)
     )
 
 
 def select_plots(plots: Sequence[Plot], names: Sequence[str]) -> tuple[Plot, ...]:
-    """The plots of these names; none means all. Raises UsageError."""
-    known = [plot.name for plot in plots]
+    """Plots with these names, or all if `names` is empty. Raises UsageError."""
+    available = [plot.name for plot in plots]
     for name in names:
-        if name not in known:
-            raise UsageError(f"There is no plot named {name!r}.", unknown("plots", name, known))
+        if name not in available:
+            raise UsageError(f"There is no plot named {name!r}.", unknown("plots", name, available))
     return tuple(plot for plot in plots if not names or plot.name in names)

@@ -1,4 +1,4 @@
-"""A fleet as a document: what became of each machine's share."""
+"""A fleet as a document: the outcome of each machine's share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABSENT = "absent"
 
 
 def fleet_document(result: FleetResult) -> Document:
-    """A row for each machine, and one for each that took over what another left."""
+    """Document with a row for each share and each absent machine."""
     info = result.info
     rows = [*map(_share_row, result.shares), *map(_absent_row, result.absent)]
     runs = [share.run for share in result.shares if share.run]
@@ -36,7 +36,7 @@ def fleet_document(result: FleetResult) -> Document:
             "fleet": info.id,
             "started": info.started,
             "shares": [_fields(share) for share in result.shares],
-            "absent": [asdict(each) for each in result.absent],
+            "absent": [asdict(machine) for machine in result.absent],
         },
     )
 
@@ -48,17 +48,17 @@ def _measured(info: FleetInfo) -> Iterator[str]:
         yield f"models: {', '.join(info.options.model)}"
 
 
-def incomplete(result: FleetResult) -> bool:
-    """Whether a machine did not answer, could not do its share, or left what no other took over."""
+def is_incomplete(result: FleetResult) -> bool:
+    """True if a machine was absent, or a share was not finished and not taken over by another machine."""
     return bool(result.absent) or any(
         share.state is not ShareState.DONE and not share.begun_again_on for share in result.shares
     )
 
 
 def _fields(share: ShareProgress) -> dict[str, Any]:
-    """What is told to programs of a share that is over."""
-    found = {**asdict(share), "state": share.state.value}
-    return {name: value for name, value in found.items() if name != "stage"}
+    """JSON form of a finished share."""
+    fields = {**asdict(share), "state": share.state.value}
+    return {name: value for name, value in fields.items() if name != "stage"}
 
 
 def _share_row(share: ShareProgress) -> dict[str, Content]:
@@ -69,17 +69,17 @@ def _share_row(share: ShareProgress) -> dict[str, Content]:
         "cases": f"{share.finished} of {share.cases}" if share.cases else "",
         "failed": share.failed or "",
         "run": share.run,
-        "what happened": what_happened(share),
+        "what happened": events_text(share),
     }
 
 
-def _absent_row(each: Absent) -> dict[str, Content]:
+def _absent_row(machine: Absent) -> dict[str, Content]:
     state = Cell((ABSENT,), Tone.BAD)
-    return {"machine": each.name, "type": "", "state": state, "what happened": each.reason}
+    return {"machine": machine.name, "type": "", "state": state, "what happened": machine.reason}
 
 
-def what_happened(share: ShareProgress) -> str:
-    """What happened to a share, other than that it was measured."""
+def events_text(share: ShareProgress) -> str:
+    """Replacement, failure reason and restart of a share; empty if it was simply measured."""
     instead = f"instead of {share.instead_of}" if share.instead_of else ""
     again = f"begun again on {share.begun_again_on}" if share.begun_again_on else ""
     return "; ".join(filter(None, (instead, share.reason, again)))

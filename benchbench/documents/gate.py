@@ -1,4 +1,4 @@
-"""Checks and baselines as documents: what was compared with what, the evidence, what it comes to."""
+"""Checks and baselines as documents: what was compared, the evidence for each case, and the conclusions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents.comparison import (
     EVIDENCE_COLUMNS,
+    common_change_lines,
     evidence,
-    imprecise,
-    moved_alike,
+    precision_note,
     verdict_cell,
     verdict_counts,
 )
@@ -91,16 +91,16 @@ TITLES = {
     Ending.PROVISIONAL: "PROVISIONAL",
     Ending.INCONCLUSIVE: "INCONCLUSIVE",
 }
-LEAST_ROUNDS = 10  # advised where no case could be decided
-COUNTED = REPORT_ONLY  # told as "2 of 30"
+MIN_ADVISED_ROUNDS = 10  # if no case could be decided
+COUNTED = REPORT_ONLY  # printed with a count, as "2 of 30"
 
 
 def check_document(gate: Gate) -> Document:
-    """What was compared with what, a paragraph a case, and what it comes to, gravest first."""
-    names = case_cells(each.case for each in (*gate.found.together, *gate.found.findings))
-    findings = [*gate.found.together, *ordered(gate.found.findings)]
+    """Document with the facts, a paragraph per case, and the conclusions, most serious first."""
+    names = case_cells(finding.case for finding in (*gate.result.together, *gate.result.findings))
+    findings = [*gate.result.together, *ordered(gate.result.findings)]
     rows = [_row(finding) | {"case": names[finding.case]} for finding in findings]
-    several = len(gate.found.policy.metrics) > 1
+    several = len(gate.result.policy.metrics) > 1
     columns = [column for column in COLUMNS if several or column.name != "metric"]
     return Document(
         name="check",
@@ -113,32 +113,32 @@ def check_document(gate: Gate) -> Document:
     )
 
 
-def _row(each: CaseFinding) -> dict[str, Content]:
+def _row(finding: CaseFinding) -> dict[str, Content]:
     identity: dict[str, Content] = {
-        "verdict": verdict_cell(each.verdict),
-        "case": each.case,
-        "metric": each.metric,
-        "notes": _notes(each),
+        "verdict": verdict_cell(finding.verdict),
+        "case": finding.case,
+        "metric": finding.metric,
+        "notes": _notes(finding),
     }
-    first, again = each.first, each.confirmation
+    first, again = finding.first, finding.confirmation
     if first is None:
-        return identity | (_seen(each.seen, UNITS[each.metric]) if each.seen else {})
-    limit = Number(each.threshold, "%", exact=True)
+        return identity | (_seen_cells(finding.seen, UNITS[finding.metric]) if finding.seen else {})
+    limit = Number(finding.threshold, "%", exact=True)
     return identity | {
-        **_evidence(each, first),
-        "limit": Cell((limit, f"({each.threshold_from})")),
-        "spread": number(each.spread, "%"),
-        "size": number(each.size, "×"),
-        "measured again": _second(_evidence(each, again)) if again else None,
+        **_evidence(finding, first),
+        "limit": Cell((limit, f"({finding.threshold_from})")),
+        "spread": number(finding.spread, "%"),
+        "size": number(finding.size, "×"),
+        "measured again": _combined_cell(_evidence(finding, again)) if again else None,
     }
 
 
-def _seen(found: UntestedMedians, unit: str) -> dict[str, Content]:
-    """What was measured of a case that cannot be tested: it decides nothing, and is shown all the same."""
-    sides = f"{found.new_processes} v {found.ref_processes} processes"
+def _seen_cells(seen: UntestedMedians, unit: str) -> dict[str, Content]:
+    """Cells of a case that could not be tested: its measurements, which decide nothing."""
+    sides = f"{seen.new_processes} v {seen.ref_processes} processes"
     return {
-        "ratio [95 %]": Cell(("about", Number(found.ratio, "×")), unsure=True),
-        "ref → new": Cell((Number(found.ref, unit), "→", Number(found.new, unit))),
+        "ratio [95 %]": Cell(("about", Number(seen.ratio, "×")), unsure=True),
+        "ref → new": Cell((Number(seen.ref, unit), "→", Number(seen.new, unit))),
         "processes": sides,
     }
 
@@ -153,98 +153,102 @@ def _evidence(finding: CaseFinding, result: TestResult) -> dict[str, Content]:
     return {**cells, "processes": against}
 
 
-def _second(found: Mapping[str, Content]) -> Cell:
-    """The evidence of the second measurement in one cell."""
+def _combined_cell(cells: Mapping[str, Content]) -> Cell:
+    """All evidence of a second measurement in one cell."""
     columns = [column for column in COLUMNS if column.line == 1]
-    return Cell(tuple(paragraph(columns, [cell(found.get(column.name)) for column in columns])))
+    return Cell(tuple(paragraph(columns, [cell(cells.get(column.name)) for column in columns])))
 
 
 def _data(gate: Gate) -> dict[str, Any]:
-    """Everything: the rule, both tests of every case, thresholds with their origin, the exit code."""
-    found, policy = gate.found, gate.found.policy
-    again = found.confirmation
+    """JSON form: the rule, both tests of every case, thresholds with their source, and the exit code."""
+    result, policy = gate.result, gate.result.policy
+    again = result.confirmation
     return {
         "schema": SCHEMA,
         "exit_code": gate.exit_code,
-        "endings": [each.value for each in endings(found)],
+        "endings": [ending.value for ending in endings(result)],
         "conclusions": list(map(str, conclusions(gate))),
-        "baseline": {"name": gate.name or None, "sessions": [_head(each) for each in found.sessions]},
-        "run": _head(found.new),
+        "baseline": {"name": gate.name or None, "sessions": [_head(session) for session in result.sessions]},
+        "run": _head(result.new),
         "confirmation": again and {"run": _head(again.new), "ref": again.ref and _head(again.ref)},
-        "damaged": found.new.damaged,
+        "damaged": result.new.damaged,
         "note": gate.note,
         "alpha": ALPHA,
-        "metrics": [{"name": each.name, "better": each.better, "unit": each.unit} for each in policy.metrics],
+        "metrics": [
+            {"name": metric.name, "better": metric.better, "unit": metric.unit} for metric in policy.metrics
+        ],
         "stages": 2 if policy.confirm else 1,
-        "in_turn": {"first": found.interleaved, "confirmation": policy.interleaved},
+        "in_turn": {"first": result.interleaved, "confirmation": policy.interleaved},
         "assumed_spread": policy.assumed,
         "variance": policy.variance,
         "strict_env": policy.strict_env,
-        "tested": found.tested,
-        "common_factor": found.common and asdict(found.common),
-        "changes": found.changes,
-        "idle_thresholds": found.unused_thresholds,
-        "missing": [asdict(each) for each in found.missing],
-        "counts": verdict_counts(each.verdict for each in found.findings),
-        "together": [asdict(each) for each in found.together],
-        "findings": [asdict(each) for each in ordered(found.findings)],
+        "tested": result.tested,
+        "common_factor": result.common and asdict(result.common),
+        "changes": result.changes,
+        "idle_thresholds": result.unused_thresholds,
+        "missing": [asdict(case) for case in result.missing],
+        "counts": verdict_counts(finding.verdict for finding in result.findings),
+        "together": [asdict(finding) for finding in result.together],
+        "findings": [asdict(finding) for finding in ordered(result.findings)],
     }
 
 
-def case_verdicts(found: GateResult) -> list[CaseVerdict]:
-    """Verdicts for what CI systems read: `latency_s slower: 1.080× …; limit 5% (default); again: …`."""
+def case_verdicts(result: GateResult) -> list[CaseVerdict]:
+    """Verdicts for CI systems, with texts such as `latency_s slower: 1.080× …; limit 5% (default)`."""
     return [
         CaseVerdict(
-            case=each.case,
-            verdict=each.verdict,
-            ratio=each.size or (deciding(each).ratio if each.first else None),
-            text=fmt.visible(f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}"),
+            case=finding.case,
+            verdict=finding.verdict,
+            ratio=finding.size or (deciding(finding).ratio if finding.first else None),
+            text=fmt.visible(f"{finding.metric} {finding.verdict}: {'; '.join(_sentences(finding))}"),
         )
-        for each in (*found.together, *found.findings)
+        for finding in (*result.together, *result.findings)
     ]
 
 
 def ordered(findings: Sequence[CaseFinding]) -> list[CaseFinding]:
-    """The findings that need someone first, then as planned."""
+    """Sort findings by urgency, then in plan order."""
     rank = {verdict: place for place, verdict in enumerate(URGENT)}
-    return sorted(findings, key=lambda each: rank.get(each.verdict, len(rank)))
+    return sorted(findings, key=lambda finding: rank.get(finding.verdict, len(rank)))
 
 
 def gate_facts(gate: Gate) -> list[str]:
-    """What is compared with what, and what is different."""
-    found = gate.found
-    sessions, again = found.sessions, found.confirmation
+    """Lines on what was compared, and what differs."""
+    result = gate.result
+    sessions, again = result.sessions, result.confirmation
     newest = sessions[-1]
     days = len(set(days_of([each.started for each in sessions])))
-    together = f" on {fmt.count_of(days, 'day')}" if days < len(sessions) else ""
-    held = f"{fmt.count_of(len(sessions), 'session')}{together}"
-    what = f"baseline {gate.name}: {held} of {hardware_text(newest.machine)}"
-    if found.interleaved:
-        what = f"{_label(found.new)}, interleaved with {_label(newest)}: one process of each per round"
+    on_days = f" on {fmt.count_of(days, 'day')}" if days < len(sessions) else ""
+    sessions_text = f"{fmt.count_of(len(sessions), 'session')}{on_days}"
+    subject = f"baseline {gate.name}: {sessions_text} of {hardware_text(newest.machine)}"
+    if result.interleaved:
+        subject = f"{_label(result.new)}, interleaved with {_label(newest)}: one process of each per round"
     lines = [
-        what,
-        f"{'baseline' if found.interleaved else 'newest session'}: run {newest.id}, {newest.started}",
-        f"checked: run {found.new.id}, {found.new.started}",
-        *(f"{each.name}, {each.better} is better" for each in found.policy.metrics),
+        subject,
+        f"{'baseline' if result.interleaved else 'newest session'}: run {newest.id}, {newest.started}",
+        f"checked: run {result.new.id}, {result.new.started}",
+        *(f"{metric.name}, {metric.better} is better" for metric in result.policy.metrics),
     ]
-    if tested := [each.first.against for each in found.findings if each.provisional and each.first]:
-        assumed = fmt.share(found.policy.assumed)
+    if counts := [
+        finding.first.against for finding in result.findings if finding.provisional and finding.first
+    ]:
+        assumed = fmt.share(result.policy.assumed)
         lines.append(
-            f"provisional: {min(tested)} of {MIN_SESSIONS} sessions; "
+            f"provisional: {min(counts)} of {MIN_SESSIONS} sessions; "
             f"the spread between sessions is assumed to be {assumed}"
         )
-    if any(each.heavy_tails for each in found.findings):
+    if any(finding.heavy_tails for finding in result.findings):
         lines.append(HEAVY_TAILS)
-    lines += [_relative_to(finding) for finding in found.together if finding.first]
+    lines += [_relative_to(finding) for finding in result.together if finding.first]
     if again:
         turn = f" interleaved with the baseline's code, {again.ref.id}" if again.ref else ""
         lines.append(f"measured again: run {again.new.id}{turn}")
     lines += [gate.note] if gate.note else []
-    lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
-    lines += [f"damaged, not checked: {'; '.join(found.new.damaged)}"] if found.new.damaged else []
+    lines += [f"changed: {', '.join(result.changes)}"] if result.changes else []
+    lines += [f"damaged, not checked: {'; '.join(result.new.damaged)}"] if result.new.damaged else []
     lines += (
-        [f"thresholds that name no case: {', '.join(found.unused_thresholds)}"]
-        if found.unused_thresholds
+        [f"thresholds that name no case: {', '.join(result.unused_thresholds)}"]
+        if result.unused_thresholds
         else []
     )
     return lines
@@ -259,167 +263,173 @@ def _relative_to(finding: CaseFinding) -> str:
     return f"{finding.case}: {change} ({finding.verdict}); each case is judged relative to that"
 
 
-def _label(found: Digest) -> str:
-    return found.partner.label if found.partner else found.id
+def _label(digest: Digest) -> str:
+    return digest.partner.label if digest.partner else digest.id
 
 
 def gate_summary(gate: Gate) -> list[str]:
-    """How many got which verdict, and what this check could have seen."""
-    counted = verdict_counts(each.verdict for each in gate.found.findings)
-    counts = ", ".join(f"{count} {name}" for name, count in counted.items()) or "no case"
-    mdes = [each.first.mde for each in gate.found.findings if each.first]
+    """Counts of the verdicts, and the change that the check could have detected."""
+    by_verdict = verdict_counts(finding.verdict for finding in gate.result.findings)
+    counts = ", ".join(f"{count} {name}" for name, count in by_verdict.items()) or "no case"
+    mdes = [finding.first.mde for finding in gate.result.findings if finding.first]
     if not mdes:
         return [counts]
     sight = f"a change of {fmt.share(median(mdes))} in the median case, of {fmt.share(max(mdes))} in each"
-    common = moved_alike(gate.found.common)
+    common = common_change_lines(gate.result.common)
     return [counts, *common, f"could have detected, 4 times in 5: {sight}"]
 
 
-def _sentences(each: CaseFinding) -> list[str]:
-    """The paragraph of a case below its name."""
+def _sentences(finding: CaseFinding) -> list[str]:
+    """Lines of a finding's paragraph, without its name."""
     columns = [column for column in COLUMNS if column.line]
-    row = _row(each)
+    row = _row(finding)
     return paragraph(columns, [cell(row.get(column.name)) for column in columns])
 
 
-def _notes(each: CaseFinding) -> str:
-    stopped = imprecise(each.stopped_by, each.metric) if each.first else ""
-    return "; ".join(filter(None, (each.work, each.reason, stopped)))
+def _notes(finding: CaseFinding) -> str:
+    precision = precision_note(finding.stopped_by, finding.metric) if finding.first else ""
+    return "; ".join(filter(None, (finding.work, finding.reason, precision)))
 
 
-def _head(found: Digest) -> dict[str, Any]:
+def _head(digest: Digest) -> dict[str, Any]:
     return {
-        "id": found.id,
-        "started": found.started,
-        "version": found.version,
-        "machine": asdict(found.machine),
+        "id": digest.id,
+        "started": digest.started,
+        "version": digest.version,
+        "machine": asdict(digest.machine),
     }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """A check and what was asked of it; `name` is the baseline's."""
+    """A check with its options. `name` is the baseline, empty if two code versions were compared."""
 
     name: str
-    found: GateResult
+    result: GateResult
     inconclusive: Inconclusive | None = None
     exit_zero: bool = False
-    where: str = ""  # ` --results FOLDER`, where a command to type needs it
-    note: str = ""  # why nothing was measured again, if so
+    where: str = ""  # ` --results FOLDER` for suggested commands, or empty
+    note: str = ""  # reason why no case was measured again
 
     @property
     def fails_undecided(self) -> bool:
-        """Whether undecided cases fail the check."""
-        return fails_undecided(self.found, self.inconclusive)
+        """True if undecided cases fail the check."""
+        return fails_undecided(self.result, self.inconclusive)
 
     @property
     def exit_code(self) -> int:
         """The exit code of the process."""
-        return exit_code(self.found, inconclusive=self.inconclusive, exit_zero=self.exit_zero)
+        return exit_code(self.result, inconclusive=self.inconclusive, exit_zero=self.exit_zero)
 
 
 def conclusions(gate: Gate) -> list[Cell]:
-    """PASS, or a line per cause in the order told; cases that cannot be told share a line per reason."""
-    behind = endings(gate.found)
-    lines = [Cell((_passed(gate.found),), Tone.GOOD)] if _passes(gate) else []
-    for each, causes in behind.items():
-        tone = Tone.WARNING if each is Ending.INCONCLUSIVE and not gate.fails_undecided else Tone.BAD
-        for count, text in _told(each, causes):
-            share = f" {count} of {_total(gate.found, each)}" if each in COUNTED else ""
-            lines.append(Cell((f"{TITLES[each]}{share}: {text}",), tone))
-    advice = (*_after_upgrade(gate), *_decided_by_code(gate, behind), *_remedies(gate, behind))
+    """PASS, or a line for each cause; undecided cases share a line per reason. Advice comes last."""
+    causes_by_ending = endings(gate.result)
+    lines = [Cell((_pass_line(gate.result),), Tone.GOOD)] if _passes(gate) else []
+    for ending, causes in causes_by_ending.items():
+        tone = Tone.WARNING if ending is Ending.INCONCLUSIVE and not gate.fails_undecided else Tone.BAD
+        for count, text in _ending_lines(ending, causes):
+            share = f" {count} of {_total(gate.result, ending)}" if ending in COUNTED else ""
+            lines.append(Cell((f"{TITLES[ending]}{share}: {text}",), tone))
+    advice = (
+        *_upgrade_advice(gate),
+        *_ab_advice(gate, causes_by_ending),
+        *_remedies(gate, causes_by_ending),
+    )
     return [*lines, *(Cell((line,)) for line in advice)]
 
 
 def _passes(gate: Gate) -> bool:
-    """Whether some case was judged, none became worse, and what cannot be told fails nothing."""
-    behind = set(endings(gate.found))
-    harmless = behind <= {Ending.INCONCLUSIVE} and not (gate.fails_undecided and behind)
-    return harmless and decided_count(gate.found.findings) > 0
+    """True if a case was judged, none became worse, and undecided cases do not fail the check."""
+    seen_endings = set(endings(gate.result))
+    harmless = seen_endings <= {Ending.INCONCLUSIVE} and not (gate.fails_undecided and seen_endings)
+    return harmless and decided_count(gate.result.findings) > 0
 
 
-def _passed(found: GateResult) -> str:
-    count = decided_count(found.findings)
-    return f"PASS: no regression in {count}{f' of {found.tested}' if count < found.tested else ''}"
+def _pass_line(result: GateResult) -> str:
+    count = decided_count(result.findings)
+    return f"PASS: no regression in {count}{f' of {result.tested}' if count < result.tested else ''}"
 
 
-def _total(found: GateResult, ending: Ending) -> int:
-    return len(found.findings) if ending is Ending.INCONCLUSIVE else found.tested
+def _total(result: GateResult, ending: Ending) -> int:
+    return len(result.findings) if ending is Ending.INCONCLUSIVE else result.tested
 
 
-def _told(ending: Ending, causes: Sequence[Cause]) -> list[tuple[int, str]]:
-    """How many cases, and what is said of them: all that became worse, else those of each reason."""
+def _ending_lines(ending: Ending, causes: Sequence[Cause]) -> list[tuple[int, str]]:
+    """Number of cases and text of each line: one line per regression, otherwise one per reason."""
     if ending is Ending.NOTHING_TESTED:
         return [(0, "no case could be tested")]
     if ending in (Ending.REGRESSED, Ending.PROVISIONAL):
-        return [(len(causes), _complaint(each)) for each in causes if isinstance(each, CaseFinding)]
-    reasons: dict[str, list[str]] = {}
-    for each in causes:
-        reasons.setdefault(each.reason, []).append(each.case)
-    told = []
-    for reason, cases in reasons.items():
+        return [(len(causes), _complaint(cause)) for cause in causes if isinstance(cause, CaseFinding)]
+    cases_by_reason: dict[str, list[str]] = {}
+    for cause in causes:
+        cases_by_reason.setdefault(cause.reason, []).append(cause.case)
+    lines = []
+    for reason, cases in cases_by_reason.items():
         several = "" if ending in COUNTED else f"{len(cases)} cases: "
-        told.append((len(cases), (f"{cases[0]}: " if len(cases) == 1 else several) + reason))
-    return told
+        lines.append((len(cases), (f"{cases[0]}: " if len(cases) == 1 else several) + reason))
+    return lines
 
 
-def _after_upgrade(gate: Gate) -> list[str]:
-    """What measures otherwise than when the baseline was made, and how its new times are accepted."""
-    upgrades = _upgrades(gate.found)
+def _upgrade_advice(gate: Gate) -> list[str]:
+    """Workloads that are measured differently now, and the command that accepts the new times."""
+    upgrades = _upgrades(gate.result)
     if not upgrades or not gate.name:
         return []
     return [
         f"measured differently now, so earlier times do not count: {', '.join(upgrades)}",
-        f"to accept the new times: accelbench baseline set {gate.name} {gate.found.new.id}{gate.where}",
+        f"to accept the new times: accelbench baseline set {gate.name} {gate.result.new.id}{gate.where}",
     ]
 
 
-def _upgrades(found: GateResult) -> list[str]:
-    """Workloads whose version is another than in the newest session: `conv2d 1 → 2`."""
-    barred = [each.case for each in found.findings if each.verdict is Verdict.INCOMPARABLE]
-    told: dict[str, None] = {}
-    for case in barred:
-        then, now = (side.cases.get(case, CaseDigest()) for side in (found.sessions[-1], found.new))
-        if now.case and then.workload_version != now.workload_version:
-            told[f"{now.case.workload} {then.workload_version} → {now.workload_version}"] = None
-    return list(told)
+def _upgrades(result: GateResult) -> list[str]:
+    """Workloads whose version differs from the newest session: `conv2d 1 → 2`."""
+    incomparable = [finding.case for finding in result.findings if finding.verdict is Verdict.INCOMPARABLE]
+    upgrades: dict[str, None] = {}
+    for case in incomparable:
+        before, now = (side.cases.get(case, CaseDigest()) for side in (result.sessions[-1], result.new))
+        if now.case and before.workload_version != now.workload_version:
+            upgrades[f"{now.case.workload} {before.workload_version} → {now.workload_version}"] = None
+    return list(upgrades)
 
 
-def _decided_by_code(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
-    if Ending.PROVISIONAL not in behind:
+def _ab_advice(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> list[str]:
+    if Ending.PROVISIONAL not in causes_by_ending:
         return []
-    commits = [each.commit for each in gate.found.sessions if each.commit and DIRTY not in each.commit]
+    commits = [
+        session.commit for session in gate.result.sessions if session.commit and DIRTY not in session.commit
+    ]
     commit = commits[-1][:12] if commits else "COMMIT"
     return [f"to decide it now: accelbench check --baseline {gate.name} --ab rev:{commit}{gate.where}"]
 
 
-def _remedies(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
-    """The ways to decide a check that compared cases and decided none."""
-    if Ending.INCONCLUSIVE not in behind or decided_count(gate.found.findings):
+def _remedies(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> list[str]:
+    """Advice for a check in which no case could be decided."""
+    if Ending.INCONCLUSIVE not in causes_by_ending or decided_count(gate.result.findings):
         return []
-    rounds = max(LEAST_ROUNDS, 2 * gate.found.new.policy.rounds)
+    rounds = max(MIN_ADVISED_ROUNDS, 2 * gate.result.new.policy.rounds)
     longer = f"more time (--rounds {rounds}), or a quieter machine (--wait-for-idle 10m)"
-    code = "" if gate.found.interleaved else ", or both sides in the same minutes (--ab rev:COMMIT)"
+    code = "" if gate.result.interleaved else ", or both sides in the same minutes (--ab rev:COMMIT)"
     return [f"no case could be decided; what helps: {longer}{code}"]
 
 
-def _complaint(each: CaseFinding) -> str:
-    ratio = each.size or deciding(each).ratio
+def _complaint(finding: CaseFinding) -> str:
+    ratio = finding.size or deciding(finding).ratio
     size = fmt.share(abs(ratio - 1))
-    what = "slower" if each.metric == "latency_s" else ("higher" if ratio > 1 else "lower")
-    subject = "" if each.metric == "latency_s" else f"{each.metric} "
-    return f"{each.case}: {subject}{size} {what} (limit {fmt.limit(each.threshold)})"
+    direction = "slower" if finding.metric == "latency_s" else ("higher" if ratio > 1 else "lower")
+    subject = "" if finding.metric == "latency_s" else f"{finding.metric} "
+    return f"{finding.case}: {subject}{size} {direction} (limit {fmt.limit(finding.threshold)})"
 
 
-def deciding(each: CaseFinding) -> TestResult:
-    """The test that the verdict stands on: the last."""
-    result = each.confirmation or each.first
+def deciding(finding: CaseFinding) -> TestResult:
+    """The decisive test: the confirmation if there is one, otherwise the first measurement."""
+    result = finding.confirmation or finding.first
     assert result
     return result
 
 
 def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
-    """A row per baseline and machine; for programs, with the runs."""
+    """Document with a row per baseline and machine; the JSON form includes the runs."""
     fields: list[dict[str, Any]] = [
         {
             "baseline": name,
@@ -428,7 +438,7 @@ def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
             "sessions": len(sessions),
             "cases": len(_sides_by_case(sessions)),
             "newest": sessions[-1].started,
-            "runs": [each.id for each in sessions],
+            "runs": [session.id for session in sessions],
         }
         for name, sessions_by_machine in baselines.items()
         for machine, sessions in sessions_by_machine.items()
@@ -438,16 +448,16 @@ def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
 
 
 def baseline_document(name: str, sessions_by_machine: SessionsByMachine, metric: Metric) -> Document:
-    """A table per machine: of each case the geometric mean of its sessions, and how much they differ."""
+    """Document with a table per machine: mean of each case over the sessions, and their spread."""
     fields = [
         {"machine": machine, "case": case, **_sessions_summary(sides, metric)}
         for machine, sessions in sessions_by_machine.items()
         for case, sides in _sides_by_case(sessions).items()
     ]
-    names = case_cells(each["case"] for each in fields)
+    names = case_cells(row["case"] for row in fields)
     tables = (
         table(
-            (_baseline_row(each, names, metric) for each in fields if each["machine"] == machine),
+            (_baseline_row(row, names, metric) for row in fields if row["machine"] == machine),
             title=f"{hardware_text(sessions[-1].machine)}, {machine}: {count_of(len(sessions), 'session')}",
         )
         for machine, sessions in sessions_by_machine.items()
@@ -460,19 +470,21 @@ def baseline_document(name: str, sessions_by_machine: SessionsByMachine, metric:
     )
 
 
-def accepted_lines(name: str, done: Acceptance) -> list[str]:
-    """What was accepted, and what the baseline's machine has now."""
-    session, count = done.session, len(done.session.cases)
+def accepted_lines(name: str, acceptance: Acceptance) -> list[str]:
+    """The accepted run and the state of the baseline."""
+    session, count = acceptance.session, len(acceptance.session.cases)
     failed = sum(bool(side.failure) for side in session.cases.values())
     commit = f", commit {naming.short(session.commit)}" if session.commit else ""
     lines = [f"accepted run {session.id}{commit}, {count_of(count, 'case')}"]
     if failed:
         lines.append(f"{failed} of them failed: a check cannot use them")
-    lines.append(f"{name}: {done.runs} of {MAX_SESSIONS} sessions of {hardware_text(session.machine)}")
-    if done.days < done.runs:
-        lines.append(f"runs of one day count as one session: {done.days} of {done.runs} count")
-    if done.days < MIN_SESSIONS:
-        lines.append(f"provisional: {done.days} of {MIN_SESSIONS} sessions; record the others on other days")
+    lines.append(f"{name}: {acceptance.runs} of {MAX_SESSIONS} sessions of {hardware_text(session.machine)}")
+    if acceptance.days < acceptance.runs:
+        lines.append(f"runs of one day count as one session: {acceptance.days} of {acceptance.runs} count")
+    if acceptance.days < MIN_SESSIONS:
+        lines.append(
+            f"provisional: {acceptance.days} of {MIN_SESSIONS} sessions; record the others on other days"
+        )
     return [visible(line) for line in lines]
 
 
@@ -496,14 +508,14 @@ def _sides_by_case(sessions: Sequence[Digest]) -> dict[str, list[CaseDigest]]:
 
 
 def _sessions_summary(sides: Sequence[CaseDigest], metric: Metric) -> dict[str, Any]:
-    """The sessions that have the metric, in numbers; why the newest has not, if so."""
-    logs = [each for side in sides if (each := side.logs(metric))]
-    places = [mean(each) for each in logs]
+    """Numbers of the sessions that have the metric, and the reason if the newest has none."""
+    logs = [values for side in sides if (values := side.logs(metric))]
+    means = [mean(values) for values in logs]
     newest = sides[-1]
     return {
-        "value": math.exp(mean(places)) if places else None,
-        "spread": deviation(places) if len(places) > 1 else None,
-        "sessions": len(places),
+        "value": math.exp(mean(means)) if means else None,
+        "spread": deviation(means) if len(means) > 1 else None,
+        "sessions": len(means),
         "processes": sum(map(len, logs)),
         "note": newest.failure or newest.absent,
     }

@@ -1,4 +1,4 @@
-"""What runs of several machines say about hardware, as a document."""
+"""A comparison of hardware, from runs on several machines, as a document."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NO_JOULES = "most frugal: the joules of fewer than two devices were measured in 
 UNSURE = "? not significantly worse than the best, over all works"
 DEVICE_JOULES = "joules are those of the device alone: a GPU's host is not in them"
 KEYS = {Aim.FASTEST: "items_per_s", Aim.CHEAPEST: "items_per_cost", Aim.FRUGAL: "items_per_j"}
-UNITS = {Aim.FASTEST: "s", Aim.FRUGAL: "J"}  # what an item is counted by; money for the cheapest
+UNITS = {Aim.FASTEST: "s", Aim.FRUGAL: "J"}  # denominator of a rate; the cheapest has a currency
 COLUMNS = (
     Column("best in", rank=1),
     Column("rate", rank=2),
@@ -78,80 +78,80 @@ READING = (
 EMPTY = "there are no prices of two devices that did the same work"
 
 
-def hardware_document(found: HardwareComparison, columns: Sequence[str] = ()) -> Document:
-    """A table per work, and offers by price; the answer says which hardware is best how often.
+def hardware_document(comparison: HardwareComparison, columns: Sequence[str] = ()) -> Document:
+    """Document with a table per work, a table of offers by price, and the best hardware for each aim.
 
-    `columns`: of the tables per work. Raises UsageError.
+    `columns` are those of the tables per work. Raises UsageError.
     """
-    tables = (*choice_tables(found, columns), *offer_table(found))
+    tables = (*choice_tables(comparison, columns), *offer_table(comparison))
     return Document(
         name="hardware",
         title="Hardware",
-        answer=tuple(_conclusions(found)),
-        facts=tuple(_facts(found)),
+        answer=tuple(_conclusions(comparison)),
+        facts=tuple(_facts(comparison)),
         tables=tables,
-        plots=price_plots(found, tuple(versions(found))),
-        notes=tuple(_notes(found)),
-        data=_data(found),
+        plots=price_plots(comparison, tuple(versions(comparison))),
+        notes=tuple(_notes(comparison)),
+        data=_data(comparison),
     )
 
 
-def _facts(found: HardwareComparison) -> Iterator[str]:
-    machines = {(session.cpu, session.machine) for session in found.evidence.sessions}
-    days = sorted(each.started[: len("2026-01-01")] for each in found.evidence.sessions)
+def _facts(comparison: HardwareComparison) -> Iterator[str]:
+    machines = {(session.cpu, session.machine) for session in comparison.evidence.sessions}
+    days = sorted(session.started[: len("2026-01-01")] for session in comparison.evidence.sessions)
     when = f", {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
-    yield f"{count_of(len(found.runs), 'run')} of {count_of(len(machines), 'machine')}{when}"
-    yield from versions(found)
-    if found.prices:
-        amounts = [f"{name}: {amount:g}" for name, amount in found.prices.per_hour.items()]
-        yield f"prices of an hour in {found.prices.currency}: {', '.join(amounts)}"
-    if few := _few_days(found):
+    yield f"{count_of(len(comparison.runs), 'run')} of {count_of(len(machines), 'machine')}{when}"
+    yield from versions(comparison)
+    if comparison.prices:
+        amounts = [f"{name}: {amount:g}" for name, amount in comparison.prices.per_hour.items()]
+        yield f"prices of an hour in {comparison.prices.currency}: {', '.join(amounts)}"
+    if few := _few_days(comparison):
         yield (
-            f"days and machines are taken to differ by {fmt.limit(found.assumed)} "
+            f"days and machines are taken to differ by {fmt.limit(comparison.assumed)} "
             f"where fewer than {MIN_SESSIONS} days were measured: {', '.join(few)}"
         )
 
 
-def versions(found: HardwareComparison) -> Iterator[str]:
-    """`torch 2.13.0`; where hardware has different ones, each with its own."""
-    known: dict[str, dict[str, dict[str, None]]] = {}
-    for each in found.evidence.sessions:
-        version = each.digest.version or "of unknown version"
-        known.setdefault(each.case.target, {}).setdefault(version, {})[each.hardware.label] = None
-    for target, told in known.items():
-        if len(told) == 1:
-            yield f"{target} {next(iter(told))}"
+def versions(comparison: HardwareComparison) -> Iterator[str]:
+    """`torch 2.13.0`, or each version with its hardware if they differ."""
+    labels: dict[str, dict[str, dict[str, None]]] = {}
+    for session in comparison.evidence.sessions:
+        version = session.digest.version or "of unknown version"
+        labels.setdefault(session.case.target, {}).setdefault(version, {})[session.hardware.label] = None
+    for target, labels_by_version in labels.items():
+        if len(labels_by_version) == 1:
+            yield f"{target} {next(iter(labels_by_version))}"
         else:
-            parts = [f"{version} on {' and '.join(labels)}" for version, labels in told.items()]
+            parts = [f"{version} on {' and '.join(names)}" for version, names in labels_by_version.items()]
             yield f"{target} differs: {'; '.join(parts)}"
 
 
-def _few_days(found: HardwareComparison) -> list[str]:
-    extents = [item for choice in found.choices for item in choice.sample_sizes.items()]
+def _few_days(comparison: HardwareComparison) -> list[str]:
+    extents = [item for choice in comparison.choices for item in choice.sample_sizes.items()]
     return sorted({hardware.label for hardware, extent in extents if extent.days < MIN_SESSIONS})
 
 
-def _notes(found: HardwareComparison) -> Iterator[str]:
-    if not found.choices:
+def _notes(comparison: HardwareComparison) -> Iterator[str]:
+    if not comparison.choices:
         yield NOTHING
-    if single := len(found.choices) - len(contested_works(found)):
+    if single := len(comparison.choices) - len(contested_works(comparison)):
         yield f"{count_of(single, 'work')} not shown, done on one hardware only: accelbench report"
-    if any(_is_open(choice.rankings[aim]) for choice in found.choices for aim in Aim):
+    if any(_is_open(choice.rankings[aim]) for choice in comparison.choices for aim in Aim):
         yield UNSURE
-    if _few_days(found) and found.assumed != ASSUMED_DEDICATED:
+    if _few_days(comparison) and comparison.assumed != ASSUMED_DEDICATED:
         dedicated = fmt.limit(ASSUMED_DEDICATED)
         yield f"further days narrow the intervals; with --dedicated they are taken to differ by {dedicated}"
-    if found.choices and not _compared(found, Aim.CHEAPEST):
-        yield ONE_PRICE if found.prices else NO_PRICES
-    if found.choices:
-        yield DEVICE_JOULES if _compared(found, Aim.FRUGAL) else NO_JOULES
-    for reason, count in sorted(found.evidence.left_out.items()):
+    if comparison.choices and not _compared(comparison, Aim.CHEAPEST):
+        yield ONE_PRICE if comparison.prices else NO_PRICES
+    if comparison.choices:
+        yield DEVICE_JOULES if _compared(comparison, Aim.FRUGAL) else NO_JOULES
+    for reason, count in sorted(comparison.evidence.left_out.items()):
         yield f"left out {count}×: {reason}"
 
 
-def _compared(found: HardwareComparison, aim: Aim) -> list[Ranking]:
-    """The rankings in which there is a choice."""
-    rankings = [choice.rankings[aim] for choice in found.choices]
+def _compared(comparison: HardwareComparison, aim: Aim) -> list[Ranking]:
+    """Rankings with at least two contenders."""
+    rankings = [choice.rankings[aim] for choice in comparison.choices]
     return [ranking for ranking in rankings if len(ranking.contenders) > 1]
 
 
@@ -159,32 +159,32 @@ def _is_open(ranking: Ranking) -> bool:
     return len(ranking.contenders) > 1 and ranking.best is None
 
 
-def _conclusions(found: HardwareComparison) -> Iterator[Cell]:
-    """`fastest: NVIDIA H100 PCIe in 3 of 4; 1 undecided`, for each aim in which there is a choice."""
+def _conclusions(comparison: HardwareComparison) -> Iterator[Cell]:
+    """`fastest: NVIDIA H100 PCIe in 3 of 4; 1 undecided`, for each aim with at least two contenders."""
     for aim in Aim:
-        if rankings := _compared(found, aim):
-            told = Counter(ranking.best.hardware.label for ranking in rankings if ranking.best)
-            parts = [f"{name} in {count}" for name, count in told.most_common()]
+        if rankings := _compared(comparison, aim):
+            wins = Counter(ranking.best.hardware.label for ranking in rankings if ranking.best)
+            parts = [f"{name} in {count}" for name, count in wins.most_common()]
             text = f"{', '.join(parts)} of {len(rankings)}" if parts else f"none in {len(rankings)}"
-            unknown = len(rankings) - told.total()
-            yield Cell((f"{aim}: {text}" + (f"; {unknown} undecided" if unknown else ""),))
+            undecided = len(rankings) - wins.total()
+            yield Cell((f"{aim}: {text}" + (f"; {undecided} undecided" if undecided else ""),))
 
 
-def _data(found: HardwareComparison) -> dict[str, Any]:
-    """The data for programs: SI units, amounts of `currency`; absent values are None."""
+def _data(comparison: HardwareComparison) -> dict[str, Any]:
+    """JSON form in SI units and `currency`; absent values are None."""
     return {
         "schema": SCHEMA,
-        "runs": found.runs,
-        "assumed_spread": found.assumed,
-        "currency": found.prices.currency if found.prices else None,
-        "works": [_work(choice, found) for choice in found.choices],
-        "common_works": found.common_works,
-        "offers": [_offer(offer, found.overall) for offer in found.overall],
-        "left_out": dict(found.evidence.left_out),
+        "runs": comparison.runs,
+        "assumed_spread": comparison.assumed,
+        "currency": comparison.prices.currency if comparison.prices else None,
+        "works": [_work(choice, comparison) for choice in comparison.choices],
+        "common_works": comparison.common_works,
+        "offers": [_offer(offer, comparison.overall) for offer in comparison.overall],
+        "left_out": dict(comparison.evidence.left_out),
     }
 
 
-def _work(choice: WorkChoice, found: HardwareComparison) -> dict[str, Any]:
+def _work(choice: WorkChoice, comparison: HardwareComparison) -> dict[str, Any]:
     case = choice.case
     return {
         "work": choice.work,
@@ -194,15 +194,16 @@ def _work(choice: WorkChoice, found: HardwareComparison) -> dict[str, Any]:
         "cache": str(case.cache),
         "item": choice.item,
         "hardware": [
-            _hardware(choice, each.hardware, found) for each in choice.rankings[Aim.FASTEST].contenders
+            _hardware(choice, contender.hardware, comparison)
+            for contender in choice.rankings[Aim.FASTEST].contenders
         ],
     }
 
 
-def _hardware(choice: WorkChoice, hardware: Hardware, found: HardwareComparison) -> dict[str, Any]:
+def _hardware(choice: WorkChoice, hardware: Hardware, comparison: HardwareComparison) -> dict[str, Any]:
     return {
         **_device(hardware),
-        "price_per_hour": price_of(hardware, found.prices),
+        "price_per_hour": price_of(hardware, comparison.prices),
         **asdict(choice.sample_sizes[hardware]),
         **{KEYS[aim]: _amount(choice.rankings[aim], hardware) for aim in Aim},
     }
@@ -213,7 +214,7 @@ def _device(hardware: Hardware) -> dict[str, Any]:
 
 
 def _amount(ranking: Ranking, hardware: Hardware) -> dict[str, Any] | None:
-    """`best`: true of the best, null of each that may be it and where nothing is compared, else false."""
+    """JSON form of a rate. `best` is None if the hardware may be best, or if there is no comparison."""
     contender = ranking.of_hardware(hardware)
     if contender is None:
         return None
@@ -230,7 +231,7 @@ def _amount(ranking: Ranking, hardware: Hardware) -> dict[str, Any] | None:
 
 
 def _offer(offer: Offer, offers: tuple[Offer, ...]) -> dict[str, Any]:
-    fastest = min(each.amount.mid for each in offers)
+    fastest = min(other.amount.mid for other in offers)
     value, low, high = rate_bounds(offer.amount, -fastest)
     return {
         **_device(offer.hardware),
@@ -244,60 +245,60 @@ def _offer(offer: Offer, offers: tuple[Offer, ...]) -> dict[str, Any]:
     }
 
 
-def choice_tables(found: HardwareComparison, names: Sequence[str] = ()) -> tuple[Table, ...]:
-    """Tables of works that several did: a line for each hardware, the fastest first.
+def choice_tables(comparison: HardwareComparison, names: Sequence[str] = ()) -> tuple[Table, ...]:
+    """Tables of the works measured on several kinds of hardware, fastest first.
 
-    `names`: the columns to show, as `vs-fastest`; by default those that are not empty in all tables. Raises
+    `names` are column names such as `vs-fastest`; by default, all columns that are not empty. Raises
     UsageError.
     """
-    currency = found.prices.currency if found.prices else ""
-    shown = contested_works(found)
+    currency = comparison.prices.currency if comparison.prices else ""
+    choices = contested_works(comparison)
     tables = [
         [
             _choice_row(choice, contender.hardware, currency)
             for contender in choice.rankings[Aim.FASTEST].contenders
         ]
-        for choice in shown
+        for choice in choices
     ]
     lines = [row for rows in tables for row in rows]
-    filled = [index for index in range(len(COLUMNS)) if any(str(row[1 + index]) for row in lines)]
-    chosen = _chosen(names) if names else filled
+    used_columns = [index for index in range(len(COLUMNS)) if any(str(row[1 + index]) for row in lines)]
+    selected = _column_indices(names) if names else used_columns
     return tuple(
         Table(
-            columns=(Column(""), *(COLUMNS[index] for index in chosen)),
-            rows=tuple((row[0], *(row[1 + index] for index in chosen)) for row in rows),
+            columns=(Column(""), *(COLUMNS[index] for index in selected)),
+            rows=tuple((row[0], *(row[1 + index] for index in selected)) for row in rows),
             layout=Layout.ALTERNATIVES,
             title=work_title(choice),
             short_title=choice.work,
         )
-        for choice, rows in zip(shown, tables, strict=True)
+        for choice, rows in zip(choices, tables, strict=True)
     )
 
 
-def contested_works(found: HardwareComparison) -> list[WorkChoice]:
-    """The works in which there is a choice."""
-    return [choice for choice in found.choices if len(choice.rankings[Aim.FASTEST].contenders) > 1]
+def contested_works(comparison: HardwareComparison) -> list[WorkChoice]:
+    """Works that were measured on at least two kinds of hardware."""
+    return [choice for choice in comparison.choices if len(choice.rankings[Aim.FASTEST].contenders) > 1]
 
 
 def column_names() -> list[str]:
-    """The columns' names as they are typed: `vs-fastest`."""
+    """Column names on the command line: `vs-fastest`."""
     return [column.name.replace("± ", "interval-").replace(" ", "-") for column in COLUMNS]
 
 
-def _chosen(names: Sequence[str]) -> list[int]:
-    known = column_names()
+def _column_indices(names: Sequence[str]) -> list[int]:
+    available = column_names()
     for name in names:
-        if name not in known:
-            raise UsageError(f"No column named {name!r}.", unknown("columns", name, known))
-    return [known.index(name) for name in names]
+        if name not in available:
+            raise UsageError(f"No column named {name!r}.", unknown("columns", name, available))
+    return [available.index(name) for name in names]
 
 
 def work_title(choice: WorkChoice) -> str:
-    """The work in words: `gemm  m=64 n=64 k=64 · float32`."""
+    """Title of a work: `gemm  m=64 n=64 k=64 · float32`."""
     case = choice.case
     head = f"{case.workload}  {params_text(case.params)}".rstrip()
-    between = case.placement.strategy is Strategy.COLLECTIVE
-    devices = f"{case.placement.devices} devices" if between else ""
+    is_collective = case.placement.strategy is Strategy.COLLECTIVE
+    devices = f"{case.placement.devices} devices" if is_collective else ""
     return " · ".join(filter(None, (head, case.dtype, CACHES.get(case.cache, ""), devices)))
 
 
@@ -314,86 +315,88 @@ def _choice_row(choice: WorkChoice, hardware: Hardware, currency: str) -> tuple[
 
 
 def _titles(choice: WorkChoice, hardware: Hardware) -> list[str]:
-    """What the hardware is best in: `fastest`; `fastest?` of each that may be."""
+    """Aims in which the hardware is best, such as `fastest`, or `fastest?` if it may be."""
     return [f"{aim}{mark}" for aim in Aim if (mark := title_mark(choice.rankings[aim], hardware)) is not None]
 
 
 def title_mark(ranking: Ranking, hardware: Hardware) -> str | None:
-    """A mark: empty of the best, `?` of each that may be it; None of others and where nothing is compared."""
+    """Mark of the hardware: empty if it is best, `?` if it may be, None otherwise or without a comparison."""
     if len(ranking.contenders) < 2:
         return None
-    first = ranking.contenders[0]
+    best = ranking.contenders[0]
     if ranking.best:
-        return "" if first.hardware == hardware else None
-    own = ranking.of_hardware(hardware)
-    return "?" if own and (own is first or own.is_tied) else None
+        return "" if best.hardware == hardware else None
+    contender = ranking.of_hardware(hardware)
+    return "?" if contender and (contender is best or contender.is_tied) else None
 
 
 def _rate(contender: Contender | None, fastest: Contender | None, unit: str) -> Cell:
-    """Items for an amount; a footnote where it is by another configuration than the rate."""
+    """Rate of a contender; a footnote names the configuration if it is not the fastest one."""
     if contender is None:
         return Cell()
     rate, *_ = rate_bounds(contender.amount)
-    other = fastest is not None and contender.configuration != fastest.configuration
-    return Cell((Number(rate, unit),), footnotes=(f"by {contender.configuration}",) if other else ())
+    differs = fastest is not None and contender.configuration != fastest.configuration
+    return Cell((Number(rate, unit),), footnotes=(f"by {contender.configuration}",) if differs else ())
 
 
 def _ratio(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
-    """The ratio of its rate to that of the best, and the wider side of its interval."""
+    """Ratio of the rate to the best rate, and half the width of its interval."""
     if contender is None or len(ranking.contenders) < 2:
         return Cell(), Cell()
     if contender.excess is None:
         tone = Tone.GOOD if ranking.best else Tone.PLAIN
         return Cell((Number(1.0, "×"),), tone, unsure=ranking.best is None), Cell()
     ratio = Number(math.exp(-contender.excess.mid), "×")
-    return Cell((ratio,), unsure=contender.is_tied), Cell((around(contender.excess),))
+    return Cell((ratio,), unsure=contender.is_tied), Cell((half_width(contender.excess),))
 
 
 def extent_text(extent: SampleSize) -> str:
-    """The extent in words: `2 machines, 3 days, 9 processes`."""
+    """`2 machines, 3 days, 9 processes`."""
     counts = {"machine": extent.machines, "day": extent.days, "process": extent.processes}
     return ", ".join(count_of(count, name) for name, count in counts.items())
 
 
-def offer_table(found: HardwareComparison) -> tuple[Table, ...]:
-    """Rate against price over the works that all priced hardware did; nothing where there is no such work."""
-    if len(found.overall) < 2:
+def offer_table(comparison: HardwareComparison) -> tuple[Table, ...]:
+    """Table of rate against price over the works that all priced hardware did; empty without such works."""
+    if len(comparison.overall) < 2:
         return ()
-    works = f"{found.common_works} {'work' if found.common_works == 1 else 'works'} that all of it did"
-    rows = [_offer_row(offer, found) for offer in found.overall]
+    works = (
+        f"{comparison.common_works} {'work' if comparison.common_works == 1 else 'works'} that all of it did"
+    )
+    rows = [_offer_row(offer, comparison) for offer in comparison.overall]
     columns = [Column(name) for name in OFFER_COLUMNS]
     return (table(rows, columns, title=f"Rate against price, over {works}"),)
 
 
-def _offer_row(offer: Offer, found: HardwareComparison) -> dict[str, Content]:
-    best = min(found.overall, key=lambda each: each.amount.mid)
+def _offer_row(offer: Offer, comparison: HardwareComparison) -> dict[str, Content]:
+    best = min(comparison.overall, key=lambda offer: offer.amount.mid)
     verdict = f"{offer.dominated_by.label} is no dearer and no slower" if offer.dominated_by else UNBEATEN
     return {
         "": offer.hardware.label,
-        "an hour": Number(offer.price, found.prices.currency if found.prices else ""),
+        "an hour": Number(offer.price, comparison.prices.currency if comparison.prices else ""),
         "rate": Number(math.exp(-gap(best.amount, offer.amount).mid), "×"),
-        "±": None if offer is best else around(gap(best.amount, offer.amount)),
-        "items per cost": Number(relative_value(offer, found.overall), "×"),
+        "±": None if offer is best else half_width(gap(best.amount, offer.amount)),
+        "items per cost": Number(relative_value(offer, comparison.overall), "×"),
         "verdict": Cell(
             (verdict,), Tone.PLAIN if offer.dominated_by else Tone.GOOD, unsure=offer.is_uncertain
         ),
     }
 
 
-def around(behind: Difference) -> Number:
-    """The wider side of a ratio's 95 % interval, as a fraction of it."""
+def half_width(behind: Difference) -> Number:
+    """Wider side of a ratio's 95 % interval, as a fraction of the ratio."""
     return Number(math.expm1(behind.half_width()), "±")
 
 
-def price_plots(found: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, ...]:
-    """The plot `pareto`, without a panel where there are no prices."""
-    currency = found.prices.currency if found.prices else ""
-    several = len(found.overall) > 1
-    overall = [_overall(found.overall, found.common_works, currency)] if several else []
+def price_plots(comparison: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, ...]:
+    """The plot `pareto`; it has no panels without prices."""
+    currency = comparison.prices.currency if comparison.prices else ""
+    several = len(comparison.overall) > 1
+    overall = [_overall(comparison.overall, comparison.common_works, currency)] if several else []
     single = [
-        _panel(work_title(choice), shown, currency, f"{choice.item}/s")
-        for choice in found.choices
-        if len(shown := offers(choice, found.prices)) > 1
+        _panel(work_title(choice), priced, currency, f"{choice.item}/s")
+        for choice in comparison.choices
+        if len(priced := offers(choice, comparison.prices)) > 1
     ]
     return paged(
         Plot(
@@ -407,17 +410,17 @@ def price_plots(found: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, 
     )
 
 
-def _overall(shown: Sequence[Offer], common: int, currency: str) -> PricePanel:
-    """The panel over all works, relative to the fastest."""
-    fastest = min(each.amount.mid for each in shown)
+def _overall(offers: Sequence[Offer], common: int, currency: str) -> PricePanel:
+    """Panel over all common works, relative to the fastest hardware."""
+    fastest = min(offer.amount.mid for offer in offers)
     works = "the one work" if common == 1 else f"the geometric mean of {common} works"
-    return _panel(f"{works} that all did, relative to the fastest", shown, currency, "×", -fastest)
+    return _panel(f"{works} that all did, relative to the fastest", offers, currency, "×", -fastest)
 
 
-def _panel(title: str, shown: Sequence[Offer], currency: str, unit: str, scale: float = 0.0) -> PricePanel:
-    """A panel of offers; `scale`: a logarithm that rates are divided by."""
+def _panel(title: str, offers: Sequence[Offer], currency: str, unit: str, scale: float = 0.0) -> PricePanel:
+    """Panel of offers; `scale` is the logarithm of a rate that all rates are divided by."""
     points = []
-    for offer in shown:
+    for offer in offers:
         value, low, high = rate_bounds(offer.amount, scale)
         points.append(
             PricedPoint(

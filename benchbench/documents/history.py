@@ -1,4 +1,4 @@
-"""Trends as a document: a sparkline per case, the changes with the runs between which they lie, a plot."""
+"""Trends as a document: a sparkline and the changes of each case, and a plot."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from benchbench.judging.change_points import MIN_LEVEL_RUNS, Change
 from benchbench.judging.series import MissingPoint, Point, SharedChange, Trend, shared_changes
 from benchbench.store.naming import short
 
-PANELS = 20  # panels that can still be looked at
+MAX_PANELS = 20  # in one plot
 LEVELS = "▁▂▃▄▅▆▇█"
-LEAST_SPAN = math.log(1.1)  # of a sparkline: noise of a percent looks flat
-NEEDED = 2 * MIN_LEVEL_RUNS  # points that can be compared: a level on either side of a change
-SPARKS = 60  # the last runs that a sparkline shows
-Shared = Mapping[tuple[str, int], SharedChange]  # a case and the index of its change → the event
+MIN_SPAN = math.log(1.1)  # of a sparkline, so that noise of 1 % looks flat
+MIN_POINTS = 2 * MIN_LEVEL_RUNS  # needed to detect a change: one level on each side
+SPARKLINE_LENGTH = 60  # most recent points shown
+Shared = Mapping[tuple[str, int], SharedChange]  # events by case and index of its change
 FIELDS = (
     *("case", "metric", "unit", "tag", "run", "started", "value", "processes", "change"),
     *("spike", "contended", "not_comparable", "damaged", "missing"),
@@ -49,11 +49,11 @@ READING = (
 
 
 def history_document(trends: Sequence[Trend], where: str = "") -> Document:
-    """A table of events per case; sparklines of one scale, so that equal heights are equal ratios.
+    """Document with a table of events per case. Sparklines share one scale: equal heights are equal ratios.
 
-    `where`: the option that names the results folder in a command to type.
+    `where` is ` --results FOLDER` for suggested commands, or empty.
     """
-    span = max([LEAST_SPAN, *map(_span, trends)])
+    span = max([MIN_SPAN, *map(_span, trends)])
     events = shared_changes(trends)
     names = case_cells(trend.case for trend in trends)
     shared = {
@@ -67,18 +67,18 @@ def history_document(trends: Sequence[Trend], where: str = "") -> Document:
         answer=(Cell((_answer(trends),)),),
         tables=tuple(_table(trend, names[trend.case].short, span, shared) for trend in trends),
         plots=(_plot(trends),),
-        notes=(*_notes(trends, events, span), *_too_few(trends, where)),
+        notes=(*_notes(trends, events, span), *_too_few_points(trends, where)),
         data=[_fields(trend) for trend in trends],
         records=Records(FIELDS, tuple(row for trend in trends for row in _records(trend))),
     )
 
 
 def _answer(trends: Sequence[Trend]) -> str:
-    """`2 of 14 cases became slower, 1 faster`: by their last change."""
+    """`2 of 14 cases became slower, 1 faster`, by the last change of each case."""
     last = [trend.history.changes[-1].direction for trend in trends if trend.history.changes]
     if not trends:
         return "no stored run has such a case"
-    if not last and len(max(map(_judged_together, trends), key=len)) < NEEDED:
+    if not last and len(max(map(_longest_segment, trends), key=len)) < MIN_POINTS:
         return f"too few runs to tell a change in {fmt.count_of(len(trends), 'case')}"
     if not last:
         return f"no change in {fmt.count_of(len(trends), 'case')}"
@@ -99,48 +99,48 @@ def _notes(trends: Sequence[Trend], events: Sequence[SharedChange], span: float)
         yield f"sparklines share one logarithmic scale: from ▁ to █ it is {fmt.ratio(math.exp(span))}"
 
 
-def _too_few(trends: Sequence[Trend], where: str) -> Iterator[str]:
-    """What a change takes where no case has it, and what can be told without it."""
-    most = max(map(_judged_together, trends), key=len, default=())
-    if not most or len(most) >= NEEDED:
+def _too_few_points(trends: Sequence[Trend], where: str) -> Iterator[str]:
+    """Note on the number of points needed, if no case has enough, with a command that works now."""
+    points = max(map(_longest_segment, trends), key=len, default=())
+    if not points or len(points) >= MIN_POINTS:
         return
     unit = f"values of {trends[0].by}" if trends[0].by else "runs"
-    here = "there is one" if len(most) == 1 else f"there are {len(most)}"
-    ids = list(dict.fromkeys(point.run for point in most))
-    shown = f"compare {ids[-2]} {ids[-1]}" if len(ids) > 1 else f"report {ids[0]}"
-    needed = f"to tell a change takes {NEEDED} {unit} that can be compared, and {here}"
-    yield f"{needed}: the same run again adds one; until then: accelbench {shown}{where}"
+    count = "there is one" if len(points) == 1 else f"there are {len(points)}"
+    ids = list(dict.fromkeys(point.run for point in points))
+    command = f"compare {ids[-2]} {ids[-1]}" if len(ids) > 1 else f"report {ids[0]}"
+    needed = f"to tell a change takes {MIN_POINTS} {unit} that can be compared, and {count}"
+    yield f"{needed}: the same run again adds one; until then: accelbench {command}{where}"
 
 
-def _judged_together(trend: Trend) -> Sequence[Point]:
-    """The most points among which a change is looked for; of as many the newest."""
+def _longest_segment(trend: Trend) -> Sequence[Point]:
+    """Largest group of comparable points, the newest of equally large ones."""
     edges = pairwise([0, *trend.boundaries, len(trend.points)])
-    parts = [[each for each in trend.points[a:b] if not each.contended] for a, b in edges]
-    return max(reversed(parts), key=len)
+    segments = [[point for point in trend.points[a:b] if not point.contended] for a, b in edges]
+    return max(reversed(segments), key=len)
 
 
 def _span(trend: Trend) -> float:
-    """The span of the logarithms that the trend's sparkline shows."""
-    shown = [math.log(point.value) for point in trend.points[-SPARKS:]]
-    return max(shown) - min(shown) if shown else 0.0
+    """Logarithm of the ratio of the largest to the smallest value in the sparkline."""
+    logs = [math.log(point.value) for point in trend.points[-SPARKLINE_LENGTH:]]
+    return max(logs) - min(logs) if logs else 0.0
 
 
 def _table(trend: Trend, short_name: str, span: float, shared: Shared) -> Table:
-    points, of = trend.points, f"{trend.metric.name}, {_count(trend)}"
+    points, details = trend.points, f"{trend.metric.name}, {_count(trend)}"
     spark = sparkline([point.value for point in points], span) if points else ""
     ends = _ends([_value(trend, point) for point in points], " → ") if points else "no run has a value"
     untagged = f"left out: {fmt.count_of(len(trend.untagged), 'run')} without the tag {trend.by}"
     return table(
         _events(trend, shared),
-        title=f"{trend.case}  {of}",
-        short_title=f"{short_name}  {of}" if short_name else "",
+        title=f"{trend.case}  {details}",
+        short_title=f"{short_name}  {details}" if short_name else "",
         facts=[f"{spark}  {ends}".strip()],
         notes=[untagged] if trend.untagged else [],
     )
 
 
 def _events(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
-    """Changes, spikes, and from where on nothing can be compared with what was before."""
+    """Rows for changes, spikes, contended and missing points, and boundaries of comparability."""
     for change in trend.history.changes:
         tone = Tone.BAD if change.direction == "slower" else Tone.GOOD
         event = shared.get((trend.case, change.index))
@@ -175,12 +175,12 @@ def _events(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
 
 def _between(trend: Trend, change: Change) -> str:
     before, after = trend.sides(change)
-    suspect = f", {before.version} → {after.version}" if before.version != after.version else ""
-    return f"between {point_name(before)} and {point_name(after)}{suspect}"
+    version_change = f", {before.version} → {after.version}" if before.version != after.version else ""
+    return f"between {point_name(before)} and {point_name(after)}{version_change}"
 
 
 def point_name(point: Point | MissingPoint) -> str:
-    """What a point is called: the tag's value, else the run."""
+    """The value of the tag, or the run id without a tag."""
     return point.run if point.tag is None else short(point.tag)
 
 
@@ -200,50 +200,52 @@ def _value(trend: Trend, point: Point) -> str:
 
 
 def sparkline(values: Sequence[float], span: float = 0.0) -> str:
-    """The last values as heights, logarithmic: the highest level is `span` above their lowest, or more."""
-    logs = [math.log(value) for value in values[-SPARKS:]]
+    """Values as bars on a logarithmic scale; the full height is at least `span` (a logarithm)."""
+    logs = [math.log(value) for value in values[-SPARKLINE_LENGTH:]]
     low = min(logs)
-    whole = max(span, max(logs) - low) or 1.0
-    return "".join(LEVELS[min(int((value - low) / whole * len(LEVELS)), len(LEVELS) - 1)] for value in logs)
+    height = max(span, max(logs) - low) or 1.0
+    return "".join(LEVELS[min(int((value - low) / height * len(LEVELS)), len(LEVELS) - 1)] for value in logs)
 
 
-def biggest(trends: Sequence[Trend]) -> list[Trend]:
-    """All trends in their order, or the twenty of the biggest changes; ends count after changes."""
-    if len(trends) <= PANELS:
+def largest_changes(trends: Sequence[Trend]) -> list[Trend]:
+    """All trends in order; if more than twenty, those with the largest changes, largest first."""
+    if len(trends) <= MAX_PANELS:
         return list(trends)
-    return sorted(trends, key=_extent, reverse=True)[:PANELS]
+    return sorted(trends, key=_change_size, reverse=True)[:MAX_PANELS]
 
 
-def _extent(trend: Trend) -> tuple[float, float]:
+def _change_size(trend: Trend) -> tuple[float, float]:
     changes = [abs(math.log(change.ratio)) for change in trend.history.changes]
     return max(changes, default=0.0), abs(math.log(trend.points[-1].value / trend.points[0].value))
 
 
 def _plot(trends: Sequence[Trend]) -> Plot:
-    """The plot of at most twenty panels, those that changed most."""
-    shown = biggest([trend for trend in trends if trend.points])
+    """Plot with at most twenty panels: the trends with the largest changes."""
+    plotted = largest_changes([trend for trend in trends if trend.points])
     return Plot(
         name="history",
-        title=_title(shown, len(trends)),
-        facts=tuple(_facts([point for trend in shown for point in trend.points])),
-        reading=READING.format(what="value for the tag" if shown and shown[0].by else "value in a run"),
+        title=_title(plotted, len(trends)),
+        facts=tuple(_facts([point for trend in plotted for point in trend.points])),
+        reading=READING.format(what="value for the tag" if plotted and plotted[0].by else "value in a run"),
         empty=NOTHING,
-        panels=tuple(map(_panel, shown)),
+        panels=tuple(map(_panel, plotted)),
     )
 
 
-def _title(shown: Sequence[Trend], count: int) -> str:
-    if not shown:
+def _title(plotted: Sequence[Trend], count: int) -> str:
+    if not plotted:
         return "History"
-    metric, by = shown[0].metric, shown[0].by
+    metric, by = plotted[0].metric, plotted[0].by
     title = f"{metric.name} by {by}" if by else f"{metric.name} over time"
     better = "less" if metric.better == "lower" else "more"
-    some = f"; {len(shown)} of {count} cases, the biggest changes first" if len(shown) < count else ""
-    return f"{title} ({better} is better){some}"
+    selection = (
+        f"; {len(plotted)} of {count} cases, the biggest changes first" if len(plotted) < count else ""
+    )
+    return f"{title} ({better} is better){selection}"
 
 
 def _facts(points: Sequence[Point]) -> Iterator[str]:
-    """Which devices and versions were measured, and when."""
+    """Devices, threads, versions and dates of the points."""
     if not points:
         return
     devices = dict.fromkeys(point.device for point in points)
@@ -252,12 +254,12 @@ def _facts(points: Sequence[Point]) -> Iterator[str]:
     versions: dict[str, dict[str, None]] = {}
     for point in sorted(points, key=lambda point: point.started):
         versions.setdefault(point.backend, {})[point.version or "of unknown version"] = None
-    yield ", ".join(f"{backend} {_ends(list(known))}" for backend, known in versions.items())
+    yield ", ".join(f"{backend} {_ends(list(names))}" for backend, names in versions.items())
     yield _ends(sorted({point.started[: len("2026-01-01")] for point in points}))
 
 
 def _ends(texts: Sequence[str], between: str = " … ") -> str:
-    """The first text and the last."""
+    """The first and the last text, or the only one."""
     return texts[0] if len(texts) == 1 else f"{texts[0]}{between}{texts[-1]}"
 
 
@@ -279,9 +281,9 @@ def _panel(trend: Trend) -> TrendLine:
 
 
 def _records(trend: Trend) -> Iterator[dict[str, Any]]:
-    """A row per point; `change`: the ratio of the level that begins with it to the one before."""
+    """A row per point. `change` is the ratio of the level that starts here to the previous one."""
     changes = {change.index: change.ratio for change in trend.history.changes}
-    bars = dict(zip(trend.boundaries, trend.boundary_reasons, strict=True))
+    reasons = dict(zip(trend.boundaries, trend.boundary_reasons, strict=True))
     spikes = frozenset(trend.history.outliers)
     for index, point in enumerate(trend.points):
         yield {
@@ -296,7 +298,7 @@ def _records(trend: Trend) -> Iterator[dict[str, Any]]:
             "change": changes.get(index),
             "spike": index in spikes,
             "contended": point.contended,
-            "not_comparable": bars.get(index),
+            "not_comparable": reasons.get(index),
             "damaged": point.damaged,
             "missing": None,
         }
@@ -313,7 +315,7 @@ def _records(trend: Trend) -> Iterator[dict[str, Any]]:
 
 
 def _fields(trend: Trend) -> dict[str, Any]:
-    """A trend for programs."""
+    """JSON form of a trend."""
     return {
         "case": trend.case,
         "metric": trend.metric.name,

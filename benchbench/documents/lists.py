@@ -1,4 +1,4 @@
-"""What there is, as documents: workloads, suites, metrics, devices, environments, faults in files."""
+"""Lists as documents: workloads, suites, metrics, devices, environments, and faults in files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.backends.base import Backend
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Column, Content, Document, number, table
-from benchbench.documents.plan import EarlierRun, processes_s, runs_here
+from benchbench.documents.plan import EarlierRun, mean_process_s, runs_of_this_machine
 from benchbench.environments import interpreters
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import size
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, str]]
 UNKNOWN = "–"
-LISTED = 3  # workloads of a suite
+MAX_LISTED = 3  # workloads of a suite
 SUITE_COLUMNS = (
     *map(Column, ("suite", "cases", "time here")),
     Column("workloads", rank=1),
@@ -44,15 +44,15 @@ SUITE_COLUMNS = (
 )
 
 
-def list_document(what: str, results: Path) -> Document:
-    """What `accelbench list WHAT` answers, unless it is of runs; times of suites follow from `results`."""
-    if what == "suites":
+def list_document(subject: str, results: Path) -> Document:
+    """Document of `accelbench list SUBJECT`, except runs. `results` is used to estimate times of suites."""
+    if subject == "suites":
         return suites_document(results)
-    return _document(what, what.capitalize(), LISTS[what](), NOTES.get(what, ()))
+    return _document(subject, subject.capitalize(), LISTS[subject](), NOTES.get(subject, ()))
 
 
 def devices_document(probes: Sequence[Probe]) -> Document:
-    """A row per device, and one per kind of device that is not there."""
+    """A row per device, and a row for each kind of device or mode that is missing."""
     return _document("devices", "Devices", [row for probe in probes for row in _devices(probe)])
 
 
@@ -79,7 +79,7 @@ def _devices(probe: Probe) -> Rows:
 
 
 def _workloads() -> Rows:
-    """Every workload with its parameters and the frameworks it is written in."""
+    """Workloads with their parameters and frameworks."""
     rows = []
     for name in catalogue.workload_names():
         kind = catalogue.workload_named(name)
@@ -96,7 +96,7 @@ def _workloads() -> Rows:
 
 
 def _backends() -> Rows:
-    """Every backend with its modes, the usual one first."""
+    """Backends with their modes, the default mode first."""
     rows = []
     for name in registry.entry_names("benchbench.backends"):
         kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
@@ -112,21 +112,21 @@ def _backends() -> Rows:
 
 
 def _metrics() -> Rows:
-    """Every metric: what it is, and how the values of a case's processes become one."""
+    """Metrics with their meaning, and how values of several processes are combined."""
     return [
         {
-            "metric": each.name,
-            "unit": each.unit,
-            "better": each.better,
-            "is": each.meaning,
-            "over processes": each.pooled_by,
+            "metric": metric.name,
+            "unit": metric.unit,
+            "better": metric.better,
+            "is": metric.meaning,
+            "over processes": metric.pooled_by,
         }
-        for each in METRICS
+        for metric in METRICS
     ]
 
 
 def _data() -> Rows:
-    """The set that is drawn, and the user's by the names that a case has them by."""
+    """The synthetic data set and the user's data sets."""
     rows = [_set(SYNTHETIC, note="drawn from a seed")]
     for path in map(Path, user_data()):
         try:
@@ -153,18 +153,18 @@ LISTS: dict[str, Callable[[], Rows]] = {
 
 
 def suites_document(results: Path) -> Document:
-    """A row per suite; one with a mistake, its own or of a workload in it, says so in its row."""
-    earlier = runs_here(results)
+    """A row per suite; invalid suites have an error message."""
+    earlier = runs_of_this_machine(results)
     probes = list(_probes(earlier))
-    taken = {name: processes_s(earlier, policy) for name, policy in POLICIES.items()}
-    data = [_suite_fields(name, probes, taken) for name in suite.suite_names()]
-    shown = document.table([_suite_row(each) for each in data], SUITE_COLUMNS)
-    return Document(name="suites", title="Suites", tables=(shown,), data=data)
+    process_times = {name: mean_process_s(earlier, policy) for name, policy in POLICIES.items()}
+    data = [_suite_fields(name, probes, process_times) for name in suite.suite_names()]
+    suites_table = document.table([_suite_row(fields) for fields in data], SUITE_COLUMNS)
+    return Document(name="suites", title="Suites", tables=(suites_table,), data=data)
 
 
 def _suite_row(fields: dict[str, Any]) -> dict[str, Content]:
     seconds, usable = fields["estimated_s"], fields["cases"] is not None
-    time, description = about(seconds) if seconds else UNKNOWN, fields["description"]
+    time, description = rough_duration(seconds) if seconds else UNKNOWN, fields["description"]
     first_clause = re.split(r"[:;,.] | \(", description)[0].removesuffix(".")
     return {
         "suite": fields["suite"],
@@ -176,28 +176,30 @@ def _suite_row(fields: dict[str, Any]) -> dict[str, Content]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first names where there are many: the data have them all."""
-    more = len(names) - LISTED
-    return ", ".join(names) if more <= 1 else f"{', '.join(names[:LISTED])} and {more} more"
+    """The first names if there are many; the JSON form has all of them."""
+    more = len(names) - MAX_LISTED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:MAX_LISTED])} and {more} more"
 
 
-def about(seconds: float) -> str:
-    """An estimate in words: `about 40 s`, `about 12 min`, `about 1.3 h`, no more precise than it is."""
+def rough_duration(seconds: float) -> str:
+    """Rounded duration: `about 40 s`, `about 12 min`, `about 1.3 h`."""
     if seconds < 90:
         return f"about {max(round(seconds, -1), 10):.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
-def _suite_fields(name: str, probes: list[Probe], taken: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """A suite for programs; `estimated_s` with the rounds that all cases have.
+def _suite_fields(
+    name: str, probes: list[Probe], process_times: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """JSON form of a suite; `estimated_s` covers the rounds that every case gets.
 
-    `taken`: what processes took, by the policy and the case's id.
+    `process_times`: seconds of a process by policy and case id.
     """
     try:
         loaded = suite.load_suite(name)
         policy = POLICIES[loaded.policy]
         cases = plan(select([loaded], Selection()), Selection(), probes).cases
-        estimate = run_estimate(cases, policy, device_classes(probes), taken[loaded.policy])
+        estimate = run_estimate(cases, policy, device_classes(probes), process_times[loaded.policy])
         count, seconds = len(cases), estimate.total
     except UsageError as error:
         broken = {"cases": None, "estimated_s": None, "workloads": UNKNOWN}
@@ -212,12 +214,12 @@ def _suite_fields(name: str, probes: list[Probe], taken: Mapping[str, Mapping[st
 
 
 def _probes(earlier: Sequence[EarlierRun]) -> Iterator[Probe]:
-    """What each backend has: as an earlier run found, else what its package and this machine suggest."""
-    seen = {probe.target.name: probe for run in earlier for probe in run.info.probes}
+    """Probe of each backend: from an earlier run, or inferred from installed packages and the machine."""
+    stored = {probe.target.name: probe for run in earlier for probe in run.info.probes}
     for name in registry.entry_names("benchbench.backends"):
         kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         if not kind.virtual and _installed(kind):
-            yield seen.get(name) or Probe(
+            yield stored.get(name) or Probe(
                 target=Target(name=name, backend=name, python=""), version=None, devices=(_likely_device(),)
             )
 
@@ -239,42 +241,42 @@ def _likely_device() -> Device:
     return Device(name="cpu", device_class=DeviceClass.CPU, model="")
 
 
-def environments_document(found: Sequence[EnvironmentState]) -> Document:
-    """A row per environment: the versions of what was asked for, the size, and what is wrong."""
-    fields = [_environment_fields(each) for each in found]
+def environments_document(environments: Sequence[EnvironmentState]) -> Document:
+    """A row per environment: versions of the requested packages, size and faults."""
+    fields = [_environment_fields(environment) for environment in environments]
     return Document(
         name="environments",
         title="Environments",
-        tables=(table(map(_environment_row, found, fields)),),
+        tables=(table(map(_environment_row, environments, fields)),),
         data=fields,
     )
 
 
-def _environment_row(found: EnvironmentState, fields: dict[str, Any]) -> dict[str, Content]:
-    record = found.record
+def _environment_row(environment: EnvironmentState, fields: dict[str, Any]) -> dict[str, Content]:
+    record = environment.record
     main = [f"{name} {record.packages.get(name, '?')}" for name in record.main] if record else []
     return {
-        "name": found.name,
+        "name": environment.name,
         "versions": ", ".join(main) or "–",
         "python": record.python if record else "–",
         "size": number(fields["bytes"], "B"),
-        "health": found.health,
-        "note": found.reason,
+        "health": environment.health,
+        "note": environment.reason,
     }
 
 
-def _environment_fields(found: EnvironmentState) -> dict[str, Any]:
-    """An environment for programs, with every package."""
-    record = found.record
+def _environment_fields(environment: EnvironmentState) -> dict[str, Any]:
+    """JSON form of an environment, with all packages."""
+    record = environment.record
     return {
-        "name": found.name,
-        "backend": found.backend,
-        "health": found.health,
-        "reason": found.reason,
-        "interpreter": found.python,
+        "name": environment.name,
+        "backend": environment.backend,
+        "health": environment.health,
+        "reason": environment.reason,
+        "interpreter": environment.python,
         "bytes": record.bytes
         if record
-        else interpreters.bytes_in(interpreters.environment_folder(found.name)),
+        else interpreters.bytes_in(interpreters.environment_folder(environment.name)),
         "python": record.python if record else None,
         "created": record.created if record else None,
         "requirements": record.requirements if record else (),
@@ -284,60 +286,60 @@ def _environment_fields(found: EnvironmentState) -> dict[str, Any]:
 
 
 def download_document(plan: BuildPlan) -> Document:
-    """A row per file that pip would install, and what an environment of them takes."""
+    """A row per package that would be installed, and the total size."""
     request, download = plan.request, plan.download
     rows = [
         {
-            "package": each.name,
-            "version": each.version,
-            "size": Cell(("not known",)) if each.bytes is None else number(each.bytes, "B"),
-            "from": "the index" if each.remote else "this machine",
+            "package": package.name,
+            "version": package.version,
+            "size": Cell(("not known",)) if package.bytes is None else number(package.bytes, "B"),
+            "from": "the index" if package.remote else "this machine",
         }
-        for each in download.packages
+        for package in download.packages
     ]
     totals = {"download_bytes": download.remote_bytes, "disk_bytes": download.disk_bytes}
     return Document(
         name="download",
         title=f"What {request.name} takes",
-        tables=(table(rows, notes=takes(plan)),),
+        tables=(table(rows, notes=build_lines(plan)),),
         data={"name": request.name, **asdict(request), **totals, **asdict(download)},
     )
 
 
-def takes(plan: BuildPlan) -> list[str]:
-    """What an environment takes, in a few lines."""
+def build_lines(plan: BuildPlan) -> list[str]:
+    """Requirements, number of packages, download size and disk space of an environment."""
     request, download = plan.request, plan.download
     unknown = f", {download.unknown} of unknown size" if download.unknown else ""
     fetched = f"{size(download.remote_bytes)} to download, less what is in pip's cache"
-    remote = any(each.remote for each in download.packages)
+    needs_download = any(package.remote for package in download.packages)
     free = f"{size(download.free_bytes)} are free"
-    whose = "torch's build" if request.torch_build else "the build"
-    build = f", {whose} for {request.variant} (--variant)" if request.variant else ""
+    builder = "torch's build" if request.torch_build else "the build"
+    build = f", {builder} for {request.variant} (--variant)" if request.variant else ""
     return [
         f"{request.name}: {', '.join(request.requirements)}{build}",
         f"{len(download.packages)} packages{unknown}",
-        fetched if remote else "nothing to download: they are on this machine",
+        fetched if needs_download else "nothing to download: they are on this machine",
         f"about {size(download.disk_bytes)} on disk in {plan.where}, where {free}",
     ]
 
 
-def validation_document(found: Validation) -> Document:
-    """A row per fault, with its file and line."""
-    files = f"{found.files} file{'s' * (found.files != 1)}"
-    faults = f"{len(found.faults) or 'no'} fault{'s' * (len(found.faults) != 1)}"
+def validation_document(validation: Validation) -> Document:
+    """A row per fault, with file and line."""
+    files = f"{validation.files} file{'s' * (validation.files != 1)}"
+    faults = f"{len(validation.faults) or 'no'} fault{'s' * (len(validation.faults) != 1)}"
     rows: list[dict[str, Content]] = [
-        {"where": _fault_place(each), "fault": each.text} for each in found.faults
+        {"where": _fault_place(fault), "fault": fault.text} for fault in validation.faults
     ]
     return Document(
         name="validation",
         title="Validation",
         facts=(f"{faults} in {files}",),
         tables=(table(rows),) if rows else (),
-        notes=tuple(f"{_fault_place(each)}: {each.text}" for each in found.remarks),
+        notes=tuple(f"{_fault_place(fault)}: {fault.text}" for fault in validation.remarks),
         data={
-            "files": found.files,
-            "faults": [_fault_fields(each) for each in found.faults],
-            "remarks": [_fault_fields(each) for each in found.remarks],
+            "files": validation.files,
+            "faults": [_fault_fields(fault) for fault in validation.faults],
+            "remarks": [_fault_fields(fault) for fault in validation.remarks],
         },
     )
 

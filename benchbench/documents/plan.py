@@ -1,7 +1,7 @@
-"""A run before and after it is measured: its plan as a document, and how it ended, in a line.
+"""The plan of a run as a document, and the lines printed when a run ends.
 
-The plan says what would be measured, what is left out and why, and how long it will take. What earlier runs
-on this machine took is the best estimate of that.
+The plan lists the cases, the omitted cases with reasons, and an estimate of the time based on earlier runs on
+this machine.
 """
 
 from __future__ import annotations
@@ -35,22 +35,21 @@ from benchbench.stats import mean
 from benchbench.store import runs, selectors
 from benchbench.timing.policy import policy_text
 
-RECENT = 20  # runs that are looked into
-ROUNDS, MOST_LINES = (
-    3,
-    10_000,
-)  # of a run and of all, that tell what processes took: read in a fifth of a second
+RECENT_RUNS = 20  # newest runs read for estimates
+ROUNDS = 3  # of each run that are read for estimates
+MAX_LINES = 10_000  # records read for estimates, in about 0.2 s
 HARMLESS = (Status.OK, Status.UNSUPPORTED)
 SIDES = ("A", "B")  # what the two sides of a comparison are called while they are measured
-LEAST_TOLD_S = 0.05  # of the time split: less would read as 0.0 s
+MIN_SHOWN_S = 0.05  # in the time split: less would round to 0.0 s
 
 
 def plan_document(
     info: RunInfo, earlier_s: Mapping[str, float] = MappingProxyType({}), *, profile: bool = False
 ) -> Document:
-    """The cases, what is left out and why, and what it will take.
+    """The cases, the omitted cases with reasons, and the estimated time.
 
-    `earlier_s`: case id → what a process of it took in earlier runs here. `profile`: as `--profile` does.
+    `earlier_s`: mean seconds of a process by case id, from earlier runs on this machine. `profile` includes
+    the time of `--profile`.
     """
     classes = device_classes(info.probes)
     estimate = run_estimate(info.plan, info.policy, classes, earlier_s, profile=profile)
@@ -66,7 +65,7 @@ def plan_document(
     return Document(
         name="plan",
         title="What would be measured",
-        tables=(document.table(rows, notes=[*left_out(info.left_out), total]),),
+        tables=(document.table(rows, notes=[*left_out_lines(info.left_out), total]),),
         data=_plan_fields(info, estimate),
     )
 
@@ -75,8 +74,8 @@ def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
     return {
         "cases": [{"case": case.id, "bytes": footprint_bytes(case)} for case in info.plan],
         "left_out": [
-            {"case": each.case.id, "status": each.status.value, "reason": each.reason}
-            for each in info.left_out
+            {"case": omitted.case.id, "status": omitted.status.value, "reason": omitted.reason}
+            for omitted in info.left_out
         ],
         "rounds": info.policy.rounds,
         "budget_s": info.policy.budget_s,
@@ -85,40 +84,45 @@ def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
     }
 
 
-def left_out(cases: Sequence[LeftOut]) -> list[str]:
-    """One line for each reason, with how many cases it leaves out."""
-    counted = Counter((each.case.target, each.case.device, each.status.value, each.reason) for each in cases)
+def left_out_lines(cases: Sequence[LeftOut]) -> list[str]:
+    """One line for each reason, with the number of cases it omits."""
+    counts = Counter(
+        (omitted.case.target, omitted.case.device, omitted.status.value, omitted.reason) for omitted in cases
+    )
     return [
         f"left out: {count} on {target}:{device}, {status}: {reason}"
-        for (target, device, status, reason), count in counted.items()
+        for (target, device, status, reason), count in counts.items()
     ]
 
 
-def left_out_of(infos: Sequence[RunInfo]) -> list[str]:
-    """The same of a run, or of two sides: each is without a case that one of them cannot run, told once."""
+def left_out_summary(infos: Sequence[RunInfo]) -> list[str]:
+    """Omitted cases of a run, or of two interleaved sides: a reason of one side omits the case on both."""
     if len(infos) == 1:
-        return left_out(infos[0].left_out)
-    counted: Counter[tuple[str, ...]] = Counter()
+        return left_out_lines(infos[0].left_out)
+    counts: Counter[tuple[str, ...]] = Counter()
     for pair in zip(*(info.left_out for info in infos), strict=True):
-        own = [
-            (f"{each.case.target}:{each.case.device}", side, f"{each.status}: {each.reason}")
-            for side, each in zip(SIDES, pair, strict=True)
-            if each.status is not Status.SKIPPED  # whose counterpart tells why
+        reasons = [
+            (f"{omitted.case.target}:{omitted.case.device}", side, f"{omitted.status}: {omitted.reason}")
+            for side, omitted in zip(SIDES, pair, strict=True)
+            if omitted.status is not Status.SKIPPED  # the other side has the reason
         ]
-        alike = len({(place, why) for place, _, why in own}) < len(own)
-        told = [f"on {place}, {why}" if alike else f"on {place} ({side}), {why}" for place, side, why in own]
-        counted[tuple(dict.fromkeys(told))] += 1
-    return [f"left out: {count} {'; '.join(told)}" for told, count in counted.items()]
+        is_shared = len({(place, reason) for place, _, reason in reasons}) < len(reasons)
+        texts = [
+            f"on {place}, {reason}" if is_shared else f"on {place} ({side}), {reason}"
+            for place, side, reason in reasons
+        ]
+        counts[tuple(dict.fromkeys(texts))] += 1
+    return [f"left out: {count} {'; '.join(texts)}" for texts, count in counts.items()]
 
 
 def time_left(infos: Sequence[RunInfo], clock: Callable[[], float] = monotonic) -> TimeLeft:
-    """The time left of a run that begins now, or of two sides that are interleaved."""
+    """Estimate of the time left for a run that starts now, or for two interleaved sides."""
     policy = infos[0].policy
-    found = [run_estimate(info.plan, policy, device_classes(info.probes)) for info in infos]
+    estimates = [run_estimate(info.plan, policy, device_classes(info.probes)) for info in infos]
     return TimeLeft(
         [_expected(info) for info in infos],
         policy.rounds,
-        preparing_s=sum(each.importing + each.verifying for each in found),
+        preparing_s=sum(estimate.importing + estimate.verifying for estimate in estimates),
         budget_s=policy.budget_s or 0.0,
         further=FURTHER if policy.most_rounds and len(infos) == 1 else 0.0,
         clock=clock,
@@ -126,7 +130,7 @@ def time_left(infos: Sequence[RunInfo], clock: Callable[[], float] = monotonic) 
 
 
 def _expected(info: RunInfo) -> dict[str, Expected]:
-    """Case id → what its processes are estimated to take."""
+    """Estimated process times by case id."""
     classes = device_classes(info.probes)
     return {
         case.id: Expected(
@@ -138,8 +142,8 @@ def _expected(info: RunInfo) -> dict[str, Expected]:
 
 
 def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
-    """How many cases ended how."""
-    counts = Counter(_ending(found) for found in records_by_case(records).values())
+    """`12 ok, 1 failed in 40 s   run ID`: counts of the outcomes, with a newline."""
+    counts = Counter(_ending(case_records) for case_records in records_by_case(records).values())
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")
@@ -147,33 +151,35 @@ def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
 
 
 def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
-    """Where the wall time of a run went, largest part first; `shared_s` is what no single case caused."""
+    """Wall time of a run by activity, longest first; `shared_s` is time not caused by a single case."""
     spent = Counter(shared_s)
     for record in records:
-        stages = {name: each for name, each in record.stages_s.items() if name != "wall"}
+        stages = {name: seconds for name, seconds in record.stages_s.items() if name != "wall"}
         if isinstance(record.outcome, Measurement):
             stages["warm-up"] = sum(record.outcome.warmup_block_s)
             stages["timed"] = sum(record.outcome.block_s)
             stages["timing overhead"] = max(stages.pop("timing") - stages["warm-up"] - stages["timed"], 0.0)
         stages["fork and wait"] = max(record.stages_s.get("wall", 0.0) - sum(stages.values()), 0.0)
         spent.update(stages)
-    whole = sum(spent.values()) or 1.0
-    told = [(name.replace("_", " "), each) for name, each in spent.most_common() if each >= LEAST_TOLD_S]
-    return (
-        ", ".join(f"{name} {each:.1f} s ({each / whole:.0%})" for name, each in told) or "too short to tell"
-    )
+    total = sum(spent.values()) or 1.0
+    parts = [
+        f"{name.replace('_', ' ')} {seconds:.1f} s ({seconds / total:.0%})"
+        for name, seconds in spent.most_common()
+        if seconds >= MIN_SHOWN_S
+    ]
+    return ", ".join(parts) or "too short to tell"
 
 
-def failing(records: Sequence[Record], *, allow_unverified: bool = False) -> bool:
-    """True if any case failed, was not verified, or has an impossible time; unsupported is no failure."""
+def has_failures(records: Sequence[Record], *, allow_unverified: bool = False) -> bool:
+    """True if a case failed, is unverified or has an implausible time; unsupported cases do not count."""
     harmless = {*HARMLESS, *([Status.UNVERIFIED] if allow_unverified else [])}
     return any(_ending(case_records) not in harmless for case_records in records_by_case(records).values())
 
 
 def _ending(records: Sequence[Record]) -> str:
     last = records[-1]
-    measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
-    if isinstance(last.outcome, Measurement) and implausible(last.case, last.device_model, measured):
+    measurements = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
+    if isinstance(last.outcome, Measurement) and implausible(last.case, last.device_model, measurements):
         return Status.IMPLAUSIBLE
     if isinstance(last.outcome, Measurement):
         return last.outcome.ending
@@ -182,37 +188,37 @@ def _ending(records: Sequence[Record]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRun:
-    """A stored run that this machine made. Its records are read where somebody asks for them."""
+    """A stored run of this machine. Its records are read only on demand."""
 
     folder: Path
     info: RunInfo
 
 
-def runs_here(results: Path) -> list[EarlierRun]:
-    """The newest runs in `results` that this machine made; the newest last."""
-    own = fingerprint(machine())
-    return [run for run in _recent(results) if fingerprint(run.info.machine) == own]
+def runs_of_this_machine(results: Path) -> list[EarlierRun]:
+    """Newest runs in `results` that were measured on this machine, newest last."""
+    this_machine = fingerprint(machine())
+    return [run for run in _recent(results) if fingerprint(run.info.machine) == this_machine]
 
 
-def processes_s(earlier: Sequence[EarlierRun], policy: Policy) -> dict[str, float]:
-    """What a process of a case took, by its id, where it was measured as long as `policy` measures.
+def mean_process_s(earlier: Sequence[EarlierRun], policy: Policy) -> dict[str, float]:
+    """Mean seconds of a process by case id, from earlier runs with the same policy.
 
-    By the first rounds of the newest runs: a run may have millions of records.
+    Reads only the first rounds of the newest runs, since a run may have millions of records.
     """
-    taken: dict[str, list[float]] = {}
-    left = MOST_LINES
-    for run in reversed([each for each in earlier if each.info.policy.name == policy.name]):
-        lines = min(left, ROUNDS * len(run.info.plan))
-        left -= lines
+    walls_by_case: dict[str, list[float]] = {}
+    lines_left = MAX_LINES
+    for run in reversed([run for run in earlier if run.info.policy.name == policy.name]):
+        lines = min(lines_left, ROUNDS * len(run.info.plan))
+        lines_left -= lines
         with suppress(UnreadableInput):
-            for case, wall in runs.read_walls(run.folder, lines):
-                taken.setdefault(case, []).append(wall)
-    return {case: mean(walls) for case, walls in taken.items()}
+            for case, wall_s in runs.read_walls(run.folder, lines):
+                walls_by_case.setdefault(case, []).append(wall_s)
+    return {case: mean(walls) for case, walls in walls_by_case.items()}
 
 
 def _recent(results: Path) -> Iterator[EarlierRun]:
-    """The newest runs that can be read; the others are the business of `list runs`."""
-    for name in selectors.run_ids(results)[-RECENT:]:
+    """Newest readable runs, oldest first; `list runs` reports the unreadable ones."""
+    for name in selectors.run_ids(results)[-RECENT_RUNS:]:
         folder = results / runs.RUNS / name
         with suppress(UnreadableInput):
             yield EarlierRun(folder=folder, info=runs.read_head(folder))

@@ -15,75 +15,79 @@ from benchbench.profiling.tables import OperatorRow, OperatorTable
 
 SCHEMA = 1  # of the JSON. 1: first
 IDLE = "no operator"
-NOISE = 0.02  # of a step: what two runs of the same differ by, and no operator explains
-MOST_TOLD = 3  # differences in an answer
-LONGEST_NAME = 60  # characters of a device kernel: C++ templates have hundreds
+NOISE = 0.02  # of a step: smaller differences between runs are not explained
+MAX_CHANGES = 3  # differences in an answer
+MAX_NAME = 60  # characters of a device kernel: C++ templates have hundreds
 Cells = dict[str, Content]
 
 
 def profile_document(tables: Sequence[OperatorTable], top: int, traces: Path) -> Document:
-    """The `top` operators of each case; then by kind, for work that several targets did."""
-    works: dict[str, list[OperatorTable]] = {}
-    for each in tables:
-        works.setdefault(each.work, []).append(each)
+    """The `top` operators of each case, and times by kind for work that several targets did."""
+    tables_by_work: dict[str, list[OperatorTable]] = {}
+    for table in tables:
+        tables_by_work.setdefault(table.work, []).append(table)
     return Document(
         name="profile",
         title="Profile",
-        answer=_answer(_finding(tables)),
+        answer=_answer(_summary(tables)),
         tables=(
-            *(each for table in tables for each in (_operators(table, top, traces), *_ranks(table))),
-            *(_by_kind(work, same) for work, same in works.items() if len(same) > 1),
+            *(part for table in tables for part in (_operators(table, top, traces), *_ranks(table))),
+            *(_by_kind(work, same) for work, same in tables_by_work.items() if len(same) > 1),
         ),
         data={"schema": SCHEMA, "tables": [asdict(table) for table in tables]},
     )
 
 
 def differences_document(differences: Sequence[ProfileDifference], top: int) -> Document:
-    """The `top` operators by what they add to the difference of each pair."""
+    """The `top` operators of each pair by their contribution to the difference."""
     return Document(
         name="profile",
         title="Difference of two profiles",
-        answer=_answer("; ".join(map(_change_in_words, differences[:MOST_TOLD]))),
-        tables=tuple(_difference(each, top) for each in differences),
-        data={"schema": SCHEMA, "differences": [asdict(each) for each in differences]},
+        answer=_answer("; ".join(map(_change_in_words, differences[:MAX_CHANGES]))),
+        tables=tuple(_difference(difference, top) for difference in differences),
+        data={"schema": SCHEMA, "differences": [asdict(difference) for difference in differences]},
     )
 
 
-def _answer(told: str) -> tuple[Cell, ...]:
-    return (Cell((told,)),) if told else ()
+def _answer(text: str) -> tuple[Cell, ...]:
+    return (Cell((text,)),) if text else ()
 
 
-def _finding(tables: Sequence[OperatorTable]) -> str:
-    """`gemm takes 60.0 % of a step of 1.00 ms`; of several cases what kind takes most, in how many."""
+def _summary(tables: Sequence[OperatorTable]) -> str:
+    """`gemm takes 60.0 % of a step of 1.00 ms`; with several cases the most expensive kinds."""
     if len(tables) == 1:
         name, seconds = _largest({row.name: row.self_s for row in tables[0].rows}, tables[0])
         step_s = tables[0].step_s
         return f"{name} takes {fmt.percent(seconds / step_s)} of a step of {fmt.seconds(step_s)}"
     largest = Counter(_largest(table.kinds, table)[0] for table in tables)
-    told = ", ".join(f"{name} in {count}" for name, count in largest.most_common())
-    return f"the largest part of a step: {told} of {fmt.count_of(len(tables), 'case')}" if told else ""
+    counts = ", ".join(f"{name} in {count}" for name, count in largest.most_common())
+    return f"the largest part of a step: {counts} of {fmt.count_of(len(tables), 'case')}" if counts else ""
 
 
 def _largest(parts: Mapping[str, float], table: OperatorTable) -> tuple[str, float]:
-    """The part of a step that takes most of it, and its seconds; what no operator takes is one."""
+    """Name and seconds of the largest part of a step; idle time counts as a part."""
     return max((*parts.items(), (IDLE, table.idle_s)), key=lambda part: part[1])
 
 
-def _change_in_words(found: ProfileDifference) -> str:
+def _change_in_words(difference: ProfileDifference) -> str:
     """`a step of 1.00 ms → 1.50 ms, +500 µs, most by gemm: +400 µs`."""
-    told = _arrow(found.ref.step_s, found.new.step_s)
-    if _is_noise(found):
-        return f"{told}: nothing to explain"
-    changes = [(change.name, change.change_s) for change in found.changes]
-    name, change_s = max((*changes, (IDLE, found.idle_change_s)), key=lambda each: each[1] / found.change_s)
-    return f"{told}, most by {name}: {fmt.signed(change_s, 's')}"
+    text = _arrow(difference.ref.step_s, difference.new.step_s)
+    if _is_noise(difference):
+        return f"{text}: nothing to explain"
+    changes = [(change.name, change.change_s) for change in difference.changes]
+    name, change_s = max(
+        (*changes, (IDLE, difference.idle_change_s)), key=lambda change: change[1] / difference.change_s
+    )
+    return f"{text}, most by {name}: {fmt.signed(change_s, 's')}"
 
 
 def _operators(table: OperatorTable, top: int, traces: Path) -> Table:
     rows = [_row_cells(row, table) for row in table.rows[:top]]
-    left = table.rows[top:]
-    if left:
-        rows.append(_total_cells(fmt.count_of(len(left), "other"), sum(row.self_s for row in left), table))
+    others = table.rows[top:]
+    if others:
+        rows.append(
+            _total_cells(fmt.count_of(len(others), "other"), sum(row.self_s for row in others), table)
+        )
     rows.append(_total_cells(IDLE, table.idle_s, table))
     rows.append(_total_cells("total", table.step_s, table))
     return document.table(
@@ -102,15 +106,15 @@ def _table_facts(table: OperatorTable) -> Iterator[str]:
     if plain:
         yield f"without the profiler: {plain}"
     if table.communication_s is not None and table.exposed_s is not None:
-        shares = [fmt.percent(each / table.step_s) for each in (table.communication_s, table.exposed_s)]
+        shares = [fmt.percent(seconds / table.step_s) for seconds in (table.communication_s, table.exposed_s)]
         whose = f", means of {len(table.ranks)} ranks; the operators are of rank 0" if table.ranks else ""
         yield f"communication: {shares[0]} of the step, {shares[1]} exposed{whose}"
-    gaps, place = table.gaps, "the device was busy" if table.on_device else "operators were running"
+    gaps, active = table.gaps, "the device was busy" if table.on_device else "operators were running"
     longest = f", the longest {fmt.seconds(gaps.longest_s)}" if gaps.count else ""
     after = f" after {gaps.after}" if gaps.after else ""
-    known = gaps.count or not gaps.total_s  # counters alone do not tell when an operator ran
-    counted = f"; {fmt.count_of(gaps.count, 'gap')}{longest}{after}" if known else ""
-    yield f"{place} {fmt.percent(table.busy)} of the time{counted}"
+    is_timed = gaps.count or not gaps.total_s  # counters alone do not tell when an operator ran
+    counted = f"; {fmt.count_of(gaps.count, 'gap')}{longest}{after}" if is_timed else ""
+    yield f"{active} {fmt.percent(table.busy)} of the time{counted}"
 
 
 def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
@@ -123,7 +127,7 @@ def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
 
 
 def _ranks(table: OperatorTable) -> Iterator[Table]:
-    """A line for each rank where there are several, and which one the others wait for, where known."""
+    """Table with a row per rank and the slowest one, if there are several ranks."""
     if not table.ranks:
         return
     rows: list[Cells] = [
@@ -164,7 +168,7 @@ def _row_cells(row: OperatorRow, table: OperatorTable) -> Cells:
         "flop": number(row.flops, "FLOP"),
         "bytes": number(row.bytes, "B"),
         "allocated": number(row.allocated_bytes, "B"),
-        "longest kernel": row.kernels[0][:LONGEST_NAME] if row.kernels else "",
+        "longest kernel": row.kernels[0][:MAX_NAME] if row.kernels else "",
     }
 
 
@@ -177,19 +181,19 @@ def _total_cells(name: str, seconds: float, table: OperatorTable) -> Cells:
 
 
 def _by_kind(work: str, tables: Sequence[OperatorTable]) -> Table:
-    """A column per target, named by what tells it from the others."""
+    """Table of times by kind with a column per target."""
     kinds = dict.fromkeys(kind for table in tables for kind in table.kinds)
     rows: list[Cells] = [
         {"kind": str(kind)}
-        | {_rest(table): _part(table.kinds.get(kind, 0.0), table.step_s) for table in tables}
+        | {_target_text(table): _part(table.kinds.get(kind, 0.0), table.step_s) for table in tables}
         for kind in kinds
     ]
-    rows.append({"kind": IDLE} | {_rest(table): _part(table.idle_s, table.step_s) for table in tables})
-    rows.append({"kind": "total"} | {_rest(table): number(table.step_s, "s") for table in tables})
+    rows.append({"kind": IDLE} | {_target_text(table): _part(table.idle_s, table.step_s) for table in tables})
+    rows.append({"kind": "total"} | {_target_text(table): number(table.step_s, "s") for table in tables})
     return document.table(rows, title=f"{work}, by kind")
 
 
-def _rest(table: OperatorTable) -> str:
+def _target_text(table: OperatorTable) -> str:
     return table.case.removeprefix(f"{table.work}/")
 
 
@@ -197,62 +201,68 @@ def _part(seconds: float, step_s: float) -> Cell:
     return Cell((Number(seconds, "s"), f"({fmt.percent(seconds / step_s)})")) if seconds else Cell()
 
 
-def _difference(found: ProfileDifference, top: int) -> Table:
-    names = dict.fromkeys((found.ref.case, found.new.case))
-    rows = [_change_cells(change, found) for change in found.changes[:top]]
-    left = found.changes[top:]
-    if left:
+def _difference(difference: ProfileDifference, top: int) -> Table:
+    names = dict.fromkeys((difference.ref.case, difference.new.case))
+    rows = [_change_cells(change, difference) for change in difference.changes[:top]]
+    others = difference.changes[top:]
+    if others:
         rows.append(
-            _sum_cells(fmt.count_of(len(left), "other"), sum(change.change_s for change in left), found)
+            _sum_cells(
+                fmt.count_of(len(others), "other"), sum(change.change_s for change in others), difference
+            )
         )
-    rows.append(_sum_cells(IDLE, found.idle_change_s, found, (found.ref.idle_s, found.new.idle_s)))
-    rows.append(_sum_cells("total", found.change_s, found, (found.ref.step_s, found.new.step_s)))
-    return document.table(rows, title=" → ".join(names), facts=_difference_facts(found))
+    rows.append(
+        _sum_cells(IDLE, difference.idle_change_s, difference, (difference.ref.idle_s, difference.new.idle_s))
+    )
+    rows.append(
+        _sum_cells("total", difference.change_s, difference, (difference.ref.step_s, difference.new.step_s))
+    )
+    return document.table(rows, title=" → ".join(names), facts=_difference_facts(difference))
 
 
-def _difference_facts(found: ProfileDifference) -> Iterator[str]:
-    relative = f" ({fmt.signed(found.change_s / found.ref.step_s, '%')})"
-    yield f"profiled: {_arrow(found.ref.step_s, found.new.step_s)}{relative}"
-    if found.ref.measured_s and found.new.measured_s:
-        yield f"timed: {_arrow(found.ref.measured_s, found.new.measured_s)}"
-    if _is_noise(found):
+def _difference_facts(difference: ProfileDifference) -> Iterator[str]:
+    relative = f" ({fmt.signed(difference.change_s / difference.ref.step_s, '%')})"
+    yield f"profiled: {_arrow(difference.ref.step_s, difference.new.step_s)}{relative}"
+    if difference.ref.measured_s and difference.new.measured_s:
+        yield f"timed: {_arrow(difference.ref.measured_s, difference.new.measured_s)}"
+    if _is_noise(difference):
         yield f"the steps differ by less than {fmt.percent(NOISE)}: nothing to explain"
-    elif found.explained is not None:
-        yield f"operators explain {fmt.percent(_rounded(found.explained))} of the difference"
-    for name, side in (("ref", found.ref), ("new", found.new)):
+    elif difference.explained is not None:
+        yield f"operators explain {fmt.percent(_rounded(difference.explained))} of the difference"
+    for name, side in (("ref", difference.ref), ("new", difference.new)):
         yield from (f"{name}: {note}" for note in side.notes)
 
 
-def _is_noise(found: ProfileDifference) -> bool:
-    return abs(found.change_s) < NOISE * found.ref.step_s
+def _is_noise(difference: ProfileDifference) -> bool:
+    return abs(difference.change_s) < NOISE * difference.ref.step_s
 
 
 def _arrow(ref_s: float, new_s: float) -> str:
     return f"a step of {fmt.seconds(ref_s)} → {fmt.seconds(new_s)}, {fmt.signed(new_s - ref_s, 's')}"
 
 
-def _change_cells(change: OperatorChange, found: ProfileDifference) -> Cells:
+def _change_cells(change: OperatorChange, difference: ProfileDifference) -> Cells:
     return {
         "operator": change.name,
         "kind": change.kind,
         "ref": "–" if change.ref_s is None else number(change.ref_s, "s"),
         "new": "–" if change.new_s is None else number(change.new_s, "s"),
-        **_change_of_step(change.change_s, found),
+        **_change_of_step(change.change_s, difference),
     }
 
 
 def _sum_cells(
-    name: str, change_s: float, found: ProfileDifference, sides: tuple[float, float] | None = None
+    name: str, change_s: float, difference: ProfileDifference, sides: tuple[float, float] | None = None
 ) -> Cells:
-    ref, new = (number(each, "s") for each in sides) if sides else (None, None)
-    return {"operator": name, "ref": ref, "new": new, **_change_of_step(change_s, found)}
+    ref, new = (number(seconds, "s") for seconds in sides) if sides else (None, None)
+    return {"operator": name, "ref": ref, "new": new, **_change_of_step(change_s, difference)}
 
 
-def _change_of_step(change_s: float, found: ProfileDifference) -> Cells:
-    part = None if _is_noise(found) else _rounded(change_s / found.change_s)
+def _change_of_step(change_s: float, difference: ProfileDifference) -> Cells:
+    part = None if _is_noise(difference) else _rounded(change_s / difference.change_s)
     return {"change": Cell((Number(change_s, "s", signed=True),)), "of the difference": number(part, "%")}
 
 
 def _rounded(share: float) -> float:
-    """The share without what is left of nothing when floats are subtracted."""
+    """Share without floating-point residue of a subtraction."""
     return round(share, 6)

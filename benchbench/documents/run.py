@@ -1,4 +1,4 @@
-"""A run as a document: a table per work, a line per target, mode and device."""
+"""The report of a run as a document: a table per work with a row per target, mode and device."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from benchbench.documents.run_table import (
     Work,
     axis,
     by_threads,
-    chosen_columns,
-    judged,
+    select_columns,
     side_by_side,
     why_no_speed,
+    with_verdicts,
     work_tables,
     works,
 )
@@ -43,20 +43,20 @@ from benchbench.registry import find_class
 from benchbench.timing.policy import policy_text
 
 SCHEMA = 1  # of the JSON. 1: first
-Place = tuple[str, str, str]
-WIDEST = 100.0  # an interval's ends over each other: beyond, it says nothing
-SHOWN = 5  # works with several numbers of threads: the others are counted
-ANSWERED = 12  # works whose answers precede the tables
-FEWEST_ROUNDS = 3  # that tell two cases apart
-MOST_ROUNDS = 30  # that are worth typing
+Place = tuple[str, str, str]  # target, device, mode
+MAX_INTERVAL_RATIO = 100.0  # of an interval's ends; wider intervals are not shown
+MAX_THREAD_LINES = 5  # works with several numbers of threads; the rest is only counted
+MAX_ANSWERS = 12  # works answered before the tables
+MIN_ROUNDS = 3  # needed to decide between two cases
+MAX_ADVISED_ROUNDS = 30
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseVerdict:
-    """What was found out about a case, of the run or gone from it, against others; one for each metric.
+    """Verdict on one metric of a case in a comparison; the case may be missing from the run.
 
-    `ratio`: new / reference, where known. `text`: the evidence in a line, safe to show.
+    `ratio` is new / reference, if known. `text` is the evidence in one line, safe to print.
     """
 
     case: str
@@ -67,7 +67,7 @@ class CaseVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport(Document):
-    """The report of a run, with what it was made of: a CI system's format has no tables to show."""
+    """Report of a run, with its run and rows for exporters to CI systems."""
 
     run: Run
     rows: tuple[Row, ...]
@@ -84,68 +84,69 @@ def report_document(
     by: str = "",
     where: str = "",
 ) -> RunReport:
-    """The rows of `run` as a table per work, a line for each target, mode and device, fastest first.
+    """Report with a table per work and a row per target, mode and device, fastest first.
 
-    `ceilings`: what was measured on the run's machine; `prices`: of its devices. `columns`: what is shown, by
-    the names of `run_columns`; `by`: an axis whose values stand side by side; `where`: ` --results FOLDER`,
-    where a command to type needs it. Raises UsageError.
+    `ceilings` are those measured on the machine of the run, `prices` those of its devices. `columns` are
+    column names; an empty sequence selects the default columns. `by` is an axis whose values become columns.
+    `where` is ` --results FOLDER` for suggested commands, or empty. Raises UsageError.
 
-    A target, device and mode for which nothing was planned is not shown; the notes say what was left out,
-    and why.
+    Targets, devices and modes without a planned case are omitted; the notes list them with the reasons.
     """
     view = RunView(run, ceilings, prices)
-    made = view.rows
-    places = {_place(row) for row in made[: len(run.info.plan)]}
-    shown = [row for row in made if _place(row) in places]
-    found = judged(works(shown), view)
-    verdicts_by_work = {work_key(work.rows[0].case): work.verdict for work in found}
+    rows = view.rows
+    places = {_place(row) for row in rows[: len(run.info.plan)]}
+    visible_rows = [row for row in rows if _place(row) in places]
+    judged_works = with_verdicts(works(visible_rows), view)
+    verdicts_by_work = {work_key(work.rows[0].case): work.verdict for work in judged_works}
     ranked = [
         replace(work, verdict=verdicts_by_work[work_key(work.rows[0].case)])
-        for work in works([row for row in shown if not row.is_unranked])
+        for work in works([row for row in visible_rows if not row.is_unranked])
     ]
     scaled = scalings(view)
     tables = (
-        *_tables(view, shown, found, columns, by),
+        *_tables(view, visible_rows, judged_works, columns, by),
         *scaling_tables(view, scaled),
-        *link_tables(made),
+        *link_tables(rows),
         *rank_tables(view),
     )
-    flat = tuple(flatten(row) for row in made)
+    flat = tuple(flatten(row) for row in rows)
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
-        headline="" if (answer := _answer(found, view)) else _alone(shown),
+        headline="" if (answer := _answer(judged_works, view)) else _summary_without_rivals(visible_rows),
         answer=tuple(answer),
         cautions=tuple(_cautions(view, where)),
-        overview=overview(found, made),
+        overview=overview(judged_works, rows),
         facts=tuple(_facts(view, where)),
         tables=tables,
         plots=run_plots(view, ranked, scaling_panels(scaled)),
-        notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
+        notes=tuple(_notes(tables, [row for row in rows if _place(row) not in places])),
         data={
             "schema": SCHEMA,
             "run": _run_fields(run.info) | {"notes": _run_notes(view)},
             "damaged": run.damaged,
-            "works": [work_data(work) for work in found],
+            "works": [work_data(work) for work in judged_works],
             "rows": flat,
         },
         records=Records((*COLUMNS, "damaged"), tuple(row | {"damaged": run.damaged} for row in flat)),
         run=run,
-        rows=made,
+        rows=rows,
         verdicts=tuple(verdicts),
     )
 
 
 def _tables(
-    view: RunView, shown: Sequence[Row], found: Sequence[Work], columns: Sequence[str], by: str
+    view: RunView, rows: Sequence[Row], judged_works: Sequence[Work], columns: Sequence[str], by: str
 ) -> tuple[Table, ...]:
-    """Footnotes that say why a case has no speed are never merged: signal 9 is not signal 11."""
     if by:
-        along = axis(by, shown)
-        tables = side_by_side(works(shown, along), along, chosen_columns(columns or ["latency"]), view)
+        column_axis = axis(by, rows)
+        tables = side_by_side(
+            works(rows, column_axis), column_axis, select_columns(columns or ["latency"]), view
+        )
     else:
-        tables = work_tables(found, chosen_columns(columns), view)
-    return merge_footnotes(tables, {why_no_speed(row) for row in shown})
+        tables = work_tables(judged_works, select_columns(columns), view)
+    # Reasons for missing speeds are not merged, since "signal 9" and "signal 11" are different failures.
+    return merge_footnotes(tables, {why_no_speed(row) for row in rows})
 
 
 def _run_fields(info: RunInfo) -> dict[str, Any]:
@@ -163,18 +164,18 @@ def _place(row: Row) -> Place:
 
 
 def _facts(view: RunView, where: str) -> list[str]:
-    run, made, info, machine = view.run, view.rows, view.run.info, view.run.info.machine
-    statuses = Counter(row.status for row in made)
-    devices = {f"device {row.case.device}: {row.device_name}" for row in made if row.device_name}
-    suites = dict.fromkeys(row.case.suite for row in made)
-    prices = {_price(row) for row in made if row.price.price_per_hour is not None}
+    run, rows, info, machine = view.run, view.rows, view.run.info, view.run.info.machine
+    statuses = Counter(row.status for row in rows)
+    devices = {f"device {row.case.device}: {row.device_name}" for row in rows if row.device_name}
+    suites = dict.fromkeys(row.case.suite for row in rows)
+    prices = {_price(row) for row in rows if row.price.price_per_hour is not None}
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
-        *_parts(run, where),
+        *_interruption_notes(run, where),
         *_partner(info, where),
         f"machine: {machine.cpu}, {_threads(info)}, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
-        *_targets(made),
+        *_targets(rows),
         *_variables(info),
         f"suites: {', '.join(suites) or 'none'}; policy {info.policy.name}: {policy_text(info.policy)}",
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
@@ -185,62 +186,66 @@ def _facts(view: RunView, where: str) -> list[str]:
 
 
 def _cautions(view: RunView, where: str) -> list[str]:
-    """Those of the facts that put all numbers in doubt."""
-    return [*_parts(view.run, where), *_disturbances(view)]
+    """Facts that cast doubt on all numbers."""
+    return [*_interruption_notes(view.run, where), *_disturbances(view)]
 
 
 def _disturbances(view: RunView) -> list[str]:
-    """What others computed meanwhile, how the machine changed, and which records cannot be read."""
+    """Disturbance by other programs, drift of the run, and damaged records."""
     damaged = view.run.damaged
     lost = [f"damaged, not in this report: {'; '.join(damaged)}"] if damaged else []
     return [*contention([row for row in view.rows if row.ok]), *_run_notes(view), *lost]
 
 
 def contention(measured: Sequence[Row]) -> list[str]:
-    """How many of the cases others disturbed, and the worst of each kind."""
+    """Number of cases disturbed by other programs, and the worst disturbance of each kind."""
     count = sum(bool(row.contended) for row in measured)
-    notes = [each for row in measured for each in row.notes if each.kind in CONTENTION]
+    notes = [note for row in measured for note in row.notes if note.kind in CONTENTION]
 
     def cores_or_processes(contended: Note) -> float:
         return max(map(float, contended.data.values()))
 
-    worst = {each.kind: each.clause for each in sorted(notes, key=cores_or_processes)}
-    told = f"contended: {count} of {len(measured)} cases; at worst "
-    return [told + "; ".join(worst.values())] if count else []
+    worst = {note.kind: note.clause for note in sorted(notes, key=cores_or_processes)}
+    return (
+        [f"contended: {count} of {len(measured)} cases; at worst {'; '.join(worst.values())}"]
+        if count
+        else []
+    )
 
 
 def _run_notes(view: RunView) -> list[str]:
-    """What holds for the run as a whole."""
+    """Notes on the run as a whole."""
     return [view.drift.note.text] if view.drift else []
 
 
-def _parts(run: Run, where: str) -> list[str]:
-    """When an interrupted run was resumed, and the command that would resume it."""
-    made = Counter(record.part for record in run.records)
+def _interruption_notes(run: Run, where: str) -> list[str]:
+    """Times at which the run was resumed, and the command that resumes it if it is unfinished."""
+    counts = Counter(record.part for record in run.records)
     resumed = [
-        f"resumed {part.started}: {made[number]} of its {len(run.records)} records were made after that"
+        f"resumed {part.started}: {counts[number]} of its {len(run.records)} records were made after that"
         for number, part in enumerate(run.info.resumed, 1)
     ]
     if run.ended:
         return resumed
     reason = why_not_resumed(run.info)
-    goes_on = f"it cannot be resumed: {reason}" if reason else f"accelbench run --resume {run.info.id}{where}"
-    return [*resumed, f"interrupted, or still being measured: {goes_on}"]
+    advice = f"it cannot be resumed: {reason}" if reason else f"accelbench run --resume {run.info.id}{where}"
+    return [*resumed, f"interrupted, or still being measured: {advice}"]
 
 
 def _partner(info: RunInfo, where: str) -> list[str]:
-    """The command that shows both sides of a comparison; the older id is the first side's."""
+    """Command that compares the two sides of an interleaved run, the first side first."""
     if info.partner is None:
         return []
+    # Ids begin with the start time: the smaller one belongs to the first side.
     sides = " ".join(sorted((info.id, info.partner.run)))
     return [f"one side of a comparison, {info.partner.label}: accelbench compare {sides}{where}"]
 
 
-def _targets(made: Iterable[Row]) -> list[str]:
-    """`measured: torch 2.13.0 eager, jax 0.10.2 jit`; the version is that of the first row that knows one."""
+def _targets(rows: Iterable[Row]) -> list[str]:
+    """`backends: torch 2.13.0 eager, jax 0.10.2 jit`; versions are the first known of each target."""
     versions: dict[str, str] = {}
     modes: dict[str, dict[str, None]] = {}
-    for row in made:
+    for row in rows:
         if row.status not in (Status.UNAVAILABLE, Status.UNSUPPORTED):
             target = row.case.target
             versions[target] = versions.get(target) or row.framework_version or ""
@@ -250,16 +255,16 @@ def _targets(made: Iterable[Row]) -> list[str]:
 
 
 def _threads(info: RunInfo) -> str:
-    """`2 threads`; where the workers had others, `1 of 2 threads`; and the quota, where there is one."""
+    """`2 threads`, `1 of 2 threads` if workers use fewer, and the CPU quota if there is one."""
     used, usable, quota = info.settings.threads, info.machine.threads, info.machine.cpu_quota
     threads = count_of(usable, "thread") if used == usable else f"{used} of {count_of(usable, 'thread')}"
     return threads if quota is None else f"{threads} under a quota of {quota:g} CPUs"
 
 
 def _variables(info: RunInfo) -> list[str]:
-    """Variables of the shell that change how frameworks compute."""
-    given = [f"{name}={value}" for name, value in (info.variables or {}).items()]
-    return [f"variables: {' '.join(given)}"] if given else []
+    """Environment variables that affect how frameworks compute."""
+    assignments = [f"{name}={value}" for name, value in (info.variables or {}).items()]
+    return [f"variables: {' '.join(assignments)}"] if assignments else []
 
 
 def _price(row: Row) -> str:
@@ -269,22 +274,22 @@ def _price(row: Row) -> str:
 
 def _notes(tables: Iterable[Table], hidden: Iterable[Row]) -> list[str]:
     unsure = any(cell.unsure for table in tables for cell in table.cells)
-    places = Counter(f"{' '.join(_place(row))}: {row.status}, {row.message}" for row in hidden)
+    counts = Counter(f"{' '.join(_place(row))}: {row.status}, {row.message}" for row in hidden)
     return [
         *([UNSURE] if unsure else []),
-        *(f"left out {count}×: {text}" for text, count in places.items()),
+        *(f"left out {count}×: {text}" for text, count in counts.items()),
     ]
 
 
 def answer(run: Run) -> list[str]:
-    """The lines that a report of the run begins with."""
+    """Result lines of a run, as shown at the top of its report."""
     view = RunView(run)
     measured = [row for row in view.rows if row.ok]
-    return list(map(str, _answer(judged(works(measured), view), view)))
+    return list(map(str, _answer(with_verdicts(works(measured), view), view)))
 
 
-def _alone(rows: Sequence[Row]) -> str:
-    """`18 of 18 cases measured on torch, none beside another`: the finding where nothing is compared."""
+def _summary_without_rivals(rows: Sequence[Row]) -> str:
+    """`18 of 18 cases measured on torch, none beside another`: the headline if nothing is compared."""
     if not rows:
         return ""
     names = ", ".join(dict.fromkeys(row.case.target for row in rows))
@@ -292,100 +297,108 @@ def _alone(rows: Sequence[Row]) -> str:
     return f"{measured} on {names}, none beside another"
 
 
-def _answer(shown: Sequence[Work], view: RunView) -> list[Cell]:
-    """Who is fastest, and with how many threads; where nothing else is compared, the latter alone."""
-    only_threads = any(work.verdict.axis == THREADS for work in shown)
-    fastest = [] if only_threads else [*fastest_lines(shown, view.run), *lossy_lines(shown, view)]
-    return [*fastest, *thread_lines(shown, view)]
+def _answer(works: Sequence[Work], view: RunView) -> list[Cell]:
+    """Fastest lines and thread lines; only the latter if the works differ only in threads."""
+    only_threads = any(work.verdict.axis == THREADS for work in works)
+    fastest = [] if only_threads else [*fastest_lines(works, view.run), *lossy_lines(works, view)]
+    return [*fastest, *thread_lines(works, view)]
 
 
-def lossy_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
-    """Which engines lost precision, and how much; who is fastest of the others."""
-    lossy = [row for work in shown for row in work.rows if row.is_lossy]
+def lossy_lines(judged_works: Sequence[Work], view: RunView) -> list[Cell]:
+    """Errors of the lossy engines, then the fastest among the precise ones."""
+    lossy = [row for work in judged_works for row in work.rows if row.is_lossy]
     if not lossy:
         return []
-    worst: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for row in lossy:
         name = f"{row.case.target} {row.case.mode}"
-        worst[name] = max(row.relative_error.value or 0.0, worst.get(name, 0.0))
-    allowed = view.run.info.settings.max_error or 0.0
-    told = [f"{name} is lossy: its results are up to {share(error)} off" for name, error in worst.items()]
-    lines = [Cell((f"{each}, and {share(allowed)} was allowed",)) for each in told]
-    exact = [row for work in shown for row in work.rows if not row.is_lossy]
-    compared = [work for work in judged(works(exact), view) if work.verdict.compared_rivals]
+        errors[name] = max(row.relative_error.value or 0.0, errors.get(name, 0.0))
+    allowed = share(view.run.info.settings.max_error or 0.0)
+    lines = [
+        Cell((f"{name} is lossy: its results are up to {share(error)} off, and {allowed} was allowed",))
+        for name, error in errors.items()
+    ]
+    precise = [row for work in judged_works for row in work.rows if not row.is_lossy]
+    compared = [work for work in with_verdicts(works(precise), view) if work.verdict.compared_rivals]
     return [*lines, *([Cell(("of the others,", *headline(compared).parts))] if compared else [])]
 
 
-def thread_lines(shown: Sequence[Work], view: RunView) -> list[Cell]:
-    """`gemm m=64, torch eager: 2 threads, 1.83× as fast as 1 thread (1.75× to 1.91×)`, for each work.
+def thread_lines(works: Sequence[Work], view: RunView) -> list[Cell]:
+    """`gemm m=64, torch eager: 2 threads, 1.83× as fast as 1 thread (1.75× to 1.91×)` for each work.
 
-    Nothing where one number of threads was measured.
+    Empty if only one number of threads was measured.
     """
-    compared = by_threads(shown, view)
-    lines = [_threads_line(name, verdict) for name, verdict in compared[:SHOWN] if verdict.compared_rivals]
-    more = len(compared) - SHOWN
+    compared = by_threads(works, view)
+    lines = [
+        _threads_line(name, verdict)
+        for name, verdict in compared[:MAX_THREAD_LINES]
+        if verdict.compared_rivals
+    ]
+    more = len(compared) - MAX_THREAD_LINES
     return [*lines, *([Cell((f"and {count_of(more, 'work')} more: --by threads",))] if more > 0 else [])]
 
 
 def _threads_line(name: str, verdict: WorkVerdict) -> Cell:
     assert verdict.fastest
     best, nearest = verdict.name_of(verdict.fastest), verdict.compared_rivals[0]
-    other, ends = verdict.name_of(nearest.contender), nearest.interval
-    interval = (
-        f"({Number(ends[0], '×')} to {Number(ends[1], '×')})" if ends and ends[1] < WIDEST * ends[0] else ""
-    )
+    other, ratio, ends = verdict.name_of(nearest.contender), Number(nearest.ratio, "×"), nearest.interval
+    is_narrow = ends and ends[1] < MAX_INTERVAL_RATIO * ends[0]
+    interval = f"({Number(ends[0], '×')} to {Number(ends[1], '×')})" if ends and is_narrow else ""
     if verdict.standing is Standing.WON:
-        said = f"{name}: {best}, {Number(nearest.ratio, '×')} as fast as {other}"
+        text = f"{name}: {best}, {ratio} as fast as {other}"
     elif verdict.standing is Standing.TIED:
-        alike = f"as fast as each other within {EQUIVALENCE:.0%}"
-        said = f"{name}: {best} or {other}, {alike}: {Number(nearest.ratio, '×')}"
+        text = f"{name}: {best} or {other}, as fast as each other within {EQUIVALENCE:.0%}: {ratio}"
     else:
-        said = f"{name}: cannot tell {best} from {other}: {Number(nearest.ratio, '×')}"
-    return Cell((f"{said} {interval}".strip(),))
+        text = f"{name}: cannot tell {best} from {other}: {ratio}"
+    return Cell((f"{text} {interval}".strip(),))
 
 
-def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
-    """A count of the fastest, a line for each work, and the command that would decide the open ones.
+def fastest_lines(works: Sequence[Work], run: Run) -> list[Cell]:
+    """Headline, a line per work, and the command that would decide the undecided works.
 
-    Nothing where nothing is compared.
+    Empty if nothing is compared.
     """
-    compared = [work for work in shown if work.verdict.compared_rivals]
+    compared = [work for work in works if work.verdict.compared_rivals]
     if not compared:
         return []
     lines = [headline(compared)] if len(compared) > 1 else []
-    for work in compared[:ANSWERED]:
-        found = work_answer(work.verdict)
-        lines.append(replace(found, parts=(f"{work.short_title}: {found}",)))
-    if (more := len(compared) - ANSWERED) > 0:
+    for work in compared[:MAX_ANSWERS]:
+        line = work_answer(work.verdict)
+        lines.append(replace(line, parts=(f"{work.short_title}: {line}",)))
+    if (more := len(compared) - MAX_ANSWERS) > 0:
         lines.append(Cell((f"and {count_of(more, 'work')} more, in the table below",)))
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]
     lines += [Cell((line,)) for line in run.info.implied_sizes]
-    return [*lines, *_longer(undecided, run), *_usage(compared, run.info.models)]
+    return [*lines, *_deciding_command(undecided, run), *_usage_lines(compared, run.info.models)]
 
 
-def _longer(undecided: Sequence[Work], run: Run) -> list[Cell]:
-    """The command that decides what few further rounds can decide, and about how long it takes."""
-    needed: dict[str, int] = {}
+def _deciding_command(undecided: Sequence[Work], run: Run) -> list[Cell]:
+    """Command that decides the works which need at most `MAX_ADVISED_ROUNDS`, with its estimated duration."""
+    rounds_by_workload: dict[str, int] = {}
     cases: set[str] = set()
     for work in undecided:
         rounds = _rounds_needed(work, run.info)
-        if rounds and rounds <= MOST_ROUNDS:
+        if rounds and rounds <= MAX_ADVISED_ROUNDS:
             name = work.verdict.undecided[0].contender.case.workload
-            needed[name] = max(rounds, needed.get(name, 0))
+            rounds_by_workload[name] = max(rounds, rounds_by_workload.get(name, 0))
             cases |= {row.case.id for row in work.rows}
-    command = longer_command(run.info, list(needed), max(needed.values())) if needed else ""
+    command = (
+        longer_command(run.info, list(rounds_by_workload), max(rounds_by_workload.values()))
+        if rounds_by_workload
+        else ""
+    )
     if not command:
         return []
     costs = {record.case.id: record.stages_s.get("wall", 0.0) for record in run.records}
-    cost_s = max(needed.values()) * sum(cost for case, cost in costs.items() if case in cases)
+    cost_s = max(rounds_by_workload.values()) * sum(cost for case, cost in costs.items() if case in cases)
     return [Cell((f"to decide: {command} (about {duration(cost_s)})",))]
 
 
-def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
-    """The line of code that has a user's model run as it was fastest; once for each way that was."""
-    from benchbench.backends.base import Backend  # with it come the workloads
+def _usage_lines(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
+    """Code that runs a user's model in its fastest configuration, without duplicates."""
+    from benchbench.backends.base import Backend  # imports the workloads, too
 
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for work in compared:
         case = work.verdict.fastest and work.verdict.fastest.case
         if case and any(row.is_own for row in work.rows) and work.verdict.standing is not Standing.OPEN:
@@ -393,25 +406,25 @@ def _usage(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
             kind = next(row.own_kind for row in work.rows if row.is_own)
             if backend and (code := backend.own_code_of(kind, case.phase, case.dtype).get(case.mode)):
                 model = models.get(case.workload, "")
-                named = code.replace(f"model{ONNX_FILE}", model) if model.endswith(ONNX_FILE) else code
+                call = code.replace(f"model{ONNX_FILE}", model) if model.endswith(ONNX_FILE) else code
                 narrow = "" if case.dtype in (None, Dtype.FLOAT32) else f", the model in {case.dtype}"
-                found[f"to use {case.target} {case.mode}{narrow}: {named}"] = None
-    return [Cell((line,)) for line in found]
+                lines[f"to use {case.target} {case.mode}{narrow}: {call}"] = None
+    return [Cell((line,)) for line in lines]
 
 
 def _rounds_needed(work: Work, info: RunInfo) -> int | None:
-    """Rounds in all that would tell what is undecided; None: more rounds would not."""
+    """Total rounds needed to decide the work; None if more rounds would not help."""
     undecided = work.verdict.undecided
-    if any(each.difference is None for each in undecided):
-        return FEWEST_ROUNDS
-    if any(each.is_doubted for each in undecided):
+    if any(rival.difference is None for rival in undecided):
+        return MIN_ROUNDS
+    if any(rival.is_doubted for rival in undecided):
         return None
-    needed = [each.rounds_to_decide(info.policy) for each in undecided]
+    needed = [rival.rounds_to_decide(info.policy) for rival in undecided]
     return None if None in needed else max(filter(None, needed))
 
 
 def work_data(work: Work) -> dict[str, Any]:
-    """The verdict for programs: `standing` is won, tied, open, alone or none."""
+    """JSON form of a verdict; `standing` is won, tied, open, alone or none."""
     verdict = work.verdict
     return {
         "work": work.title,
@@ -420,7 +433,7 @@ def work_data(work: Work) -> dict[str, Any]:
         "fastest": verdict.fastest.case.id if verdict.fastest else None,
         "winner": verdict.winner or None,
         "disturbed": verdict.is_disturbed,
-        "rivals": [_rival_data(each) for each in verdict.rivals],
+        "rivals": [_rival_data(rival) for rival in verdict.rivals],
     }
 
 
@@ -438,21 +451,24 @@ def _rival_data(rival: Rival) -> dict[str, Any]:
     }
 
 
-def merge_footnotes(tables: Sequence[Table], apart: Collection[str] = ()) -> tuple[Table, ...]:
-    """Tables with merged footnotes: `less precise than asked in 1–3 of 3 rounds`; those of `apart` stay."""
-    texts = dict.fromkeys(text for table in tables for cell in table.cells for text in cell.footnotes)
-    alike: dict[str, list[str]] = {}
-    for text in texts:
-        alike.setdefault(text if text in apart else NUMBER.sub("#", text), []).append(text)
-    merged = {text: _merged(group) for group in alike.values() for text in group}
+def merge_footnotes(tables: Sequence[Table], verbatim: Collection[str] = ()) -> tuple[Table, ...]:
+    """Merge footnotes that differ only in numbers: `less precise than asked in 1–3 of 3 rounds`.
 
-    def changed(cell: Cell | None) -> Cell | None:
+    Texts in `verbatim` are not merged.
+    """
+    texts = dict.fromkeys(text for table in tables for cell in table.cells for text in cell.footnotes)
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(text if text in verbatim else NUMBER.sub("#", text), []).append(text)
+    merged = {text: _merged(group) for group in groups.values() for text in group}
+
+    def with_merged(cell: Cell | None) -> Cell | None:
         if cell is None or not cell.footnotes:
             return cell
         return replace(cell, footnotes=tuple(dict.fromkeys(merged[text] for text in cell.footnotes)))
 
     return tuple(
-        replace(table, rows=tuple(tuple(map(changed, row)) for row in table.rows)) for table in tables
+        replace(table, rows=tuple(tuple(map(with_merged, row)) for row in table.rows)) for table in tables
     )
 
 

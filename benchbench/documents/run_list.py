@@ -1,4 +1,4 @@
-"""Stored runs as a list: a row each, and what finishes those that were interrupted."""
+"""The list of stored runs, with the commands that resume interrupted ones."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ MINUTE = len("2026-01-31T12:00")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChoice:
-    """Which runs are listed: those that `wanted` takes, of one of `suites`; of these the newest `limit`."""
+    """Selection of runs: those matching `run_filter` with any of `suites`, at most the newest `limit`."""
 
-    wanted: selectors.RunFilter = field(default_factory=selectors.RunFilter)
+    run_filter: selectors.RunFilter = field(default_factory=selectors.RunFilter)
     suites: tuple[str, ...] = ()
     limit: int | None = None
 
-    def takes(self, run: ListedRun) -> bool:
-        """Whether the run is one of them, however many there are."""
-        return self.wanted.takes(run) and (not self.suites or bool({*self.suites} & {*run.suites}))
+    def matches(self, run: ListedRun) -> bool:
+        """True if the run matches, ignoring `limit`."""
+        return self.run_filter.takes(run) and (not self.suites or bool({*self.suites} & {*run.suites}))
 
 
 def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
-    """A row for each stored run, oldest first, and what finishes those that were interrupted.
+    """Table of stored runs, oldest first, with the commands that resume interrupted ones.
 
-    One that cannot be read is listed with the reason, unless runs are chosen by what it does not tell.
+    Unreadable runs are listed with the reason, unless `choice` filters by what only a readable run has.
     """
-    chosen = choice or RunChoice()
+    selection = choice or RunChoice()
     rows: list[dict[str, str]] = []
     interrupted: list[Path] = []
     stored = selectors.stored_runs(results)
-    for name in reversed(stored.names):  # the newest first, so that a limit spares reading
-        if chosen.limit is not None and len(rows) >= chosen.limit:
+    for name in reversed(stored.names):  # newest first, so that a limit saves reading
+        if selection.limit is not None and len(rows) >= selection.limit:
             break
         try:
             run = store.read_listed(results / store.RUNS / name)
         except UnreadableInput as error:
-            if chosen == RunChoice(limit=chosen.limit):
-                rows.append(_listed(name, command=f"unreadable: {error}"))
+            if selection == RunChoice(limit=selection.limit):
+                rows.append(_row(name, command=f"unreadable: {error}"))
             continue
-        if not chosen.takes(run):
+        if not selection.matches(run):
             continue
-        command, found = " ".join(run.command), naming.tags_text(run.tags)
-        rows.append(_listed(name, run.started, run.progress, str(run.cases), found, command))
+        command, tags = " ".join(run.command), naming.tags_text(run.tags)
+        rows.append(_row(name, run.started, run.progress, str(run.cases), tags, command))
         if run.progress is store.Progress.INTERRUPTED:
             interrupted.append(results / store.RUNS / name)
-    lines = _to_type(reversed(interrupted), selectors.results_option(results))
+    lines = _resume_commands(reversed(interrupted), selectors.results_option(results))
     lines += selectors.copy_warnings(results, stored)
     rows.reverse()
-    return Document(name="runs", title="Runs", tables=(table(map(_shown, rows), notes=lines),), data=rows)
+    return Document(name="runs", title="Runs", tables=(table(map(_cells, rows), notes=lines),), data=rows)
 
 
-def _listed(
+def _row(
     run: str, started: str = "–", status: str = "–", cases: str = "–", tags: str = "", command: str = ""
 ) -> dict[str, str]:
     return {
@@ -74,22 +74,22 @@ def _listed(
     }
 
 
-def _shown(row: Mapping[str, str]) -> dict[str, Content]:
-    """The row, with a shorter time for where there is little room: to the minute."""
+def _cells(row: Mapping[str, str]) -> dict[str, Content]:
+    """Cells of a row; the short form of the start time ends at the minute."""
     started = row["started"]
     return {**row, "started": Cell((started,), short=" ".join(started[:MINUTE].split("T")))}
 
 
-def _to_type(interrupted: Iterable[Path], where: str) -> list[str]:
-    """The command that finishes each interrupted run."""
+def _resume_commands(interrupted: Iterable[Path], results_option: str) -> list[str]:
+    """Commands that finish the interrupted runs, without duplicates."""
     lines = []
     for folder in interrupted:
         with suppress(UnreadableInput):
-            lines.append(_to_finish(store.read_head(folder)))
-    return [line + where for line in dict.fromkeys(lines) if line]
+            lines.append(_resume_command(store.read_head(folder)))
+    return [line + results_option for line in dict.fromkeys(lines) if line]
 
 
-def _to_finish(info: RunInfo) -> str:
+def _resume_command(info: RunInfo) -> str:
 
     if fleet := naming.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"

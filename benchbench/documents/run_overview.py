@@ -1,4 +1,4 @@
-"""What a page of a run shows first: who is fastest in each work, and which cases have a result."""
+"""The overview at the top of a report page: the fastest of each work, and the outcomes of all cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUS_TONES = {Status.OK: Tone.GOOD, Status.UNSUPPORTED: Tone.PLAIN, Status.SKI
 
 
 def overview(works: Sequence[Work], rows: Sequence[Row]) -> tuple[Table, ...]:
-    """A line for each work of several alternatives, then a line for each target and device."""
+    """Tables of the fastest alternative of each work, and of the outcomes for each target and device."""
     compared = [work for work in works if work.verdict.compared_rivals]
     fastest = [table([_fastest_row(work) for work in compared], title=FASTEST)] if compared else []
     return (*fastest, _coverage(rows))
@@ -30,10 +30,10 @@ def _fastest_row(work: Work) -> dict[str, Cell]:
     labels = dict(zip((row.case.id for row in work.rows), work.names, strict=True))
     assert verdict.fastest
     first = verdict.fastest.case
-    best = Mark(label=labels[first.id], backend=first.backend, value=1.0, is_open=not verdict.winner)
-    marks = [best, *(_mark(each, labels[each.contender.case.id]) for each in verdict.rivals)]
+    fastest = Mark(label=labels[first.id], backend=first.backend, value=1.0, is_undecided=not verdict.winner)
+    marks = [fastest, *(_mark(rival, labels[rival.contender.case.id]) for rival in verdict.rivals)]
     is_tied = verdict.standing is Standing.TIED
-    ratios = [part for mark in marks for part in _ratio(mark, sure=is_tied or not mark.is_open)]
+    ratios = [part for mark in marks for part in _ratio(mark, sure=is_tied or not mark.is_undecided)]
     return {
         "work": Cell((work.title,)),
         "answer": answer(verdict),
@@ -43,7 +43,7 @@ def _fastest_row(work: Work) -> dict[str, Cell]:
 
 
 def _ratio(mark: Mark, *, sure: bool) -> list[Part]:
-    """A separator, a name and its ratio, in doubt or not: `· jax jit 1.31× ?`."""
+    """Parts for a separator, a name and its ratio: `· jax jit 1.31× ?`."""
     assert mark.value is not None
     return ["·", mark.label, Number(mark.value, "×"), *([] if sure else ["?"])]
 
@@ -52,24 +52,26 @@ def _mark(rival: Rival, label: str) -> Mark:
     low, high = rival.interval or (None, None)
     backend = rival.contender.case.backend
     return Mark(
-        label=label, backend=backend, value=rival.ratio, low=low, high=high, is_open=not rival.is_slower
+        label=label, backend=backend, value=rival.ratio, low=low, high=high, is_undecided=not rival.is_slower
     )
 
 
 def _coverage(rows: Sequence[Row]) -> Table:
-    """How many cases of each target and device ended how; and why some have no speed, the commonest first."""
+    """Table of case counts by status for each target and device, with the reasons for missing speeds."""
     places = dict.fromkeys((row.case.target, row.case.device) for row in rows)
-    statuses = [each for each in Status if any(row.status is each for row in rows)]
+    statuses = [status for status in Status if any(row.status is status for row in rows)]
     lines: list[dict[str, Cell]] = []
     for target, device in places:
-        own = [row for row in rows if (row.case.target, row.case.device) == (target, device)]
-        counts = Counter(row.status for row in own)
-        reasons = Counter(why_no_speed(row) for row in own if latency_s(row) is None)
-        told = [text if count == 1 else f"{text} ({count} cases)" for text, count in reasons.most_common()]
+        place_rows = [row for row in rows if (row.case.target, row.case.device) == (target, device)]
+        counts = Counter(row.status for row in place_rows)
+        reasons = Counter(why_no_speed(row) for row in place_rows if latency_s(row) is None)
+        reasons_text = [
+            text if count == 1 else f"{text} ({count} cases)" for text, count in reasons.most_common()
+        ]
         lines.append(
             {"backend": Cell((target,)), "device": Cell((device,))}
-            | {str(each): _count(counts[each], STATUS_TONES.get(each, Tone.BAD)) for each in statuses}
-            | {"why some have none": Cell(("; ".join(told),)) if told else Cell()}
+            | {str(status): _count(counts[status], STATUS_TONES.get(status, Tone.BAD)) for status in statuses}
+            | {"why some have none": Cell(("; ".join(reasons_text),)) if reasons_text else Cell()}
         )
     return table(lines, title=COVERAGE)
 

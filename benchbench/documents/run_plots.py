@@ -1,4 +1,4 @@
-"""The plots of a report: throughput and latency with a panel per work, rates over sizes, scaling."""
+"""Plots of a report: throughput and latency per work, rates over sizes, rooflines and scaling."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from benchbench.documents.document import (
     paged,
 )
 from benchbench.documents.run_roofline import roofline_panels
-from benchbench.documents.run_sizes import NEARLY, size_panels
-from benchbench.documents.run_table import Work, is_open
+from benchbench.documents.run_sizes import KNEE_SHARE, size_panels
+from benchbench.documents.run_table import Work, is_undecided
 from benchbench.format import count_of
 from benchbench.model.case import Phase
 from benchbench.model.run import Run
@@ -36,7 +36,8 @@ STRIPS = (
 )
 LINES = (
     "Both axes are logarithmic. A line at a point is the 95 % interval over processes. A ring is the knee, "
-    f"the smallest size with {NEARLY:.0%} of the highest rate; dashed, a smaller one may have it. {HOLLOW}"
+    f"the smallest size with {KNEE_SHARE:.0%} of the highest rate; dashed, a smaller one may have it. "
+    f"{HOLLOW}"
 )
 SPEEDUPS = (
     "Both axes are logarithmic. A point is the rate over that of one device in the same rounds, its line the "
@@ -57,13 +58,13 @@ TITLES = {  # of the pictures of rates
     "training": "Training rate (more is better)",
 }
 UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s", "link_bytes_per_s": "B/s"}
-MOST_TITLE = 60  # characters of a workload with its parameters, above a panel
+MAX_TITLE = 60  # characters of a workload with its parameters, above a panel
 
 
 def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = ()) -> tuple[Plot, ...]:
-    """The plots of rates, `throughput`, `bandwidth` and `training`, then `latency`, `sizes` and `roofline`.
+    """The plots `throughput`, `bandwidth`, `training`, `latency`, `sizes`, `roofline` and `scaling`, if any.
 
-    `scaling`: panels over numbers of devices.
+    `scaling` has panels over numbers of devices.
     """
     facts = tuple(_facts(view.run, [row for work in works for row in work.rows]))
 
@@ -72,58 +73,60 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
             Plot(name=name, title=title, facts=facts, reading=reading, empty=NOTHING, panels=tuple(panels))
         )
 
-    def ranking(name: str, what: str, reading: str, own: Sequence[Work], panels: Sequence[Panel]) -> None:
-        """Pictures of alternatives: their title is who is fastest."""
-        compared = [work for work in own if work.verdict.compared_rivals]
-        common = _common([work.title for work in own])
-        for plot in plots(name, str(headline(compared)) if compared else what, reading, panels):
-            shared = " · ".join((*([what] if compared else []), *common))
-            made.append(replace(plot, shared=shared, panels=tuple(_without(common, plot.panels))))
+    def add_ranking(
+        name: str, subject: str, reading: str, plotted: Sequence[Work], panels: Sequence[Panel]
+    ) -> None:
+        """Add plots of alternatives; their title is the headline of the works if they are compared."""
+        compared = [work for work in plotted if work.verdict.compared_rivals]
+        common = _common([work.title for work in plotted])
+        for plot in plots(name, str(headline(compared)) if compared else subject, reading, panels):
+            shared = " · ".join((*([subject] if compared else []), *common))
+            all_plots.append(replace(plot, shared=shared, panels=tuple(_without(common, plot.panels))))
 
-    made: list[Plot] = []
+    all_plots: list[Plot] = []
     for name, title in TITLES.items():
-        own = [work for work in works if _rate_of(work) == name]
-        if own or (name == "throughput" and not works):
-            ranking(name, title, BARS, own, [_bars(work, _metric_of(work, name)) for work in own])
-    ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
+        plotted = [work for work in works if _rate_of(work) == name]
+        if plotted or (name == "throughput" and not works):
+            add_ranking(name, title, BARS, plotted, [_bars(work, _metric_of(work, name)) for work in plotted])
+    add_ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
     if lines := size_panels(works):
-        made += _titled(plots("sizes", SIZES, LINES, lines), lines)
+        all_plots += _titled(plots("sizes", SIZES, LINES, lines), lines)
     roofs, why_none = roofline_panels(view, works)
     reading = f"{ROOFS} Not drawn: {why_none}." if why_none else ROOFS
     if roofs or why_none:
-        below = _titled(plots("roofline", ROOFLINE, reading, roofs), roofs)
-        made += [replace(plot, empty=why_none) for plot in below]
+        titled = _titled(plots("roofline", ROOFLINE, reading, roofs), roofs)
+        all_plots += [replace(plot, empty=why_none) for plot in titled]
     if scaling:
-        made += plots("scaling", "Speed-up over one device (more is better)", SPEEDUPS, scaling)
-    return tuple(made)
+        all_plots += plots("scaling", "Speed-up over one device (more is better)", SPEEDUPS, scaling)
+    return tuple(all_plots)
 
 
-def _titled(made: Sequence[Plot], panels: Sequence[Sweeps | Roofline]) -> list[Plot]:
-    """The plots; the title of a single panel is what it shows."""
-    if len(panels) != 1 or not panels[0].finding:
-        return list(made)
-    return [replace(plot, title=panels[0].finding, shared=plot.title) for plot in made]
+def _titled(plots: Sequence[Plot], panels: Sequence[Sweeps | Roofline]) -> list[Plot]:
+    """Set the title to the summary of the panel if there is only one."""
+    if len(panels) != 1 or not panels[0].summary:
+        return list(plots)
+    return [replace(plot, title=panels[0].summary, shared=plot.title) for plot in plots]
 
 
 def _common(titles: Sequence[str]) -> tuple[str, ...]:
-    """What all titles end in, of the parts between ` · `: `float32`, `cpu`."""
+    """Trailing parts (separated by ` · `) that all titles share: `float32`, `cpu`."""
     ends = [tuple(title.split(" · ")[1:]) for title in titles]
     return tuple(part for part in ends[0] if all(part in end for end in ends)) if ends else ()
 
 
 def _without(common: Sequence[str], panels: Sequence[Panel]) -> Iterator[Panel]:
-    """The panels, their titles without what all have in common."""
+    """Remove the shared parts from the titles of panels."""
     for panel in panels:
         head, *context = panel.title.split(" · ")
         title = " · ".join((head, *(part for part in context if part not in common)))
         yield replace(panel, title=title)
 
 
-def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
-    """Where, with what, and when the run was measured."""
+def _facts(run: Run, rows: Sequence[Row]) -> Iterator[str]:
+    """Hardware, versions and date of the run."""
     info, machine = run.info, run.info.machine
-    devices = {f"{row.case.device}: {row.device_name}" for row in shown if row.device_name}
-    versions = {f"{row.case.target} {row.framework_version}" for row in shown if row.framework_version}
+    devices = {f"{row.case.device}: {row.device_name}" for row in rows if row.device_name}
+    versions = {f"{row.case.target} {row.framework_version}" for row in rows if row.framework_version}
     yield "; ".join(
         (
             f"{machine.cpu}, {info.settings.threads} of {count_of(machine.threads, 'thread')}",
@@ -136,7 +139,7 @@ def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
 
 
 def _rate_of(work: Work) -> str:
-    """The plot a work is in: of items/s if it trains, of FLOP/s, or of B/s where it moves data."""
+    """Name of the throughput plot for a work: `training`, `bandwidth` (memory-bound) or `throughput`."""
     if any(row.case.phase is Phase.TRAIN for row in work.rows):
         return "training"
     moves = any(row.is_memory_bound_work and row.value(row.rate_metric) is not None for row in work.rows)
@@ -144,7 +147,7 @@ def _rate_of(work: Work) -> str:
 
 
 def _metric_of(work: Work, plot: str) -> str:
-    """What the bars of a work show, as its table does."""
+    """Metric of the bars of a work, the same as in its table."""
     if plot == "training":
         return "items_per_s"
     moving = [row.rate_metric for row in work.rows if row.is_memory_bound_work]
@@ -158,7 +161,7 @@ def _bars(work: Work, metric: str) -> Bars:
             label=name,
             backend=row.case.backend,
             status=_status(row),
-            is_open=is_open(work.beside(row)),
+            is_undecided=is_undecided(work.ratio_to_fastest(row)),
             value=row.value(metric),
             low=row.metric(metric).low,
             high=row.metric(metric).high,
@@ -179,7 +182,7 @@ def _strips(work: Work, view: RunView) -> Strips:
             label=name,
             backend=row.case.backend,
             status=_status(row),
-            is_open=is_open(work.beside(row)),
+            is_undecided=is_undecided(work.ratio_to_fastest(row)),
             value=row.value("latency_s"),
             low=row.metric("latency_s").low,
             high=row.metric("latency_s").high,
@@ -194,15 +197,15 @@ def _strips(work: Work, view: RunView) -> Strips:
 
 
 def _panel_title(work: Work) -> str:
-    """The work's title; where that fills more than a line, only what tells it from the others."""
-    return work.title if len(work.title.partition(" · ")[0]) <= MOST_TITLE else work.short_title
+    """The work's title, or its short title if the first part is too long for a panel."""
+    return work.title if len(work.title.partition(" · ")[0]) <= MAX_TITLE else work.short_title
 
 
 def _status(row: Row) -> str:
-    """Why the bar has no value."""
+    """Reason for a missing value."""
     return row.metric("latency_s").reason if row.ok else str(row.status)
 
 
 def _processes(row: Row, view: RunView) -> tuple[tuple[float, ...], ...]:
-    """The steps of each process, whether or not these agree."""
+    """Step times of each process, whether or not the processes agree."""
     return view.steps.get(case_key(row.case), ()) if row.ok else ()

@@ -1,4 +1,4 @@
-"""The roofline of a report: how near each case comes to what its device can do; a panel per device."""
+"""Rooflines of a report: the rate of each case relative to the limits of its device, one panel per device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchbench.documents.run_table import Work
 from benchbench.format import count_of, share
 
 CEILINGS, DATASHEET = "ceilings measured here", "datasheet"
-Place = tuple[str, int | None, str, int]  # a device's model, threads, a dtype, how many devices
+Place = tuple[str, int | None, str, int]  # device model, threads, dtype, number of devices
 
 
 @dataclass
 class _Group:
-    """The cases below one roof, which is what is known of their device, or why nothing is."""
+    """The cases of one place, with its rooflines or the reasons for their absence."""
 
     measured: Roofs
     datasheet: Roofs
@@ -26,7 +26,7 @@ class _Group:
 
     @property
     def roofs(self) -> tuple[Roof, ...]:
-        """The roofs that are known whole, what was measured before what the maker says."""
+        """Complete roofs, measured ceilings before the datasheet."""
         return tuple(
             Roof(label=label, flops_per_s=roofs.flops_per_s, bytes_per_s=roofs.bytes_per_s)
             for label, roofs in ((CEILINGS, self.measured), (DATASHEET, self.datasheet))
@@ -35,7 +35,7 @@ class _Group:
 
     @property
     def why_none(self) -> str:
-        """Why there is no roof."""
+        """Reasons for the absence of a roof."""
         reasons = [
             reason
             for roofs in (self.measured, self.datasheet)
@@ -46,7 +46,7 @@ class _Group:
 
 
 def roofline_panels(view: RunView, works: Sequence[Work]) -> tuple[list[Roofline], str]:
-    """A panel for each device and dtype whose roof is known; and of the others why there is none."""
+    """Panels for each device and dtype with a known roof, and the reasons for the missing panels."""
     groups: dict[Place, _Group] = {}
     for work in works:
         for row, name in zip(work.rows, work.names, strict=True):
@@ -60,7 +60,7 @@ def roofline_panels(view: RunView, works: Sequence[Work]) -> tuple[list[Roofline
     panels = [
         Roofline(
             title=_title(place),
-            finding=_finding(group.roofs[0], group.points),
+            summary=_summary(group.roofs[0], group.points),
             roofs=group.roofs,
             points=tuple(group.points),
         )
@@ -84,7 +84,7 @@ def _title(place: Place) -> str:
 
 
 def _point(work: Work, row: Row, name: str) -> RoofPoint | None:
-    """Where a case stands; None without a speed, of what counts no work, and of the user's function."""
+    """Point of a case; None without a speed or a known intensity, and for user functions."""
     rate, intensity = row.metric("flops_per_s"), row.position.flops_per_byte
     if not row.ok or row.case.dtype is None or rate.value is None or intensity is None:
         return None
@@ -96,23 +96,25 @@ def _point(work: Work, row: Row, name: str) -> RoofPoint | None:
         value=rate.value,
         low=rate.low,
         high=rate.high,
-        is_open=bool(row.doubts),
+        is_undecided=bool(row.doubts),
     )
 
 
-def _finding(roof: Roof, points: Sequence[RoofPoint]) -> str:
+def _summary(roof: Roof, points: Sequence[RoofPoint]) -> str:
     """`torch eager comes closest to the roof, 82 % in gemm m=1024; memory bounds 3 of 9 works`."""
-    shares = {point: point.value / roof.at(point.flops_per_byte) for point in points if not point.is_open}
-    below = {point: part for point, part in shares.items() if part <= 1}
+    shares = {
+        point: point.value / roof.at(point.flops_per_byte) for point in points if not point.is_undecided
+    }
+    below = {point: ratio for point, ratio in shares.items() if ratio <= 1}
     by_memory = {point.work: roof.at(point.flops_per_byte) < roof.flops_per_s for point in points}
-    above = {point.work for point, part in shares.items() if part > 1}
+    above = {point.work for point, ratio in shares.items() if ratio > 1}
     best = max(below, key=lambda point: below[point], default=None)
     bound = f"memory bounds {sum(by_memory.values())} of {count_of(len(by_memory), 'work')}"
-    told = [
+    parts = [
         f"{best.label} comes closest to the roof, with {share(round(below[best], 2))} of it in {best.work}"
         if best
         else "",
         f"{count_of(len(above), 'work')} above the roof" if above else "",
         bound,
     ]
-    return "; ".join(filter(None, told))
+    return "; ".join(filter(None, parts))

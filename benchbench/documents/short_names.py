@@ -1,4 +1,4 @@
-"""Short names of cases: of a workload's parameters, only those that tell its sizes apart."""
+"""Short names of cases: only the parameters that vary between the sizes of a workload."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import TypeVar
 from benchbench.documents.document import Cell
 
 T = TypeVar("T")
-NAMED = 2  # parameters of a workload that has one size
+DEFAULT_PARAMS = 2  # shown of a workload with a single size
 ID = re.compile(r"(?P<workload>[^(/]+)\((?P<params>[^()]*)\)(?P<rest>/.*)", re.DOTALL)
-Telling = set[tuple[str, str]]  # workload, parameter
+VaryingParams = set[tuple[str, str]]  # (workload, parameter)
 
 
-def telling(sizes: Iterable[tuple[str, Mapping[str, object]]]) -> Telling:
-    """The parameters that differ among the sizes of a workload."""
-    seen: dict[tuple[str, str], set[object]] = {}
+def varying_params(sizes: Iterable[tuple[str, Mapping[str, object]]]) -> VaryingParams:
+    """Parameters whose values differ between the sizes of their workload."""
+    values_by_param: dict[tuple[str, str], set[object]] = {}
     for workload, params in sizes:
         for name, value in params.items():
-            seen.setdefault((workload, name), set()).add(value)
-    return {key for key, values in seen.items() if len(values) > 1}
+            values_by_param.setdefault((workload, name), set()).add(value)
+    return {key for key, values in values_by_param.items() if len(values) > 1}
 
 
-def telling_params(workload: str, params: Mapping[str, T], known: Telling) -> dict[str, T]:
-    """The parameters that tell this size from the others; the first ones where it is the only one."""
-    kept = {name: value for name, value in params.items() if (workload, name) in known}
-    return kept or dict(list(params.items())[:NAMED])
+def short_params(workload: str, params: Mapping[str, T], varying: VaryingParams) -> dict[str, T]:
+    """Parameters that vary between sizes, or the first two if none does."""
+    shown = {name: value for name, value in params.items() if (workload, name) in varying}
+    return shown or dict(list(params.items())[:DEFAULT_PARAMS])
 
 
 def case_cells(ids: Iterable[str]) -> dict[str, Cell]:
-    """Id of a case → a cell of it, `conv2d(batch=8,…)/float32/eager@torch:cpu` where there is little room.
+    """Cells by case id, with a short form such as `conv2d(batch=8,…)/float32/eager@torch:cpu`.
 
-    Different ids stay different.
+    Different ids have different short forms.
     """
     ids = list(ids)
-    parsed = {each: found for each in ids if (found := ID.fullmatch(each))}
-    sizes = {each: (found["workload"], _params(found["params"])) for each, found in parsed.items()}
-    known = telling(sizes.values())
-    short = {each: _short(*sizes[each], found["rest"], known) for each, found in parsed.items()}
-    return {each: Cell((each,), short=short.get(each, "")) for each in ids}
+    matches = {case_id: match for case_id in ids if (match := ID.fullmatch(case_id))}
+    sizes = {case_id: (match["workload"], _params(match["params"])) for case_id, match in matches.items()}
+    varying = varying_params(sizes.values())
+    short = {case_id: _short(*sizes[case_id], match["rest"], varying) for case_id, match in matches.items()}
+    return {case_id: Cell((case_id,), short=short.get(case_id, "")) for case_id in ids}
 
 
 def _params(text: str) -> dict[str, str]:
@@ -47,7 +47,7 @@ def _params(text: str) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _short(workload: str, params: Mapping[str, str], rest: str, known: Telling) -> str:
-    kept = telling_params(workload, params, known)
-    texts = [f"{name}={value}" for name, value in kept.items()]
-    return f"{workload}({','.join([*texts, '…'] if len(kept) < len(params) else texts)}){rest}"
+def _short(workload: str, params: Mapping[str, str], suffix: str, varying: VaryingParams) -> str:
+    shown = short_params(workload, params, varying)
+    texts = [f"{name}={value}" for name, value in shown.items()]
+    return f"{workload}({','.join([*texts, '…'] if len(shown) < len(params) else texts)}){suffix}"

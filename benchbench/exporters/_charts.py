@@ -52,13 +52,13 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a chart with its interval; `is_open`: undecided."""
+    """A point of a chart with its interval; `is_undecided`: the difference is not significant."""
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
-    is_open: bool = False
+    is_undecided: bool = False
 
 
 def chart(panel: Panel) -> str:
@@ -87,7 +87,7 @@ def legend(panel: Panel) -> list[tuple[str, str]]:
 
 def _key(backend: str, dashes: str) -> str:
     """Sample of a line, with its backend's mark."""
-    mark = mark_path(backend, "16,6", is_open=False) if backend else ""
+    mark = mark_path(backend, "16,6", is_undecided=False) if backend else ""
     line = f'<path fill="none" stroke-width="1.5"{dashes} d="M0,6H32"/>'
     paint = f'<g stroke="{shade_of(backend) if backend else "currentColor"}">{line}{mark}</g>'
     return f'<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true">{paint}</svg>'
@@ -113,12 +113,18 @@ def _sweeps(panel: Sweeps) -> str:
     parts = [_axes(y, panel.unit, axis_x), _names(without_overlap(names, LETTER), panel.axis)]
     for sweep, dashes in _with_dashes(panel.sweeps):
         line_points = [
-            Point(sweep_point.size, sweep_point.value, sweep_point.low, sweep_point.high, sweep_point.is_open)
+            Point(
+                sweep_point.size,
+                sweep_point.value,
+                sweep_point.low,
+                sweep_point.high,
+                sweep_point.is_undecided,
+            )
             for sweep_point in sweep.points
         ]
         parts.append(_line(line_points, sweep.backend, dashes, x, y))
         if sweep.knee:
-            dotted = ' stroke-dasharray="3,2"' if sweep.knee.is_open else ""
+            dotted = ' stroke-dasharray="3,2"' if sweep.knee.is_undecided else ""
             position = f'cx="{x(sweep.knee.size):.1f}" cy="{y(sweep.knee.value):.1f}"'
             parts.append(f'<circle fill="none" stroke="currentColor"{dotted} r="{RING:g}" {position}/>')
     return _svg(parts, panel.title)
@@ -138,7 +144,7 @@ def _roofline(panel: Roofline) -> str:
         )
         parts.append(f'<path fill="none" stroke="currentColor" stroke-width="1.5"{dashes} d="{bent}"/>')
     for point in panel.points:
-        position = Point(point.flops_per_byte, point.value, point.low, point.high, point.is_open)
+        position = Point(point.flops_per_byte, point.value, point.low, point.high, point.is_undecided)
         title = html_text(f"{point.work}, {point.label}: {fmt.quantity(point.value, 'FLOP/s')}")
         mark = _mark(position, point.backend, x, y)
         parts.append(f'<g data-b="{html_text(point.backend)}"><title>{title}</title>{mark}</g>')
@@ -291,7 +297,8 @@ def _marks(points: Sequence[Point], backend: str, x: Scale, y: Scale) -> str:
     )
     interval_path = f'<path stroke-width="2" stroke-opacity=".6" d="{intervals}"/>' if intervals else ""
     marks = (
-        mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_open=point.is_open) for point in points
+        mark_path(backend, f"{x(point.x):.1f},{y(point.y):.1f}", is_undecided=point.is_undecided)
+        for point in points
     )
     return interval_path + "".join(marks)
 

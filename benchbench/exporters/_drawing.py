@@ -149,14 +149,14 @@ def _mark(mark: Mark, ruler: Ruler, y: float) -> Iterator[str]:
         return
     if mark.low is not None and mark.high is not None:
         yield f'<path stroke-width="2" d="M{ruler.x(mark.low):.1f},{y:g}H{ruler.x(mark.high):.1f}"/>'
-    yield mark_path(mark.backend, f"{ruler.x(mark.value):.1f},{y:g}", is_open=mark.is_open)
+    yield mark_path(mark.backend, f"{ruler.x(mark.value):.1f},{y:g}", is_undecided=mark.is_undecided)
 
 
-def mark_path(backend: str, position: str, *, is_open: bool) -> str:
+def mark_path(backend: str, position: str, *, is_undecided: bool) -> str:
     """Mark of a backend at `x,y`, hollow if it is open. Its line has the colour of the
     surrounding element.
     """
-    paint = 'fill="none" stroke-width="1.5"' if is_open else f'fill="{shade_of(backend)}"'
+    paint = 'fill="none" stroke-width="1.5"' if is_undecided else f'fill="{shade_of(backend)}"'
     return f'<path {paint} transform="translate({position})" d="{shape_of(backend)}"/>'
 
 
@@ -189,4 +189,4 @@ def _label(mark: Mark, unit: str) -> str:
     if mark.value is None:
         return mark.label
     value = fmt.quantity_with_interval(mark.value, unit, mark.low, mark.high)
-    return " ".join(filter(None, (mark.label, value, "undecided" if mark.is_open else "")))
+    return " ".join(filter(None, (mark.label, value, "undecided" if mark.is_undecided else "")))

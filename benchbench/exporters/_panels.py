@@ -124,7 +124,7 @@ def draw_bars(axes: Axes, panel: Bars) -> None:
         [y for y, *_ in bars],
         [value * scale for *_, value in bars],
         height=0.7,
-        color=["white" if bar.is_open else colour(bar.backend) for _, bar, _ in bars],
+        color=["white" if bar.is_undecided else colour(bar.backend) for _, bar, _ in bars],
         edgecolor=[colour(bar.backend) for _, bar, _ in bars],
         linewidth=1.2,
         xerr=list(zip(*errors, strict=True)),
@@ -162,7 +162,7 @@ def draw_strips(axes: Axes, panel: Strips, *, logarithmic: bool) -> None:
         [y - HEADLINE for y, *_ in headlines],
         marker="D",
         s=18,
-        facecolors=["white" if strip.is_open else "black" for _, strip, _ in headlines],
+        facecolors=["white" if strip.is_undecided else "black" for _, strip, _ in headlines],
         edgecolors="black",
         zorder=3,
     )
@@ -218,7 +218,9 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
         sizes, shade = [point.size for point in sweep.points], colour(sweep.backend)
         values = [point.value for point in sweep.points]
         axes.plot(sizes, values, linewidth=1.2, color=shade)
-        _draw_marks(axes, [(point.size, point.value, point.is_open) for point in sweep.points], marker, shade)
+        _draw_marks(
+            axes, [(point.size, point.value, point.is_undecided) for point in sweep.points], marker, shade
+        )
         axes.plot(
             [], [], marker=marker, markersize=4, linewidth=1.2, color=shade, label=label_of(sweep.label)
         )
@@ -226,7 +228,7 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
             if point.low is not None and point.high is not None and point.low > 0:
                 axes.plot([point.size] * 2, [point.low, point.high], color=shade, linewidth=2, alpha=0.6)
         if sweep.knee:
-            style = "--" if sweep.knee.is_open else "-"
+            style = "--" if sweep.knee.is_undecided else "-"
             axes.scatter([sweep.knee.size], [sweep.knee.value], linestyle=style, **RING)
     _size_axis(axes, sorted({point.size for sweep in panel.sweeps for point in sweep.points}))
     _log_axis(axes.yaxis, axes.get_ylim(), panel.unit)
@@ -238,9 +240,9 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
 
 
 def _draw_marks(axes: Axes, marks: Sequence[tuple[float, float, bool]], marker: str, shade: str) -> None:
-    """Draw marks at (x, y, is_open); open ones are hollow."""
+    """Draw marks at (x, y, is_undecided); undecided ones are hollow."""
     for hollow in (True, False):
-        points = [(x, y) for x, y, is_open in marks if is_open == hollow]
+        points = [(x, y) for x, y, is_undecided in marks if is_undecided == hollow]
         axes.plot(
             [x for x, _ in points],
             [y for _, y in points],
@@ -287,7 +289,7 @@ def draw_roofline(axes: Axes, panel: Roofline) -> None:
         number = used[backend] = used.get(backend, -1) + 1
         marker, shade = MARKERS[number % len(MARKERS)], colour(backend)
         marks = [
-            (intensity.flops_per_byte, intensity.value, intensity.is_open)
+            (intensity.flops_per_byte, intensity.value, intensity.is_undecided)
             for intensity in panel.points
             if intensity.label == name
         ]

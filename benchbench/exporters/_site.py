@@ -69,7 +69,7 @@ def _run_pages(run: Run, earlier: Run | None) -> tuple[_Entry, list[File]]:
     """
     report, path = report_document(run), f"runs/{run.info.id}"
     if earlier is None:
-        return _Entry(run.info, report.finding, "", worse=False), [(f"{path}.html", _page(report, HOME))]
+        return _Entry(run.info, report.summary, "", worse=False), [(f"{path}.html", _page(report, HOME))]
     comparison = compare_runs(earlier, run)
     headline_text = headline(comparison)
     comparison_page = comparison_document(comparison, select_verdicts(comparison, (), "ratio"))
@@ -79,7 +79,7 @@ def _run_pages(run: Run, earlier: Run | None) -> tuple[_Entry, list[File]]:
         (f"{path}-before.html", _page(comparison_page, HOME)),
         (f"{path}.html", _page(report, HOME | links)),
     ]
-    return _Entry(run.info, report.finding, headline_text, worse), pages
+    return _Entry(run.info, report.summary, headline_text, worse), pages
 
 
 def _page(document: Document, links: Linked) -> bytes:

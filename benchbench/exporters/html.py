@@ -74,9 +74,9 @@ class Html(Exporter):
 
 def _page(document: Document, links: Links, head: str, end: str) -> str:
     """Finding, cautions, overview, tables, charts, and how it was measured."""
-    finding = html_text(document.finding)
+    finding = html_text(document.summary)
     notes = _Links(document, links)
-    answers = [_cell(item, notes) for item in document.answer if str(item) != document.finding]
+    answers = [_cell(item, notes) for item in document.answer if str(item) != document.summary]
     facts = [item for item in document.facts if item not in document.cautions]
     level = "h3" if document.overview else "h2"
     tables = [_section(table, f"t{number}", level, notes) for number, table in enumerate(document.tables)]
@@ -242,10 +242,10 @@ def _with_drawing(cell: Cell | None) -> Cell | None:
     if cell is None or _spreads_in(cell):
         return cell
     marks = [
-        Mark(label="", backend="", value=part.value, low=part.low, high=part.high, is_open=is_open)
+        Mark(label="", backend="", value=part.value, low=part.low, high=part.high, is_undecided=is_undecided)
         for part in cell.parts
         if isinstance(part, Number) and part.unit == "×" and part.low is not None and part.high is not None
-        for is_open in [cell.unsure or part.low <= 1 <= part.high]
+        for is_undecided in [cell.unsure or part.low <= 1 <= part.high]
     ]
     return replace(cell, parts=(*cell.parts, Spread(tuple(marks), "×"))) if marks else cell
 
@@ -352,7 +352,7 @@ def _charts(document: Document) -> Iterator[str]:
 
 def _figure(panel: Panel, svg: str) -> str:
     """Chart with its caption and, if it is too wide, scrolling by keys."""
-    finding = panel.finding if isinstance(panel, Sweeps | Roofline) else ""
+    finding = panel.summary if isinstance(panel, Sweeps | Roofline) else ""
     details = panel.details if isinstance(panel, Sweeps) else ""
     head = f"<h3>{html_text(finding)}</h3>" if finding else ""
     details_below = f"<p>{html_text(details)}</p>" if details else ""
