@@ -1,8 +1,8 @@
 """A template process that imports one framework and forks a process per job, below a supervisor.
 
-`python -m benchbench.worker BACKEND DESCRIPTOR PARENT`. One JSON line per message on the descriptor;
-standard output belongs to the frameworks. Standard library, NumPy and the framework only: it runs under
-foreign interpreters.
+Run as `python -m benchbench.worker BACKEND DESCRIPTOR PARENT`. Messages are JSON lines on the descriptor;
+standard output belongs to the frameworks. It runs under foreign interpreters, so it imports only the standard
+library, NumPy and the framework.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from benchbench.worker.jobs import reply_with_failure, run_job
 from benchbench.worker.program import Message
 from benchbench.worker.turns import ParentTurns
 
-DESCRIPTORS = {True: 2, False: 1}  # files that come with a job, by whether it is forked: its socket, its log
-MOST_PADDING = 2**20  # bytes
-MOST_BYTES = 7 * 2**20  # of an answer; the parent reads no message of more than 8 MiB
+DESCRIPTORS = {True: 2, False: 1}  # files sent with a job, by whether it is forked: socket and log, or socket
+MAX_PADDING = 2**20  # bytes
+MAX_REPLY_BYTES = 7 * 2**20  # the parent rejects messages of more than 8 MiB
 
 
 def main(backend_name: str, descriptor: int, parent: int) -> None:
     """Serve jobs until the channel closes."""
     die_with_parent(supervise(parent, descriptor))
     adopt_orphans()
-    os.set_inheritable(descriptor, False)  # whatever a job starts must not write there
+    os.set_inheritable(descriptor, False)  # processes that a job starts must not write there
     with socket.socket(fileno=descriptor) as channel:
         registry.add_user_folders()
         backend = registry.load_class("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
@@ -60,27 +60,27 @@ def main(backend_name: str, descriptor: int, parent: int) -> None:
 
 
 def load_framework(backend: Backend) -> Message:
-    """Import the framework: its version, or why it cannot be used."""
+    """Import the framework. Return its version, or why it cannot be used."""
     try:
         return {"status": "ready", "version": backend.load()}
     except ImportError as error:
-        status = "unavailable" if missing(backend, error) else "broken"
+        status = "unavailable" if is_missing(backend, error) else "broken"
         return {"status": status, "reason": one_line(error)}
     except Exception as error:  # noqa: BLE001 - a framework may fail to import in any way
         return {"status": "broken", "reason": one_line(error)}
 
 
 class Template:
-    """Runs jobs: each in a fork, or in this process."""
+    """Runs jobs, in a fork or in this process."""
 
     def __init__(self, backend: Backend, channel: socket.socket) -> None:
         self._backend = backend
         self._channel = channel
-        self._jobs: set[int] = set()  # ids of forked processes that are not reaped yet
+        self._jobs: set[int] = set()  # ids of forked processes that have not been reaped
         self._helpers: set[int] = set()  # children that the framework started
 
     def serve(self) -> None:
-        """Do what the parent requests, until it closes the channel."""
+        """Handle the parent's requests until it closes the channel."""
         for message, descriptors in requests(self._channel):
             if "reap" in message:
                 self._channel.sendall(as_json({"exit": self._reap(message["reap"])}) + b"\n")
@@ -88,7 +88,7 @@ class Template:
                 self._begin(message["job"], descriptors)
 
     def _begin(self, job: Message, descriptors: list[int]) -> None:
-        """Run one job. It answers on the first descriptor; a forked one prints to the second."""
+        """Run one job. It replies on the first descriptor; a forked one prints to the second."""
         if not job["fork"]:
             with JobChannel(descriptors[0]) as channel:
                 channel.answer(self._backend, job)
@@ -96,12 +96,12 @@ class Template:
         preload_for(self._backend, job)
         if not self._jobs:
             self._helpers = children()
-        gc.freeze()  # garbage collection in a job skips what the framework's import made
+        gc.freeze()  # garbage collection in a job skips the objects of the framework's import
         sys.stdout.flush()
         sys.stderr.flush()
         try:
             pid = os.fork()
-        except OSError as error:  # no memory, or too many processes: the jobs that live go on
+        except OSError as error:  # no memory, or too many processes; running jobs continue
             status = Status.OUT_OF_MEMORY if error.errno == errno.ENOMEM else Status.FAILED
             with JobChannel(descriptors[0]) as channel:
                 channel.send(
@@ -110,20 +110,21 @@ class Template:
             os.close(descriptors[1])
             return
         if pid == 0:
-            self._channel.close()  # one job cannot answer for another
+            self._channel.close()  # a job must not reply for another
             child(self._backend, job, descriptors)
         self._jobs.add(pid)
         for descriptor in descriptors:
             os.close(descriptor)
 
     def _reap(self, pid: int) -> int:
-        """Wait for a job; end the processes that it left; its exit code, negative for a signal."""
+        """Wait for a job and end the processes that it left. Return its exit code, negative for a signal."""
         self._jobs.discard(pid)
         if not LINUX:
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its group stays its own until it is reaped
+        # Until the process is reaped, the id of its process group is not reused.
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         for sign in (signal.SIGTERM, signal.SIGCONT):
-            with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left nobody behind
+            with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left no process
                 os.killpg(pid, sign)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         end_children(spared=self._helpers | self._jobs)
@@ -131,30 +132,30 @@ class Template:
 
 
 def requests(channel: socket.socket) -> Iterator[tuple[Message, list[int]]]:
-    """The parent's messages, each with the open files sent along, until the channel is closed."""
+    """Yield the parent's messages with the files sent along, until the channel is closed."""
     content, descriptors = b"", list[int]()
-    while piece := _received(channel, descriptors):
-        *lines, rest = (content + piece).split(b"\n")
+    while chunk := _receive(channel, descriptors):
+        *lines, remainder = (content + chunk).split(b"\n")
         for line in lines:
             message = json.loads(line)
             count = DESCRIPTORS[message["job"]["fork"]] if "job" in message else 0
             yield message, descriptors[:count]
             del descriptors[:count]
-        content = rest
+        content = remainder
 
 
-def _received(channel: socket.socket, descriptors: list[int]) -> bytes:
-    """The next bytes; the files that came with them are appended to `descriptors`."""
-    piece, received, *_ = socket.recv_fds(channel, 2**16, sum(DESCRIPTORS.values()))
-    for descriptor in received:
+def _receive(channel: socket.socket, descriptors: list[int]) -> bytes:
+    """Receive bytes; files that came with them are appended to `descriptors`."""
+    chunk, files, *_ = socket.recv_fds(channel, 2**16, sum(DESCRIPTORS.values()))
+    for descriptor in files:
         os.set_inheritable(descriptor, False)
-    descriptors += received
-    return piece
+    descriptors += files
+    return chunk
 
 
 def preload_for(backend: Backend, job: Message) -> None:
-    """Import here, once, what each process forked for such a job would import."""
-    with suppress(Exception):  # the job itself reports it
+    """Import once, in this template, what each process forked for such a job would import."""
+    with suppress(Exception):  # the job itself reports the error
         if job["kind"] == "reference":
             importlib.import_module("benchbench.worker.reference")
         if case := job.get("case"):
@@ -162,24 +163,24 @@ def preload_for(backend: Backend, job: Message) -> None:
 
 
 def child(backend: Backend, job: Message, descriptors: list[int]) -> NoReturn:
-    """The forked process. No clean-up is run: frameworks may hang in theirs."""
+    """Run the job in the forked process, and exit without clean-up: frameworks may hang in theirs."""
     code = 1
     try:
         os.setpgid(0, 0)
         die_with_parent(os.getppid())
-        adopt_orphans()  # so that the parent can stop all that the job starts, and the job ends it alone
-        end, log = descriptors
+        adopt_orphans()  # so that the parent can stop everything that the job starts, and the job can end it
+        job_socket, log = descriptors
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        channel = JobChannel(end)
+        channel = JobChannel(job_socket)
         channel.send({"pid": os.getpid()})
-        padding = random_padding()  # noqa: F841 - kept while the job runs
+        padding = random_padding()  # noqa: F841 - must live while the job runs
         channel.answer(backend, job)
         sys.stdout.flush()
         sys.stderr.flush()
         code = 0
-    except BaseException:  # noqa: BLE001 - whatever it was, this process must not become a second template
+    except BaseException:  # noqa: BLE001 - this process must never become a second template
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -187,16 +188,16 @@ def child(backend: Backend, job: Message, descriptors: list[int]) -> NoReturn:
 
 
 def random_padding() -> tuple[bytearray, mmap.mmap]:
-    """Unused memory of random size, so that the arrays of two forks of a template lie at other addresses.
+    """Unused memory of random size, so that arrays have different addresses in each fork of a template.
 
-    Where arrays lie relative to each other changes how they share the caches.
+    The relative addresses of arrays change how they share the caches.
     """
     source = random.SystemRandom()
-    return bytearray(source.randrange(1, MOST_PADDING)), mmap.mmap(-1, source.randrange(1, MOST_PADDING))
+    return bytearray(source.randrange(1, MAX_PADDING)), mmap.mmap(-1, source.randrange(1, MAX_PADDING))
 
 
 class JobChannel:
-    """A job's own end of its socket to the parent."""
+    """A job's end of its socket to the parent."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -214,34 +215,34 @@ class JobChannel:
         self._socket.sendall(as_json(message) + b"\n")
 
     def receive(self) -> Message:
-        """The parent's next message. Exits if the parent has closed the socket."""
+        """Receive the parent's next message. Exit if the parent has closed the socket."""
         if not (line := self._lines.readline()):
             raise SystemExit("the parent has closed the job's socket")
         message: Message = json.loads(line)
         return message
 
     def answer(self, backend: Backend, job: Message) -> None:
-        """Run the job and send its reply; a reply that JSON cannot represent makes it a failure."""
+        """Run the job and send its reply. A reply that JSON cannot represent becomes a failure."""
         reply = run_job(backend, job, ParentTurns(self.send, self.receive))
         try:
             line = as_json({"reply": reply})
         except (ValueError, TypeError, RecursionError) as error:
             message = f"the worker's answer cannot be read: {one_line(error)}"
             line = as_json({"reply": reply_with_failure(Status.FAILED, message)})
-        if len(line) > MOST_BYTES:
-            line = as_json({"fault": f"more than {MOST_BYTES} bytes"})
+        if len(line) > MAX_REPLY_BYTES:
+            line = as_json({"fault": f"more than {MAX_REPLY_BYTES} bytes"})
         self._socket.sendall(line + b"\n")
 
 
 def as_json(message: Message) -> bytes:
-    """JSON that any reader takes: half a surrogate, of a file's name in a text, becomes a question mark."""
+    """Standard JSON. Lone surrogates, as in file names, become question marks."""
     return json.dumps(message, allow_nan=False, ensure_ascii=False).encode(errors="replace")
 
 
-def missing(backend: Backend, error: ImportError) -> bool:
-    """Whether what the backend needs is not installed, rather than broken."""
-    needed = {re.split(r"[^\w-]", each)[0] for each in backend.requirements}
-    return isinstance(error, ModuleNotFoundError) and error.name in needed
+def is_missing(backend: Backend, error: ImportError) -> bool:
+    """True if a requirement of the backend is not installed, False if it is broken."""
+    names = {re.split(r"[^\w-]", requirement)[0] for requirement in backend.requirements}
+    return isinstance(error, ModuleNotFoundError) and error.name in names
 
 
 if __name__ == "__main__":
