@@ -1,4 +1,4 @@
-"""Softmax of every row, as an OpenCL kernel of one's own, on the memory of torch's tensors.
+"""Softmax of every row, as an OpenCL kernel on the memory of torch's tensors.
 
 It runs on a CPU's OpenCL platform, such as PoCL's: pip install 'pyopencl[pocl]'.
 """
