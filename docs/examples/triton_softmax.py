@@ -1,7 +1,7 @@
 """Softmax of every row, as a Triton kernel.
 
-On a GPU Triton compiles it. On a CPU Triton's interpreter runs it with `--env TRITON_INTERPRET=1`. The result is
-verified there, too, but the case is not ranked, because its time is the interpreter's.
+On a GPU Triton compiles it. On a CPU Triton's interpreter runs it with `--env TRITON_INTERPRET=1`. The result
+is verified there, too, but the case is not ranked, because its time is the interpreter's.
 """
 
 from __future__ import annotations
