@@ -219,27 +219,27 @@ def _case_digest(case: Case, records: Sequence[Record], *, doubted: bool) -> Cas
     if failures:
         first = min(failures, key=lambda failure: failure.status not in UNTRUSTED_STATUSES)
         return CaseDigest(case=case, failure=f"{first.status}: {first.message}", status=first.status)
-    measured = [record.outcome for record in finished if isinstance(record.outcome, Measurement)]
-    if not measured:
+    measurements = [record.outcome for record in finished if isinstance(record.outcome, Measurement)]
+    if not measurements:
         return CaseDigest(case=case)
-    if reason := implausible(case, finished[0].device_model, measured):
+    if reason := implausible(case, finished[0].device_model, measurements):
         failure = f"{Status.IMPLAUSIBLE}: {reason}"
         return CaseDigest(case=case, failure=failure, status=Status.IMPLAUSIBLE)
     return CaseDigest(
         case=case,
         rounds=tuple(record.round for record in finished),
         parts=tuple(record.part for record in finished) if any(record.part for record in finished) else (),
-        values=_values(measured),
-        doubts=tuple(map(doubt, measured)) if doubted else (),
-        cycles=tuple(map(cycle_logs, measured)) if doubted else (),
-        unsteady=sum(not process.steady for process in measured),
-        contended="; ".join(note.clause for note in contended(measured)),
-        stopped_by=tuple(sorted({process.stop_reason for process in measured})),
-        cost=measured[0].cost,
-        workload_version=measured[0].workload_version,
-        model=measured[0].model,
-        timer=measured[0].timer,
-        precision=measured[0].precision,
+        values=_values(measurements),
+        doubts=tuple(map(doubt, measurements)) if doubted else (),
+        cycles=tuple(map(cycle_logs, measurements)) if doubted else (),
+        unsteady=sum(not process.steady for process in measurements),
+        contended="; ".join(note.clause for note in contended(measurements)),
+        stopped_by=tuple(sorted({process.stop_reason for process in measurements})),
+        cost=measurements[0].cost,
+        workload_version=measurements[0].workload_version,
+        model=measurements[0].model,
+        timer=measurements[0].timer,
+        precision=measurements[0].precision,
         version=finished[0].framework_version,
         device_model=finished[0].device_model,
     )
@@ -247,22 +247,23 @@ def _case_digest(case: Case, records: Sequence[Record], *, doubted: bool) -> Cas
 
 def work_digest(record: Record) -> CaseDigest:
     """Digest of the work of a measured record, without values."""
-    measured = record.outcome
-    assert isinstance(measured, Measurement)
+    measurements = record.outcome
+    assert isinstance(measurements, Measurement)
     return CaseDigest(
         case=record.case,
         rounds=(record.round,),
-        cost=measured.cost,
-        workload_version=measured.workload_version,
-        model=measured.model,
+        cost=measurements.cost,
+        workload_version=measurements.workload_version,
+        model=measurements.model,
     )
 
 
-def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
+def _values(measurements: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
     """Values of each process, for metrics other than rates that at least one process has."""
     metrics = [metric for metric in METRICS if not isinstance(metric.source, Rate)]
     values = {
-        metric.name: tuple(metric.source.process(process).value for process in measured) for metric in metrics
+        metric.name: tuple(metric.source.process(process).value for process in measurements)
+        for metric in metrics
     }
     return {
         name: processes for name, processes in values.items() if any(value is not None for value in processes)

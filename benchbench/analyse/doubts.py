@@ -51,14 +51,14 @@ class TimedProcess:
     part: int = 0
 
 
-def timed_process(measured: Measurement, part: int = 0) -> TimedProcess:
+def timed_process(measurement: Measurement, part: int = 0) -> TimedProcess:
     """Step time of a process, with the doubts about it."""
-    return TimedProcess(math.log(step_s(measured)), doubt(measured), cycle_logs(measured), part)
+    return TimedProcess(math.log(step_s(measurement)), doubt(measurement), cycle_logs(measurement), part)
 
 
-def cycle_logs(measured: Measurement) -> Cycles:
+def cycle_logs(measurement: Measurement) -> Cycles:
     """Cycle → logarithm of the median step of its turn, and whether other programs computed meanwhile."""
-    steps = zip(measured.turns, measured.turn_steps_s, strict=True)
+    steps = zip(measurement.turns, measurement.turn_steps_s, strict=True)
     return {
         turn.cycle: (math.log(step), not turn.is_calm)
         for turn, turn_steps in steps
@@ -72,26 +72,26 @@ def calm_cycles(cycles: Cycles) -> list[int]:
     return [numbers[place] for place in calm_places([not disturbed for _, disturbed in cycles.values()])]
 
 
-def doubt(measured: Measurement) -> Doubt:
+def doubt(measurement: Measurement) -> Doubt:
     """Doubt about a process, from its telemetry and its blocks."""
-    cycles = cycle_logs(measured)
-    cores, tolerated = (0.0, 0.0) if cycles and calm_cycles(cycles) else _other_cores(measured)
+    cycles = cycle_logs(measurement)
+    cores, tolerated = (0.0, 0.0) if cycles and calm_cycles(cycles) else _other_cores(measurement)
     return Doubt(
         cores=cores,
         alone=_max_slowdown(cores) if cores > tolerated else 0.0,
-        settled=0.0 if measured.steady else _remaining_decrease(measured.steps_s),
+        settled=0.0 if measurement.steady else _remaining_decrease(measurement.steps_s),
     )
 
 
-def _other_cores(measured: Measurement) -> tuple[float, float]:
+def _other_cores(measurement: Measurement) -> tuple[float, float]:
     """Cores that other programs used, and the number that is tolerated."""
-    telemetry = measured.telemetry
+    telemetry = measurement.telemetry
     if telemetry is None:
         return 0.0, 0.0
     tolerated = tolerated_cores(telemetry.cpus)
     if max(telemetry.gpu_processes, default=0) > 1:
         return UNBOUNDED, tolerated
-    return (other_cores([measured]) or 0.0) + (stolen_cores([measured]) or 0.0), tolerated
+    return (other_cores([measurement]) or 0.0) + (stolen_cores([measurement]) or 0.0), tolerated
 
 
 def _max_slowdown(cores: float) -> float:

@@ -89,9 +89,9 @@ class Rate:
         """True if the divisor has one value per run."""
         return self.divisor.source.once_per_run
 
-    def process(self, measured: Measurement) -> Value:
+    def process(self, measurement: Measurement) -> Value:
         """Rate of one process."""
-        return self.from_divisor(measured.cost, self.divisor.source.process(measured))
+        return self.from_divisor(measurement.cost, self.divisor.source.process(measurement))
 
     def from_divisor(self, cost: Cost, divisor: Value) -> Value:
         """Rate of one process from its divisor, or the reason for its absence."""
@@ -128,12 +128,12 @@ class Metric:
     source: Sampled | Rate
     exported: bool = False
 
-    def of_processes(self, measured: Sequence[Measurement], planned: int | None = None) -> Value:
+    def of_processes(self, measurements: Sequence[Measurement], planned: int | None = None) -> Value:
         """Value of a case from at least one process; without any value, the reason of the first.
 
         `planned`: number of first processes that determine the spread; None: all.
         """
-        return self.pool([self.source.process(process) for process in measured], planned)
+        return self.pool([self.source.process(process) for process in measurements], planned)
 
     def pool(self, values: Sequence[Value], planned: int | None = None) -> Value:
         """Pooled value from the value of each process."""
@@ -179,32 +179,32 @@ def pooled_maximum(values: Sequence[float], _planned: int | None = None, /) -> V
     return Value(max(values))
 
 
-def _latency(measured: Measurement) -> Value:
-    return Value(step_s(measured))
+def _latency(measurement: Measurement) -> Value:
+    return Value(step_s(measurement))
 
 
-def _cold_start(measured: Measurement) -> Value:
-    if measured.cold_s is None:
+def _cold_start(measurement: Measurement) -> Value:
+    if measurement.cold_s is None:
         return Value(None, reason="the first call was not timed")
-    if measured.compile_cache != "empty":
+    if measurement.compile_cache != "empty":
         return Value(None, reason="no round began with an empty compile cache")
-    return finite(measured.cold_s)
+    return finite(measurement.cold_s)
 
 
-def _warm_start(measured: Measurement) -> Value:
-    if measured.cold_s is None:
+def _warm_start(measurement: Measurement) -> Value:
+    if measurement.cold_s is None:
         return Value(None, reason="the first call was not timed")
-    if measured.compile_cache != "warm":
+    if measurement.compile_cache != "warm":
         return Value(None, reason="no process began with a warm compile cache")
-    return finite(measured.cold_s)
+    return finite(measurement.cold_s)
 
 
-def _compilations(measured: Measurement) -> Value:
-    return finite(measured.compiled, "not counted here")
+def _compilations(measurement: Measurement) -> Value:
+    return finite(measurement.compiled, "not counted here")
 
 
-def _graph_breaks(measured: Measurement) -> Value:
-    return finite(measured.graph_breaks, "not counted here")
+def _graph_breaks(measurement: Measurement) -> Value:
+    return finite(measurement.graph_breaks, "not counted here")
 
 
 def _peak(of: Callable[[Measurement], Memory]) -> Process:
@@ -215,20 +215,20 @@ def _peak(of: Callable[[Measurement], Memory]) -> Process:
     return process_peak
 
 
-def _energy(measured: Measurement) -> Value:
-    joules = energy_j(measured)
+def _energy(measurement: Measurement) -> Value:
+    joules = energy_j(measurement)
     return Value(None, reason=joules) if isinstance(joules, str) else finite(joules)
 
 
-def _rank_spread(measured: Measurement) -> Value:
-    medians = [median(rank.block_s) for rank in measured.ranks]
+def _rank_spread(measurement: Measurement) -> Value:
+    medians = [median(rank.block_s) for rank in measurement.ranks]
     fastest = min(medians, default=0.0)
     return finite(max(medians) / fastest) if fastest else Value(None)
 
 
-def _entry_skew(measured: Measurement) -> Value:
+def _entry_skew(measurement: Measurement) -> Value:
     """Median time from the first rank's entry into a block, when the block begins, to the last rank's."""
-    last_entries = [max(block) for block in zip(*(rank.entry_s for rank in measured.ranks), strict=True)]
+    last_entries = [max(block) for block in zip(*(rank.entry_s for rank in measurement.ranks), strict=True)]
     return finite(median(last_entries)) if last_entries else Value(None)
 
 
@@ -392,7 +392,7 @@ def metric_named(name: str) -> Metric:
     return metrics_by_name[name]
 
 
-def metric_values(measured: Sequence[Measurement], planned: int | None = None) -> dict[str, Value]:
+def metric_values(measurements: Sequence[Measurement], planned: int | None = None) -> dict[str, Value]:
     """Value of each metric, as by `Metric.of_processes`. Divisors of rates are computed once."""
     processes: dict[str, list[Value]] = {}
     for metric in METRICS:
@@ -400,10 +400,10 @@ def metric_values(measured: Sequence[Measurement], planned: int | None = None) -
             divisors = processes[source.divisor.name]
             values = [
                 source.from_divisor(process.cost, value)
-                for process, value in zip(measured, divisors, strict=True)
+                for process, value in zip(measurements, divisors, strict=True)
             ]
         else:
-            values = [source.process(process) for process in measured]
+            values = [source.process(process) for process in measurements]
         processes[metric.name] = values
     return {metric.name: metric.pool(processes[metric.name], planned) for metric in METRICS}
 

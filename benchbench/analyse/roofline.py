@@ -184,7 +184,7 @@ def ceiling_notes(position: Position) -> list[Note]:
     return [note(NoteKind.ABOVE_CEILING, times=share, command=CEILINGS_COMMAND)]
 
 
-def implausible(case: Case, device_name: str | None, measured: Sequence[Measurement]) -> str:
+def implausible(case: Case, device_name: str | None, measurements: Sequence[Measurement]) -> str:
     """Reason why the case's speed is not believed; empty if it is.
 
     Each process is judged alone: one that did not wait for its work invalidates the case.
@@ -192,8 +192,8 @@ def implausible(case: Case, device_name: str | None, measured: Sequence[Measurem
     limits = peaks(device_name or "")
     if limits and (count := counted_devices(case)) > 1:
         limits = limits.of_devices(count)
-    faults = [fault for process in measured if (fault := _implausibility(case, limits, process))]
-    share = f" ({len(faults)} of {len(measured)} rounds)" if len(faults) < len(measured) else ""
+    faults = [fault for process in measurements if (fault := _implausibility(case, limits, process))]
+    share = f" ({len(faults)} of {len(measurements)} rounds)" if len(faults) < len(measurements) else ""
     return faults[0] + share if faults else ""
 
 
@@ -202,15 +202,17 @@ def counted_devices(case: Case) -> int:
     return 1 if case.placement.strategy is Strategy.COLLECTIVE else case.hardware_count
 
 
-def _implausibility(case: Case, limits: Peaks | None, measured: Measurement) -> str:
-    step = measured.median_step_s
-    if not (0 < step < inf and 0 < measured.cost.items / step < inf):
+def _implausibility(case: Case, limits: Peaks | None, measurement: Measurement) -> str:
+    step = measurement.median_step_s
+    if not (0 < step < inf and 0 < measurement.cost.items / step < inf):
         return f"a step of {step:g} s gives no finite rate"
-    fault = "" if case.dtype is None else _hidden_work(measured.block_s)  # a user's function may well stall
+    fault = (
+        "" if case.dtype is None else _hidden_work(measurement.block_s)
+    )  # a user's function may well stall
     if limits and not fault:
-        fault = _excess_flops(case, limits, measured.cost, step)
+        fault = _excess_flops(case, limits, measurement.cost, step)
         caches = counted_devices(case) * LARGEST_CACHE
-        return fault or _excess_bytes(limits, measured.cost.bytes, caches, step)
+        return fault or _excess_bytes(limits, measurement.cost.bytes, caches, step)
     return fault
 
 
@@ -268,7 +270,7 @@ def implausible_speedup(alone_s: float, together_s: float, count: int) -> str:
     return f"a speed-up of {speed_up:.3g} on {count} is more than {SPEEDUP_MARGIN:g} times their number"
 
 
-def interruption_notes(measured: Sequence[Measurement]) -> list[Note]:
+def interruption_notes(measurements: Sequence[Measurement]) -> list[Note]:
     """Note for blocks that were much longer than the others."""
-    count = sum(has_strays(process.block_s) for process in measured)
-    return [note(NoteKind.INTERRUPTED_BLOCKS, count=count, rounds=len(measured))] if count else []
+    count = sum(has_strays(process.block_s) for process in measurements)
+    return [note(NoteKind.INTERRUPTED_BLOCKS, count=count, rounds=len(measurements))] if count else []

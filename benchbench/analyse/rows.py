@@ -234,12 +234,12 @@ def _left_out_row(info: RunInfo, left_out: LeftOut) -> Row:
 def _planned_row(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     """Row of a planned case, independent of the order of its records."""
     finished = sorted(records, key=lambda record: record.round)
-    measured = [record.outcome for record in finished if isinstance(record.outcome, Measurement)]
+    measurements = [record.outcome for record in finished if isinstance(record.outcome, Measurement)]
     version, model = probed_version_and_model(context.info, case)
     if finished:
         version, model = finished[0].framework_version, finished[0].device_model
     status, message = _status(finished)
-    if status in MEASURED_STATUSES and (reason := implausible(case, model, measured)):
+    if status in MEASURED_STATUSES and (reason := implausible(case, model, measurements)):
         status, message = Status.IMPLAUSIBLE, reason
     row = Row(
         case=case,
@@ -247,20 +247,20 @@ def _planned_row(context: _Context, case: Case, records: Sequence[Record]) -> Ro
         message=message,
         framework_version=version,
         device_name=model,
-        rounds=len(measured),
-        samples=sum(len(process.block_s) for process in measured),
-        cost=measured[0].cost if measured else None,
-        layout=measured[0].layout if measured else "",
+        rounds=len(measurements),
+        samples=sum(len(process.block_s) for process in measurements),
+        cost=measurements[0].cost if measurements else None,
+        layout=measurements[0].layout if measurements else "",
         relative_error=_relative_error(finished, "not verified" if status in MEASURED_STATUSES else ""),
         error_of_allowed=_error_of_allowed(finished),
-        is_own=any(isinstance(process.workload_version, str) for process in measured),
+        is_own=any(isinstance(process.workload_version, str) for process in measurements),
         own_kind=next(
-            (kind_of_version(v) for v in (m.workload_version for m in measured) if isinstance(v, str)), ""
+            (kind_of_version(v) for v in (m.workload_version for m in measurements) if isinstance(v, str)), ""
         ),
     )
     if not row.ok:
         return row
-    measured_row = _measured_row(context, row, measured, context.info.policy.rounds)
+    measured_row = _measured_row(context, row, measurements, context.info.policy.rounds)
     return replace(measured_row, notes=(*_part_notes(finished), *measured_row.notes))
 
 
@@ -279,12 +279,12 @@ def unranked_reason(case: Case, model: str | None, records: Sequence[Record]) ->
     `model`: of its device. `records`: of the case. The row has the same reason, but takes ten times as long.
     """
     status, _ = _status(sorted(records, key=lambda record: record.round))
-    measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
+    measurements = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
     if status not in MEASURED_STATUSES:
         return str(status)
-    if implausible(case, model, measured):
+    if implausible(case, model, measurements):
         return str(Status.IMPLAUSIBLE)
-    kinds = {note.kind for process in measured for note in process.notes}
+    kinds = {note.kind for process in measurements for note in process.notes}
     if kinds.intersection(UNRANKED):
         return "not ranked"
     verified = _relative_error(records, "").value is not None or NoteKind.SIMULATED in kinds
@@ -314,37 +314,37 @@ def _relative_error(records: Sequence[Record], unverified: str) -> Value:
 
 def _error_of_allowed(records: Sequence[Record]) -> Value:
     """Largest error as a share of what rounding explains, over the rounds that have both."""
-    measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
+    measurements = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
     shares = [
         process.relative_error / process.allowed_error
-        for process in measured
+        for process in measurements
         if process.relative_error is not None and process.allowed_error
     ]
-    return finite(max(shares)) if shares else Value(None, reason=NO_ROUNDING_ERROR if measured else "")
+    return finite(max(shares)) if shares else Value(None, reason=NO_ROUNDING_ERROR if measurements else "")
 
 
-def _measured_row(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
+def _measured_row(context: _Context, row: Row, measurements: Sequence[Measurement], rounds: int) -> Row:
     """Row of a case that is ok, with its speed."""
-    metrics = metric_values(measured, context.info.policy.planned)
+    metrics = metric_values(measurements, context.info.policy.planned)
     latency_s = metrics["latency_s"].value
-    case_position = _position(context, row, measured[0].cost, latency_s)
+    case_position = _position(context, row, measurements[0].cost, latency_s)
     device, _ = device_of(context.info, row.case, row.device_name)
-    shares = {name: median_share(measured, share) for name, share in SHARES.items()}
+    shares = {name: median_share(measurements, share) for name, share in SHARES.items()}
     return replace(
         row,
         metrics=metrics,
-        steps=None if latency_s is None else _quantiles(measured),
+        steps=None if latency_s is None else _quantiles(measurements),
         position=case_position,
         price=case_price(metrics["items_per_s"].value, device, context.prices, row.case.hardware_count),
         shares=shares,
         notes=(
-            *_quality_notes(measured, rounds),
+            *_quality_notes(measurements, rounds),
             *side_by_side_notes(shares),
-            *launch_notes(measured),
-            *interruption_notes(measured),
-            *mean_notes(measured),
+            *launch_notes(measurements),
+            *interruption_notes(measurements),
+            *mean_notes(measurements),
             *ceiling_notes(case_position),
-            *condition_notes(measured, context.usual_mhz.get(row.case.device)),
+            *condition_notes(measurements, context.usual_mhz.get(row.case.device)),
         ),
     )
 
@@ -387,7 +387,7 @@ def _logs(records: Sequence[Record]) -> list[float]:
 
 
 def _with_half_width(row: Row, half_width: float | None) -> Row:
-    """The row with new intervals; `half`: half width of the interval of the latency's logarithm."""
+    """The row with new intervals; `half_width`: of the interval of the latency's logarithm."""
     if half_width is None:
         return row
     moderated = {
@@ -401,8 +401,8 @@ def _with_half_width(row: Row, half_width: float | None) -> Row:
     return replace(row, metrics={**row.metrics, **moderated})
 
 
-def _quantiles(measured: Sequence[Measurement]) -> Quantiles:
-    steps = sorted(chain.from_iterable(process.steps_s for process in measured))
+def _quantiles(measurements: Sequence[Measurement]) -> Quantiles:
+    steps = sorted(chain.from_iterable(process.steps_s for process in measurements))
     reason = f"{len(steps)} samples, needs {P99_SAMPLES}"
     return Quantiles(
         min_s=steps[0],
@@ -431,18 +431,20 @@ def _part_notes(records: Sequence[Record]) -> list[Note]:
     return [note(NoteKind.RESUMED, parts=len(parts), times=max(medians) / min(medians))]
 
 
-def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
+def _quality_notes(measurements: Sequence[Measurement], rounds: int) -> list[Note]:
     """Notes on missing rounds, warming up and imprecision, followed by the processes' own notes."""
-    count = len(measured)
+    count = len(measurements)
     notes = [note(NoteKind.MISSING_ROUNDS, count=count, rounds=rounds)] if count < rounds else []
-    unsteady = sum(not process.steady for process in measured)
+    unsteady = sum(not process.steady for process in measurements)
     if unsteady:
         notes.append(note(NoteKind.STILL_WARMING_UP, count=unsteady, rounds=count))
-    stops = [process.stop_reason for process in measured if process.stop_reason not in AS_PLANNED]
+    stops = [process.stop_reason for process in measurements if process.stop_reason not in AS_PLANNED]
     if stops:
         stopped_by = " and ".join(sorted(set(stops)))
         notes.append(note(NoteKind.IMPRECISE, count=len(stops), rounds=count, stopped_by=stopped_by))
-    return notes + list(dict.fromkeys(process_note for process in measured for process_note in process.notes))
+    return notes + list(
+        dict.fromkeys(process_note for process in measurements for process_note in process.notes)
+    )
 
 
 def hidden_share(step: float, source: float, consumer: float) -> float:
@@ -455,11 +457,11 @@ def waiting_share(step: float, _source: float, consumer: float) -> float:
     return _clamp_share(1 - consumer / step)
 
 
-def median_share(measured: Sequence[Measurement], share: Share) -> Value:
+def median_share(measurements: Sequence[Measurement], share: Share) -> Value:
     """Median share over the processes; without a value if a step has no such parts."""
     shares = [
         share(step_s(process), median(process.parts_s[SOURCE]), median(process.parts_s[CONSUMER]))
-        for process in measured
+        for process in measurements
         if process.parts_s.get(SOURCE) and process.parts_s.get(CONSUMER)
     ]
     return Value(median(shares)) if shares else Value(None)
@@ -485,43 +487,43 @@ def _clamp_share(share: float) -> float:
     return min(max(share, 0.0), 1.0)
 
 
-def launch_notes(measured: Sequence[Measurement]) -> list[Note]:
+def launch_notes(measurements: Sequence[Measurement]) -> list[Note]:
     """Notes if the host or the timer determines the time."""
-    return [*_launch_bound_notes(measured), *_timer_notes(measured)]
+    return [*_launch_bound_notes(measurements), *_timer_notes(measurements)]
 
 
-def launch_share(measured: Measurement) -> float | None:
+def launch_share(measurement: Measurement) -> float | None:
     """Time for launching a block as a share of the time from the launch to its end on the device.
 
     The median of the first blocks of the batches, which find the device idle and its queue empty. None if the
     host's own clock timed the blocks.
     """
-    shares = [batch.enqueue_s / batch.device_s for batch in measured.batches if batch.device_s > 0]
+    shares = [batch.enqueue_s / batch.device_s for batch in measurement.batches if batch.device_s > 0]
     return median(shares) if shares else None
 
 
-def _launch_bound_notes(measured: Sequence[Measurement]) -> list[Note]:
+def _launch_bound_notes(measurements: Sequence[Measurement]) -> list[Note]:
     """Note if the device waits for the host, which leads by less than `MIN_LAUNCH_LEAD`.
 
     Processes whose steps wait for the device do not count: faster launching would not shorten them.
     """
     has_waits = [
         any(process_note.kind is NoteKind.HOST_WAITS for process_note in process.notes)
-        for process in measured
+        for process in measurements
     ]
-    queued = (process for process, waits in zip(measured, has_waits, strict=True) if not waits)
+    queued = (process for process, waits in zip(measurements, has_waits, strict=True) if not waits)
     shares = [share for process in queued if (share := launch_share(process)) is not None]
     bound = [share for share in shares if share > 1 - MIN_LAUNCH_LEAD]
     if not bound:
         return []
-    return [note(NoteKind.LAUNCH_BOUND, share=median(bound), count=len(bound), rounds=len(measured))]
+    return [note(NoteKind.LAUNCH_BOUND, share=median(bound), count=len(bound), rounds=len(measurements))]
 
 
-def _timer_notes(measured: Sequence[Measurement]) -> list[Note]:
+def _timer_notes(measurements: Sequence[Measurement]) -> list[Note]:
     """Note if blocks, which may not be longer than a step, are too short for their timer."""
     shares = [
         process.timer_cost_s / (process.iterations * process.median_step_s)
-        for process in measured
+        for process in measurements
         if process.timer_cost_s
     ]
     if not shares or median(shares) <= 1 / OVERHEAD:
