@@ -242,13 +242,7 @@ def a_digest(seconds: Iterable[tuple[Case, Sequence[float]]], **over: Any) -> Di
 def a_hostile_run(text: str) -> Run:
     """`text` in every string that comes from outside: a run in five cases."""
     case = a_case(
-        suite=text,
-        workload=text,
-        params={text: text},
-        mode=text,
-        target=text,
-        backend=text,
-        device=text,
+        suite=text, workload=text, params={text: text}, mode=text, target=text, backend=text, device=text
     )
     where: dict[str, Any] = {"framework_version": text, "device_model": text}
     other = a_case(workload="other", mode=text, target=text, device=text)

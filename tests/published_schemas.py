@@ -31,7 +31,7 @@ from benchbench.timing.policy import POLICIES
 FOLDER = Path(__file__).parent.parent / "benchbench/schemas"
 SUITE = 1
 ANY_NUMBER = {  # fields that are no quantities
-    *(("Note", "data"), ("Case", "params"), ("_Head", "seed"), ("Entry", "cpu"), ("Entry", "accelerator")),
+    *(("Note", "data"), ("Case", "params"), ("_Head", "seed"), ("Entry", "cpu"), ("Entry", "accelerator"))
 }
 LATER = (
     "warm_s",
@@ -150,10 +150,7 @@ def _types(kinds: list[type]) -> dict[str, type]:
     from benchbench.model import case, device, measurement, note, placement, run
     from benchbench.plan import suite
 
-    modules = (
-        *(digest, case, device, measurement, note, placement, run, suite),
-        *(machines, messages),
-    )
+    modules = (*(digest, case, device, measurement, note, placement, run, suite), *(machines, messages))
     members = [member for module in modules for member in vars(module).items()]
     found = {name: each for name, each in members if isinstance(each, type)}
     return found | {kind.__name__: kind for kind in kinds} | {"_Head": RunInfo}

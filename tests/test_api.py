@@ -158,12 +158,7 @@ def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest
 def test_profiles_are_those_of_the_command_line(folder: Path) -> None:
     stages: list[str] = []
     made = benchbench.run(
-        **FAKE,
-        params={"m": [1000, 2000]},
-        rounds=1,
-        profile=True,
-        results="there",
-        on_stage=stages.append,
+        **FAKE, params={"m": [1000, 2000]}, rounds=1, profile=True, results="there", on_stage=stages.append
     )
     assert any(stage.startswith("profiling gemm") for stage in stages)
     command = ("profile", "--results", "there", "--format", "json")

@@ -309,7 +309,7 @@ def test_compare_writes_every_requested_output(two_runs: Path) -> None:
     assert summary.read_text().startswith("before\n### accelbench: ")
     assert judged((two_runs / "out/junit.xml").read_text())["slower"] == ("failure", "slower")
     assert sorted(path.name for path in (two_runs / "out").rglob("*.*")) == [
-        *("bigger-is-better.json", "junit.xml", "smaller-is-better.json"),
+        *("bigger-is-better.json", "junit.xml", "smaller-is-better.json")
     ]
 
 

@@ -85,9 +85,7 @@ def test_plots_go_to_the_output_folder(stored: Path, name: str, start: bytes) ->
 
 
 @pytest.mark.real
-def test_each_kind_of_failure_has_its_status_and_the_rest_is_measured(
-    tmp_path: Path,
-) -> None:
+def test_each_kind_of_failure_has_its_status_and_the_rest_is_measured(tmp_path: Path) -> None:
     wanted = {
         "honest": "ok",
         "talkative": "ok",
@@ -287,9 +285,7 @@ def begun(tmp_path: Path, shell: str = "") -> subprocess.Popen[str]:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
-    ids=str,
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
 )
 def test_a_signal_keeps_what_is_finished_ends_the_children_and_says_so(
     tmp_path: Path, number: signal.Signals, code: int
@@ -380,8 +376,7 @@ def test_every_example_of_every_verb_fits_into_a_line_of_80_columns() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("line", "completions"),
-    [("accelbench hist", ["history"]), ("accelbench report --form", ["--format"])],
+    ("line", "completions"), [("accelbench hist", ["history"]), ("accelbench report --form", ["--format"])]
 )
 def test_the_shell_completes_commands_and_options(line: str, completions: list[str], tmp_path: Path) -> None:
     words = line.split()

@@ -146,14 +146,14 @@ def notes_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int
     return log
 
 
-def test_a_driver_that_is_asked_is_noted(noted: Path) -> None:
+def test_calls_of_the_driver_are_noted(noted: Path) -> None:
     program = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "100\n"
     assert [function for _, function in asked(noted)] == ["libcuda", "cuInit"]
 
 
-def test_what_cases_are_forked_from_has_asked_the_driver_nothing(noted: Path) -> None:
+def test_the_process_that_cases_are_forked_from_never_calls_the_driver(noted: Path) -> None:
     """A process that has, and is forked, cannot use CUDA: the first case would not run.
 
     The driver is loaded all the same, by cuBLAS when torch is imported.
@@ -175,7 +175,7 @@ def test_what_cases_are_forked_from_has_asked_the_driver_nothing(noted: Path) ->
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_what_imports_the_compiler_asks_nvml_at_most(
+def test_a_process_that_imports_the_compiler_calls_only_nvml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int
 ) -> None:
     """Inductor asks whether there is a GPU; NVML answers, after which a fork can still use CUDA."""

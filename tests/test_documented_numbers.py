@@ -83,11 +83,7 @@ def test_the_table_of_presets_is_that_of_the_policies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "study"),
-    [
-        ("devices.md", "collective_bandwidth.md"),
-        ("fleet.md", "fleet_daemons.txt"),
-    ],
+    ("page", "study"), [("devices.md", "collective_bandwidth.md"), ("fleet.md", "fleet_daemons.txt")]
 )
 def test_a_page_quotes_the_ratios_that_a_study_printed(page: str, study: str) -> None:
     printed = (ROOT / "studies/output" / study).read_text().replace(" to ", " ")

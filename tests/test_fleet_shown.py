@@ -15,13 +15,7 @@ pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look
 
 DONE = ShareProgress(machine="a", kind="A100", state=ShareState.DONE, run="01M8A", cases=12, finished=12)
 LOST = replace(
-    DONE,
-    machine="b",
-    state=ShareState.LOST,
-    run="01M8B",
-    finished=5,
-    reason="it died",
-    begun_again_on="a",
+    DONE, machine="b", state=ShareState.LOST, run="01M8B", finished=5, reason="it died", begun_again_on="a"
 )
 AGAIN = replace(DONE, run="01M8C", instead_of="01M8B", cases=7, finished=7)
 FAILED = replace(DONE, machine="c", kind="H100", state=ShareState.FAILED, run="", reason="No backend 'x'.")

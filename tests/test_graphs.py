@@ -16,7 +16,7 @@ from benchbench.model.case import Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import NoteKind, note
-from benchbench.model.placement import Placement, Strategy
+from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.plan.cases import support_obstacle
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import Samples
@@ -32,24 +32,17 @@ GPU = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="Example
 
 
 def refusal(workload: str, mode: str, placement: Placement | None = None, **params: Any) -> str:
-    over = {"placement": placement} if placement else {}
     case = a_case(
-        workload=workload,
-        params=params,
-        phase=Phase.TRAIN,
-        mode=mode,
-        device="cuda:0",
-        dtype="float32",
-        **over,
-    )
+        workload=workload, params=params, phase=Phase.TRAIN, mode=mode, device="cuda:0",
+        placement=placement or ONE_DEVICE,
+    )  # fmt: skip
     probe = a_probe(devices=(GPU, dataclasses.replace(GPU, name="cuda:1")))
     found = support_obstacle(case, EVERY[workload], probe, GPU)
     return found.reason if found else ""
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL, Strategy.PIPELINE],
+    "strategy", [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL, Strategy.PIPELINE]
 )
 def test_a_graph_of_several_devices_is_not_planned(strategy: Strategy) -> None:
     two = Placement(devices=2, strategy=strategy)
@@ -141,7 +134,7 @@ def test_a_graph_is_timed_from_its_first_replay_on(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.real
-def test_what_inductor_skipped_is_counted_where_graphs_were_asked_for() -> None:
+def test_graphs_that_inductor_skipped_are_counted_where_they_were_asked_for() -> None:
     pytest.importorskip("torch")
     from torch._dynamo.utils import counters
 

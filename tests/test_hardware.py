@@ -61,7 +61,7 @@ def a_gpu_run(device: str, steps_s: Steps, *, day: int = 1, machine: str = "", *
                     "length_s": 3.3,
                     "block_s": (10 * noise * seconds,) * 5,
                 }
-                | over.get("measured", {}),
+                | over.get("measured", {})
             ),
             case=replace(case, device="cuda:0"),
             round=number,

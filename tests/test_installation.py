@@ -44,7 +44,7 @@ def test_the_usual_short_names_of_dtypes_are_understood(typed: str, meant: str) 
     assert member(Dtype, typed) is Dtype(meant)
 
 
-def test_what_means_no_dtype_is_told_with_what_there_is() -> None:
+def test_an_unknown_dtype_is_a_mistake_and_the_hint_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="No dtype named 'fp4'") as error:
         member(Dtype, "fp4")
     assert "float32" in error.value.hint

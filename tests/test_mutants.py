@@ -307,8 +307,7 @@ def test_a_right_product_passes_and_one_in_a_lower_precision_is_wrong(dtype: Dty
 
 
 @pytest.mark.parametrize(
-    ("dtype", "grid"),
-    [(Dtype.BFLOAT16, BFLOAT16), (Dtype.FLOAT16, FLOAT16), (Dtype.TF32, FLOAT16)],
+    ("dtype", "grid"), [(Dtype.BFLOAT16, BFLOAT16), (Dtype.FLOAT16, FLOAT16), (Dtype.TF32, FLOAT16)]
 )
 def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: Floating) -> None:
     work = Gemm(m=64, n=64, k=1024)

@@ -267,11 +267,7 @@ def test_the_convnets_loss_falls() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(
     "work",
-    [
-        ConvnetTrain().tiny(),
-        pytest.param(Resnet50Train().tiny(), marks=pytest.mark.nightly),
-        FitTrain(),
-    ],
+    [ConvnetTrain().tiny(), pytest.param(Resnet50Train().tiny(), marks=pytest.mark.nightly), FitTrain()],
     ids=repr,
 )
 def test_the_reference_gradients_are_torchs_in_float64(work: TrainingStep) -> None:

@@ -59,14 +59,10 @@ def of_text(tmp_path: Path, text: str, attribute: str = "") -> dict[str, Any]:
             "mine.py:One",
         ),
         (BODY + MODULE.format(name="Net", more=", width") + INPUTS, "Net needs 'width'", "Give it a default"),
-        (
-            BODY + "model = lambda: 3\n" + INPUTS,
-            "mine.py is int, not a torch module",
-            "Return an nn.Module",
-        ),
+        (BODY + "model = lambda: 3\n" + INPUTS, "mine.py is int, not a torch module", "Return an nn.Module"),
     ],
 )
-def test_what_a_file_lacks_is_said_with_what_to_add(
+def test_a_file_without_a_model_or_inputs_is_a_mistake_with_a_hint(
     tmp_path: Path, text: str, mistake: str, hint: str
 ) -> None:
     found = of_text(tmp_path, text)
@@ -128,7 +124,7 @@ def forget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         (
             "y = y * 2 if y.sum() > 1e9 else y",
@@ -142,7 +138,7 @@ def forget() -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_an_engine_that_cannot_take_a_model_says_which_operator_and_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
 ) -> None:
     pytest.importorskip("onnxruntime")
     text = MODULE.format(name="Net", more="").replace(
@@ -159,10 +155,10 @@ def test_an_engine_that_cannot_take_a_model_says_which_operator_and_where(
     program = backend.program(session, model, model.arrays(Draw(Dtype.FLOAT32)))
     with pytest.raises(Exception) as caught:  # noqa: PT011 - torch's own kinds
         session.compile(program.step, 0)(*program.inputs)
-    assert conversion_error(caught.value, model) == f"{told} {number}"
+    assert conversion_error(caught.value, model) == f"{message} {number}"
 
 
-def test_an_error_of_the_model_itself_is_no_refusal(tmp_path: Path) -> None:
+def test_an_error_of_the_model_itself_is_not_an_engines(tmp_path: Path) -> None:
     spec = parse_spec("bert_tiny.py", str(OWN))
     model = OwnInference(spec, torch_module.load(spec).sizes)
     assert conversion_error(ValueError("its own"), model) is None

@@ -44,7 +44,7 @@ def a_spec() -> ModelSpec:
     return ModelSpec(folder="", file="mine.py")
 
 
-def test_arrays_are_found_by_name_by_place_and_by_what_the_model_calls_its_arguments(tmp_path: Path) -> None:
+def test_arrays_are_found_by_name_by_place_and_by_the_names_of_the_models_arguments(tmp_path: Path) -> None:
     by_place = {"0": OWN_INPUTS["ids"], "1": OWN_INPUTS["mask"]}
     named = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
     unnamed = with_inputs(a_spec(), tmp_path, IDS, MASK)
@@ -87,14 +87,14 @@ def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: P
         {},
     ],
 )
-def test_what_does_not_fit_is_a_mistake_with_a_hint(tmp_path: Path, given: dict[str, AnyArray]) -> None:
+def test_arrays_that_do_not_fit_are_a_mistake_with_a_hint(tmp_path: Path, given: dict[str, AnyArray]) -> None:
     spec = with_inputs(a_spec(), tmp_path, **given)
     with pytest.raises(ModelMistake) as mistake:
         input_file.arrays_for(spec, OWN_INPUTS, ("ids", "mask"), {"batch": 3})
     assert mistake.value.hint
 
 
-def test_a_file_that_is_no_file_of_arrays_is_a_mistake(tmp_path: Path) -> None:
+def test_a_file_without_arrays_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "given.npz").write_text("text")
     with pytest.raises(ModelMistake, match=r"given\.npz is not a file of arrays"):
         input_file.read_arrays(str(tmp_path / "given.npz"))

@@ -120,7 +120,7 @@ def test_many_panels_are_several_pictures() -> None:
     run = a_run([each for case in cases for each in some_rounds(0.001, 0.002, case=case)])
     plots = [plot for plot in report_document(run).plots if plot.name.startswith("latency")]
     assert [(plot.name, len(plot.panels)) for plot in plots] == [
-        *(("latency", 24), ("latency-2", 24), ("latency-3", 2)),
+        *(("latency", 24), ("latency-2", 24), ("latency-3", 2))
     ]
     assert plots[1].title == "Latency of a step (less is better), page 2 of 3"
 

@@ -187,9 +187,7 @@ def test_an_interrupt_ends_pip_and_the_build_can_be_continued(home: Home) -> Non
 
 
 @pytest.mark.real
-def test_an_incomplete_environment_is_rebuilt_as_requested(
-    home: Home,
-) -> None:
+def test_an_incomplete_environment_is_rebuilt_as_requested(home: Home) -> None:
     wheel(home.wheels, "extra", "1.2")
     folder = home.environments / "fake@own"
     half = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/extra-1.2.dist-info"

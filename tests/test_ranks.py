@@ -140,9 +140,7 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
 
 
 EXCHANGED = a_case(
-    workload="all_reduce",
-    params={"n": 250_000},
-    placement=Placement(devices=2, strategy=Strategy.COLLECTIVE),
+    workload="all_reduce", params={"n": 250_000}, placement=Placement(devices=2, strategy=Strategy.COLLECTIVE)
 )
 
 

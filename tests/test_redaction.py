@@ -89,11 +89,13 @@ def test_texts_are_found_wherever_they_stand_and_numbers_stay() -> None:
 
 
 def test_secrets_in_what_a_worker_says_are_hidden_when_it_arrives() -> None:
-    said = f"password={CANARY}"
-    outcome = {"status": "failed", "message": said, "log": f"line 1\n{said}"}
-    sizes = {"text": [{"reason": said}]}
-    answer = Answer({"outcome": outcome, "described": {"mistake": said}, **sizes}, log=said, message=said)
-    assert CANARY not in f"{answer} {Greeting(status='broken', reason=said)}"
+    outputs = f"password={CANARY}"
+    outcome = {"status": "failed", "message": outputs, "log": f"line 1\n{outputs}"}
+    sizes = {"text": [{"reason": outputs}]}
+    answer = Answer(
+        {"outcome": outcome, "described": {"mistake": outputs}, **sizes}, log=outputs, message=outputs
+    )
+    assert CANARY not in f"{answer} {Greeting(status='broken', reason=outputs)}"
 
 
 def test_parameters_arrive_as_they_are() -> None:
@@ -102,7 +104,7 @@ def test_parameters_arrive_as_they_are() -> None:
     assert answer.reply == {"described": {"sizes": sizes}}
 
 
-def test_the_mistake_in_a_users_file_is_told_without_its_secrets(tmp_path: Path) -> None:
+def test_a_mistake_in_a_users_file_is_shown_without_its_secrets(tmp_path: Path) -> None:
     (tmp_path / "leaky.py").write_text(f"raise ValueError('password={CANARY}')\n")
     done = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS=str(tmp_path))
     assert f"password={HIDDEN}" in done.stdout + done.stderr
@@ -155,12 +157,12 @@ def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     environment: dict[str, Any] = secrets | {"ACCELBENCH_WORKLOADS": str(home / "mine")}
     tag, place = f"token={CANARY}", str(home / "results")
     measure = ("run", "-w", "leaky,gemm", "-b", "fake", "--rounds", "1", "--tag", tag, "--results", place)
-    said = [accelbench(*measure, cwd=home, code=4, **environment)]
+    outputs = [accelbench(*measure, cwd=home, code=4, **environment)]
     verbs = ["report", "list runs", "history", "baseline set main --accept", "compare latest latest"]
     formats = ["junit", "github", "json", "csv", "markdown", "pytest-benchmark"]
     verbs += [f"export latest --to {name} -o out/{name}" for name in formats]
-    said += [accelbench(*verb.split(), cwd=home, **environment) for verb in verbs]
-    texts = {f"answer {number}": each.stdout + each.stderr for number, each in enumerate(said)}
+    outputs += [accelbench(*verb.split(), cwd=home, **environment) for verb in verbs]
+    texts = {f"answer {number}": each.stdout + each.stderr for number, each in enumerate(outputs)}
     texts |= {
         str(path): path.read_text(errors="replace") for path in home.glob("[!.m]*/**/*") if path.is_file()
     }
@@ -174,18 +176,18 @@ def test_x16_a_local_variable_of_what_fails_is_found_in_no_output(tmp_path: Path
     (tmp_path / "mine/local.py").write_text(LOCAL)
     workloads = {"ACCELBENCH_WORKLOADS": str(tmp_path / "mine")}
     options = ("-w", "local", "-b", "fake", "--rounds", "1")
-    said = [
+    outputs = [
         accelbench("run", *options, cwd=tmp_path, code=4, **workloads),
         accelbench("report", cwd=tmp_path),
         accelbench("export", "latest", "--to", "junit", "-o", "out", cwd=tmp_path),
     ]
-    texts = [each.stdout + each.stderr for each in said]
+    texts = [each.stdout + each.stderr for each in outputs]
     texts += [path.read_text(errors="replace") for path in tmp_path.glob("[or]*/**/*") if path.is_file()]
     assert any("RuntimeError: 17 characters" in text for text in texts)
     assert not [text for text in texts if CANARY in text]
 
 
-def test_x16_an_internal_error_is_told_without_local_variables_and_secrets(tmp_path: Path) -> None:
+def test_x16_an_internal_error_shows_no_local_variables_or_secrets(tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERNAL]
     env = environment(TMPDIR=str(tmp_path), MY_API_KEY="another-secret")
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)

@@ -77,11 +77,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda f, x, w, b: f.batch_norm(x, *x.new_tensor(np.stack([RUNNING, RUNNING**2])), w, b),
         [(3, 2, 4, 5), (2,), (2,)],
     ),
-    "layer_norm": (
-        OPS.layer_norm,
-        lambda f, x, w, b: f.layer_norm(x, (4,), w, b),
-        [(2, 3, 4), (4,), (4,)],
-    ),
+    "layer_norm": (OPS.layer_norm, lambda f, x, w, b: f.layer_norm(x, (4,), w, b), [(2, 3, 4), (4,), (4,)]),
     "max_pool2d 2 × 2": (lambda x: OPS.max_pool2d(x, 2), lambda f, x: f.max_pool2d(x, 2), [(2, 3, 6, 6)]),
     "max_pool2d 3 × 3": (
         lambda x: OPS.max_pool2d(x, 3, stride=2, padding=1),

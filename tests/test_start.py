@@ -14,12 +14,7 @@ from inline_snapshot import snapshot
 from benchbench.errors import CannotWrite
 from benchbench.machine.kernel import CpuTimes
 from benchbench.machine.sampler import Pause, _others, beginning, pause_since, watch_neighbours
-from benchbench.running.measure import (
-    Presence,
-    check_space,
-    tell_disturbances,
-    wait_for_idle,
-)
+from benchbench.running.measure import Presence, check_space, tell_disturbances, wait_for_idle
 from benchbench.store import disk
 from tests.program import ABSENT, accelbench, records, wait_for
 
@@ -81,10 +76,7 @@ def test_an_idle_machine_has_no_warning_and_no_wait(presence: Presence) -> None:
 
 @pytest.mark.parametrize(
     ("look", "told"),
-    [
-        (BUSY, "others use 1.50 of 2 CPUs (spin 1.50)"),
-        (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs"),
-    ],
+    [(BUSY, "others use 1.50 of 2 CPUs (spin 1.50)"), (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs")],
 )
 def test_without_a_wait_disturbances_are_warned_about_once(
     presence: Presence, look: Pause, told: str
@@ -202,9 +194,7 @@ def test_the_pause_is_of_this_machine_and_costs_no_time_where_nothing_sleeps() -
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [FAKE, ("compare", "--ab", "mode=eager", "mode=compile", *FAKE[1:])],
-    ids=["run", "compare"],
+    "arguments", [FAKE, ("compare", "--ab", "mode=eager", "mode=compile", *FAKE[1:])], ids=["run", "compare"]
 )
 def test_results_that_cannot_be_written_are_found_before_anything_is_measured(
     arguments: tuple[str, ...], tmp_path: Path

@@ -143,9 +143,7 @@ def on(device: str, target: str = "torch", size: int = 8) -> Case:
 REASON = "cuda:0 was lost: {case}: no answer after 9 s, and no signal ends its process 7"
 
 
-def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(
-    pool: tuple[WorkerPool, Asked],
-) -> None:
+def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(pool: tuple[WorkerPool, Asked]) -> None:
     stuck = on("cuda:0")
     cases = [stuck, on("cuda:0", size=16), on("cuda:0", "jax"), on("cuda:1"), on("cpu")]
     answers = [pool[0].ask(case, {"kind": "measure"}) for case in cases]

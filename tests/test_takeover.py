@@ -197,11 +197,7 @@ def test_who_has_the_port_of_the_first_process_orders_nothing_without_the_secret
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         stranger = as_user(STRANGER, lambda: command(listener, program, "another secret of it"))
-        variables = {
-            **VARIABLES,
-            "ACCELBENCH_ADDRESS": f"127.0.0.1:{port}",
-            "ACCELBENCH_SECRET": SECRET,
-        }
+        variables = {**VARIABLES, "ACCELBENCH_ADDRESS": f"127.0.0.1:{port}", "ACCELBENCH_SECRET": SECRET}
         with pytest.raises(UsageError, match="does not know the secret"):
             joining.follow(launched.launched(variables, PARENT), limit_s=0.5)
         os.kill(stranger, 9)

@@ -28,7 +28,7 @@ def selves(spans: Sequence[Span], window: TraceWindow = WINDOW) -> dict[str, flo
     return {each.name: each.host_self_s for each in summarise(spans, window).operators}
 
 
-def test_what_an_operator_calls_is_not_its_own_time() -> None:
+def test_time_in_a_called_operator_is_not_the_callers_own() -> None:
     found = by_name(summarise([a_span("outer", 1, 7), a_span("inner", 2, 4), a_span("inner", 5, 6)], WINDOW))
     assert (found["outer"].host_self_s, found["outer"].host_total_s, found["outer"].calls) == (3, 6, 1)
     assert (found["inner"].host_self_s, found["inner"].host_total_s, found["inner"].calls) == (3, 3, 2)
@@ -52,19 +52,19 @@ def test_a_task_handed_to_another_thread_belongs_to_its_operator_and_is_no_call(
     assert (found["a"].calls, found["a"].host_total_s) == (1, 8)
 
 
-def test_what_belongs_to_no_operator_hides_the_one_it_is_nested_in() -> None:
+def test_a_span_without_an_operator_hides_the_one_around_it() -> None:
     found = summarise([a_span("a", 0, 8), a_span("", 2, 6)], WINDOW)
     assert [(each.name, each.host_self_s) for each in found.operators] == [("a", 4)]
     assert found.gaps.total_s == 6
 
 
-def test_gaps_are_counted_and_the_longest_is_told_with_what_came_before() -> None:
+def test_gaps_are_counted_and_the_longest_names_the_operator_before_it() -> None:
     gaps = summarise([a_span("a", 1, 2), a_span("b", 2.5, 4), a_span("c", 7, 10)], WINDOW).gaps
     assert (gaps.count, gaps.total_s, gaps.median_s) == (3, 4.5, 1)
     assert (gaps.longest_s, gaps.after) == (3, "b")
 
 
-def test_only_what_falls_into_the_window_counts() -> None:
+def test_only_time_within_the_window_counts() -> None:
     spans = [a_span("a", -2, 1), a_span("b", 9, 12), a_span("c", 11, 12)]
     found = by_name(summarise(spans, WINDOW))
     assert {name: each.host_self_s for name, each in found.items()} == {"a": 1, "b": 1}

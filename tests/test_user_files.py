@@ -59,10 +59,7 @@ MISTAKES = {
     ),
     "kind": (NO_DEFAULT, "mine/bad.py, line 4: Bad: the default of extra is not a number, boolean or string"),
     "default": (MISSING, "mine/bad.py, line 4: Bad: the parameter n has no default"),
-    "unfinished": (
-        UNFINISHED,
-        "mine/bad.py, line 4: Bad lacks arrays, cost, output_shape, reference, tiny",
-    ),
+    "unfinished": (UNFINISHED, "mine/bad.py, line 4: Bad lacks arrays, cost, output_shape, reference, tiny"),
     "cost": (BAD_COST, "mine/bad.py, line 8: Bad: ZeroDivisionError: division by zero"),
     "summary": (NO_SUMMARY, "mine/bad.py, line 4: Bad has no summary"),
     "tolerance": (NO_TOLERANCE, "mine/bad.py, line 4: Bad has neither reduction nor draws_tolerated"),

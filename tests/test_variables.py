@@ -32,9 +32,7 @@ SETTINGS = Settings(threads=3)
         *("GLOO_SOCKET_IFNAME", "FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA"),
     ],
 )
-def test_variables_of_kernels_and_communication_reach_workers_and_are_recorded(
-    name: str,
-) -> None:
+def test_variables_of_kernels_and_communication_reach_workers_and_are_recorded(name: str) -> None:
     assert worker_environment(SETTINGS, {}, {name: "x"})[name] == "x"
     assert tuning_variables({name: "x"}) == {name: "x"}
 

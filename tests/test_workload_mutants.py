@@ -231,5 +231,5 @@ def is_drawn(work: Workload) -> bool:
     return not isinstance(work, Operation) or work.draws_tolerated > 0
 
 
-def test_what_enters_no_result_is_listed_of_workloads() -> None:
+def test_the_list_of_idle_steps_names_workloads_that_exist() -> None:
     assert IDLE.keys() <= {id_ for id_, *_ in WORKS}
