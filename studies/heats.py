@@ -33,9 +33,9 @@ from benchbench.machine.sampler import watch_neighbours
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.running.measure import Team, measuring
+from benchbench.running.measure import Side, measuring
 from benchbench.running.observer import RunObserver
-from benchbench.running.recorder import Recorder, measure_together
+from benchbench.running.recorder import Recorder, measure_heat
 from benchbench.running.request import request_on_targets
 from benchbench.stats import t_quantile
 from studies.recorded import called, place
@@ -76,13 +76,13 @@ def measure_work(work: str, heats: int) -> Samples:
     """Measure a work in each way, as often as there are heats."""
     options = MeasureOptions(suites=("quick",), workloads=(work,), devices=("cpu",), preset="quick")
     request, targets = request_on_targets(options)
-    team = Team(targets=targets, settings=request.settings)
+    side = Side(targets=targets, settings=request.settings)
     samples, source = Samples(), random.Random(work)
-    with measuring([team], None, None, RunObserver()) as bench:
-        info = bench.plan(request)
-        recorder = Recorder(bench.pools[0], info, lambda _: None)
+    with measuring([side], None, None, RunObserver()) as measurer:
+        info = measurer.plan(request)
+        recorder = Recorder(measurer.pools[0], info, lambda _: None)
         recorder.prepare(info.plan)
-        bench.pools[0].wait_for_workers(info.plan)
+        measurer.pools[0].wait_for_workers(info.plan)
         reference = next(case for case in info.plan if case.target == REFERENCE)
         for number in range(heats):
             for way in source.sample(("heat", "sequential", "loop"), 3):
@@ -99,7 +99,7 @@ def measure_work(work: str, heats: int) -> Samples:
 
 def _heat(recorder: Recorder, cases: Sequence[Case], number: int, seed: int) -> Processes:
     """The measurements of one heat of these cases."""
-    records = measure_together([(recorder, case) for case in cases], number, seed, lambda *_: None)
+    records = measure_heat([(recorder, case) for case in cases], number, seed, lambda *_: None)
     return {
         f"{record.case.target} {record.case.mode}": record.outcome
         for _, record in records

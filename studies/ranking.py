@@ -24,7 +24,7 @@ from benchbench.model.case import Case
 from benchbench.model.measurement import Turn
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
-from benchbench.running.schedule import due
+from benchbench.running.schedule import cases_of_round
 from benchbench.timing.policy import POLICIES, looks, with_rounds
 from tests.factories import a_case, a_measurement, a_record
 from tests.simulator import Array
@@ -186,7 +186,7 @@ def _measured(policy: Policy, cases: Sequence[Sequence[Case]], logs: Array) -> I
     made: list[Record] = []
     most = policy.rounds if policy.name == FIRST else policy.most_rounds or policy.rounds
     for number in range(min(most, len(logs))):
-        for case in due(policy, number, flat, made, 0.0):
+        for case in cases_of_round(policy, number, flat, made, 0.0):
             step_s = 1e-3 * math.exp(float(logs[(number, *place[case.id])]))
             turn = Turn(cycle=0, began_s=0.0, ended_s=step_s, blocks=1, cpu_s=0.0)
             measurement = a_measurement(block_s=(step_s,), iterations=1, turns=(turn,))

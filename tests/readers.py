@@ -30,8 +30,8 @@ from benchbench.model.run import Policy
 from benchbench.plan.config import load_config
 from benchbench.plan.suite import load_suite
 from benchbench.registry import entry_names, load_class
-from benchbench.running.recording import profile_in
-from benchbench.running.verification import decoded, error_in
+from benchbench.running.recording import decode_profile
+from benchbench.running.verification import decode_error, decode_outcome
 from benchbench.store import artifacts, codec, runs
 from benchbench.store.imports import import_files
 from tests.factories import a_failure, a_profiled, a_record, a_run, a_run_info, a_watched, some_rounds
@@ -110,9 +110,9 @@ def read_message(content: bytes, _: Path) -> None:
 
 
 def read_answer(answer: Answer) -> None:
-    decoded(answer, {})
-    error_in(answer)
-    profile_in(answer, ())
+    decode_outcome(answer, {})
+    decode_error(answer)
+    decode_profile(answer, ())
 
 
 def read_rank(content: bytes, _: Path) -> None:

@@ -13,7 +13,7 @@ from benchbench.analyse.digest import Digest
 from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run
-from benchbench.running.schedule import due
+from benchbench.running.schedule import cases_of_round
 from tests.factories import a_case, a_digest, a_measurement, a_record, a_run, some_rounds
 
 Array = NDArray[np.float64]
@@ -71,10 +71,10 @@ def session_medians(
 
 
 def a_scheduled_run(policy: Policy, medians: Array) -> Run:
-    """Rounds as `due` has them, a second a process: row by row the processes of a case, as many as it has."""
+    """A run scheduled by `cases_of_round`, one second per process. Each row of `medians` is a case."""
     cases, records = some_cases(len(medians)), list[Record]()
     for number in range(medians.shape[1]):
-        chosen = due(policy, number, cases, records, (policy.budget_s or 0.0) - len(records))
+        chosen = cases_of_round(policy, number, cases, records, (policy.budget_s or 0.0) - len(records))
         if not chosen:
             break
         for case in chosen:

@@ -28,8 +28,8 @@ from benchbench.launch.rank_transport import Group, LaunchedProcess
 from benchbench.launch.transport import Answer, Greeting
 from benchbench.meeting import Rank, meet
 from benchbench.model.measurement import Failure, Measurement, Window
-from benchbench.running.schedule import in_blocks
-from benchbench.running.verification import decoded
+from benchbench.running.schedule import shuffled_by_work
+from benchbench.running.verification import decode_outcome
 from benchbench.store import runs
 from benchbench.wire import enter
 from tests.factories import a_case, a_measurement
@@ -325,7 +325,7 @@ def test_windows_of_hosts_whose_clocks_differ_are_not_joined(hosts: tuple[int, i
         }
         for n, window in zip(hosts, windows, strict=True)
     ]
-    made = decoded(Answer({"ranks": ranks}), {})
+    made = decode_outcome(Answer({"ranks": ranks}), {})
     assert isinstance(made, Measurement)
     assert [rank.host for rank in made.ranks] == list(hosts)
     assert [rank.window for rank in made.ranks] == windows
@@ -448,7 +448,7 @@ def test_a_launched_process_that_is_killed_is_named_and_the_other_ends(tmp_path:
 def order_of(seed: int) -> list[str]:
     """Of the faults in the first round."""
     cases = [a_case(workload="faulty_rank", params={"n": 8, "fault": name}) for name in FAULTS]
-    return [str(case.params["fault"]) for case in in_blocks(cases, seed, 0)]
+    return [str(case.params["fault"]) for case in shuffled_by_work(cases, seed, 0)]
 
 
 def running_in_or_below(folder: Path) -> list[str]:

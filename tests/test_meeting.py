@@ -25,7 +25,7 @@ from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, meet
 from benchbench.model.measurement import Failure
 from benchbench.model.world import World
-from benchbench.running.verification import error_in
+from benchbench.running.verification import decode_error
 from benchbench.wire import LineBuffer, enter
 from benchbench.worker.ranks import run_ranks
 from tests.test_wire import NOT_MESSAGES
@@ -244,8 +244,8 @@ def test_a_process_that_answers_otherwise_is_asked_nothing_more(content: bytes) 
 
 @pytest.mark.parametrize("error", ["x", [], True, -1.0, {}])
 def test_an_unreadable_relative_error_fails_its_case(error: object) -> None:
-    found = error_in(Answer({"verified": error}))
+    found = decode_error(Answer({"verified": error}))
     assert isinstance(found, Failure)
     assert "cannot be read" in found.message
-    assert isinstance(error_in(Answer({"outcome": {"status": "ok"}, "stages_s": {}})), Failure)
-    assert (error_in(Answer({"verified": 0.5})), error_in(Answer({"verified": None}))) == (0.5, None)
+    assert isinstance(decode_error(Answer({"outcome": {"status": "ok"}, "stages_s": {}})), Failure)
+    assert (decode_error(Answer({"verified": 0.5})), decode_error(Answer({"verified": None}))) == (0.5, None)

@@ -19,7 +19,7 @@ from benchbench.model.case import Case
 from benchbench.model.note import Note, NoteKind
 from benchbench.model.record import Record
 from benchbench.running.heat import LiveCase, run_heat
-from benchbench.running.recorder import measure_together, turn_seconds
+from benchbench.running.recorder import measure_heat, turn_seconds
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_record
 from tests.machines import tree
@@ -116,7 +116,7 @@ class Heat:
                 TurnSampler(Sources(root=Path("/nowhere"), cpus=())),
                 timeout_s=100.0,
                 clock=lambda: self.machine.now,
-                ended=self._ended,
+                on_end=self._ended,
                 refusal=partial(self._refusal, name),
             )
             for name, act in acts.items()
@@ -310,7 +310,7 @@ class Notebook:
     def can_alternate(self, case: Case) -> bool:
         return case.workload not in self._alone
 
-    def entrant(self, case: Case) -> LiveCase:
+    def live_case(self, case: Case) -> LiveCase:
         return self._heat.cases[case.workload]
 
     def record(self, case: Case, number: int, notes: Sequence[Note], *, after_hang: bool) -> Record:
@@ -319,7 +319,7 @@ class Notebook:
         self.after_hang += [case.workload] if after_hang else []
         return self.measured(case, number, None, notes)
 
-    def measured(self, case: Case, number: int, entrant: object, notes: Sequence[Note]) -> Record:
+    def measured(self, case: Case, number: int, live_case: object, notes: Sequence[Note]) -> Record:
         self.notes[case.workload] = [note.kind for note in notes]
         return a_record(case=case, round=number)
 
@@ -329,7 +329,7 @@ def notebook(heat: Heat, alone: str = "", backend: str = "torch") -> Notebook:
     notebook = Notebook(heat, alone)
     cases = [a_case(workload=name, backend=backend) for name in heat.cases]
     recorder: Any = notebook
-    measured = measure_together([(recorder, case) for case in cases], 0, 1, lambda place, state: None)
+    measured = measure_heat([(recorder, case) for case in cases], 0, 1, lambda place, state: None)
     assert sorted(place for place, _ in measured) == list(range(len(cases)))
     return notebook
 

@@ -23,7 +23,15 @@ from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.running import recording
 from benchbench.running.observer import RunObserver
-from benchbench.running.schedule import CaseWidth, affordable, due, in_blocks, soonest, undecided, widest
+from benchbench.running.schedule import (
+    CaseWidth,
+    cases_of_round,
+    first_work,
+    least_precise,
+    shuffled_by_work,
+    undecided,
+    within_budget,
+)
 from benchbench.store import codec
 from benchbench.timing.policy import POLICIES, budget_policy, half_width, looks, policy_text, with_rounds
 from tests.answering import answer_all
@@ -53,7 +61,7 @@ some_widths = st.lists(
 def test_the_chosen_fit_the_time_left_are_wide_and_at_most_half(
     widths: list[CaseWidth], left_s: float
 ) -> None:
-    chosen = widest(widths, left_s, 0.005)
+    chosen = least_precise(widths, left_s, 0.005)
     by_case = {each.case.id: each for each in widths}
     found = [by_case[case.id] for case in chosen]
     wide = [each for each in widths if each.width > 0.005]
@@ -65,7 +73,7 @@ def test_the_chosen_fit_the_time_left_are_wide_and_at_most_half(
 @given(some_widths, st.floats(0, 300))
 def test_wider_cases_that_fit_are_chosen_first(widths: list[CaseWidth], left_s: float) -> None:
     by_case = {each.case.id: each for each in widths}
-    chosen = [by_case[case.id] for case in widest(widths, left_s, 0.005)]
+    chosen = [by_case[case.id] for case in least_precise(widths, left_s, 0.005)]
     for each in widths:
         if each.width <= 0.005 or each in chosen:
             continue
@@ -80,14 +88,14 @@ def test_the_choice_does_not_depend_on_the_order_of_cases(
     widths: list[CaseWidth], left_s: float, source: Any
 ) -> None:
     shuffled = source.sample(widths, len(widths))
-    assert widest(shuffled, left_s, 0.005) == widest(widths, left_s, 0.005)
+    assert least_precise(shuffled, left_s, 0.005) == least_precise(widths, left_s, 0.005)
 
 
 @given(some_widths)
 def test_time_for_everything_is_used_while_anything_is_wide(widths: list[CaseWidth]) -> None:
     wide = [each for each in widths if each.width > 0.005]
-    assert len(widest(widths, math.inf, 0.005)) == math.ceil(len(wide) / 2)
-    assert widest(widths, 0.0, 0.005) == []
+    assert len(least_precise(widths, math.inf, 0.005)) == math.ceil(len(wide) / 2)
+    assert least_precise(widths, 0.0, 0.005) == []
 
 
 def test_the_half_width_is_that_of_the_interval_over_processes() -> None:
@@ -101,8 +109,8 @@ def test_the_half_width_is_that_of_the_interval_over_processes() -> None:
 
 def test_rounds_that_all_have_come_first_whatever_the_time() -> None:
     pending = cases(3)
-    assert due(budget_policy(0.001), 2, pending, [], -100.0) == pending
-    assert due(FIVE, 4, pending, [], 0.0) == pending
+    assert cases_of_round(budget_policy(0.001), 2, pending, [], -100.0) == pending
+    assert cases_of_round(FIVE, 4, pending, [], 0.0) == pending
 
 
 class Blind:
@@ -273,7 +281,7 @@ def test_works_are_judged_at_looks_alone_and_go_on_in_between() -> None:
     for rounds, wanted in ((3, pending), (4, pending), (5, [])):
         records = [record for case, steps in work for record in some_rounds(*steps[:rounds], case=case)]
         assert bool(undecided(QUICK, records)) == (rounds == 3)
-        assert due(QUICK, rounds, pending, records, math.inf) == wanted
+        assert cases_of_round(QUICK, rounds, pending, records, math.inf) == wanted
 
 
 def test_a_budget_goes_to_undecided_works_before_noisy_ones() -> None:
@@ -286,9 +294,9 @@ def test_a_budget_goes_to_undecided_works_before_noisy_ones() -> None:
 def test_a_work_of_a_budget_is_measured_as_a_whole_or_not() -> None:
     one, two = [case for case, _ in a_work(1, **CLOSE)], [case for case, _ in a_work(2, **CLOSE)]
     costs = [CaseWidth(case=case, width=1.0, cost_s=10.0) for case in (*one, *two)]
-    assert affordable([one, two], costs, 39.0) == one
-    assert affordable([one, two], costs, 40.0) == [*one, *two]
-    assert affordable([one, two], costs[1:], 100.0) == two  # of the first, a case has failed
+    assert within_budget([one, two], costs, 39.0) == one
+    assert within_budget([one, two], costs, 40.0) == [*one, *two]
+    assert within_budget([one, two], costs[1:], 100.0) == two  # of the first, a case has failed
 
 
 def test_the_work_that_needs_fewer_rounds_comes_first() -> None:
@@ -310,11 +318,11 @@ def test_a_round_measures_each_work_in_one_block(matrix: tuple[int, int, int, in
     works, backends, seed, number = matrix
     names = ["torch", "jax", "tensorflow", "onnxruntime"][:backends]
     cases = [case for size in range(works) for case, _ in a_work(size + 1, **{name: [1.0] for name in names})]
-    order = in_blocks(cases, seed, number)
+    order = shuffled_by_work(cases, seed, number)
     assert sorted(case.id for case in order) == sorted(case.id for case in cases)
     sizes = [case.params["m"] for case in order]
     assert all(len(set(sizes[at : at + backends])) == 1 for at in range(0, len(sizes), backends))
-    assert order == in_blocks(cases[::-1], seed, number)
+    assert order == shuffled_by_work(cases[::-1], seed, number)
 
 
 def test_the_least_computation_is_timed_while_all_others_and_later_rounds_wait() -> None:
@@ -337,12 +345,16 @@ def test_the_least_computation_is_timed_while_all_others_and_later_rounds_wait()
 
 def test_no_computation_comes_first_in_a_run_of_training() -> None:
     train = a_case(workload="convnet_train", params={"batch": 1}, phase=Phase.TRAIN)
-    assert soonest([train]) == []
+    assert first_work([train]) == []
 
 
 def test_no_backend_comes_first_in_all_rounds() -> None:
     cases = [case for case, _ in a_work(1, torch=[1.0], jax=[1.0], tensorflow=[1.0])]
-    assert {in_blocks(cases, 1, number)[0].target for number in range(20)} == {"torch", "jax", "tensorflow"}
+    assert {shuffled_by_work(cases, 1, number)[0].target for number in range(20)} == {
+        "torch",
+        "jax",
+        "tensorflow",
+    }
 
 
 def test_only_the_frameworks_that_are_due_are_imported_again() -> None:

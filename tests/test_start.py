@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 from benchbench.errors import CannotWrite
 from benchbench.machine.kernel import CpuTimes
 from benchbench.machine.sampler import Pause, _others, beginning, pause_since, watch_neighbours
-from benchbench.running.measure import Presence, check_space, tell_disturbances, wait_for_idle
+from benchbench.running.measure import Presence, check_space, wait_for_idle, warn_of_disturbances
 from benchbench.store import disk
 from tests.program import ABSENT, accelbench, records, wait_for
 
@@ -101,7 +101,7 @@ def test_disturbances_during_imports_are_checked_again(
     presence: Presence, since: Pause, now: Pause, told: int
 ) -> None:
     lines: list[str] = []
-    tell_disturbances(presence, beginning(), lines.append, lambda _: since, lambda: now)
+    warn_of_disturbances(presence, beginning(), lines.append, lambda _: since, lambda: now)
     assert len(lines) == told
 
 

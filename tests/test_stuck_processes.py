@@ -25,7 +25,7 @@ from benchbench.model.device import Target
 from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.running.verification import Verified, decoded, verify_job
+from benchbench.running.verification import Verified, decode_outcome, verify_job
 from tests.factories import a_case
 
 SHORT_S = 0.05  # of a job
@@ -147,7 +147,7 @@ def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(pool: tupl
     stuck = on("cuda:0")
     cases = [stuck, on("cuda:0", size=16), on("cuda:0", "jax"), on("cuda:1"), on("cpu")]
     answers = [pool[0].ask(case, {"kind": "measure"}) for case in cases]
-    outcomes = [decoded(answer, {}) for answer, _ in answers if answer.reply is None]
+    outcomes = [decode_outcome(answer, {}) for answer, _ in answers if answer.reply is None]
     assert [outcome.status for outcome in outcomes] == [Status.TIMEOUT, Status.LOST, Status.LOST]
     assert {outcome.message for outcome in outcomes[1:]} == {REASON.format(case=stuck.id)}  # type: ignore[union-attr]
     assert [name for _, name in pool[1]] == [stuck.id, cases[3].id, cases[4].id]

@@ -11,7 +11,7 @@ from benchbench.launch.transport import JobEnd
 from benchbench.machine.environment import check_system, limits
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.running.measure import tell_system
+from benchbench.running.measure import warn_of_system_limits
 from benchbench.running.observer import RunObserver
 
 ELSEWHERE = """
@@ -53,7 +53,7 @@ def test_what_is_missing_on_macos_is_told_when_measuring_and_nothing_on_linux() 
     observer = Notes()
     for platform in ("linux", "darwin"):
         check_system(platform)
-        tell_system(observer, platform)
+        warn_of_system_limits(observer, platform)
     (line,) = observer.notes
     assert line == limits("darwin")
     assert line.startswith("macOS is not tested: cases are timed and verified as on Linux, but ")

@@ -221,7 +221,7 @@ def test_an_interpreter_that_is_no_program_is_broken_and_its_jobs_fail(tmp_path:
     ids=str,
 )
 def test_a_reply_that_is_malformed_is_a_failure_of_its_case(reply: Message) -> None:
-    outcome = verification.decoded(Answer(reply), {})
+    outcome = verification.decode_outcome(Answer(reply), {})
     assert isinstance(outcome, Failure)
     assert outcome.status is Status.FAILED
     assert "cannot be read" in outcome.message
@@ -237,7 +237,7 @@ JSON = st.recursive(
 @pytest.mark.real
 @given(st.dictionaries(st.sampled_from(["outcome", "stages_s", "x"]), JSON))
 def test_no_reply_raises(reply: Message) -> None:
-    assert isinstance(verification.decoded(Answer(reply), {}), Failure)
+    assert isinstance(verification.decode_outcome(Answer(reply), {}), Failure)
 
 
 @given(st.binary(max_size=200))

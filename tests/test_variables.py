@@ -17,7 +17,7 @@ from benchbench.model.device import Target
 from benchbench.model.options import Allocator, MeasureOptions
 from benchbench.model.run import Settings
 from benchbench.plan.rerun import parse_variant
-from benchbench.running.measure import Team, tell_variables
+from benchbench.running.measure import Side, warn_of_unused_variables
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import request
 from tests.program import accelbench
@@ -88,13 +88,13 @@ def test_variables_that_a_backend_sets_itself_are_reported_as_unused() -> None:
         def note(self, text: str) -> None:
             noted.append(text)
 
-    def team(backend: str) -> Team:
-        return Team(targets=[Target(name=backend, backend=backend, python="p")], settings=SETTINGS)
+    def side(backend: str) -> Side:
+        return Side(targets=[Target(name=backend, backend=backend, python="p")], settings=SETTINGS)
 
     shell = {"NPROC": "9", "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "ATEN_CPU_CAPABILITY": "default"}
-    tell_variables(Teller(), [team("fake")], shell)
+    warn_of_unused_variables(Teller(), [side("fake")], shell)
     assert noted == []
-    tell_variables(Teller(), [team("jax")], shell)
+    warn_of_unused_variables(Teller(), [side("jax")], shell)
     assert noted == [
         "variables of the shell that are not used: NPROC (--threads), XLA_PYTHON_CLIENT_PREALLOCATE (--env)"
     ]

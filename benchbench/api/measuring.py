@@ -199,7 +199,7 @@ def check(
         strict_env=strict_env,
     )
     receiver = observer or RunObserver()
-    with measure.models_described(request.measure, receiver):
+    with measure.described_models(request.measure, receiver):
         return run_check(request, receiver)
 
 

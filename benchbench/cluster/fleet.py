@@ -298,7 +298,7 @@ def measure_fleet(
     earlier = None if fleet_options.resume is None else _fleet_to_resume(fleet_options, results)
     typed = fleet_options.measure
     options = typed.resuming(earlier.options) if earlier else request.with_project(typed)
-    with measure.models_described(options, _Notes(observer)) as models:
+    with measure.described_models(options, _Notes(observer)) as models:
         if not earlier:
             request.request(options, models)  # reports mistakes before any machine is involved
         fleet_options = dataclasses.replace(fleet_options, measure=options)

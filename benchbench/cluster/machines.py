@@ -32,7 +32,7 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.reading import read_file
 from benchbench.redaction import own_redaction
-from benchbench.running.schedule import due
+from benchbench.running.schedule import cases_of_round
 from benchbench.store import codec, disk, runs, selectors
 from benchbench.store.disk import lock
 from benchbench.store.naming import INSTEAD_OF, MACHINE, fleet_of, short
@@ -194,7 +194,7 @@ def unfinished_cases(info: RunInfo, records: Sequence[Record]) -> list[tuple[Cas
     pending = [case for case in info.plan if case_key(case) not in failed]
     missing: dict[tuple[str, str], tuple[Case, int]] = {}
     for number in count():
-        if not (cases := due(info.policy, number, pending, records, left_s=0.0)):
+        if not (cases := cases_of_round(info.policy, number, pending, records, left_s=0.0)):
             return list(missing.values())
         for case in cases:
             if (*case_key(case), number) not in recorded:

@@ -43,7 +43,7 @@ def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
             tags=dict(job.options.tags),
             wait_s=job.options.wait_s,
         )
-        with measure.models_described(job.options, Sender(tell)):
+        with measure.described_models(job.options, Sender(tell)):
             measure.measure_cases(job.cases, terms, job.options.pythons, scratch / "results", Sender(tell))
     else:
         folder = scratch / "results" / runs.RUNS / job.run

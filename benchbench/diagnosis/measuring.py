@@ -15,7 +15,7 @@ from benchbench.machine import nvml
 from benchbench.model.options import MeasureOptions
 from benchbench.plan.suite import chosen_threads
 from benchbench.running import request
-from benchbench.running.measure import Team, measuring
+from benchbench.running.measure import Side, measuring
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request
 from benchbench.store import disk
@@ -60,10 +60,10 @@ def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.
     """
     noise_request, targets = request.request_on_targets(options)
     doubled = replace(noise_request, policy=noise.double_rounds(noise_request.policy))
-    team = Team(targets=targets, settings=noise_request.settings)
-    with measuring([team], noise_request.wait_s, None, observer) as bench:
-        info = bench.plan(doubled)
-        (records,) = bench.record([info])
+    side = Side(targets=targets, settings=noise_request.settings)
+    with measuring([side], noise_request.wait_s, None, observer) as measurer:
+        info = measurer.plan(doubled)
+        (records,) = measurer.record([info])
     return noise.case_noise(info, records)
 
 
@@ -83,13 +83,13 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
         seed=options.seed,
         command=options.command,
     )
-    team = Team(targets=request.requested_targets(options), settings=ceilings_request.settings)
-    with measuring([team], options.wait_s, None, observer) as bench:
-        info = bench.plan(ceilings_request)
-        (records,) = bench.record([info])
+    side = Side(targets=request.requested_targets(options), settings=ceilings_request.settings)
+    with measuring([side], options.wait_s, None, observer) as measurer:
+        info = measurer.plan(ceilings_request)
+        (records,) = measurer.record([info])
         for _ in ceilings.CPU_SIDES[1:]:  # larger products, while the rate grows
             if cases := ceilings.larger_products(records):
-                records += bench.record([replace(info, plan=tuple(cases), left_out=())])[0]
+                records += measurer.record([replace(info, plan=tuple(cases), left_out=())])[0]
     rates = ceilings.best_rates(info, records)
     if not rates:
         raise NothingToMeasure("No case gave a rate.", "The lines above have the reasons.")
@@ -112,10 +112,10 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
     is_selected = bool(options.backends or options.pythons)
     devices = replace(options, backends=options.backends or ("torch",)) if is_selected or _has_gpu() else None
     targets = request.requested_targets(devices) if devices else []
-    team = Team(targets=targets, settings=request.settings(options), code=no_code())
-    with measuring([team], options.wait_s, None, observer, here=True) as bench:
-        (pool,) = bench.pools
-        bench.begin()
+    side = Side(targets=targets, settings=request.settings(options), code=no_code())
+    with measuring([side], options.wait_s, None, observer, here=True) as measurer:
+        (pool,) = measurer.pools
+        measurer.begin()
         observer.note("spinning on the host")
         host = selftest.run_trials("host", None, selftest.HOST, pool.ask_plain)
         if devices:

@@ -18,7 +18,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.plan.versions import Version
 from benchbench.running.bisecting import BisectObserver, BisectOptions, describing, is_missing
-from benchbench.running.measure import models_described
+from benchbench.running.measure import described_models
 from benchbench.running.request import request, with_project
 from benchbench.stats import deviation
 from benchbench.store import runs, selectors
@@ -60,7 +60,7 @@ class BisectPlan:
 def plan_bisection(asked: BisectOptions, results: Path, observer: BisectObserver) -> BisectPlan:
     """Nothing is measured or kept. Raises UsageError."""
     options = with_project(asked.measure)
-    with models_described(describing(asked.versions, options), observer) as models:
+    with described_models(describing(asked.versions, options), observer) as models:
         names = {entry.workload for _, entry in request(asked.measure, models).entries}
     backends = {version.target.partition("@")[0] for version in asked.versions if version.target}
     found = pair_deviation(_recent(results), names, backends or set(options.backends), asked.metric)

@@ -54,10 +54,17 @@ from benchbench.plan.devices import check_devices, requested_devices
 from benchbench.plan.rerun import Variant, apply_variant, obstacle_of
 from benchbench.plan.revision import code_at
 from benchbench.plan.versions import Version
-from benchbench.running.measure import SIZES, Team, models_described, models_of_revision, ready, staffed
+from benchbench.running.measure import (
+    SIZES,
+    Side,
+    described_models,
+    machine_ready,
+    models_of_revision,
+    open_pools,
+)
 from benchbench.running.observer import RunObserver
-from benchbench.running.recorder import Recorder, measure_together
-from benchbench.running.recording import WAYS, keep_profiles, run_head
+from benchbench.running.recorder import Recorder, measure_heat
+from benchbench.running.recording import DEVICES_HINT, run_head, store_profiles
 from benchbench.running.request import Request, request, with_project
 from benchbench.store import runs, selectors
 from benchbench.store.naming import BISECT, COMMIT, VERSION, bisect_of, new_id
@@ -140,11 +147,11 @@ def bisect_versions(asked: BisectOptions, results: Path, observer: BisectObserve
     selectors.follow_stored_ids(results)
     pythons = absolute_interpreters(options.pythons)
     with ExitStack() as stack:
-        models = stack.enter_context(models_described(describing(asked.versions, options), observer))
+        models = stack.enter_context(described_models(describing(asked.versions, options), observer))
         terms = request(asked.measure, models)
         row = _Row(asked, terms, options, pythons, results, observer, stack)
         known = row.known_targets()
-        tell = stack.enter_context(ready(known, options.wait_s, results, observer))
+        tell = stack.enter_context(machine_ready(known, options.wait_s, results, observer))
         search = _Search(row, observer)
         search.open_ends()
         if tell:
@@ -173,7 +180,7 @@ class _OtherWork(_Unmeasured):
     """A version computes what cannot be compared with the good version's work."""
 
 
-class _Side:
+class _OpenVersion:
     """One version opened: its workers, and its run."""
 
     def __init__(
@@ -233,7 +240,7 @@ class _Row:
         self._options, self._pythons, self._observer, self._stack = options, pythons, observer, stack
         self._code = user_code()
         self.seed = random.SystemRandom().randrange(2**32) if terms.seed is None else terms.seed
-        self._sides: dict[int, _Side] = {}
+        self._sides: dict[int, _OpenVersion] = {}
         self.id = asked.resume or new_id()
         self.plan: Plan | None = None  # of the good version
         self.frameworks: dict[int, str] = {}
@@ -251,11 +258,11 @@ class _Row:
         self._observer.note(text)
 
     @property
-    def sides(self) -> Mapping[int, _Side]:
+    def sides(self) -> Mapping[int, _OpenVersion]:
         """Those that are open."""
         return self._sides
 
-    def side(self, number: int, cases: Sequence[Case] = ()) -> _Side:
+    def side(self, number: int, cases: Sequence[Case] = ()) -> _OpenVersion:
         """The version, opened for `cases`, for all that are planned where it is the good one.
 
         Raises _Unmeasured.
@@ -264,7 +271,7 @@ class _Row:
             self._sides[number] = self._opened(number, cases)
         return self._sides[number]
 
-    def _opened(self, number: int, cases: Sequence[Case]) -> _Side:
+    def _opened(self, number: int, cases: Sequence[Case]) -> _OpenVersion:
         version = self.asked.versions[number]
         code = self._code_of(version)
         targets = self._targets_of(version)
@@ -274,9 +281,9 @@ class _Row:
             else nullcontext(code)
         )
         with described as code:
-            team = Team(targets=targets, settings=self.terms.settings, code=code)
+            side = Side(targets=targets, settings=self.terms.settings, code=code)
             heard = self._observer if not self._sides else RunObserver()  # what is wrong is the same for all
-            (pool,) = self._stack.enter_context(staffed([team], heard))
+            (pool,) = self._stack.enter_context(open_pools([side], heard))
             self._observer.stage(f"looking for the devices of {version.label}")
             probes = pool.probe()
             self.frameworks[number] = ", ".join(
@@ -292,7 +299,7 @@ class _Row:
         recorder = Recorder(pool, info, self._observer.stage)
         recorder.prepare(info.plan)
         writer = self._stack.enter_context(runs.create_run(self.results, info))
-        return _Side(pool, info, writer, recorder, here)
+        return _OpenVersion(pool, info, writer, recorder, here)
 
     def _code_of(self, version: Version) -> UserCode:
         if not version.revision:
@@ -399,10 +406,10 @@ class _Search:
             if isinstance(error, _OtherWork):
                 hint = f"Search a range whose versions have equal inputs and outputs, or set sizes: {SIZES}"
                 raise NotComparable(f"{label} cannot be compared: {error}.", hint) from error
-            raise NothingToMeasure(f"{label} cannot be measured: {error}", WAYS) from error
+            raise NothingToMeasure(f"{label} cannot be measured: {error}", DEVICES_HINT) from error
         self._cases = [case for case in self._cases if case.id in good.cases and case.id in bad.cases]
         if not self._cases:
-            raise NothingToMeasure("No case can run at both ends.", WAYS)
+            raise NothingToMeasure("No case can run at both ends.", DEVICES_HINT)
         self.rules = SearchRules(
             versions=len(self._asked.versions),
             threshold=self._asked.threshold,
@@ -500,7 +507,7 @@ class _Search:
         labels = " and ".join(self._asked.versions[version].label for version in order)
         self._observer.stage(f"pair {number + 1}: {labels}, {case.id}")
         competitors = [(sides[version].recorder, sides[version].cases[case.id]) for version in order]
-        for place, record in measure_together(competitors, number, self._row.seed, self._observer.progress):
+        for place, record in measure_heat(competitors, number, self._row.seed, self._observer.progress):
             version = order[place]
             made[version] = sides[version].store(record)
             self._observer.record(made[version], version)
@@ -555,7 +562,7 @@ class _Search:
             side = self._row.side(number, [case])
             side.start(case)
             own = [record for record in side.records if record.case.id == side.cases[case.id].id]
-            for profile in keep_profiles(side.pool, own, side.writer.folder, self._observer.stage):
+            for profile in store_profiles(side.pool, own, side.writer.folder, self._observer.stage):
                 self._observer.profile(profile)
                 outcomes.append(profile.outcome)
         return len(outcomes) == 2 and not any(isinstance(each, Failure) for each in outcomes)

@@ -29,7 +29,7 @@ from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan
 from benchbench.registry import DRAWN, load_class
-from benchbench.running.measure import Bench, Team, measuring
+from benchbench.running.measure import Measurer, Side, measuring
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import run_head
 from benchbench.running.request import Terms
@@ -61,8 +61,8 @@ def measure_function(request: FunctionRequest, terms: Terms, results: Path, obse
 
     Raises UsageError for a function that cannot be found or leaves its work undone, CannotWrite.
     """
-    with _measuring([request], terms, results, observer) as (_, heads, bench):
-        bench.record(heads)
+    with _measuring([request], terms, results, observer) as (_, heads, measurer):
+        measurer.record(heads)
     return runs.read_run(results / runs.RUNS / heads[0].id)
 
 
@@ -73,10 +73,10 @@ def measure_functions(
 
     Raises UsageError, CannotWrite, as `measure_function`.
     """
-    with _measuring(requests, terms, results, observer) as ((first, second), (a, b), bench):
+    with _measuring(requests, terms, results, observer) as ((first, second), (a, b), measurer):
         partner_of_a = Partner(label=first.workload, run=b.id, cases={first.id: second.id})
         partner_of_b = Partner(label=second.workload, run=a.id, cases={second.id: first.id})
-        bench.record(
+        measurer.record(
             [dataclasses.replace(a, partner=partner_of_a), dataclasses.replace(b, partner=partner_of_b)]
         )
     return runs.read_run(results / runs.RUNS / a.id), runs.read_run(results / runs.RUNS / b.id)
@@ -85,8 +85,8 @@ def measure_functions(
 @contextmanager
 def _measuring(
     requests: Sequence[FunctionRequest], terms: Terms, results: Path, observer: RunObserver
-) -> Iterator[tuple[list[Case], list[RunInfo], Bench]]:
-    """The case of each function, the head of its run, and the bench that measures them."""
+) -> Iterator[tuple[list[Case], list[RunInfo], Measurer]]:
+    """The case of each function, the head of its run, and the measurer that measures them."""
     if DRAWN in os.environ:
         hint = "Put the call under `if __name__ == '__main__':`."
         raise UsageError("A function is measured while its file is imported to find it.", hint)
@@ -94,8 +94,8 @@ def _measuring(
         if line:
             observer.note(line)
     cases = _planned_cases(requests, terms, observer)
-    teams = [
-        Team(
+    sides = [
+        Side(
             targets=[Target(name=case.target, backend=case.backend, python=sys.executable)],
             settings=terms.settings,
             code=request.code,
@@ -103,13 +103,13 @@ def _measuring(
         )
         for case, request in zip(cases, requests, strict=True)
     ]
-    with measuring(teams, terms.wait_s, results, observer) as bench:
-        probes = [_ready(probe) for (probe,) in bench.probe(terms.policy.rounds - 1)]
+    with measuring(sides, terms.wait_s, results, observer) as measurer:
+        probes = [_ready(probe) for (probe,) in measurer.probe(terms.policy.rounds - 1)]
         heads: list[RunInfo] = []
         for case, probe in zip(cases, probes, strict=True):
             run_terms = dataclasses.replace(terms, seed=heads[0].seed) if heads else terms
             heads.append(run_head([probe], Plan((case,), ()), run_terms))
-        yield cases, heads, bench
+        yield cases, heads, measurer
 
 
 def _missing_variables(request: FunctionRequest, terms: Terms) -> str:

@@ -1,7 +1,7 @@
-"""A heat: the cases of one work, alive at once, each timed in short turns while the others are stopped.
+"""A heat: the processes of all cases of one work, each timed in short turns while the others are stopped.
 
-A machine's speed drifts within seconds. Cases whose turns alternate meet the same drift, so their ratio is
-known several times more precisely than that of processes measured one after another (docs/measuring.md).
+A machine's speed drifts within seconds. The drift affects alternating cases equally, so their ratio is
+several times more precise than that of processes measured one after another (docs/measuring.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchbench.model.status import Status
 
 
 class LiveCase:
-    """The process of a case, stopped while it has no turn."""
+    """The process of a case in a heat. It is stopped except in its turns."""
 
     def __init__(
         self,
@@ -29,71 +29,71 @@ class LiveCase:
         sampler: TurnSampler,
         timeout_s: float,
         clock: Callable[[], float] = time.perf_counter,
-        ended: Callable[[Answer], Answer] = lambda answer: answer,
+        on_end: Callable[[Answer], Answer] = lambda answer: answer,
         refusal: Callable[[], Answer | None] = lambda: None,
     ) -> None:
-        """`timeout_s`: for entering, for each turn, and for finishing, each without the times it is stopped.
+        """`timeout_s`: time limit of `enter`, of each turn and of `finish`.
 
-        `ended`: given the answer as soon as the process has ended. `refusal`: the answer if the case's device
-        was lost meanwhile, which the process would only wait for.
+        `on_end`: called with the answer once the process has ended; returns the answer to use. `refusal`:
+        returns an answer if the case's device was lost meanwhile, so that the process would hang.
         """
         self.name = name
-        self.answer: Answer | None = None  # once it has ended
-        self.wall_s = 0.0  # in which it was not stopped
+        self.answer: Answer | None = None  # once the process has ended
+        self.wall_s = 0.0  # without the times in which it was stopped
         self.started = 0.0  # seconds since the epoch
         self._begin = begin
         self._sampler = sampler
         self._timeout_s = timeout_s
         self._clock = clock
-        self._ended = ended
+        self._on_end = on_end
         self._refusal = refusal
         self._job: RunningJob | None = None
-        self._cycles: list[tuple[int, float | None]] = []  # of its turns: their numbers, and others' cores
+        self._cycles: list[tuple[int, float | None]] = []  # per turn: cycle, cores used by other programs
 
     def enter(self) -> bool:
-        """Build, verify and warm up; whether it is ready for turns."""
+        """Start the process, which builds, verifies and warms up. Returns whether it is ready for turns."""
         self.answer, self._cycles = None, []
         self._sampler.clear()
         self.started = self.started or time.time()
         with self._timed():
-            begun = self._begin()
-            if isinstance(begun, Answer):
-                self.answer = begun
+            job = self._begin()
+            if isinstance(job, Answer):
+                self.answer = job
                 return False
-            self._job = begun
+            self._job = job
             return self._number("warm") is not None
 
     def turn(self, seconds: float) -> float | None:
-        """Time blocks for so long; the CPU seconds that it took, None if it has ended instead."""
+        """Time blocks for `seconds`. Returns the CPU seconds used; None if the process has ended."""
         with self._timed(), self._sampler.turn():
             return self._number("cpu_s") if self._begin_turn(seconds) else None
 
     def count(self, cycle: int, other_cores: float | None) -> None:
-        """Number its last turn, after the cycle is over."""
+        """Store the cycle of the last turn, and the cores that other programs used in it."""
         self._cycles.append((cycle, other_cores))
 
     def finish(self) -> None:
-        """End the turns; the process checks what was timed, and answers."""
+        """End the turns and set `answer`: the process verifies its outputs and sends the measurement."""
         assert self._job is not None
         with self._timed():
             if self._begin_turn(0):
-                self.answer = self._ended(self._job.result(self._timeout_s))
+                self.answer = self._on_end(self._job.result(self._timeout_s))
 
     @property
     def has_hung(self) -> bool:
-        """Whether it hung without computing before its first turn, as after a deadlock in a fork."""
+        """Whether the process hung before its first turn without computing, as after a deadlock in a fork."""
         return self.answer is not None and self.answer.end is JobEnd.HUNG and not self._cycles
 
     @property
     def lacked_memory(self) -> bool:
-        """Whether it failed for want of memory, which processes beside it may have had."""
+        """Whether the case ran out of memory, perhaps since other processes of the heat used it."""
         assert self.answer is not None
         outcome = (self.answer.reply or {}).get("outcome")
         status = outcome.get("status") if isinstance(outcome, dict) else self.answer.status
         return status == Status.OUT_OF_MEMORY
 
     def outcome(self, decode: Callable[[Answer], Measurement | Failure]) -> Measurement | Failure:
-        """What was measured, with what was seen of the machine during its turns."""
+        """The decoded outcome, with the cycles of its turns and the machine's counters."""
         assert self.answer is not None
         outcome = decode(self.answer)
         if isinstance(outcome, Failure):
@@ -105,7 +105,7 @@ class LiveCase:
         return self._sampler.with_telemetry(replace(outcome, turns=turns))
 
     def _begin_turn(self, seconds: float) -> bool:
-        """Wake the process for a turn; end it instead if its device is lost."""
+        """Continue the process for a turn and return True; end it if its device is lost."""
         assert self._job is not None
         if refusal := self._refusal():
             self._job.result(0.0)
@@ -116,7 +116,7 @@ class LiveCase:
         return True
 
     def _number(self, name: str) -> float | None:
-        """The number in the job's next message, after which it is stopped; None if it has ended."""
+        """Receive a message, stop the process and return the number in it; None if it has ended."""
         assert self._job is not None
         try:
             if (message := self._job.receive(self._timeout_s)) is not None:
@@ -129,7 +129,7 @@ class LiveCase:
         except (KeyError, TypeError, ValueError) as error:
             self._job.result(0.0)
             answer = Answer(None, JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
-        self.answer = self._ended(answer)
+        self.answer = self._on_end(answer)
         return None
 
     @contextmanager
@@ -149,9 +149,10 @@ def run_heat(
     has_room: Callable[[], bool] = lambda: True,
     watch: Callable[[], CycleWatch] = CycleWatch,
 ) -> int:
-    """Measure all cases: afterwards each has an answer. Returns the number of parts of the heat.
+    """Measure all cases, so that each has an answer. Returns the number of parts of the heat.
 
-    `report`: called as a case is prepared, timed, checked. `has_room`: whether memory holds one more process.
+    `report`: called with a case and its state: preparing, timing or checking. `has_room`: whether memory is
+    left for one more process. `watch`: creates the counter of other programs' CPU use.
     """
     parts, cycle, count = _Parts(cases, random, report), 0, 0
     while parts.remain:
@@ -166,10 +167,10 @@ def run_heat(
 
 
 class _Parts:
-    """The parts of a heat: one, or several if memory does not hold all cases at once.
+    """The parts of a heat: one, or several if the processes of all cases do not fit into memory.
 
-    The first case takes part in each, so that every other is compared with it. A case that lacked memory
-    beside others is tried again in a later part, then alone.
+    The first case is in every part, so that all others are compared with it. A case that ran out of memory is
+    repeated in a later part, then alone.
     """
 
     def __init__(
@@ -178,17 +179,17 @@ class _Parts:
         self._report = report
         self._first, *others = cases
         self._waiting = [self._first, *random.sample(others, len(others))]
-        self._alone: list[LiveCase] = []  # that wait to be measured alone
+        self._alone: list[LiveCase] = []  # to be measured alone, after all others
         self._retried: set[LiveCase] = set()
-        self._staying: list[LiveCase] = []  # the first case between two parts, if it lives
+        self._staying: list[LiveCase] = []  # the first case if it is alive, between two parts
 
     @property
     def remain(self) -> bool:
-        """Whether any case waits for a part."""
+        """Whether cases are left to measure."""
         return bool(self._waiting or self._alone)
 
     def enter(self, has_room: Callable[[], bool]) -> list[LiveCase]:
-        """The cases of the next part: those that live already and as many others as have room."""
+        """Start as many waiting cases as fit into memory; return the live cases of the next part."""
         living = self._staying
         if not self._waiting:
             return [case for case in [self._alone.pop()] if self._is_ready(case)]
@@ -201,9 +202,10 @@ class _Parts:
         return living
 
     def finish(self, living: Sequence[LiveCase], together: Sequence[LiveCase]) -> None:
-        """End a part in which `together` were timed; only the first case stays if others wait.
+        """Finish a part. The first case stays alive if other cases are waiting.
 
-        The kernel may have ended a process for want of memory while it waited.
+        `together`: all cases of the part. `living`: those alive at its end; the kernel may have killed others
+        when memory was full.
         """
         for case in living:
             if case is not self._first:
@@ -224,7 +226,7 @@ class _Parts:
         case.finish()
 
     def _retry(self, case: LiveCase, beside: int) -> bool:
-        """Have a case wait again that lacked memory beside so many others; whether it does."""
+        """Queue a case again if it ran out of memory beside `beside` live cases; return whether it did."""
         if not beside or not case.lacked_memory:
             return False
         (self._alone if beside == 1 or case in self._retried else self._waiting).append(case)
@@ -233,18 +235,17 @@ class _Parts:
 
 
 def take_cycles(living: list[LiveCase], policy: Policy, random: Random, first: int, watch: CycleWatch) -> int:
-    """Give every living case a turn in each cycle; the number of the next cycle.
+    """Run cycles, numbered from `first`, with one turn of each case. Returns the number of the next cycle.
 
-    Those that end are removed from `living`. If other programs disturbed too many cycles, there are further
-    ones, up to as many as were planned.
+    Cases that end are removed from `living`. If too many cycles are not calm, up to as many again follow.
     """
     planned, calm, timed_s, cycle = policy.cycles, 0, 0.0, first
     while living and cycle - first < 2 * planned:
-        awake_s = {case: case.wall_s for case in living}
-        used = {case: case.turn(policy.turn_s) for case in random.sample(living, len(living))}
-        living[:] = [case for case in living if used[case] is not None]
-        timed_s += sum(case.wall_s - awake_s[case] for case in living)
-        other_cores = watch.other_cores(sum(cpu_s or 0.0 for cpu_s in used.values()))
+        wall_s = {case: case.wall_s for case in living}
+        used_s = {case: case.turn(policy.turn_s) for case in random.sample(living, len(living))}
+        living[:] = [case for case in living if used_s[case] is not None]
+        timed_s += sum(case.wall_s - wall_s[case] for case in living)
+        other_cores = watch.other_cores(sum(cpu_s or 0.0 for cpu_s in used_s.values()))
         for case in living:
             case.count(cycle, other_cores)
         calm += is_calm(other_cores)

@@ -27,10 +27,10 @@ from benchbench.plan.rerun import Variant, apply_variant, obstacle_of, targets_o
 from benchbench.plan.revision import code_at
 from benchbench.running.measure import (
     SIZES,
-    Bench,
-    Team,
+    Measurer,
+    Side,
+    described_models,
     measuring,
-    models_described,
     models_of_revision,
     targets_of,
 )
@@ -52,7 +52,7 @@ def measure_sides(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    with models_described(options, observer) as models:
+    with described_models(options, observer) as models:
         return _measured(sides, options, models, results, observer)
 
 
@@ -67,12 +67,12 @@ def _measured(
     pythons = absolute_interpreters(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
     of_sides = targets_of_variants(sides, chosen, pythons)
-    with _measuring(sides, of_sides, asked, results, observer) as (own, bench):
-        infos = plan_sides(bench.probe(), asked, own)
+    with _measuring(sides, of_sides, asked, results, observer) as (variants, measurer):
+        infos = plan_sides(measurer.probe(), asked, variants)
         for line in changed_defaults(infos):
             observer.note(line)
         check_comparable(infos)
-        bench.record(infos)
+        measurer.record(infos)
     return _stored(infos, results)
 
 
@@ -91,32 +91,32 @@ def measure_cases_on(
     """
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
-    with _measuring(sides, (there, here), terms, results, observer) as (own, bench):
-        infos = heads(cases, bench.probe(), terms, own, pinned)
+    with _measuring(sides, (there, here), terms, results, observer) as (variants, measurer):
+        infos = heads(cases, measurer.probe(), terms, variants, pinned)
         check_comparable(infos)
-        bench.record(infos)
+        measurer.record(infos)
     return _stored(infos, results)
 
 
 @contextmanager
 def _measuring(
-    sides: Sequence[Variant],
+    variants: Sequence[Variant],
     chosen: Sequence[Sequence[Target]],
     terms: Terms,
     results: Path,
     observer: RunObserver,
-) -> Iterator[tuple[list[Variant], Bench]]:
-    """The sides with their code, and a pool of each with its interpreters and settings."""
+) -> Iterator[tuple[list[Variant], Measurer]]:
+    """Yield the variants with their code, and the measurer of both sides. `chosen`: targets of each side."""
     with ExitStack() as stack:
-        own = [
-            stack.enter_context(_with_code(side, there, terms.settings, observer))
-            for side, there in zip(sides, chosen, strict=True)
+        variants = [
+            stack.enter_context(_with_code(variant, side_targets, terms.settings, observer))
+            for variant, side_targets in zip(variants, chosen, strict=True)
         ]
-        teams = [
-            Team(targets=there, settings=side.applied(terms.settings), code=side.code)
-            for side, there in zip(own, chosen, strict=True)
+        sides = [
+            Side(targets=side_targets, settings=variant.applied(terms.settings), code=variant.code)
+            for variant, side_targets in zip(variants, chosen, strict=True)
         ]
-        yield own, stack.enter_context(measuring(teams, terms.wait_s, results, observer))
+        yield variants, stack.enter_context(measuring(sides, terms.wait_s, results, observer))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A suite measured by the processes that a launcher started: steps are divided among the devices of all."""
+"""Measurement of a suite by the processes of a launcher, with steps divided among all their devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchbench.launch.rank_transport import RankTransport
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run
 from benchbench.running import request
-from benchbench.running.measure import Team, measuring
+from benchbench.running.measure import Side, measuring
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs
 
@@ -28,25 +28,27 @@ def measure_launched(
     *,
     profile: bool = False,
 ) -> Run:
-    """What is asked for, measured by this process, the first one, and its followers; stored in `results`.
+    """Measure the requested run by this process, the first one, and its followers. Store it in `results`.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
+    started = count_of(where.size, "process")
     for text in options.worlds:
         if text not in ("1", str(where.size)):
             raise UsageError(
-                f"A world of {text} is not there: the launcher started {count_of(where.size, 'process')}.",
-                "Leave --world out, or start as many as it has.",
+                f"A world of {text} is not available: the launcher started {started}.",
+                "Leave --world out, or start that many processes.",
             )
-    asked, targets = request.request_on_targets(replace(options, worlds=options.worlds or (str(where.size),)))
+    options = replace(options, worlds=options.worlds or (str(where.size),))
+    run_request, targets = request.request_on_targets(options)
     with closing(gather_followers(where)) as group:
         if not group.is_even:
-            hosts = f"{count_of(where.size, 'process')} on {group.hosts} hosts"
+            hosts = f"{started} on {group.hosts} hosts"
             raise UsageError(f"{hosts} cannot be divided equally.", "Start as many on every host.")
-        observer.note(f"{count_of(where.size, 'process')} on {count_of(group.hosts, 'host')}")
-        spread = replace(asked, selection=replace(asked.selection, hosts=group.hosts, launched=True))
-        team, transport = Team(targets=targets, settings=asked.settings), partial(RankTransport, group)
-        with measuring([team], asked.wait_s, results, observer, transport) as bench:
-            info = bench.plan(spread)
-            bench.record([info], profile=profile)
+        observer.note(f"{started} on {count_of(group.hosts, 'host')}")
+        selection = replace(run_request.selection, hosts=group.hosts, launched=True)
+        side, transport = Side(targets=targets, settings=run_request.settings), partial(RankTransport, group)
+        with measuring([side], run_request.wait_s, results, observer, transport) as measurer:
+            info = measurer.plan(replace(run_request, selection=selection))
+            measurer.record([info], profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)

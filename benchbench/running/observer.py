@@ -1,4 +1,4 @@
-"""Who follows a run: the interface that is called as cases are measured; a line per record."""
+"""The observer of a run, which is called as cases are measured, and records as lines of text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 
-SHOWN = 3  # operators in a profile's line
+MAX_OPERATORS = 3  # in a profile's line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """How far a run came. `stages_s`: wall seconds of what no single case caused, by name."""
+    """The progress of a run at its end. `stages_s`: wall seconds shared by all cases, by stage."""
 
     info: RunInfo
     records: Sequence[Record]
@@ -27,38 +27,38 @@ class RunProgress:
 
 
 class RunObserver:
-    """Ignores everything: a subclass overrides what it wants to know."""
+    """Ignores all events. A subclass overrides the events that it needs."""
 
     def note(self, text: str) -> None:
-        """A sentence that is worth keeping."""
+        """Receive a message to the user."""
 
     def stage(self, text: str) -> None:
-        """What is under way now."""
+        """Receive the name of the current activity."""
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
-        """What will be measured: one run, or the two sides of a comparison."""
+        """Measurement begins, of one run or of the two sides of a comparison."""
 
     def resume(self, records: Sequence[Record]) -> None:
-        """The run was begun earlier, and has these already."""
+        """The run is resumed and already has these records."""
 
     def heat(self, cases: Sequence[tuple[int, Case]], number: int) -> None:
-        """Heat `number`, from 0, of these cases begins, each with its side as in `record`."""
+        """Heat `number`, counted from 0, begins. `cases`: (side, case), with sides as in `record`."""
 
     def progress(self, place: int, state: str) -> None:
-        """A case of the heat, by its place in `cases`, is now `preparing`, `timing` or `checking`."""
+        """A case of the heat is now `preparing`, `timing` or `checking`. `place`: its index in `cases`."""
 
     def record(self, record: Record, side: int) -> None:
-        """A case was measured once more and is stored; `side`: the place of its run in `begin`."""
+        """A record was stored. `side`: the index of its run in `begin`."""
 
     def profile(self, profile: Profiled) -> None:
         """A case was profiled, or could not be."""
 
     def end(self, runs: Sequence[RunProgress]) -> None:
-        """End: everything is measured, or an exception stops the run."""
+        """The run has ended, complete or by an exception."""
 
 
 class Callbacks(RunObserver):
-    """Hands on records and stages."""
+    """Passes records and stages to functions."""
 
     def __init__(
         self, on_record: Callable[[Record], None] | None, on_stage: Callable[[str], None] | None
@@ -85,17 +85,15 @@ def line(record: Record) -> str:
     return f"{outcome.ending:<14} {name}  {seconds(step_s(outcome))}, round {record.round + 1}{unsteady}"
 
 
-def profile_line(found: Profiled) -> str:
-    """The profile as a line of text: the operators that took longest, or why there is none."""
-    name, outcome = visible(found.case.id), found.outcome
+def profile_line(profile: Profiled) -> str:
+    """The profile as a line of text: the slowest operators, or why there is none."""
+    name, outcome = visible(profile.case.id), profile.outcome
     if isinstance(outcome, Failure):
         return f"{'no profile':<14} {name}  {visible(outcome.message)}"
     on_device = outcome.on_device
-    shares = [
-        (each.device_self_s if on_device else each.host_self_s) / outcome.wall_s for each in outcome.operators
+    slowest = [
+        (operator.name, operator.device_self_s if on_device else operator.host_self_s)
+        for operator in outcome.operators[:MAX_OPERATORS]
     ]
-    top = ", ".join(
-        f"{visible(each.name)} {share:.0%}"
-        for each, share in list(zip(outcome.operators, shares, strict=True))[:SHOWN]
-    )
+    top = ", ".join(f"{visible(name)} {self_s / outcome.wall_s:.0%}" for name, self_s in slowest)
     return f"{'profiled':<14} {name}  {top}"

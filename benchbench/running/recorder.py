@@ -1,4 +1,4 @@
-"""The records of one run, and the heat that the cases of one work share."""
+"""Measurement of one work's cases in a heat, and the records of a run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.running.heat import LiveCase, run_heat
-from benchbench.running.verification import Announce, Precomputed, decoded
+from benchbench.running.verification import Announce, Precomputed, decode_outcome
 from benchbench.store.codec import storable_record
 
-MOST_USED = 0.8  # of the memory, by the processes of a heat
-QUOTA_PERIODS = 5  # of a CPU quota, that a turn lasts at least
+MAX_MEMORY_SHARE = 0.8  # of the machine's memory, for the processes of a heat
+QUOTA_PERIODS = 5  # shortest turn, in periods of a CPU quota
 
 
-def measure_together(
+def measure_heat(
     competitors: Sequence[tuple[Recorder, Case]],
     number: int,
     seed: int,
     report: Callable[[int, str], None],
 ) -> Iterator[tuple[int, Record]]:
-    """(place among `competitors`, record) of the cases of one work: of heat `number`.
+    """Measure heat `number` of one work. Yields (index in `competitors`, record).
 
-    Processes that can alternate are alive at once. Others, such as ranks and those of virtual time, are
-    measured before them, one after another in the order given. Those that hung in a fork are measured after
-    them, in fresh processes. `report`: called with a case's place and its state.
+    Cases that cannot take turns, such as ranks and virtual time, are measured first, one after another. Then
+    all others take turns. Cases whose fork hung are measured last, in new processes. `report`: called with
+    a case's index and its state.
     """
 
     def measured_alone(place: int, *, after_hang: bool = False) -> tuple[int, Record]:
@@ -51,10 +51,10 @@ def measure_together(
     for place, (recorder, case) in enumerate(competitors):
         if not recorder.can_alternate(case):
             yield measured_alone(place)
-        elif isinstance(entrant := recorder.entrant(case), LiveCase):
-            live[entrant] = place
+        elif isinstance(live_case := recorder.live_case(case), LiveCase):
+            live[live_case] = place
         else:
-            yield place, recorder.failed(case, number, entrant)
+            yield place, recorder.failed(case, number, live_case)
     if not live:
         return
     recorder, case = competitors[next(iter(live.values()))]
@@ -66,29 +66,29 @@ def measure_together(
         has_room,
     )
     notes = [note(NoteKind.HEAT_IN_PARTS, parts=parts)] if parts > 1 else []
-    for entrant, place in live.items():
-        if not entrant.has_hung:
+    for live_case, place in live.items():
+        if not live_case.has_hung:
             recorder, case = competitors[place]
-            yield place, recorder.measured(case, number, entrant, notes)
-    for entrant, place in live.items():
-        if entrant.has_hung:
+            yield place, recorder.measured(case, number, live_case, notes)
+    for live_case, place in live.items():
+        if live_case.has_hung:
             yield measured_alone(place, after_hang=True)
 
 
 def turn_seconds(policy: Policy, root: Path = Path("/")) -> float:
-    """Seconds of a turn. Under a CPU quota, several of its periods: in a period that the case before has used
-    up, nothing runs.
+    """Seconds of a turn. Under a CPU quota a turn has several periods, since the case before may have used up
+    the quota of the first.
     """
     return max(policy.turn_s, QUOTA_PERIODS * quota_period_s(root))
 
 
 def has_room() -> bool:
-    """Whether memory holds one more process of a case."""
-    return available_bytes() > (1 - MOST_USED) * machine().memory_bytes
+    """Whether memory is left for one more process of a case."""
+    return available_bytes() > (1 - MAX_MEMORY_SHARE) * machine().memory_bytes
 
 
 class Recorder:
-    """Makes the records of one run, and keeps what they share."""
+    """Creates the records of one run, and caches its references and verifications."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Recorder:
         clock: Callable[[], float] = time.perf_counter,
         order: int = 0,
     ) -> None:
-        """`order`: how many records the run has already."""
+        """`order`: number of records that the run already has."""
         self._pool = pool
         self.policy = info.policy
         self._max_error = info.settings.max_error
@@ -110,20 +110,20 @@ class Recorder:
         self._clock = clock
         self._order = order
         self._part = len(info.resumed)
-        self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
+        self._compiled: set[str] = set()  # ids of the cases compiled in this part of the run
 
     def prepare(self, cases: Sequence[Case]) -> None:
-        """Do what is done once a run before these cases are timed."""
+        """Compute the cases' references, verifications and exports, once per run."""
         self._precomputed.prepare([case for case in cases if not case.is_call])
 
     def can_alternate(self, case: Case) -> bool:
-        """Whether the case's process can be stopped while others are timed."""
+        """Whether the case can take turns; see `WorkerPool.can_alternate`."""
         return self._pool.can_alternate(case)
 
     def record(
         self, case: Case, number: int, notes: Sequence[Note] = (), *, after_hang: bool = False
     ) -> Record:
-        """Measure the case in one go, unless it is known to fail. `after_hang`: its fork has hung."""
+        """Measure the case without turns, unless it is known to fail. `after_hang`: its fork has hung."""
         started, begin = time.time(), self._clock()
         stages: dict[str, float] = {}
         job = self._job(case)
@@ -132,11 +132,11 @@ class Recorder:
         with self._pool.watch(case) as observer:
             ask = self._pool.ask_after_hang if after_hang else self._pool.ask
             answer, isolation = ask(case, job)
-        outcome = _with_notes(observer.with_telemetry(decoded(answer, stages)), notes)
+        outcome = _with_notes(observer.with_telemetry(decode_outcome(answer, stages)), notes)
         return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
 
-    def entrant(self, case: Case) -> LiveCase | Failure:
-        """The case, to be measured in a heat; a failure if it is known to fail."""
+    def live_case(self, case: Case) -> LiveCase | Failure:
+        """The process of a case for a heat; a failure if the case is known to fail."""
         job = self._job(case)
         if isinstance(job, Failure):
             return job
@@ -151,14 +151,14 @@ class Recorder:
             partial(self._pool.refusal, case),
         )
 
-    def measured(self, case: Case, number: int, entrant: LiveCase, notes: Sequence[Note] = ()) -> Record:
-        """The record of a case that was in a heat."""
+    def measured(self, case: Case, number: int, live_case: LiveCase, notes: Sequence[Note] = ()) -> Record:
+        """The record of a case measured in a heat."""
         stages: dict[str, float] = {}
-        outcome = _with_notes(entrant.outcome(lambda answer: decoded(answer, stages)), notes)
+        outcome = _with_notes(live_case.outcome(lambda answer: decode_outcome(answer, stages)), notes)
         if "timing" in stages:  # without the turns of other cases
             others_s = sum(seconds for name, seconds in stages.items() if name != "timing")
-            stages["timing"] = max(entrant.wall_s - others_s, 0.0)
-        return self._made(case, number, outcome, "fork", stages, entrant.started, entrant.wall_s)
+            stages["timing"] = max(live_case.wall_s - others_s, 0.0)
+        return self._made(case, number, outcome, "fork", stages, live_case.started, live_case.wall_s)
 
     def failed(self, case: Case, number: int, failure: Failure) -> Record:
         """The record of a case that is known to fail."""
@@ -174,7 +174,7 @@ class Recorder:
         started: float,
         wall_s: float,
     ) -> Record:
-        """A record. If it could not be read again, it is a failure already here: no round repeats it."""
+        """A record as it will be read again: a failure if it cannot be stored, so that it is not repeated."""
         self._order += 1
         record = Record(
             case=case,
@@ -193,7 +193,7 @@ class Recorder:
     def _job(self, case: Case) -> Message | Failure:
         """The job that measures the case; a failure if it is known to fail."""
         job: Message = {"policy": dataclasses.asdict(self.policy), "warm": case.id in self._compiled}
-        if case.is_call:  # a function of the user's: nothing is known that it could be verified by
+        if case.is_call:  # a user's function has no reference
             self._compiled.add(case.id)
             return {"kind": "call", **job}
         reference = self._precomputed.reference(case)
@@ -205,11 +205,11 @@ class Recorder:
                 return failure
         self._compiled.add(case.id)
         allowed = self._precomputed.allowed(case)
-        job |= {"reference": self._allowed(case, reference), "verified": error, "allowed": allowed}
+        job |= {"reference": self._relaxed(case, reference), "verified": error, "allowed": allowed}
         return {"kind": "measure", **job}
 
-    def _allowed(self, case: Case, reference: Message | None) -> Message | None:
-        """The reference, from which an engine that loses precision may be as far as was asked for."""
+    def _relaxed(self, case: Case, reference: Message | None) -> Message | None:
+        """The reference; for a lossy mode with tolerances of at least the run's `max_error`."""
         allowed = self._max_error
         if reference is None or allowed is None or case.mode not in backend_class(case.backend).lossy_modes:
             return reference
@@ -218,5 +218,5 @@ class Recorder:
 
 
 def _with_notes(outcome: Measurement | Failure, notes: Sequence[Note]) -> Measurement | Failure:
-    """The outcome; a measurement with further notes."""
+    """Add notes to a measurement; return a failure unchanged."""
     return replace(outcome, notes=(*outcome.notes, *notes)) if isinstance(outcome, Measurement) else outcome

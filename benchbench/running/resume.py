@@ -24,7 +24,7 @@ from benchbench.plan.commands import why_not_resumed
 from benchbench.plan.rerun import replan
 from benchbench.plan.revision import commit_tag
 from benchbench.redaction import own_redaction
-from benchbench.running.measure import Team, measuring, models_described, targets_of
+from benchbench.running.measure import Side, described_models, measuring, targets_of
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
 from benchbench.store.naming import COMMIT, short
@@ -55,12 +55,12 @@ def resume_run(
         writer.drop_torn()
         run = runs.read_run(folder)  # as it is now that nobody else adds to it
         _check(run, options, of_fleet=of_fleet)
-        team = Team(targets=targets_of(run.info.plan, options.pythons), settings=run.info.settings)
+        side = Side(targets=targets_of(run.info.plan, options.pythons), settings=run.info.settings)
         with (
-            models_described(with_models(options, run), observer),
-            measuring([team], options.wait_s, results, observer) as bench,
+            described_models(with_models(options, run), observer),
+            measuring([side], options.wait_s, results, observer) as measurer,
         ):
-            (probes,) = bench.probe()
+            (probes,) = measurer.probe()
             if found := differences(run, probes):
                 message = f"The run {name} cannot be resumed here: {'; '.join(found)}."
                 raise UsageError(message, "Begin a new run, and compare it with this one.")
@@ -69,7 +69,7 @@ def resume_run(
             info = dataclasses.replace(run.info, resumed=(*run.info.resumed, part))
             run = dataclasses.replace(run, info=info)
             runs.rewrite_head(folder, run.info)
-            bench.record_rest(run, writer, profile=profile)
+            measurer.record_missing(run, writer, profile=profile)
     return runs.read_run(folder)
 
 

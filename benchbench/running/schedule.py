@@ -1,6 +1,7 @@
-"""The cases of a round, and their order. Pure.
+"""The cases of a round, and their order.
 
-All of them at first; then those of undecided works, and with a budget those whose processes differ most.
+The planned rounds have all cases. Further rounds have those of undecided works, and with a budget also those
+with the widest intervals.
 """
 
 from __future__ import annotations
@@ -18,85 +19,86 @@ from benchbench.model.run import Policy
 from benchbench.plan.costs import cost_of
 from benchbench.timing.policy import half_width, looks
 
-SHARE = 0.5  # of the wide cases that one more round measures: afterwards, others may be the widest
+ROUND_SHARE = 0.5  # of the wide cases measured in one more round, after which others may be the widest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseWidth:
-    """How a case stands: the half width of its interval over processes, as a fraction, and a round's cost."""
+    """A case's precision and cost.
+
+    `width`: half width of its 95 % interval over processes, as a fraction. `cost_s`: seconds of one round.
+    """
 
     case: Case
     width: float
     cost_s: float
 
 
-def due(
+def cases_of_round(
     policy: Policy, number: int, pending: Sequence[Case], records: Sequence[Record], left_s: float
 ) -> list[Case]:
-    """The cases of round `number`, in the order of `pending` or the widest first; none when all is done.
+    """The cases of round `number`; none if the run is complete.
 
-    `pending`: those that have not failed. `left_s`: of the policy's budget, where it has one.
+    `pending`: the cases that have not failed. `left_s`: seconds left of the policy's budget, if it has one.
     """
     if number < policy.rounds:
         return list(pending)
-    found = _by_case(records)
+    records_by_case = _group_by_case(records)
     if policy.budget_s is not None:
-        widths = [_width_of(case, found.get(case.id, []), policy.planned) for case in pending]
-        return affordable(undecided(policy, records), widths, left_s) or widest(
+        widths = [_width_of(case, records_by_case.get(case.id, []), policy.planned) for case in pending]
+        return within_budget(undecided(policy, records), widths, left_s) or least_precise(
             widths, left_s, policy.settled
         )
     if number in looks(policy)[:-1]:
-        asked = {case_key(case) for work in undecided(policy, records) for case in work}
-    else:  # works are judged at looks alone; in between, those of the round before go on
-        going_on = number < looks(policy)[-1]
-        asked = {case_key(record.case) for record in records if going_on and record.round == number - 1}
-    return [case for case in pending if case_key(case) in asked]
+        keys = {case_key(case) for work in undecided(policy, records) for case in work}
+    else:  # works are judged at looks only; other rounds repeat the cases of the round before
+        continues = number < looks(policy)[-1]
+        keys = {case_key(record.case) for record in records if continues and record.round == number - 1}
+    return [case for case in pending if case_key(case) in keys]
 
 
 def undecided(policy: Policy, records: Iterable[Record]) -> list[list[Case]]:
-    """The cases that may be the fastest of each work where that is not told and may lead by what matters.
+    """Contenders of each undecided work whose possible lead exceeds the threshold, and its fastest case.
 
-    Those that the fewest further rounds are likely to tell come first.
+    Works that probably need the fewest further rounds come first.
     """
-    verdicts = [each for each in judge_records(records, policy).values() if each.needs_rounds]
+    verdicts = [verdict for verdict in judge_records(records, policy).values() if verdict.needs_rounds]
     return [
-        [each.contender.case for each in (*verdict.undecided,)] + [verdict.fastest.case]
-        for verdict in sorted(verdicts, key=lambda each: _rounds_to_tell(each, policy))
+        [comparison.contender.case for comparison in verdict.undecided] + [verdict.fastest.case]
+        for verdict in sorted(verdicts, key=lambda verdict: _rounds_to_decide(verdict, policy))
         if verdict.fastest
     ]
 
 
-def _rounds_to_tell(verdict: WorkVerdict, policy: Policy) -> float:
-    return max(each.rounds_to_decide(policy) or float("inf") for each in verdict.undecided)
+def _rounds_to_decide(verdict: WorkVerdict, policy: Policy) -> float:
+    return max(comparison.rounds_to_decide(policy) or float("inf") for comparison in verdict.undecided)
 
 
-def affordable(works: Iterable[Sequence[Case]], widths: Iterable[CaseWidth], left_s: float) -> list[Case]:
-    """The cases of as many works as `left_s` lasts for, each as a whole: their rounds are compared."""
-    costs = {case_key(each.case): each.cost_s for each in widths}
-    chosen: list[Case] = []
+def within_budget(works: Iterable[Sequence[Case]], widths: Iterable[CaseWidth], left_s: float) -> list[Case]:
+    """The cases of the works that fit into `left_s`. A work is taken as a whole or not at all."""
+    costs = {case_key(width.case): width.cost_s for width in widths}
+    cases: list[Case] = []
     for work in works:
         pending = all(case_key(case) in costs for case in work)
         cost = sum(costs.get(case_key(case), 0.0) for case in work)
         if pending and cost <= left_s:
-            chosen += work
+            cases += work
             left_s -= cost
-    return chosen
+    return cases
 
 
-def widest(widths: Iterable[CaseWidth], left_s: float, settled: float) -> list[Case]:
-    """Up to half of the cases wider than `settled`, the widest first, as far as `left_s` lasts.
+def least_precise(widths: Iterable[CaseWidth], left_s: float, settled: float) -> list[Case]:
+    """The widest of the cases wider than `settled`: up to ROUND_SHARE of them that fit into `left_s`.
 
-    A case that would take longer than is left is passed over for the next.
+    A case that does not fit is skipped.
     """
-    wide = sorted(
-        (each for each in widths if each.width > settled), key=lambda each: (-each.width, each.case.id)
-    )
-    chosen: list[Case] = []
-    for each in wide:
-        if each.cost_s <= left_s and len(chosen) < SHARE * len(wide):
-            chosen.append(each.case)
-            left_s -= each.cost_s
-    return chosen
+    wide = sorted((width for width in widths if width.width > settled), key=lambda w: (-w.width, w.case.id))
+    cases: list[Case] = []
+    for width in wide:
+        if width.cost_s <= left_s and len(cases) < ROUND_SHARE * len(wide):
+            cases.append(width.case)
+            left_s -= width.cost_s
+    return cases
 
 
 def _width_of(case: Case, records: Sequence[Record], planned: int | None) -> CaseWidth:
@@ -105,11 +107,11 @@ def _width_of(case: Case, records: Sequence[Record], planned: int | None) -> Cas
     return CaseWidth(case=case, width=half_width(measured, planned), cost_s=cost)
 
 
-def in_blocks(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
-    """The order of round `number`: computations are shuffled, and within each the cases that do it.
+def shuffled_by_work(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
+    """The cases in the order of round `number`: works are shuffled, and the cases within each work.
 
-    What is compared is so measured within the same minutes, and nobody always comes first. It depends on the
-    seed and the cases, on nothing else.
+    Compared cases are measured within minutes of each other, and none is always first. The order depends on
+    the seed and the cases only.
     """
     source = random.Random(f"{seed}/{number}")
     blocks: dict[tuple[object, ...], list[Case]] = {}
@@ -122,10 +124,10 @@ def in_blocks(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
     return [case for block in order for case in block]
 
 
-def soonest(order: Sequence[Case]) -> list[Case]:
-    """The cases of the computation that is ready to be timed first, in their order: the least, no training.
+def first_work(order: Sequence[Case]) -> list[Case]:
+    """The cases of the smallest work without training, in their order. They need the least preparation.
 
-    So a run shows its first results while everything else has still to be verified.
+    Timing them first lets a run show results before everything else is verified.
     """
     ready = [case for case in order if not (case.is_call or case.phase is Phase.TRAIN)]
     if not ready:
@@ -138,8 +140,8 @@ def _computation(case: Case) -> tuple[object, ...]:
     return (case.suite, case.workload, *case.params.items())
 
 
-def _by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+def _group_by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.case.id, []).append(record)
-    return found
+        groups.setdefault(record.case.id, []).append(record)
+    return groups

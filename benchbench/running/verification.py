@@ -1,8 +1,8 @@
-"""What is done before anything is timed, side by side: references, verification of networks, exports.
+"""References, verifications and exports, made in parallel before anything is timed.
 
-Training is verified at its small size, in its own dtype and mode. Inference of networks, and layers as deep
-as a recurrent one, are also verified at the small size in float32 where they compute in less, since rounding
-hides mistakes there.
+Training is verified at its small size, in the case's dtype and mode. Inference of networks, and of layers as
+deep as a recurrent one, is also verified at the small size in float32 if the case has a narrower dtype, whose
+rounding errors can hide mistakes.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from benchbench.registry import load_class
 from benchbench.store.codec import outcome_of
 from benchbench.workloads.draw import SEED
 
-# What is computed → its float64 reference, the fields of a worker.verify.Reference, or why there is none.
+# Name of a computation (`computed`) → the fields of its worker.verify.Reference, or why there is none.
 References = dict[str, Message | Failure]
-Verified = dict[str, float | Failure | None]  # name of a check → relative error, or what is wrong
+Verified = dict[str, float | Failure | None]  # `check_name` → relative error, or the failure
 Announce = Callable[[str], None]
 
 
 class Precomputed:
-    """References, verifications and exports: what a run's processes start from."""
+    """The references, verifications and exports of a run."""
 
     def __init__(self, pool: WorkerPool, announce: Announce, seed: int = SEED) -> None:
-        """`seed`: of the places at which outputs are compared."""
+        """`seed`: selects the compared elements of outputs."""
         self._seed = seed
         self._pool = pool
         self._announce = announce
         self._references: References = {}
         self._verified: Verified = {}
-        self._allowed: dict[str, float] = {}  # name of a check → how large its error may be
-        self._exported: dict[str, Failure | None] = {}  # id of a case → why its model could not be exported
+        self._allowed: dict[str, float] = {}  # `check_name` → largest allowed relative error
+        self._exported: dict[str, Failure | None] = {}  # case id → why its export failed
 
     def prepare(self, cases: Sequence[Case]) -> None:
-        """Compute the references, verifications and exports of the cases, unless they exist already."""
+        """Compute the missing references, verifications and exports of the cases."""
         unverified = {check_name(case): case for case in cases if check_name(case) not in self._verified}
         training = [case for case in unverified.values() if case.phase is Phase.TRAIN]
         hidden = [case for case in unverified.values() if is_hidden(case)]
         inference = [
             case for case in cases if case.phase is not Phase.TRAIN and computed(case) not in self._references
         ]
-        verify = partial(verify_job, found=self._verified, allowed=self._allowed)
+        verify = partial(verify_job, errors=self._verified, allowed=self._allowed)
         jobs = [
             *reference_jobs(training, self._references, verify, seed=self._seed),
             *reference_jobs(hidden, {}, partial(verify, in_float32=True), small=True),
@@ -66,7 +66,7 @@ class Precomputed:
             self._pool.run_jobs(jobs, self._announce)
 
     def reference(self, case: Case) -> Message | Failure | None:
-        """The float64 reference of what the case computes, or why there is none; None: nothing is."""
+        """The case's float64 reference, or why there is none; None for a backend that computes nothing."""
         name = computed(case)
         if name not in self._references:
             jobs = list(reference_jobs([case], self._references, seed=self._seed))
@@ -74,37 +74,37 @@ class Precomputed:
         return self._references.get(name)
 
     def verified(self, case: Case) -> float | Failure | None:
-        """The relative error of the case's verification before, or what is wrong; None: there was none."""
+        """The relative error of the case's earlier verification, or its failure; None if it had none."""
         return self._verified.get(check_name(case))
 
     def allowed(self, case: Case) -> float | None:
-        """How large that error may be, where a worker has said so."""
+        """The largest allowed relative error of that verification; None if unknown."""
         return self._allowed.get(check_name(case))
 
     def export_failure(self, case: Case) -> Failure | None:
-        """Why the case's model could not be exported, which is done now if it was not; mostly None."""
+        """Export the case's model unless that is done; return why it failed, or None."""
         if case.id not in self._exported:
             self._pool.run_jobs(list(self._export_jobs([case])), self._announce)
         return self._exported.get(case.id)
 
     def _export_jobs(self, cases: Iterable[Case]) -> Iterator[Job]:
-        """A job for each model: of backends that load the same one, each exports its share."""
-        alike: dict[tuple[str, ...], list[Case]] = {}
+        """One job per model. Cases that load the same model export it in turn."""
+        groups: dict[tuple[str, ...], list[Case]] = {}
         for case in cases:
             if case.mode in _backend(case).exporting_modes:
-                alike.setdefault(exported_name(case, self._pool.interpreter(case.target)), []).append(case)
-        for number, own in enumerate(alike.values()):
-            turn = number % len(own)
-            yield self._export_job(own[turn], [*own[:turn], *own[turn + 1 :]])
+                groups.setdefault(exported_name(case, self._pool.interpreter(case.target)), []).append(case)
+        for number, group in enumerate(groups.values()):
+            place = number % len(group)
+            yield self._export_job(group[place], [*group[:place], *group[place + 1 :]])
 
     def _export_job(self, case: Case, others: Sequence[Case]) -> Job:
-        """Of the case's model, which the others load, too; where it fails, the next of them tries."""
+        """Export a case's model, which `others` load too. If it fails, the next of them tries."""
 
         def answered(answer: Answer) -> Iterable[Job]:
             if answer.reply is not None and "outcome" not in answer.reply:
-                self._exported.update(dict.fromkeys((each.id for each in (case, *others)), None))
+                self._exported.update(dict.fromkeys((user.id for user in (case, *others)), None))
                 return ()
-            result = decoded(answer, {})
+            result = decode_outcome(answer, {})
             self._exported[case.id] = result if isinstance(result, Failure) else None
             return [self._export_job(others[0], others[1:])] if others else ()
 
@@ -113,7 +113,10 @@ class Precomputed:
 
 
 def exported_name(case: Case, python: str) -> tuple[str, ...]:
-    """What cases have in common that load one exported model; `python`: the interpreter of the case."""
+    """Key of the exported model that a case loads; equal for cases with the same model.
+
+    `python`: the interpreter of the case.
+    """
     backend = _backend(case)()
     where = python if backend.shared_cache else f"{case.target}:{case.device}"
     what = backend.exported_as(case.computes_in, case.mode)
@@ -122,55 +125,56 @@ def exported_name(case: Case, python: str) -> tuple[str, ...]:
 
 def reference_jobs(
     cases: Iterable[Case],
-    found: References,
+    references: References,
     then: Callable[[Case, Message], Job] | None = None,
     *,
     small: bool = False,
     seed: int = SEED,
 ) -> Iterator[Job]:
-    """A job for each thing computed (`computed`), for all backends; its reference goes to `found`.
+    """One job per computation (`computed`), shared by all backends. Stores the results in `references`.
 
-    `then`: the job of a case that needs its reference. `small`: at the small size, with tolerances for
-    float32.
+    `then`: creates a further job for each case from its reference. `small`: use the small size, with
+    tolerances for float32.
     """
-    alike: dict[str, list[Case]] = {}
+    groups: dict[str, list[Case]] = {}
     for case in cases:
         if _computes(case):
-            alike.setdefault(computed(case), []).append(case)
-    for name, same in alike.items():
+            groups.setdefault(computed(case), []).append(case)
+    for name, group in groups.items():
 
-        def answered(answer: Answer, name: str = name, same: Sequence[Case] = same) -> Iterator[Job]:
-            reference = found[name] = _reference_or_failure(answer)
+        def answered(answer: Answer, name: str = name, group: Sequence[Case] = group) -> Iterator[Job]:
+            reference = references[name] = _reference_or_failure(answer)
             if then and not isinstance(reference, Failure):
-                for case in same:
+                for case in group:
                     yield then(case, reference)
 
-        message = reference_message(same[0], small=small, replicas=replicas(same[0]), seed=seed)
+        message = reference_message(group[0], small=small, replicas=replicas(group[0]), seed=seed)
         label = f"float64 reference of {name}{' at a small size' if small else ''}"
-        # A model is its own reference: a worker computes it that has its framework.
-        yield Job(message=message, done=answered, label=label, case=same[0] if is_own(same[0]) else None)
+        # A user's model is its own reference, so a worker with its framework computes it.
+        yield Job(message=message, done=answered, label=label, case=group[0] if is_own(group[0]) else None)
 
 
 def verify_job(
     case: Case,
     reference: Message,
-    found: Verified,
+    errors: Verified,
     allowed: dict[str, float] | None = None,
     *,
     in_float32: bool = False,
 ) -> Job:
-    """The job that verifies the case; its relative error, or what is wrong, goes to `found` (`check_name`).
+    """The job that verifies a case.
 
-    How large the error may be goes to `allowed`.
+    Stores, by `check_name`, the relative error or failure in `errors` and the largest allowed error in
+    `allowed`.
 
-    What a framework does not support in float32 is left to the measurement.
+    A check in float32 that the framework does not support is skipped.
     """
 
     def answered(answer: Answer) -> Iterable[Job]:
-        result = error_in(answer)
+        result = decode_error(answer)
         unsupported = isinstance(result, Failure) and result.status is Status.UNSUPPORTED
         if not (in_float32 and unsupported):
-            found[check_name(case)] = result
+            errors[check_name(case)] = result
         limit = (answer.reply or {}).get("allowed")
         if allowed is not None and type(limit) is float and 0 <= limit < math.inf:
             allowed[check_name(case)] = limit
@@ -190,19 +194,19 @@ def _reference_or_failure(answer: Answer) -> Message | Failure:
 
 
 def computed(case: Case) -> str:
-    """The name of what a case computes, whichever backend does: what is right may depend on its division."""
+    """Name of a case's computation, the same for all backends that must compute the same result."""
     parts = replicas(case)
     return case.work + suffix(case.placement, {}) + (f" in {parts} replicas" if parts > 1 else "")
 
 
 def replicas(case: Case) -> int:
-    """Into how many parts a batch is divided that each have batch statistics of their own."""
+    """The number of parts of a batch that have separate batch statistics."""
     per_device = _backend(case).statistics_per_device and not case.params.get("sync_batch_norm")
     return case.placement.devices if per_device and case.placement.strategy.divides_batch else 1
 
 
 def _computes(case: Case) -> bool:
-    """Whether its backend computes the workload, so that there is something to verify."""
+    """Whether the backend really computes the workload, so that its result can be verified."""
     return _backend(case).computes(catalogue.kind_of(case.workload).frameworks())
 
 
@@ -211,14 +215,14 @@ def _backend(case: Case) -> type[Backend]:
 
 
 def is_hidden(case: Case) -> bool:
-    """Whether rounding may hide a mistake in the case; training is verified in float32 as well, anyway."""
+    """Whether rounding may hide a mistake in the case, so that it is also verified in float32."""
     if case.phase is Phase.TRAIN or not case.computes_in.is_narrow or not _computes(case):
         return False
     return catalogue.kind_of(case.workload).draws_tolerated > 0
 
 
 def check_name(case: Case) -> str:
-    """The name of the case's verification: its id, or one name for all that are verified alike in float32."""
+    """The name of the case's verification: its id, or a name shared with cases that the same check covers."""
     if not is_hidden(case):
         return case.id
     mode = case.mode if is_own(case) else ""
@@ -226,17 +230,17 @@ def check_name(case: Case) -> str:
 
 
 def is_own(case: Case) -> bool:
-    """Whether it computes a user's model, whose reference is the model itself."""
+    """Whether the case runs a user's model, which is its own reference."""
     return isinstance(catalogue.kind_of(case.workload), OwnModel)
 
 
-def error_in(answer: Answer) -> float | Failure | None:
-    """The relative error, None for a simulated program, or why there is none."""
+def decode_error(answer: Answer) -> float | Failure | None:
+    """The relative error in an answer, or the failure; None for a backend that computes nothing."""
     import msgspec
 
-    found = decoded(answer, {})
-    if isinstance(found, Failure) and "verified" not in (answer.reply or {}):
-        return found
+    outcome = decode_outcome(answer, {})
+    if isinstance(outcome, Failure) and "verified" not in (answer.reply or {}):
+        return outcome
     try:
         error: float | None = msgspec.convert((answer.reply or {}).get("verified", ""), float | None)
         if not 0 <= (error or 0.0) < math.inf:
@@ -247,8 +251,8 @@ def error_in(answer: Answer) -> float | Failure | None:
     return error
 
 
-def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
-    """The outcome in an answer; its stage times are added to `stages`."""
+def decode_outcome(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
+    """The outcome in an answer. Adds its stage times to `stages`."""
     if answer.reply is None:
         return Failure(status=answer.status, message=answer.message, log=answer.log)
     try:
@@ -261,9 +265,9 @@ def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
 
 
 def _of_ranks(replies: Sequence[Any], stages: dict[str, float]) -> Measurement:
-    """Combine the measurements of all ranks; a stage lasts as long as in the slowest rank.
+    """Combine the measurements of all ranks. A stage's time is that of the slowest rank.
 
-    `host`, in a reply: the number of the rank's host, where a launcher started it.
+    A reply has the number of the rank's `host` if a launcher started the rank.
     """
     ranks = []
     for reply in replies:
@@ -279,10 +283,10 @@ def _of_ranks(replies: Sequence[Any], stages: dict[str, float]) -> Measurement:
 
 
 def _seconds(stages: object) -> dict[str, float]:
-    """Stage → seconds. Raises ValueError for anything else."""
+    """Check and return the seconds by stage. Raises ValueError."""
     import msgspec
 
-    found = msgspec.convert(stages, dict[str, float])
-    if not all(0 <= seconds < math.inf for seconds in found.values()):  # NaN fails this too
+    stages_s = msgspec.convert(stages, dict[str, float])
+    if not all(0 <= seconds < math.inf for seconds in stages_s.values()):  # NaN fails this too
         raise ValueError("a stage's time is negative or not finite")
-    return found
+    return stages_s
