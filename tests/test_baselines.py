@@ -48,15 +48,15 @@ def kept(root: Path, name: str = "main") -> list[str]:
 
 def test_a_session_is_read_back_as_it_was_to_seven_digits(tmp_path: Path) -> None:
     records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
-    found = digest(a_run(records, left_out=(a_left_out(),)))
-    baselines.add_session(tmp_path, "main", found)
-    (back,) = baselines.require_sessions(tmp_path, "main", found.machine)
-    assert back.cases.keys() == found.cases.keys()
+    a_digest = digest(a_run(records, left_out=(a_left_out(),)))
+    baselines.add_session(tmp_path, "main", a_digest)
+    (back,) = baselines.require_sessions(tmp_path, "main", a_digest.machine)
+    assert back.cases.keys() == a_digest.cases.keys()
     assert back.cases[a_case().id].values["latency_s"] == pytest.approx((0.001, 1 / 700), rel=1e-6)
-    assert replace(back, cases={}) == replace(found, cases={})
+    assert replace(back, cases={}) == replace(a_digest, cases={})
     failed, absent = a_case(params={"m": 2}).id, a_left_out().case.id
     assert {name: back.cases[name] for name in (failed, absent)} == {
-        name: found.cases[name] for name in (failed, absent)
+        name: a_digest.cases[name] for name in (failed, absent)
     }
 
 
@@ -88,7 +88,7 @@ def test_machines_do_not_push_each_other_out(tmp_path: Path) -> None:
     assert baselines.add_session(tmp_path, "main", a_session(20, machine=OTHER)) == []
     assert baselines.add_session(tmp_path, "main", a_session(21, machine=OTHER), replace=True) == ["RUN20"]
     assert len(kept(tmp_path)) == baselines.MAX_SESSIONS + 1
-    assert [each.id for each in baselines.require_sessions(tmp_path, "main", OTHER)] == ["RUN21"]
+    assert [session.id for session in baselines.require_sessions(tmp_path, "main", OTHER)] == ["RUN21"]
 
 
 def test_the_same_run_again_is_the_same_session(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_damaged_session_is_reported_and_skipped(tmp_path: Path, content: str)
     path.write_text(content)
     told: list[str] = []
     sessions = baselines.require_sessions(tmp_path, "main", a_machine(), told.append)
-    assert [each.id for each in sessions] == ["RUN00", "RUN02"]
+    assert [session.id for session in sessions] == ["RUN00", "RUN02"]
     assert told[0].startswith("skipped ")
     assert "RUN01.json" in told[0]
     assert told[1] == snapshot("1 of 3 sessions cannot be read: restore them from version control")
@@ -215,7 +215,7 @@ def test_a_file_that_is_not_regular_is_not_opened(tmp_path: Path, kind: str) -> 
         other.symlink_to("/dev/zero" if kind == "device" else tmp_path / "nowhere")
     told: list[str] = []
     sessions = baselines.require_sessions(tmp_path, "main", a_machine(), told.append)
-    assert [each.id for each in sessions] == ["RUN00"]
+    assert [session.id for session in sessions] == ["RUN00"]
     assert "OTHER.json: not a regular file" in told[0]
 
 

@@ -203,13 +203,13 @@ LAST = SearchRules(versions=10)
 @settings(max_examples=40, deadline=None)
 @given(measured)
 def test_what_is_believed_is_a_probability(pairs: list[VersionPair]) -> None:
-    found = belief(ends(LAST) + pairs, LAST)
-    assert math.fsum(found.larger_step) == pytest.approx(1)
-    assert all(0 <= each <= 1 for each in (*found.larger_step, *found.smaller_step))
-    assert found.larger_step[0] == 0
-    assert len(found.larger_step) == LAST.versions
-    assert 0 <= found.two_steps_p <= 1
-    assert 0.5 <= found.larger_share <= 1.0 + 1e-9
+    posterior = belief(ends(LAST) + pairs, LAST)
+    assert math.fsum(posterior.larger_step) == pytest.approx(1)
+    assert all(0 <= each <= 1 for each in (*posterior.larger_step, *posterior.smaller_step))
+    assert posterior.larger_step[0] == 0
+    assert len(posterior.larger_step) == LAST.versions
+    assert 0 <= posterior.two_steps_p <= 1
+    assert 0.5 <= posterior.larger_share <= 1.0 + 1e-9
 
 
 @settings(max_examples=40, deadline=None)

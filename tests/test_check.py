@@ -134,18 +134,18 @@ def test_a_change_is_a_regression_only_once_it_is_seen_again() -> None:
     ("factor", "wanted"), [(1.1, Verdict.SLOWER), (1 / 1.1, Verdict.FASTER), (1.01, Verdict.SAME)]
 )
 def test_one_stage_decides_where_nothing_is_to_be_measured_again(factor: float, wanted: Verdict) -> None:
-    found = decide(a_baseline(), a_new(factor), ONE_STAGE)
-    assert only(found).verdict is wanted
-    assert found.flagged == []
+    result = decide(a_baseline(), a_new(factor), ONE_STAGE)
+    assert only(result).verdict is wanted
+    assert result.flagged == []
 
 
 def test_a_significant_change_within_the_threshold_is_not_flagged() -> None:
     rules = replace(RULES, thresholds=(Rule("", 0.1, "--max-slowdown"),))
-    found = decide(a_baseline(), a_new(1.08), rules)
-    assert only(found).first is not None
-    assert only(found).first.p < 0.001  # type: ignore[union-attr]
-    assert not found.flagged
-    assert only(found).verdict is Verdict.SAME
+    result = decide(a_baseline(), a_new(1.08), rules)
+    assert only(result).first is not None
+    assert only(result).first.p < 0.001  # type: ignore[union-attr]
+    assert not result.flagged
+    assert only(result).verdict is Verdict.SAME
 
 
 def test_a_threshold_comes_from_the_first_rule_that_names_the_case() -> None:
@@ -159,12 +159,12 @@ def test_a_threshold_comes_from_the_first_rule_that_names_the_case() -> None:
             Rule("gemn", 0.5, "accelbench.toml 'gemn'"),
         ),
     )
-    found = decide(a_baseline(*cases), a_digest([(case, STEADY) for case in cases]), rules)
-    limits = [(each.threshold, each.threshold_from) for each in found.findings]
+    result = decide(a_baseline(*cases), a_digest([(case, STEADY) for case in cases]), rules)
+    limits = [(finding.threshold, finding.threshold_from) for finding in result.findings]
     assert limits == snapshot(
         [(0.3, "suite own 'gemm*'"), (0.2, "suite own 'conv2d*'"), (0.07, "accelbench.toml 'm=1'")]
     )
-    assert found.unused_thresholds == snapshot(("accelbench.toml 'gemn'",))
+    assert result.unused_thresholds == snapshot(("accelbench.toml 'gemn'",))
     plain = only(decide(a_baseline(), a_new(1.0), RULES))
     assert (plain.threshold, plain.threshold_from) == (0.05, "default")
 
@@ -198,20 +198,20 @@ def test_few_sessions_are_provisional_and_a_dedicated_machine_is_taken_to_differ
 @pytest.mark.parametrize("confirm", [True, False])
 def test_fewer_than_five_sessions_never_fail_a_check_by_themselves(count: int, confirm: bool) -> None:
     policy = replace(RULES, confirm=confirm)
-    found = decide(a_baseline(factors=WEATHER[:count]), a_new(3.0), policy, again(3.0) if confirm else None)
+    result = decide(a_baseline(factors=WEATHER[:count]), a_new(3.0), policy, again(3.0) if confirm else None)
     enough = count == MIN_SESSIONS
-    assert only(found).verdict is (Verdict.SLOWER if enough else Verdict.PROVISIONAL)
-    assert exit_code(found) == (10 if enough else 12)
-    assert exit_code(found, exit_zero=True) == 0
+    assert only(result).verdict is (Verdict.SLOWER if enough else Verdict.PROVISIONAL)
+    assert exit_code(result) == (10 if enough else 12)
+    assert exit_code(result, exit_zero=True) == 0
 
 
 def test_interleaved_with_the_baselines_code_one_session_is_enough() -> None:
-    found = decide(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True))
-    assert found.flagged == [a_case().id]
+    result = decide(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True))
+    assert result.flagged == [a_case().id]
     second = in_turn(STEADY, times_of(1.1))
-    found = decide(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True), second)
-    assert only(found).verdict is Verdict.SLOWER
-    assert exit_code(found) == 10
+    result = decide(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True), second)
+    assert only(result).verdict is Verdict.SLOWER
+    assert exit_code(result) == 10
 
 
 def test_memory_is_taken_to_differ_less_than_time_between_sessions() -> None:
@@ -228,10 +228,10 @@ def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help
 
 def test_a_case_that_worked_and_fails_is_broken() -> None:
     failing = records_of([a_record(a_failure(message="no kernel"))])
-    found = decide(a_baseline(), failing, RULES)
-    assert only(found).verdict is Verdict.BROKEN
-    assert only(found).reason == snapshot("crashed: no kernel")
-    assert list(endings(found)) == [Ending.NOTHING_TESTED, Ending.FAILED]
+    result = decide(a_baseline(), failing, RULES)
+    assert only(result).verdict is Verdict.BROKEN
+    assert only(result).reason == snapshot("crashed: no kernel")
+    assert list(endings(result)) == [Ending.NOTHING_TESTED, Ending.FAILED]
 
 
 def test_a_case_that_fails_when_measured_again_is_broken_and_no_regression() -> None:
@@ -251,25 +251,25 @@ def test_a_failure_the_baseline_knows_is_not_held_against_a_run() -> None:
 
 def test_a_new_case_that_fails_is_broken_too() -> None:
     failing = records_of(some_rounds(*STEADY), [a_record(a_failure(), case=a_case(params={"m": 1}))])
-    found = decide(a_baseline(), failing, RULES)
-    assert found.findings[1].verdict is Verdict.BROKEN
-    assert found.findings[1].reason.startswith("not part of the baseline")
+    result = decide(a_baseline(), failing, RULES)
+    assert result.findings[1].verdict is Verdict.BROKEN
+    assert result.findings[1].reason.startswith("not part of the baseline")
 
 
 def test_a_new_case_is_told_and_one_that_the_run_did_not_plan_makes_it_incomplete() -> None:
-    found = decide(
+    result = decide(
         a_baseline(*some_cases(2)),
         a_digest([(c, STEADY) for c in [*some_cases(1), a_case(params={"m": 7})]]),
         RULES,
     )
-    assert [(each.verdict, each.reason) for each in found.findings] == snapshot(
+    assert [(finding.verdict, finding.reason) for finding in result.findings] == snapshot(
         [
             (Verdict.SAME, ""),
             (Verdict.GONE, "not part of the run"),
             (Verdict.NEW, "not part of the baseline"),
         ]
     )
-    assert found.missing == snapshot(
+    assert result.missing == snapshot(
         (
             MissingRecords(
                 case="gemm(m=1)/float32/eager@torch:cpu",
@@ -277,20 +277,20 @@ def test_a_new_case_is_told_and_one_that_the_run_did_not_plan_makes_it_incomplet
             ),
         )
     )
-    assert exit_code(found) == exit_code(found, exit_zero=True) == Ending.INCOMPLETE.code
+    assert exit_code(result) == exit_code(result, exit_zero=True) == Ending.INCOMPLETE.code
 
 
 def test_a_case_that_was_asked_for_and_cannot_run_is_lost() -> None:
     case = a_case(device="cuda:0")
     new = records_of(some_rounds(*STEADY), left_out=(a_left_out(case=case),))
-    found = decide(a_baseline(a_case(), case), new, RULES)
-    assert [each.lost for each in found.findings] == [False, True]
-    assert exit_code(found) == Ending.NOT_COMPARABLE.code
+    result = decide(a_baseline(a_case(), case), new, RULES)
+    assert [finding.lost for finding in result.findings] == [False, True]
+    assert exit_code(result) == Ending.NOT_COMPARABLE.code
 
 
 def test_a_case_that_neither_the_baseline_nor_the_run_could_run_is_not_mentioned() -> None:
     new = records_of(some_rounds(*STEADY), left_out=(a_left_out(),))
-    assert [each.case for each in decide([new], new, RULES).findings] == [a_case().id]
+    assert [finding.case for finding in decide([new], new, RULES).findings] == [a_case().id]
 
 
 @pytest.mark.parametrize(
@@ -305,10 +305,10 @@ def test_a_case_that_neither_the_baseline_nor_the_run_could_run_is_not_mentioned
     ],
 )
 def test_other_work_or_conditions_are_incomparable_and_named(over: dict[str, Any]) -> None:
-    found = decide(a_baseline(), a_new(2.0, **over), RULES)
-    assert only(found).verdict is Verdict.INCOMPARABLE
-    assert exit_code(found) == exit_code(found, exit_zero=True) == Ending.NOT_COMPARABLE.code
-    assert only(found).reason in snapshot(
+    result = decide(a_baseline(), a_new(2.0, **over), RULES)
+    assert only(result).verdict is Verdict.INCOMPARABLE
+    assert exit_code(result) == exit_code(result, exit_zero=True) == Ending.NOT_COMPARABLE.code
+    assert only(result).reason in snapshot(
         [
             "counted flops 524288 → 1",
             "workload version 1 → 2",
@@ -321,8 +321,8 @@ def test_other_work_or_conditions_are_incomparable_and_named(over: dict[str, Any
 
 
 def test_a_workload_that_measures_otherwise_now_is_named_with_the_line_that_accepts_its_times() -> None:
-    found = decide(a_baseline(*some_cases(2)), a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
-    assert list(map(str, conclusions(Gate(name="main", result=found)))) == snapshot(
+    result = decide(a_baseline(*some_cases(2)), a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
+    assert list(map(str, conclusions(Gate(name="main", result=result)))) == snapshot(
         [
             "NOT COMPARABLE: no case could be tested",
             "NOT COMPARABLE: 2 cases: workload version 1 → 2",
@@ -330,11 +330,11 @@ def test_a_workload_that_measures_otherwise_now_is_named_with_the_line_that_acce
             "to accept the new times: accelbench baseline set main NEW",
         ]
     )
-    elsewhere = conclusions(Gate(name="main", result=found, where=" --results there"))
+    elsewhere = conclusions(Gate(name="main", result=result, where=" --results there"))
     assert str(elsewhere[-1]).endswith("baseline set main NEW --results there")
     accepted = a_new(2.0, 1.0, side={"workload_version": 2}, id="ACCEPTED", started="2026-01-08T00:00:00Z")
-    later = decide([*found.sessions, accepted], a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
-    assert Verdict.INCOMPARABLE not in {each.verdict for each in later.findings}
+    later = decide([*result.sessions, accepted], a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
+    assert Verdict.INCOMPARABLE not in {finding.verdict for finding in later.findings}
 
 
 def test_sessions_that_cannot_be_compared_are_passed_over() -> None:
@@ -350,10 +350,10 @@ def test_sessions_that_cannot_be_compared_are_passed_over() -> None:
 
 def test_other_versions_are_suspects_and_with_strict_env_a_bar() -> None:
     new = a_new(1.1, frameworks={"torch": "2.14.0"}, side={"version": "2.14.0"})
-    found = decide(a_baseline(), new, ONE_STAGE)
-    assert only(found).verdict is Verdict.SLOWER
-    assert only(found).reason == snapshot("suspect: torch 2.13.0 → 2.14.0")
-    assert found.changes == snapshot(("torch 2.13.0 → 2.14.0",))
+    result = decide(a_baseline(), new, ONE_STAGE)
+    assert only(result).verdict is Verdict.SLOWER
+    assert only(result).reason == snapshot("suspect: torch 2.13.0 → 2.14.0")
+    assert result.changes == snapshot(("torch 2.13.0 → 2.14.0",))
     strict = decide(a_baseline(), new, replace(ONE_STAGE, strict_env=True))
     assert only(strict).verdict is Verdict.INCOMPARABLE
 
@@ -367,9 +367,9 @@ def test_other_versions_are_suspects_and_with_strict_env_a_bar() -> None:
     ],
 )
 def test_too_few_or_unsteady_processes_are_insufficient(new: Digest, reason: str) -> None:
-    found = decide(a_baseline(), new, RULES)
-    assert only(found).verdict is Verdict.INSUFFICIENT
-    assert only(found).reason == reason
+    result = decide(a_baseline(), new, RULES)
+    assert only(result).verdict is Verdict.INSUFFICIENT
+    assert only(result).reason == reason
 
 
 @pytest.mark.parametrize("name", ["items_per_s", "flops_per_s", "bytes_per_s"])
@@ -385,12 +385,12 @@ def test_several_metrics_are_one_family_and_each_has_its_verdict() -> None:
         return records_of(some_rounds(*STEADY, peak_host=Memory(bytes=peak)))
 
     rules = replace(ONE_STAGE, metrics=(LATENCY, METRIC["peak_host_bytes"]), assumed=0.005)
-    found = decide([run(1000)], run(1200), rules)
-    assert [(each.metric, each.verdict.value) for each in found.findings] == [
+    result = decide([run(1000)], run(1200), rules)
+    assert [(finding.metric, finding.verdict.value) for finding in result.findings] == [
         ("latency_s", "same"),
         ("peak_host_bytes", "provisional"),
     ]
-    assert found.tested == 2
+    assert result.tested == 2
 
 
 def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
@@ -412,9 +412,9 @@ def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
 def test_a_metric_that_nobody_measured_is_insufficient_and_passes_nothing(metric: Metric) -> None:
     nothing = CaseDigest(case=a_case(), rounds=(0, 1, 2), values={"latency_s": (None,) * 3}, cost=a_cost())
     run = replace(a_new(1.0), cases={a_case().id: nothing})
-    found = decide([run], run, replace(RULES, metrics=(metric,)))
-    assert only(found).verdict is Verdict.INSUFFICIENT
-    assert exit_code(found) == Ending.NOT_COMPARABLE.code
+    result = decide([run], run, replace(RULES, metrics=(metric,)))
+    assert only(result).verdict is Verdict.INSUFFICIENT
+    assert exit_code(result) == Ending.NOT_COMPARABLE.code
 
 
 # Measured again in turn with the baseline's code
@@ -532,12 +532,12 @@ def test_what_is_told_and_needs_nobody_passes() -> None:
 def test_cases_that_were_compared_and_are_all_too_noisy_are_inconclusive_and_not_incomparable() -> None:
     cases = [(case, times_of(1.0)) for case in some_cases(2)]
     noisy = a_digest(cases, id="NEW", side={"unsteady": 3})
-    found = decide(a_baseline(*some_cases(2)), noisy, RULES)
-    assert {finding.verdict for finding in found.findings} == {Verdict.INSUFFICIENT}
-    assert list(endings(found)) == [Ending.INCONCLUSIVE]
-    codes = {each: exit_code(found, inconclusive=each) for each in (None, *Inconclusive)}
+    result = decide(a_baseline(*some_cases(2)), noisy, RULES)
+    assert {finding.verdict for finding in result.findings} == {Verdict.INSUFFICIENT}
+    assert list(endings(result)) == [Ending.INCONCLUSIVE]
+    codes = {each: exit_code(result, inconclusive=each) for each in (None, *Inconclusive)}
     assert codes == {None: 13, Inconclusive.PASS: 0, Inconclusive.FAIL: 13}
-    shown = shown_as("terminal", Gate(name="main", result=found))
+    shown = shown_as("terminal", Gate(name="main", result=result))
     assert "--rounds" in shown
     assert "--wait-for-idle" in shown
     assert "baseline set" not in shown
@@ -580,12 +580,12 @@ def all_rounds(*numbers: int, rounds: int = 3, **policy: Any) -> Digest:
 def test_a_planned_case_without_all_its_records_makes_a_run_incomplete(
     new: Digest, reason: str | None
 ) -> None:
-    found = decide(a_baseline(), new, RULES)
-    assert [each.reason for each in found.missing] == ([reason] if reason else [])
-    assert (Ending.INCOMPLETE in endings(found)) == bool(reason)
+    result = decide(a_baseline(), new, RULES)
+    assert [each.reason for each in result.missing] == ([reason] if reason else [])
+    assert (Ending.INCOMPLETE in endings(result)) == bool(reason)
     if reason:
-        assert exit_code(found, exit_zero=True) in (11,)
-        assert "PASS" not in shown_as("terminal", Gate(name="main", result=found))
+        assert exit_code(result, exit_zero=True) in (11,)
+        assert "PASS" not in shown_as("terminal", Gate(name="main", result=result))
 
 
 def test_a_case_that_failed_is_no_missing_record() -> None:
@@ -615,13 +615,13 @@ BUSY = {"contended": "other processes used 0.8 of a core"}
 
 def test_what_is_slower_beside_other_programs_cannot_be_told() -> None:
     sessions = a_baseline()
-    found = decide(sessions, a_new(1.2), RULES, again(1.2, side=BUSY))
-    assert only(found).verdict is Verdict.INSUFFICIENT
-    assert only(found).reason == snapshot(
+    result = decide(sessions, a_new(1.2), RULES, again(1.2, side=BUSY))
+    assert only(result).verdict is Verdict.INSUFFICIENT
+    assert only(result).reason == snapshot(
         "flagged, not confirmed; contended: other processes used 0.8 of a core: --wait-for-idle measures "
         "once they are done"
     )
-    assert [exit_code(found, inconclusive=each) for each in (None, *Inconclusive)] == [13, 0, 13]
+    assert [exit_code(result, inconclusive=each) for each in (None, *Inconclusive)] == [13, 0, 13]
     once = decide(sessions, a_new(1.2, side=BUSY), ONE_STAGE)
     assert only(once).verdict is Verdict.INSUFFICIENT
 
@@ -637,28 +637,28 @@ def test_what_is_slower_beside_other_programs_cannot_be_told() -> None:
 def test_other_programs_excuse_nothing_else(
     sessions: list[Digest], first: dict[str, Any], second: dict[str, Any], rules: GatePolicy
 ) -> None:
-    def heavier(found: Digest, factor: float) -> Digest:
+    def heavier(result: Digest, factor: float) -> Digest:
         return replace(
-            found,
+            result,
             cases={
                 name: replace(side, values={**side.values, "peak_host_bytes": (factor * 1e9,) * 3})
-                for name, side in found.cases.items()
+                for name, side in result.cases.items()
             },
         )
 
-    stored = [heavier(each, 1.0) for each in sessions]
+    stored = [heavier(session, 1.0) for session in sessions]
     looked = again(1.2, side=second)
     looked = replace(looked, new=heavier(looked.new, 1.2))
-    found = decide(stored, heavier(a_new(1.2, side=first), 1.2), rules, looked)
-    assert only(found).verdict is Verdict.SLOWER
+    result = decide(stored, heavier(a_new(1.2, side=first), 1.2), rules, looked)
+    assert only(result).verdict is Verdict.SLOWER
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("sessions", [a_baseline(), a_baseline(side=BUSY)], ids=["quiet", "busy"])
 def test_nothing_is_told_beside_other_programs(factor: float, sessions: list[Digest]) -> None:
-    found = decide(sessions, a_new(factor, side=BUSY), ONE_STAGE)
-    assert only(found).verdict is Verdict.INSUFFICIENT
-    assert decided_count(found.findings) == 0
+    result = decide(sessions, a_new(factor, side=BUSY), ONE_STAGE)
+    assert only(result).verdict is Verdict.INSUFFICIENT
+    assert decided_count(result.findings) == 0
 
 
 def test_sessions_that_others_disturbed_do_not_count() -> None:
@@ -756,13 +756,13 @@ def test_a_slower_clock_changes_nothing(new: list[float], factor: float) -> None
 @pytest.mark.parametrize("others", range(1, MIN_CASES - 1))  # more would tell what all have in common
 def test_more_cases_make_each_harder_to_call(others: int) -> None:
     noisy, policy = (1.0, 1.03, 0.97, 1.02, 0.98, 1.0), replace(ONE_STAGE, variance=Variance.OWN)
-    found = decide(a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), policy)
+    result = decide(a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), policy)
     alone = only(decide(a_baseline(factors=noisy), a_new(1.07), policy))
     assert alone.first is not None
-    assert found.findings[0].first is not None
-    assert found.findings[0].first.p == pytest.approx(alone.first.p)
-    assert found.findings[0].first.p_holm >= alone.first.p_holm - 1e-12
-    assert found.findings[0].first.mde >= alone.first.mde - 1e-12
+    assert result.findings[0].first is not None
+    assert result.findings[0].first.p == pytest.approx(alone.first.p)
+    assert result.findings[0].first.p_holm >= alone.first.p_holm - 1e-12
+    assert result.findings[0].first.mde >= alone.first.mde - 1e-12
 
 
 # As text
@@ -812,7 +812,7 @@ def shown_as(name: str, checked: Gate) -> str:
 
 def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
-    assert {each.verdict for each in found.findings} == set(Verdict)
+    assert {finding.verdict for finding in found.findings} == set(Verdict)
     assert shown_as("terminal", Gate(name="main", result=found)) == snapshot("""\
 INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: in the baseline, but not in the plan of the run
 FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
@@ -981,8 +981,8 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
     ],
 )
 def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, first: str) -> None:
-    found = decide(a_baseline(factors=[1.0]), a_new(1.0), RULES)
-    text = shown_as("terminal", Gate(name="main", result=found, **over))
+    result = decide(a_baseline(factors=[1.0]), a_new(1.0), RULES)
+    text = shown_as("terminal", Gate(name="main", result=result, **over))
     assert text.splitlines()[0].startswith(first)
     assert "PASS" not in text
 
@@ -991,8 +991,8 @@ def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, first: str) -
 @pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "<b>", "line\nbreak", "[red]"])
 def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
     run = digest(a_hostile_run(text))
-    found = decide([run, replace(run, id=text, frameworks={text: text * 2})], run, RULES)
-    shown = shown_as(name, Gate(name="main", result=found, note=text))
+    result = decide([run, replace(run, id=text, frameworks={text: text * 2})], run, RULES)
+    shown = shown_as(name, Gate(name="main", result=result, note=text))
     assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
     if name == "markdown":
         rows = [line for line in shown.splitlines() if line.startswith("|")]
@@ -1019,8 +1019,8 @@ def test_the_documentation_shows_what_the_program_prints() -> None:
         a_digest([(cases[0], times_of(factor)), (cases[1], times_of(1.002))], id=name, started="2026-01-09")
         for name, factor in (("01NEW", 1.13), ("01NEWER", 1.12))
     )
-    found = decide(sessions, run, RULES, Confirmation(new=second))
-    assert shown_as("terminal", Gate(name="main", result=found)) in document.split("```\n")
+    result = decide(sessions, run, RULES, Confirmation(new=second))
+    assert shown_as("terminal", Gate(name="main", result=result)) in document.split("```\n")
 
 
 def test_the_documentation_lists_every_ending_in_the_order_told_with_its_code() -> None:

@@ -49,7 +49,7 @@ def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Gat
     sessions = [a_session(rows, day=number) for number, rows in enumerate(hours)]
     ref = a_session(old) if rules.interleaved else None
     confirmation = Confirmation(new=a_session(again), ref=ref) if rules.confirm else None
-    return [each.verdict for each in decide(sessions, a_session(first), rules, confirmation).findings]
+    return [finding.verdict for finding in decide(sessions, a_session(first), rules, confirmation).findings]
 
 
 @pytest.mark.nightly

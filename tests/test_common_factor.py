@@ -43,13 +43,13 @@ def text(found: Comparison, form: str = "terminal") -> str:
 
 
 def test_where_every_case_is_up_by_a_seventh_the_machine_is_named() -> None:
-    found = compared(*A_SEVENTH)
-    (line,) = [line for line in text(found).splitlines() if TOLD in line]
+    comparison = compared(*A_SEVENTH)
+    (line,) = [line for line in text(comparison).splitlines() if TOLD in line]
     assert line == snapshot(
         "6 of 6 cases moved the same way, 1.145× in the median: "
         "probably the machine, not the code; measure interleaved (--ab)"
     )
-    assert json.loads(text(found, "json"))["common_factor"] == {
+    assert json.loads(text(comparison, "json"))["common_factor"] == {
         "ratio": pytest.approx(1.145, rel=1e-3),
         "cases": 6,
         "moving": 6,
@@ -67,17 +67,17 @@ def test_where_every_case_is_up_by_a_seventh_the_machine_is_named() -> None:
     ],
 )
 def test_elsewhere_it_is_not(factors: tuple[float, ...]) -> None:
-    found = compared(*factors)
-    assert found.common is None
-    assert TOLD not in text(found)
-    assert json.loads(text(found, "json"))["common_factor"] is None
+    comparison = compared(*factors)
+    assert comparison.common is None
+    assert TOLD not in text(comparison)
+    assert json.loads(text(comparison, "json"))["common_factor"] is None
 
 
 def test_a_case_that_changed_by_itself_does_not_move_the_factor() -> None:
-    found = compared(*A_SEVENTH, 3.0)
-    assert found.common
-    assert (found.common.cases, found.common.moving) == (7, 7)
-    assert found.common.ratio == pytest.approx(1.15)
+    comparison = compared(*A_SEVENTH, 3.0)
+    assert comparison.common
+    assert (comparison.common.cases, comparison.common.moving) == (7, 7)
+    assert comparison.common.ratio == pytest.approx(1.15)
 
 
 def test_what_was_measured_interleaved_is_the_codes() -> None:
@@ -106,7 +106,7 @@ ratios = st.lists(st.floats(-1, 1), min_size=MIN_CASES, max_size=20)
 
 @given(ratios, st.floats(0.01, 0.5))
 def test_swapping_the_runs_inverts_the_factor(logs: list[float], threshold: float) -> None:
-    there, back = common_factor(logs, threshold), common_factor([-each for each in logs], threshold)
+    there, back = common_factor(logs, threshold), common_factor([-log for log in logs], threshold)
     assert (there is None) == (back is None)
     if there and back:
         assert back.ratio == pytest.approx(1 / there.ratio)

@@ -205,15 +205,15 @@ def test_another_version_is_the_suspect_and_no_bar() -> None:
     ref = a_run([replace(r, framework_version="2.12.1") for r in some_rounds(*STEADY)],
                 probes=(a_probe(version="2.12.1"),))  # fmt: skip
     new = a_run(some_rounds(*times_of(1.1)), machine=a_machine(os="Linux 6.9"))
-    found = compare_runs(ref, new)
-    assert only(found).verdict is Verdict.SLOWER
-    assert only(found).reason == snapshot("suspect: torch 2.12.1 → 2.13.0")
-    assert found.changes == snapshot(("torch 2.12.1 → 2.13.0", "os Linux 6.8 → Linux 6.9"))
+    comparison = compare_runs(ref, new)
+    assert only(comparison).verdict is Verdict.SLOWER
+    assert only(comparison).reason == snapshot("suspect: torch 2.12.1 → 2.13.0")
+    assert comparison.changes == snapshot(("torch 2.12.1 → 2.13.0", "os Linux 6.8 → Linux 6.9"))
 
 
 def test_variables_of_the_shell_that_differ_are_told_where_both_runs_know_theirs() -> None:
     sides = ({"CC": "gcc", "XLA_FLAGS": "--a"}, {"CC": "gcc"}, None)
-    set_, unset, unknown = (a_run(some_rounds(*STEADY), variables=each) for each in sides)
+    set_, unset, unknown = (a_run(some_rounds(*STEADY), variables=side) for side in sides)
     assert compare_runs(set_, unset).changes == ("XLA_FLAGS --a → none",)
     assert compare_runs(set_, unknown).changes == compare_runs(unset, unset).changes == ()
 
@@ -240,11 +240,11 @@ def test_a_case_that_failed_before_is_new_and_one_that_fails_in_both_is_not_brok
 
 def test_cases_in_one_run_only_are_new_or_gone() -> None:
     small, large = a_case(), a_case(params={"m": 128})
-    found = compare_runs(
+    comparison = compare_runs(
         a_run(some_rounds(*STEADY, case=small)),
         a_run(some_rounds(*STEADY, case=large), left_out=(a_left_out(case=small),)),
     )
-    assert [(each.verdict, each.reason) for each in found.verdicts] == snapshot(
+    assert [(verdict.verdict, verdict.reason) for verdict in comparison.verdicts] == snapshot(
         [(Verdict.GONE, "unavailable: this torch is a CPU build"), (Verdict.NEW, "not part of the run")]
     )
 
@@ -265,7 +265,7 @@ def test_runs_without_a_common_case_say_so_first_and_where_they_were_made() -> N
 
 def test_a_case_left_out_of_both_runs_is_not_mentioned() -> None:
     run = a_run(left_out=(a_left_out(),))
-    assert [each.case for each in compare_runs(run, run).verdicts] == [a_case().id]
+    assert [verdict.case for verdict in compare_runs(run, run).verdicts] == [a_case().id]
 
 
 def test_a_round_that_was_cut_short_is_missing_and_not_a_failure() -> None:
@@ -312,9 +312,9 @@ def test_the_geometric_mean_is_over_compared_cases_only() -> None:
         return [r for factor, case in pairs for r in some_rounds(*times_of(factor), case=case, **over)]
 
     unsteady = records(1, 1, 7, steady=False)[-3:]
-    found = compare_runs(a_run(records(1, 1, 1)), a_run([*records(1.1, 1.2, 7)[:-3], *unsteady]))
-    assert found.compared == 2
-    assert found.geomean == pytest.approx(math.sqrt(1.1 * 1.2))
+    comparison = compare_runs(a_run(records(1, 1, 1)), a_run([*records(1.1, 1.2, 7)[:-3], *unsteady]))
+    assert comparison.compared == 2
+    assert comparison.geomean == pytest.approx(math.sqrt(1.1 * 1.2))
 
 
 def test_a_side_whose_processes_disagree_cannot_be_compared() -> None:
@@ -423,8 +423,8 @@ def test_welch_is_that_of_scipy(x: list[float], y: list[float]) -> None:
 
 
 def test_equal_values_are_not_infinitely_certain() -> None:
-    found = welch([0.0, 0.0, 0.0], [1e-5, 1e-5, 1e-5])
-    assert found.p_above() > 0.4
+    difference = welch([0.0, 0.0, 0.0], [1e-5, 1e-5, 1e-5])
+    assert difference.p_above() > 0.4
     with pytest.raises(ValueError, match="no spread"):
         welch([0.0], [0.0, 1.0])
 
@@ -433,10 +433,10 @@ def test_equal_values_are_not_infinitely_certain() -> None:
 def test_tost_holds_exactly_where_the_90_percent_interval_is_within(
     x: list[float], y: list[float], margin: float
 ) -> None:
-    found = welch(x, y)
-    edge = abs(found.mid) + found.half_width(0.9)
+    difference = welch(x, y)
+    edge = abs(difference.mid) + difference.half_width(0.9)
     assume(abs(edge - margin) > 1e-9)
-    assert (tost(found, margin) < ALPHA) == (edge < margin)
+    assert (tost(difference, margin) < ALPHA) == (edge < margin)
 
 
 @pytest.mark.parametrize("processes", [3, 5, 10])
@@ -524,9 +524,9 @@ def test_three_slow_cases_of_thirty_are_found(processes: int, noise: float) -> N
     for _ in range(suites):
         ref, new = process_medians(source, (2, 30, processes), noise, within=0.003)
         new[slow] *= 1.05
-        verdicts = [each.verdict for each in compare_runs(a_suite(ref), a_suite(new)).verdicts]
+        verdicts = [verdict.verdict for verdict in compare_runs(a_suite(ref), a_suite(new)).verdicts]
         found += sum(verdicts[index] is Verdict.SLOWER for index in slow)
-        alarms += sum(each in SWAPPED for each in verdicts) > sum(verdicts[i] in SWAPPED for i in slow)
+        alarms += sum(verdict in SWAPPED for verdict in verdicts) > sum(verdicts[i] in SWAPPED for i in slow)
     assert found / (3 * suites) >= 0.95
     assert alarms / suites <= allowed(0.05, suites)
 
@@ -642,7 +642,7 @@ def test_csv_and_json_hold_every_field() -> None:
     found = every_verdict()
     rows = list(csv.DictReader(io.StringIO(shown_as("csv", found, found.verdicts))))
     content = json.loads(shown_as("json", found, found.verdicts))
-    assert [row["verdict"] for row in rows] == [str(each.verdict) for each in found.verdicts]
+    assert [row["verdict"] for row in rows] == [str(verdict.verdict) for verdict in found.verdicts]
     assert content["verdicts"][0] == {**content["verdicts"][0], "verdict": "slower", "ref_processes": 3}
     assert {*content["verdicts"][0], "damaged"} == rows[0].keys()
     assert content["compared"] == 4
@@ -653,8 +653,10 @@ def test_csv_and_json_hold_every_field() -> None:
 @pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "=1+1", "<b>", "line\nbreak", "[red]"])
 def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
     run = a_hostile_run(text)
-    found = compare_runs(run, replace(run, info=replace(run.info, machine=a_machine(cpu=text * 2, os="x"))))
-    shown = shown_as(name, found, found.verdicts)
+    comparison = compare_runs(
+        run, replace(run, info=replace(run.info, machine=a_machine(cpu=text * 2, os="x")))
+    )
+    shown = shown_as(name, comparison, comparison.verdicts)
     assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
     if name == "markdown":
         rows = [line for line in shown.splitlines() if line.startswith("|")]

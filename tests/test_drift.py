@@ -61,8 +61,11 @@ def test_a_quiet_run_is_said_to_drift_in_less_than_one_of_twenty(
 
 def test_one_case_of_five_rounds_is_told_only_if_every_round_is_slower_than_the_last() -> None:
     """All orders are alike where nothing drifts: two of 120, far below the significance."""
-    orders = [drift([[(n, 0.02 * place) for n, place in enumerate(each)]]) for each in permutations(range(5))]
-    assert sum(each is not None for each in orders) == 2
+    orders = [
+        drift([[(n, 0.02 * place) for n, place in enumerate(permutation)]])
+        for permutation in permutations(range(5))
+    ]
+    assert sum(order is not None for order in orders) == 2
     assert 2 / math.factorial(5) < SIGNIFICANCE
 
 
@@ -120,19 +123,19 @@ def test_a_round_that_is_slower_in_all_cases_is_told_with_its_size() -> None:
 
 
 def test_rounds_add_what_they_differ_by_to_the_error_known_from_so_many_rounds() -> None:
-    found = drift([[(0, 0.0), (1, 0.06), (2, 0.0)]] * 8)
-    assert found
-    assert found.variance == pytest.approx(0.06**2 / 3)
-    assert found.degrees == 2
+    run_drift = drift([[(0, 0.0), (1, 0.06), (2, 0.0)]] * 8)
+    assert run_drift
+    assert run_drift.variance == pytest.approx(0.06**2 / 3)
+    assert run_drift.degrees == 2
 
 
 def test_rounds_are_compared_where_every_case_has_them() -> None:
     """Two noisy cases had more."""
     rounds = [(0, 0.0), (1, 0.05), (2, 0.0)]
-    found = drift([rounds] * 6 + [[*rounds, (3, 0.5), (4, -0.5)]] * 2)
-    assert found
-    assert found.cases == 8
-    assert found.change == pytest.approx(0.05)
+    run_drift = drift([rounds] * 6 + [[*rounds, (3, 0.5), (4, -0.5)]] * 2)
+    assert run_drift
+    assert run_drift.cases == 8
+    assert run_drift.change == pytest.approx(0.05)
 
 
 def test_with_three_rounds_five_cases_are_needed_to_tell_that_they_are_uneven() -> None:
@@ -205,7 +208,7 @@ def test_of_stored_runs_that_walk_few_suites_alarm(rounds: int) -> None:
     repeats = 60
     pairs = [[a_walking_suite(source, 12, rounds, 0.02) for _ in "ab"] for _ in range(repeats)]
     found = [compare_runs(ref, new) for ref, new in pairs]
-    alarms = sum(any(each.verdict is Verdict.SLOWER for each in one.verdicts) for one in found)
+    alarms = sum(any(verdict.verdict is Verdict.SLOWER for verdict in one.verdicts) for one in found)
     assert alarms <= allowed(WALKING, repeats) * repeats
     assert any(one.drifts for one in found)
 
@@ -223,9 +226,9 @@ def test_what_a_drift_adds_is_known_from_one_walk_alone() -> None:
 def test_a_comparison_names_the_side_that_drifted_and_an_interleaved_one_need_not() -> None:
     wild = a_run([each for case in CASES for each in some_rounds(*DRIFTING, case=case)])
     calm = a_run([each for case in CASES for each in some_rounds(*CALM, case=case)])
-    found = compare_runs(calm, wild)
-    assert list(found.drifts) == ["new"]
-    (line,) = [each for each in comparison_document(found, ()).facts if "drifted" in each]
+    comparison = compare_runs(calm, wild)
+    assert list(comparison.drifts) == ["new"]
+    (line,) = [fact for fact in comparison_document(comparison, ()).facts if "drifted" in fact]
     assert line.startswith("new drifted: steps became 4.00 % slower")
     assert not compare_runs(calm, calm).drifts
     assert not compare_runs(calm, wild, METRIC["cold_s"]).drifts

@@ -109,9 +109,9 @@ def test_the_fastest_the_cheapest_and_the_most_frugal_may_be_three() -> None:
         a_gpu_run("A10", [(SMALL, 0.004)], watts=60),
         a_gpu_run("L4", [(SMALL, 0.0045)], watts=300),
     ]
-    found = compare_hardware(runs, PRICES)
-    assert [best_of(found, aim) for aim in Aim] == [["H100"], ["L4"], ["A10"]]
-    (work,) = hardware_document(found).data["works"]
+    comparison = compare_hardware(runs, PRICES)
+    assert [best_of(comparison, aim) for aim in Aim] == [["H100"], ["L4"], ["A10"]]
+    (work,) = hardware_document(comparison).data["works"]
     h100 = next(each for each in work["hardware"] if each["device"] == "H100")
     assert h100["items_per_s"]["value"] == pytest.approx(1000, rel=1e-3)
     assert h100["items_per_cost"]["value"] == pytest.approx(1000 * 3600 / 4, rel=1e-3)
@@ -151,11 +151,11 @@ def test_eight_devices_cost_eight_times_one_or_what_the_user_says_that_eight_cos
 ) -> None:
     """They are seven times as fast: dearer for an item by 8 / 7, unless the eight cost less than 28."""
     runs = [a_gpu_run("H100", [(TRAINED, 0.07), (on_devices(TRAINED, 8), 0.01)], machine="m")]
-    found = compare_hardware(runs, Prices(currency="EUR", per_hour={**PRICES.per_hour, **price}))
-    (choice,) = found.choices
+    comparison = compare_hardware(runs, Prices(currency="EUR", per_hour={**PRICES.per_hour, **price}))
+    (choice,) = comparison.choices
     best = {aim: ranking.contenders[0].hardware.label for aim, ranking in choice.rankings.items()}
     assert (best[Aim.FASTEST], best[Aim.CHEAPEST]) == ("8 × H100", cheapest)
-    (work,) = hardware_document(found).data["works"]
+    (work,) = hardware_document(comparison).data["works"]
     assert [(each["devices"], each["price_per_hour"]) for each in work["hardware"]] == [
         (8, per_hour),
         (1, 4.0),
@@ -175,12 +175,12 @@ def test_ranks_that_share_a_cpu_cost_its_machine_once() -> None:
 def test_a_collective_between_another_number_of_devices_is_other_work() -> None:
     summed = a_case(workload="all_reduce", params={"n": 1024})
     pair, four = (on_devices(summed, count, Strategy.COLLECTIVE) for count in (2, 4))
-    found = compare_hardware([a_gpu_run("H100", [(pair, 0.01), (four, 0.02)])])
-    assert [choice.work for choice in found.choices] == [
+    comparison = compare_hardware([a_gpu_run("H100", [(pair, 0.01), (four, 0.02)])])
+    assert [choice.work for choice in comparison.choices] == [
         "all_reduce(n=1024)/float32[devices=2,strategy=collective]",
         "all_reduce(n=1024)/float32[devices=4,strategy=collective]",
     ]
-    assert [work_title(choice) for choice in found.choices] == [
+    assert [work_title(choice) for choice in comparison.choices] == [
         "all_reduce  n=1024 · float32 · 2 devices",
         "all_reduce  n=1024 · float32 · 4 devices",
     ]
@@ -217,10 +217,10 @@ def test_a_cpu_is_labelled_and_priced_by_its_threads() -> None:
 )
 def test_an_unreliable_case_is_left_out_with_the_reason(over: dict[str, Any], why: str) -> None:
     runs = [a_gpu_run("A", [(SMALL, 0.001)], measured=over), a_gpu_run("B", [(SMALL, 0.002)])]
-    found = compare_hardware(runs)
-    assert [each.hardware.device for each in found.evidence.sessions] == ["B"]
-    assert found.evidence.left_out == {f"{why}, on A": 1}
-    assert f"left out 1×: {why}, on A" in hardware_document(found).notes
+    comparison = compare_hardware(runs)
+    assert [session.hardware.device for session in comparison.evidence.sessions] == ["B"]
+    assert comparison.evidence.left_out == {f"{why}, on A": 1}
+    assert f"left out 1×: {why}, on A" in hardware_document(comparison).notes
 
 
 def test_a_simulated_case_counts_though_nothing_of_it_can_be_verified() -> None:
@@ -323,7 +323,10 @@ def test_all_prices_times_one_factor_change_no_order(
         for each in (one, {name: factor * price for name, price in one.items()})
     ]
     orders = [
-        [(each.hardware.device, each.is_tied) for each in found.choices[0].rankings[Aim.CHEAPEST].contenders]
+        [
+            (contender.hardware.device, contender.is_tied)
+            for contender in found.choices[0].rankings[Aim.CHEAPEST].contenders
+        ]
         for found in both
     ]
     assert orders[0] == orders[1] or _nearly_tied(both[0])
@@ -332,7 +335,7 @@ def test_all_prices_times_one_factor_change_no_order(
 
 def _nearly_tied(found: HardwareComparison) -> bool:
     """Amounts that differ in the last digits only may change places."""
-    amounts = [each.amount.mid for each in found.choices[0].rankings[Aim.CHEAPEST].contenders]
+    amounts = [contender.amount.mid for contender in found.choices[0].rankings[Aim.CHEAPEST].contenders]
     return any(later - earlier < 1e-9 for earlier, later in pairwise(amounts))
 
 
@@ -356,7 +359,7 @@ def test_overall_only_works_that_all_priced_hardware_did_count() -> None:
     runs = [a_gpu_run("H100", [(SMALL, 0.001), (LARGE, 0.1)]), a_gpu_run("L4", [(SMALL, 0.005)])]
     offers, common = overall_offers(work_choices(read_evidence(runs).sessions, PRICES, 0.07), PRICES)
     assert common == 1
-    assert [(each.hardware.device, each.dominated_by) for each in offers] == [("L4", None), ("H100", None)]
+    assert [(offer.hardware.device, offer.dominated_by) for offer in offers] == [("L4", None), ("H100", None)]
 
 
 def the_example() -> list[Run]:
@@ -437,16 +440,16 @@ def test_without_prices_a_note_has_the_command_and_the_plot_is_empty() -> None:
 
 
 def test_a_narrow_terminal_drops_columns_with_a_hint_and_columns_can_be_chosen() -> None:
-    found = compare_hardware(a_fleet(), PRICES)
-    narrow = on_a_terminal(hardware_document(found), 60)
+    comparison = compare_hardware(a_fleet(), PRICES)
+    narrow = on_a_terminal(hardware_document(comparison), 60)
     assert "widen the terminal, or choose by --columns" in " ".join(narrow.split())
-    assert list(columns_of(hardware_document(found, ["per-cost", "vs-cheapest"]))) == [
+    assert list(columns_of(hardware_document(comparison, ["per-cost", "vs-cheapest"]))) == [
         "",
         "per cost",
         "vs cheapest",
     ]
     with pytest.raises(UsageError, match="No column named 'per-costs'"):
-        hardware_document(found, ["per-costs"])
+        hardware_document(comparison, ["per-costs"])
 
 
 def test_runs_are_chosen_by_tag_and_by_day(tmp_path: Path) -> None:

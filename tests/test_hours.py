@@ -175,7 +175,7 @@ def test_what_is_measured_without_a_flag_is_measured_again(typed: str, kept: str
 def test_every_option_of_run_that_takes_no_value_is_known() -> None:
     import_commands(())
     shown = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
-    own = [each for each in shown.params if getattr(each, "is_flag", False)]
+    own = [param for param in shown.params if getattr(param, "is_flag", False)]
     measuring = {name for option in OPTIONS.values() for flag in option.flags for name in flag.names}
     assert {name for each in own for name in each.opts} - measuring - {"--help", "-h"} == BARE
 
@@ -261,10 +261,10 @@ def test_a_baseline_or_stored_runs_tell_it(tmp_path: Path, kept: str) -> None:
         assert alone.apart.spread is None
         for each in sessions(CALM):
             baselines.add_session(root, "main", digest(each))
-    found = benchbench.compare("R0", "R1", results=root)
-    assert found.apart
-    assert found.apart.days == 7
-    assert found.verdicts[0].verdict is Verdict.INCONCLUSIVE
+    comparison = benchbench.compare("R0", "R1", results=root)
+    assert comparison.apart
+    assert comparison.apart.days == 7
+    assert comparison.verdicts[0].verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.real

@@ -65,7 +65,7 @@ def test_a_winner_is_told_from_all_others_and_an_interval_excludes_one_exactly_t
     for work, found in zip(works, judge_works(works, QUICK), strict=True):
         assert len(found.rivals) == len(work) - 1
         if found.winner:
-            assert all(each.is_slower for each in found.compared_rivals)
+            assert all(compared_rival.is_slower for compared_rival in found.compared_rivals)
             assert found.min_lead > 1
         for rival in found.rivals:
             assert rival.interval is not None
@@ -104,10 +104,10 @@ def test_every_work_has_a_standing() -> None:
     alike = {"torch": [0.0, 0.001, 0.0], "jax": [0.001, 0.0, 0.001]}
     across = {"torch": [0.0, 0.3, 0.0], "jax": [0.3, 0.0, 0.2]}
     works = [a_work(logs, size) for size, logs in enumerate((apart, alike, across, {"torch": [0.0, 0.0]}))]
-    found = judge_works([*works, []], FIXED)
+    verdicts = judge_works([*works, []], FIXED)
     kinds = (Standing.WON, Standing.TIED, Standing.OPEN, Standing.ALONE, Standing.NONE)
-    assert tuple(each.standing for each in found) == kinds
-    assert [each.winner for each in found] == ["torch", "", "", "", ""]
+    assert tuple(each.standing for each in verdicts) == kinds
+    assert [each.winner for each in verdicts] == ["torch", "", "", "", ""]
 
 
 def test_a_wild_case_of_another_work_changes_little() -> None:
@@ -118,9 +118,9 @@ def test_a_wild_case_of_another_work_changes_little() -> None:
         for size in range(4)
     ]
     wild = a_work({"torch": [0.0, 2.0, 0.5], "jax": [1.0, 0.1, 3.0]}, 9)
-    assert [each.winner for each in judge_works(calm, FIXED)] == ["torch"] * 4
+    assert [judge_work.winner for judge_work in judge_works(calm, FIXED)] == ["torch"] * 4
     *others, own = judge_works([*calm, wild], FIXED)
-    assert [each.winner for each in others] == ["torch"] * 4
+    assert [other.winner for other in others] == ["torch"] * 4
     assert own.standing is Standing.OPEN
 
 
@@ -275,4 +275,4 @@ def test_rounds_that_only_one_case_met_do_not_make_the_other_the_leader() -> Non
 def test_the_reference_run_is_decided_in_all_works() -> None:
     run = read_run(ROOT / "results/reference/2026-11-21-cpu-quick")
     verdicts = list(judge_records(run.records, run.info.policy).values())
-    assert [each.standing for each in verdicts] == [Standing.WON] * 6
+    assert [verdict.standing for verdict in verdicts] == [Standing.WON] * 6

@@ -149,7 +149,7 @@ def test_cases_that_differ_unlike_each_other_are_no_heavy_tails(days: int) -> No
     found = told(drawings)
     assert not any(isinstance(each.prior, CommonVariance) for each in found)
     assert sum(each.heavy_tails for each in found) / runs <= allowed(0.15, runs)
-    ps = np.array([normality_p([moments(each) for each in places], 0.0) for places in drawings])
+    ps = np.array([normality_p([moments(place) for place in places], 0.0) for places in drawings])
     for level in (0.05, 0.1, 0.2):
         assert np.mean(ps < level) <= allowed(1.2 * level, runs)
 
@@ -167,7 +167,7 @@ def test_normal_sessions_are_seldom_taken_for_skewed_whatever_each_case_differs_
     source, runs = np.random.default_rng(16), 1000
     for weather in (partial(unlike, spread=0.02, deviation=0.8), partial(alike, spread=0.02)):
         drawings = [weather(source, 5).T.tolist() for _ in range(runs)]
-        ps = np.array([symmetry_p([moments(each) for each in places], 0.0) for places in drawings])
+        ps = np.array([symmetry_p([moments(place) for place in places], 0.0) for places in drawings])
         for level in (0.02, 0.05, 0.2):
             assert np.mean(ps < level) <= allowed(level, runs)
 
@@ -175,9 +175,9 @@ def test_normal_sessions_are_seldom_taken_for_skewed_whatever_each_case_differs_
 def test_one_slow_session_of_all_cases_together_counts_as_one() -> None:
     source, runs = np.random.default_rng(17), 300
     drawings = [drawn(source, 1.0, days=5) for _ in range(runs)]
-    ps = np.array([symmetry_p([moments(each) for each in places], 1.0) for places in drawings])
+    ps = np.array([symmetry_p([moments(place) for place in places], 1.0) for places in drawings])
     assert np.mean(ps < 0.05) <= allowed(0.05, runs)
-    alone = np.array([symmetry_p([moments(each) for each in places], 0.0) for places in drawings])
+    alone = np.array([symmetry_p([moments(place) for place in places], 0.0) for places in drawings])
     assert np.mean(alone < 0.05) > 0.2
 
 
@@ -191,8 +191,8 @@ def test_the_skewness_is_that_of_scipy(values: list[float]) -> None:
 def test_the_worse_side_of_a_time_and_of_a_rate_is_the_skewed_one(metric: str) -> None:
     suite = next(suites(np.random.default_rng(4), 10, partial(skewed, spread=0.02), 1.0))
     chosen = next(each for each in METRICS if each.name == metric)
-    found = decide(suite.sessions, suite.run, GatePolicy(metrics=(chosen,)))
-    assert all(finding.heavy_tails for finding in found.findings)
+    result = decide(suite.sessions, suite.run, GatePolicy(metrics=(chosen,)))
+    assert all(finding.heavy_tails for finding in result.findings)
 
 
 def test_cases_that_never_vary_have_the_least_variance() -> None:
@@ -214,7 +214,7 @@ def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
     suite = next(suites(np.random.default_rng(2), 10, partial(stormy, spread=0.01), 1.5))
     again = Confirmation(new=suite.again)
     result = decide(suite.sessions, suite.run, POLICY, again)
-    verdicts = [each.verdict for each in result.findings]
+    verdicts = [finding.verdict for finding in result.findings]
     assert Verdict.PROVISIONAL in verdicts[:3]
     assert Verdict.SLOWER not in verdicts
     assert exit_code(result) == 12
@@ -223,7 +223,7 @@ def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
     assert "to decide it now: accelbench check --baseline main --ab rev:" in text
     own = decide(suite.sessions, suite.run, replace(POLICY, variance=Variance.OWN), again)
     assert Verdict.SLOWER in [each.verdict for each in own.findings[:3]]
-    assert not any(each.heavy_tails for each in own.findings)
+    assert not any(finding.heavy_tails for finding in own.findings)
 
 
 # How often a check is right: reduced from studies/sessions.py
@@ -288,7 +288,7 @@ def interleaved(logs: Array, variance: Variance) -> float:
     """The mean degrees of freedom of the tests."""
     ref, new = (a_session(np.exp(each), id=name) for each, name in zip(logs, "AB", strict=True))
     findings = check_interleaved(*partners(ref, new), replace(POLICY, variance=variance)).findings
-    return float(np.mean([each.first.degrees for each in findings if each.first]))
+    return float(np.mean([finding.first.degrees for finding in findings if finding.first]))
 
 
 def test_an_unknown_variance_is_refused() -> None:

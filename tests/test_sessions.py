@@ -28,34 +28,34 @@ def one_hour_each(sessions: list[list[float]]) -> list[list[list[float]]]:
 def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_processes(
     sessions: list[list[float]], new: list[float]
 ) -> None:
-    found = session_deviation(one_hour_each(sessions), new, assumed=0.02)
-    places = [float(np.mean(each)) for each in sessions]
+    deviation = session_deviation(one_hour_each(sessions), new, assumed=0.02)
+    places = [float(np.mean(session)) for session in sessions]
     between = max(float(np.std(places, ddof=1)), 1e-4) * math.sqrt(1 + 1 / len(sessions))
     groups = [*sessions, new]
-    squares = sum((len(each) - 1) * np.var(each, ddof=1) for each in groups)
-    variance = max(squares / sum(len(each) - 1 for each in groups), 1e-8)
+    squares = sum((len(group) - 1) * np.var(group, ddof=1) for group in groups)
+    variance = max(squares / sum(len(group) - 1 for group in groups), 1e-8)
     within = math.sqrt(variance * (1 / len(new) + sum(1 / len(e) for e in sessions) / len(sessions) ** 2))
-    assert found.difference.error == pytest.approx(max(between, within))
-    assert found.difference.degrees == len(sessions) - 1
-    assert found.difference.mid == pytest.approx(np.mean(new) - np.mean(places), abs=1e-12)
-    assert not found.is_provisional
+    assert deviation.difference.error == pytest.approx(max(between, within))
+    assert deviation.difference.degrees == len(sessions) - 1
+    assert deviation.difference.mid == pytest.approx(np.mean(new) - np.mean(places), abs=1e-12)
+    assert not deviation.is_provisional
 
 
 def test_one_session_has_no_spread_and_stands_on_the_assumed_one() -> None:
-    found = session_deviation([[[0.0, 0.001, -0.001]]], [0.05, 0.051, 0.049], assumed=0.02)
-    assert found.spread is None
-    assert found.is_provisional
-    assert found.difference.error == pytest.approx(0.02 * math.sqrt(2))
-    assert found.difference.degrees == MIN_SESSIONS - 1
+    deviation = session_deviation([[[0.0, 0.001, -0.001]]], [0.05, 0.051, 0.049], assumed=0.02)
+    assert deviation.spread is None
+    assert deviation.is_provisional
+    assert deviation.difference.error == pytest.approx(0.02 * math.sqrt(2))
+    assert deviation.difference.degrees == MIN_SESSIONS - 1
 
 
 def test_each_missing_session_counts_as_differing_by_the_assumed_spread() -> None:
-    found = session_deviation(one_hour_each([[0.0] * 3, [0.1] * 3, [0.2] * 3]), [0.0] * 3, assumed=0.02)
-    assert found.spread == pytest.approx(0.1)
+    deviation = session_deviation(one_hour_each([[0.0] * 3, [0.1] * 3, [0.2] * 3]), [0.0] * 3, assumed=0.02)
+    assert deviation.spread == pytest.approx(0.1)
     pooled = (2 * 0.1**2 + 2 * 0.02**2) / 4
-    assert found.difference.error == pytest.approx(math.sqrt(pooled * (1 + 1 / 3)))
-    assert found.difference.degrees == 4
-    assert found.is_provisional
+    assert deviation.difference.error == pytest.approx(math.sqrt(pooled * (1 + 1 / 3)))
+    assert deviation.difference.degrees == 4
+    assert deviation.is_provisional
 
 
 @given(st.floats(0.001, 0.2), st.floats(0.001, 0.2))
@@ -77,30 +77,30 @@ def test_a_further_session_that_differs_as_the_others_never_makes_a_check_see_le
 def test_what_several_hours_of_a_day_average_away_is_added_again() -> None:
     """Hours that differ by 0.1 within days that do not: a new run is one hour, not the mean of two."""
     days = [[[0.05], [-0.05]] for _ in range(5)]
-    found = session_deviation(days, [0.0], assumed=0.02)
+    deviation = session_deviation(days, [0.0], assumed=0.02)
     hours = 2 * 0.05**2  # the variance between the two hours of a day
-    assert found.predicted_deviation == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
-    assert found.difference.error == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
-    assert found.difference.degrees == 4
+    assert deviation.predicted_deviation == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
+    assert deviation.difference.error == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
+    assert deviation.difference.degrees == 4
 
 
 def test_ten_hours_of_one_day_are_one_session() -> None:
     hours = [[0.01 * number] * 3 for number in range(10)]
-    found = session_deviation([hours], [0.0] * 3, assumed=0.07)
-    assert (found.days, found.spread, found.is_provisional) == (1, None, True)
-    assert found.difference.error > 0.07 * math.sqrt(2)
+    deviation = session_deviation([hours], [0.0] * 3, assumed=0.07)
+    assert (deviation.days, deviation.spread, deviation.is_provisional) == (1, None, True)
+    assert deviation.difference.error > 0.07 * math.sqrt(2)
 
 
 def test_noisy_processes_count_where_they_explain_more_than_the_assumed_spread() -> None:
     noisy = [-0.3, 0.0, 0.3]
-    found = session_deviation([[noisy]], noisy, assumed=0.02)
-    assert found.difference.error == pytest.approx(0.3 * math.sqrt(2 / 3))
-    assert found.difference.degrees == 4
+    deviation = session_deviation([[noisy]], noisy, assumed=0.02)
+    assert deviation.difference.error == pytest.approx(0.3 * math.sqrt(2 / 3))
+    assert deviation.difference.degrees == 4
 
 
 def test_one_value_a_session_has_no_spread_within() -> None:
     places = [0.0, 0.01, -0.01, 0.0, 0.02]
-    found = session_deviation([[[each]] for each in places], [0.3], assumed=0.02)
+    found = session_deviation([[[place]] for place in places], [0.3], assumed=0.02)
     assert found.difference.error == pytest.approx(deviation(places) * math.sqrt(1.2))
 
 

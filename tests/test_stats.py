@@ -36,17 +36,17 @@ def test_the_headline_is_the_geometric_mean_with_a_t_interval_of_the_logs() -> N
     medians = [1.0, 1.1, 0.9, 1.05, 1.2]
     logs = np.log(medians)
     low, high = oracle.t.interval(0.95, 4, loc=logs.mean(), scale=oracle.sem(logs))
-    found = headline(medians)
-    assert found.mid == pytest.approx(math.exp(logs.mean()))
-    assert found.low == pytest.approx(math.exp(low))
-    assert found.high == pytest.approx(math.exp(high))
+    interval = headline(medians)
+    assert interval.mid == pytest.approx(math.exp(logs.mean()))
+    assert interval.low == pytest.approx(math.exp(low))
+    assert interval.high == pytest.approx(math.exp(high))
 
 
 def test_one_process_has_no_interval() -> None:
-    found = headline([2.0])
-    assert found.low is None
-    assert found.high is None
-    assert found.mid == pytest.approx(2.0)
+    interval = headline([2.0])
+    assert interval.low is None
+    assert interval.high is None
+    assert interval.mid == pytest.approx(2.0)
 
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=10), st.floats(1e-3, 1e3))
@@ -59,10 +59,10 @@ def test_a_change_of_unit_scales_the_headline_and_its_interval(values: list[floa
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=10))
 def test_the_interval_holds_the_headline(values: list[float]) -> None:
-    found = headline(values)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low <= found.mid <= found.high
+    interval = headline(values)
+    assert interval.low is not None
+    assert interval.high is not None
+    assert interval.low <= interval.mid <= interval.high
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 4, 9, 30])

@@ -115,8 +115,8 @@ def test_a_name_that_no_stored_case_has_is_refused_with_a_near_one() -> None:
 
 
 def test_a_name_whose_cases_have_no_value_of_the_metric_is_not_refused() -> None:
-    found = trends(stepped(), metric_named("energy_j"), ["gemm*"])
-    assert (found, NOTHING in history_document(found).notes) == ([], True)
+    all_trends = trends(stepped(), metric_named("energy_j"), ["gemm*"])
+    assert (all_trends, NOTHING in history_document(all_trends).notes) == ([], True)
 
 
 def test_the_documentation_shows_the_actual_output() -> None:
@@ -154,17 +154,19 @@ TWO_OF_FIVE = (8, 8, 99, 99, 99)
 
 
 def test_several_cases_that_change_on_one_day_are_one_event() -> None:
-    found = trends(stepping(*FOUR_OF_FIVE), LATENCY)
-    (event,) = shared_changes(found)
+    all_trends = trends(stepping(*FOUR_OF_FIVE), LATENCY)
+    (event,) = shared_changes(all_trends)
     assert (event.day, event.direction, len(event.cases)) == ("2026-01-09", "slower", 4)
     assert event.ratio == pytest.approx(1.1, rel=0.01)
-    assert history_document(found).notes[0] == snapshot(
+    assert history_document(all_trends).notes[0] == snapshot(
         "2026-01-09: 4 of 5 cases became slower, 1.10× in the median: one event, perhaps of the machine"
     )
-    assert rendered(history_document(found)).count("between run07 and run08: the event of 2026-01-09") == 4
-    found = trends(stepping(*TWO_OF_FIVE), LATENCY)
-    assert shared_changes(found) == []
-    assert "the event of" not in rendered(history_document(found))
+    assert (
+        rendered(history_document(all_trends)).count("between run07 and run08: the event of 2026-01-09") == 4
+    )
+    all_trends = trends(stepping(*TWO_OF_FIVE), LATENCY)
+    assert shared_changes(all_trends) == []
+    assert "the event of" not in rendered(history_document(all_trends))
 
 
 def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
@@ -175,9 +177,9 @@ def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
 
 def test_a_run_that_does_not_say_when_it_began_is_part_of_no_event() -> None:
     undated = [replace(run, info=replace(run.info, started="?")) for run in stepping(*FOUR_OF_FIVE)]
-    found = trends(undated, LATENCY)
-    assert sum(len(trend.history.changes) for trend in found) == 4
-    assert shared_changes(found) == []
+    all_trends = trends(undated, LATENCY)
+    assert sum(len(trend.history.changes) for trend in all_trends) == 4
+    assert shared_changes(all_trends) == []
 
 
 def contended_run(number: int, seconds: float) -> Run:
@@ -194,7 +196,7 @@ def test_runs_that_were_contended_are_shown_and_not_judged() -> None:
     assert [point.run for point in found.points if point.contended] == ["run03", "run04", "run05", "run08"]
     (change,) = found.history.changes
     assert (change.index, found.sides(change)[0].run) == (9, "run07")
-    assert [(each.start, each.stop) for each in found.history.segments] == [(0, 8), (9, 16)]
+    assert [(segment.start, segment.stop) for segment in found.history.segments] == [(0, 8), (9, 16)]
     text = rendered(history_document([found]))
     assert "between run07 and run09" in text
     assert text.count("which is not judged: other processes used") == 4
@@ -494,9 +496,9 @@ def labels(svg: str) -> list[str]:
 
 def test_a_plot_labels_changes_and_the_unit() -> None:
     runs = stepped()
-    found = trends(runs, LATENCY)
-    assert found[0].history.changes
-    written = labels(drawn(found))
+    all_trends = trends(runs, LATENCY)
+    assert all_trends[0].history.changes
+    written = labels(drawn(all_trends))
     assert "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu" in written
     assert "latency_s over time (less is better)" in written
     assert {"ms", "1.10×"} <= set(written)
@@ -529,13 +531,15 @@ def many(count: int) -> list[Run]:
 
 @pytest.mark.real
 def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says_so() -> None:
-    found = trends(many(23), LATENCY)
-    assert [each.case for each in largest_changes(found)] == [each.case for each in reversed(found[3:])]
+    all_trends = trends(many(23), LATENCY)
+    assert [largest_change.case for largest_change in largest_changes(all_trends)] == [
+        each.case for each in reversed(all_trends[3:])
+    ]
     assert any(
-        "20 of 23 cases, the biggest changes first" in each.replace("\n", " ")
-        for each in labels(drawn(found))
+        "20 of 23 cases, the biggest changes first" in label.replace("\n", " ")
+        for label in labels(drawn(all_trends))
     )
-    assert largest_changes(found[:20]) == found[:20]
+    assert largest_changes(all_trends[:20]) == all_trends[:20]
 
 
 @pytest.mark.parametrize(("minutes", "named"), [(60 * 24, False), (1, True)])
@@ -582,16 +586,16 @@ def test_no_name_acts_in_a_plot_or_text(text_: str) -> None:
         replace(run, info=replace(run.info, tags={"t": f"{text_}{i}"}))
         for i, run in enumerate([a_hostile_run(text_)] * 2)
     ]
-    found = trends(runs, LATENCY, by="t")
-    assert found
-    ET.fromstring(drawn(found))
-    assert "\x1b" not in rendered(history_document(found))
-    assert len(rendered(history_document(found)).splitlines()) == 6  # answer, title, sparkline, notes
+    all_trends = trends(runs, LATENCY, by="t")
+    assert all_trends
+    ET.fromstring(drawn(all_trends))
+    assert "\x1b" not in rendered(history_document(all_trends))
+    assert len(rendered(history_document(all_trends)).splitlines()) == 6  # answer, title, sparkline, notes
 
 
 def test_a_plot_spanning_decades_has_a_logarithmic_axis() -> None:
-    found = trends([a_run_at(i, 10.0 ** (i - 6)) for i in range(6)], LATENCY)
-    assert {"0.01", "1", "100"} <= set(labels(drawn(found)))
+    all_trends = trends([a_run_at(i, 10.0 ** (i - 6)) for i in range(6)], LATENCY)
+    assert {"0.01", "1", "100"} <= set(labels(drawn(all_trends)))
 
 
 @pytest.mark.real

@@ -91,10 +91,10 @@ def test_cases_that_vary_alike_are_as_one_large_sample() -> None:
 
 def test_only_the_planned_processes_tell_the_spread_and_all_tell_the_mean() -> None:
     logs = [0.0, 0.01, -0.01, 0.05, 0.06]
-    found = headline([math.exp(value) for value in logs], planned=3)
-    assert found.low is not None
-    assert found.mid == pytest.approx(math.exp(0.022))
-    assert math.log(found.mid / found.low) == pytest.approx(4.3027 * 0.01 / math.sqrt(5), rel=1e-4)
+    interval = headline([math.exp(value) for value in logs], planned=3)
+    assert interval.low is not None
+    assert interval.mid == pytest.approx(math.exp(0.022))
+    assert math.log(interval.mid / interval.low) == pytest.approx(4.3027 * 0.01 / math.sqrt(5), rel=1e-4)
     pair = welch(logs, logs, planned=(logs[:3], logs[:3]))
     assert pair.error == pytest.approx(0.01 * math.sqrt(2 / 5))
     assert pair.degrees == pytest.approx(4)
@@ -207,8 +207,10 @@ def test_the_variance_can_be_each_cases_own() -> None:
     assert own.variance is Variance.OWN
     shared = benchbench.compare(ref, new)
     assert shared.variance is Variance.SHARED
-    assert [each.ratio for each in own.verdicts] == [each.ratio for each in shared.verdicts]
-    assert sum((each.mde or 0) for each in shared.verdicts) < sum((each.mde or 0) for each in own.verdicts)
+    assert [verdict.ratio for verdict in own.verdicts] == [verdict.ratio for verdict in shared.verdicts]
+    assert sum((verdict.mde or 0) for verdict in shared.verdicts) < sum(
+        (verdict.mde or 0) for verdict in own.verdicts
+    )
     with pytest.raises(UsageError, match="No variance named 'mine'"):
         benchbench.compare(ref, new, variance="mine")
 
