@@ -13,7 +13,7 @@ import pytest
 
 from benchbench.machine import kernel, nvml
 from benchbench.machine.sampler import (
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     OF_ONE,
     EndSampler,
     Sample,
@@ -159,7 +159,7 @@ def test_energy_is_left_out_unless_every_sample_continues_the_counter(
 @pytest.mark.parametrize(("count", "kept"), [(0, 0), (1, 1), (600, 600), (601, 301), (3000, 600)])
 def test_a_long_window_keeps_a_limited_number_of_samples(count: int, kept: int) -> None:
     samples = [a_sample(100.0 + 10 * number / count) for number in range(count)]
-    assert kept <= MOST_SAMPLES
+    assert kept <= MAX_SAMPLES
     assert len(telemetry(some_sources(), samples, WINDOW).at_s) == kept
 
 

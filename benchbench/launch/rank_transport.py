@@ -1,4 +1,4 @@
-"""A worker in every process that a launcher started, used as one: a job on all devices is a rank in each."""
+"""Workers in all processes of a launcher, used as one worker. A job on all devices runs one rank in each."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from benchbench.model.world import Spread
 from benchbench.registry import load_class
 from benchbench.wire import Door, Entered
 
-ENDING_S = 1.0  # for a worker to say how its job ended, once a rank has failed
-LEAVING_S = 5.0  # likewise once all ranks have replied: files that the job left, as traces, are read
-LATE_S = 8.0  # for another process to say so
+FAILURE_TIMEOUT_S = 1.0  # for a worker to report how its job ended, once a rank has failed
+SUCCESS_TIMEOUT_S = 5.0  # likewise once all ranks have replied: output files such as traces are read
+FOLLOWER_TIMEOUT_S = 8.0  # for another process to report how its job ended
 
 
 class RankTransport:
-    """This process's workers and, for frameworks with a process per device, the other processes' workers."""
+    """Starts workers here and, for frameworks with a process per device, in the other processes."""
 
     can_alternate = False
 
@@ -64,7 +64,7 @@ class RankTransport:
         self._numbers = count()
 
     def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
-        """A worker in every process, or where the framework drives all devices from one, here alone."""
+        """Start a worker in every process; only here if the framework uses all devices from one process."""
         own = self._local.start(target, environment, threads)
         backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
         if backend.spread is not Spread.PROCESSES:
@@ -85,19 +85,18 @@ class RankTransport:
         return RankedWorker(own, self._group, number)
 
     def spare_workers(self) -> int:
-        """0: how much memory the other hosts have left is not known."""
+        """0, since the free memory of other hosts is not known."""
         return 0
 
     def watch(self, case: Case) -> Sampler:
-        """Samples of this machine: other hosts are not watched."""
+        """Sample this machine. Other hosts are not sampled."""
         return self._local.watch(case)
 
     def turn_sampler(self, case: Case) -> TurnSampler:
-        """As of `watch`."""
         return self._local.turn_sampler(case)
 
     def close(self) -> None:
-        """End this process's workers; the others' end when the connection does."""
+        """End this process's workers. The others end with their connection."""
         self._local.close()
 
 
@@ -112,11 +111,11 @@ class RankedWorker(Worker):
         self._lost = ""
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """The first worker's greeting, or `broken` where another is not ready or has another version."""
+        """Return the first worker's greeting, or `broken` if another is not ready or has another version."""
         self._tell({"do": "ready", "timeout_s": timeout_s})
         greeting = self._own.ready(timeout_s)
         for follower in self._group.followers:
-            other = greeting_of(follower, timeout_s + LATE_S)
+            other = greeting_of(follower, timeout_s + FOLLOWER_TIMEOUT_S)
             if greeting.status != "ready":
                 continue
             if other.status != "ready":
@@ -127,7 +126,7 @@ class RankedWorker(Worker):
         return greeting
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
-        """Give a job on all devices to every worker, and a job on one device to the first."""
+        """Start a job on all devices in every worker, and any other job in the first worker."""
         self._lost = ""
         if devices_of(job) != len(self._group.members):
             self._own.post(job, files, fork=fork)
@@ -141,14 +140,14 @@ class RankedWorker(Worker):
             self._own.post({**job, "launched": self._meeting.invitation(0)}, files, fork=fork)
 
     def collect(self, timeout_s: float) -> Answer:
-        """Combine the answers of all ranks into one."""
+        """Wait for all ranks; return their replies as one answer."""
         if self._lost:
             return Answer(None, JobEnd.CRASHED, self._lost)
         if self._meeting is None:
             return self._own.collect(timeout_s)
         endings = _Endings(self._own, self._group.followers, self._number, self._meeting)
         reply = self._meeting.hold(endings.of)
-        endings.limit_s = ENDING_S if "outcome" in reply else LEAVING_S
+        endings.limit_s = FAILURE_TIMEOUT_S if "outcome" in reply else SUCCESS_TIMEOUT_S
         log = endings.log
         self._meeting = None
         if "outcome" in reply:
@@ -158,7 +157,7 @@ class RankedWorker(Worker):
         return dataclasses.replace(endings.own, reply=reply, end=JobEnd.ANSWERED, message="")
 
     def has_ended(self) -> bool:
-        """Whether it has ended; of a job on all devices only the meeting can tell, which `collect` holds."""
+        """Whether `collect` would return at once; True for a job on all devices, where that is unknown."""
         return bool(self._lost) or self._meeting is not None or self._own.has_ended()
 
     @property
@@ -167,7 +166,6 @@ class RankedWorker(Worker):
         return self._own.alive
 
     def close(self) -> None:
-        """End all of them."""
         self._own.close()
         self._tell({"do": "close"})
 
@@ -177,14 +175,14 @@ class RankedWorker(Worker):
 
 
 class _Endings:
-    """How the ranks' jobs ended: each worker is asked once, after the meeting, and ends what goes on."""
+    """How the ranks' jobs ended. After the meeting, ends the jobs and collects each worker's answer once."""
 
     def __init__(self, own: Worker, followers: Sequence[Follower], number: int, meeting: Meeting) -> None:
         self._worker = own
         self._followers = followers
         self._number = number
         self._meeting = meeting
-        self.limit_s = ENDING_S
+        self.limit_s = FAILURE_TIMEOUT_S
 
     def of(self, rank: int) -> str:
         """Why a rank gave no reply."""
@@ -202,11 +200,11 @@ class _Endings:
     @cached_property
     def _others(self) -> list[JobEnding]:
         _ = self.own  # asks the others, too
-        return [job_ending(follower, LATE_S) for follower in self._followers]
+        return [job_ending(follower, FOLLOWER_TIMEOUT_S) for follower in self._followers]
 
     @property
     def log(self) -> str:
-        """What the workers printed last."""
+        """The end of the output of all workers."""
         return "\n".join(filter(None, [self.own.log, *(each.log for each in self._others)]))
 
 
@@ -215,18 +213,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LaunchedProcess:
-    """A process of the launcher, as it introduces itself."""
+    """The properties that a launched process sends when it connects."""
 
     rank: int
     host: str
     cores: tuple[int, ...]
     version: str
-    gpus: str = ""  # those its launcher let it see, as CUDA_VISIBLE_DEVICES; empty: all
+    gpus: str = ""  # CUDA_VISIBLE_DEVICES as set by the launcher; empty: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnding:
-    """How a rank's job ended, as the process says that had its worker."""
+    """How a rank's job ended, as reported by the process of its worker."""
 
     end: JobEnd
     message: str
@@ -235,11 +233,11 @@ class JobEnding:
 
 @dataclass(slots=True)
 class Follower:
-    """Another process, as the first one reaches it."""
+    """The first process's connection to another one."""
 
     member: LaunchedProcess
     channel: Channel
-    lost: str = ""  # why nothing more is asked of it
+    lost: str = ""  # why the process is no longer used; empty while it is
 
     @property
     def name(self) -> str:
@@ -248,18 +246,18 @@ class Follower:
 
     @property
     def ended(self) -> bool:
-        """Whether its process has ended, as far as is known now."""
+        """Whether the process is known to have ended."""
         return bool(self.lost) or self.channel.ended
 
     def tell(self, message: Message) -> None:
-        """Send a message, and wait for no answer."""
+        """Send a message without waiting for an answer."""
         if not self.lost:
             self.channel.send(message)
 
     def hear(self, timeout_s: float, kind: type[T]) -> T:
-        """The follower's next answer. Raises ConnectionError if it has ended, is late or sends anything else.
+        """The next answer. Raises ConnectionError if the process ended, is late or sent anything else.
 
-        Then it is lost for good.
+        After that it is not used any more.
         """
         if self.lost:
             raise ConnectionError(self.lost)
@@ -275,13 +273,13 @@ class Follower:
         raise ConnectionError(self.lost)
 
     def _lose(self, reason: str) -> None:
-        self.lost = reason  # and close: a late answer would be taken for the next one
+        self.lost = reason  # the channel is closed, since a late answer would be mistaken for the next one
         self.channel.close()
 
 
 @dataclass(frozen=True)
 class Group:
-    """All processes of the launcher: this one, which is the first, and those that follow it."""
+    """All processes of the launcher: this one, which is the first, and its followers."""
 
     host: str  # the name or address by which all reach this process
     own: LaunchedProcess
@@ -322,7 +320,7 @@ class Group:
 
     @cached_property
     def cores(self) -> dict[int, list[int]]:
-        """Rank → its cores: those its launcher bound it to, else an equal share of its host's."""
+        """CPU cores of each rank: the launcher's binding, or an equal share of the host."""
         return {
             rank: cores
             for ranks in self.ranks_by_host.values()
@@ -336,14 +334,14 @@ class Group:
         return len(set(taken)) < len(taken)
 
     def close(self) -> None:
-        """End the followers: each ends when its connection does."""
+        """Close the connections to the followers, which ends them."""
         for follower in self.followers:
             follower.channel.close()
 
 
 def _shared_cores(members: Sequence[LaunchedProcess]) -> list[list[int]]:
-    """The cores of each process of one host."""
-    if len({member.cores for member in members}) > 1:  # their launcher has divided them
+    """The cores of each process on one host."""
+    if len({member.cores for member in members}) > 1:  # bound by the launcher
         return [list(member.cores) for member in members]
     return [cores_of(place, len(members), member.cores) for place, member in enumerate(members)]
 
@@ -360,12 +358,12 @@ def this_member(where: Launched) -> LaunchedProcess:
 
 
 def installed_version() -> str:
-    """What must be the same in all processes."""
+    """The versions of accelbench and Python, which must be equal in all processes."""
     return f"accelbench {__version__}, Python {platform.python_version()}"
 
 
 def greeting_of(follower: Follower, timeout_s: float) -> Greeting:
-    """The greeting of the worker that was asked for last; `broken` where its process is gone."""
+    """The greeting of the follower's latest worker; `broken` if the process is gone."""
     try:
         return follower.hear(timeout_s, Greeting)
     except ConnectionError as error:
@@ -373,14 +371,14 @@ def greeting_of(follower: Follower, timeout_s: float) -> Greeting:
 
 
 def job_ending(follower: Follower, timeout_s: float) -> JobEnding:
-    """How its worker's job ended; `crashed` where its process is gone."""
+    """How the follower's job ended; `crashed` if the process is gone."""
     try:
         return follower.hear(timeout_s, JobEnding)
     except ConnectionError as error:
         return JobEnding(end=JobEnd.CRASHED, message=str(error), log="")
 
 
-MOMENT_S = 1.0  # between looks at whether one of the processes has ended
+POLL_S = 1.0  # between checks whether a process has ended
 
 
 class Meeting:
@@ -396,7 +394,7 @@ class Meeting:
         self._ranks: dict[int, Rank] = {}
 
     def invitation(self, rank: int) -> dict[str, Any]:
-        """What a rank is told before it connects: which rank it is, on what it runs, and where to connect."""
+        """The message to a rank: its number, device and cores, and the address to connect to."""
         group = self._group
         return {
             "rank": rank,
@@ -413,20 +411,20 @@ class Meeting:
 
     @cached_property
     def _url(self) -> str:
-        """Where the framework's process group meets: a file on one host, else a port that is free now."""
+        """The rendezvous URL of the framework's process group: a file on one host, otherwise a free port."""
         if self._group.hosts == 1:
             return f"file://{Path(self._folder.name) / 'meeting'}"
         with socket.create_server(("", 0)) as free:
             return f"tcp://{self._group.host}:{free.getsockname()[1]}"
 
     def hold(self, death: Callable[[int], str]) -> Message:
-        """Let the ranks connect and meet: their replies, or the failure that explains the others.
+        """Wait for the ranks to connect and run; return their replies, or the failure that caused the others.
 
-        `death(rank)`: how a rank that gave no reply ended.
+        `death(rank)`: describes how a rank without a reply ended.
         """
         size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + MEET_S)
         while len(self._ranks) < size:
-            if entered := self._door.admit(min(max(deadline - time.monotonic(), 0.0), MOMENT_S)):
+            if entered := self._door.admit(min(max(deadline - time.monotonic(), 0.0), POLL_S)):
                 self._admit(entered, death)
             elif time.monotonic() > deadline or any(each.ended for each in self._group.followers):
                 missing = ", ".join(str(rank) for rank in range(size) if rank not in self._ranks)
@@ -435,7 +433,7 @@ class Meeting:
         return meet([self._ranks[rank] for rank in range(size)], self._deadline)
 
     def _admit(self, entered: Entered, death: Callable[[int], str]) -> None:
-        """Take who was let in for the rank that it says it is, or close the connection."""
+        """Accept a connection as the rank that it names, or close it."""
         number = entered.introduction.get("rank")
         if type(number) is int and 0 <= number < len(self._group.members) and number not in self._ranks:
             self._ranks[number] = Rank(number, entered.connection, partial(death, number), entered.lines)

@@ -1,9 +1,8 @@
-"""What the parent sees of the machine while a process times its blocks.
+"""Samples of the machine that the parent takes while a process times its blocks.
 
-A thread takes a sample five times a second and counts what that costs: the parent only waits
-meanwhile. The worker tells when it timed its blocks; samples of that window are kept. What they mean is
-told on reading (conditions.py). `watch_neighbours` looks at other processes before anything is timed: all
-but this one and those below it.
+A thread takes five samples per second and counts its own CPU time. The worker reports the window in which it
+timed its blocks, and only samples of that window are stored. conditions.py evaluates them on reading.
+`watch_neighbours` finds other busy processes before anything is timed.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.2  # NVML's counters move every 20 to 100 ms; a sample costs about 0.5 ms
 OF_ONE = "the energy of one of several GPUs is not that of a step"
-MOST_SAMPLES = 600  # that a record keeps; of more, every second, every third, …
-PAUSE_S = 0.5  # fifty ticks of /proc/stat: a fiftieth of a core can be told
-NAMED = 3  # processes that are named at most, and
-LEAST_CORES = 0.05  # cores one must have used for it
+MAX_SAMPLES = 600  # per record; of more samples, every second, every third, … is stored
+PAUSE_S = 0.5  # fifty ticks of /proc/stat, so the resolution is a fiftieth of a core
+MAX_NAMED = 3  # processes named in a warning
+MIN_CORES = 0.05  # used by a process that is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What a case's samples are read from; what tells nothing here is not asked.
+    """The available sources of a case's samples.
 
-    `cpus`: those that the case runs on, and their siblings. `clocks`: the CPUs that tell their clock.
-    `gpu`: its index at NVML's.
+    `cpus`: the CPUs that the case runs on, and their hyperthread siblings. `clocks`: the CPUs whose clock can
+    be read. `gpu`: the NVML index. `no_energy`: why energy is not measured.
     """
 
     root: Path
@@ -54,7 +53,7 @@ class Sources:
     packages: tuple[kernel.CpuPackage, ...] = ()
     nvml: Nvml | None = None
     gpu: int = 0
-    others: bool = False  # whether the case has GPUs besides, which are not sampled
+    others: bool = False  # whether the case has further GPUs, which are not sampled
     no_energy: str = ""
     notes: tuple[Note, ...] = ()
 
@@ -76,7 +75,7 @@ class Sample:
 
 
 def take(sources: Sources) -> Sample:
-    """What the sources say now."""
+    """Read all sources."""
     root = sources.root
     return Sample(
         at_s=monotonic(),
@@ -124,15 +123,15 @@ class Sampler:
         """The outcome with what was seen while its blocks were timed."""
         if isinstance(outcome, Failure) or outcome.window is None:
             return outcome
-        found = telemetry(replace(self._sources, notes=self._notes), self._samples, outcome.window)
-        return replace(outcome, telemetry=found)
+        sources = replace(self._sources, notes=self._notes)
+        return replace(outcome, telemetry=telemetry(sources, self._samples, outcome.window))
 
 
 class EndSampler:
-    """Takes samples where what this very process times begins and ends.
+    """Takes samples at the beginning and end of what this process itself times.
 
-    Without a thread: it would compute beside the function that is timed, and no process with several threads
-    forks without a warning.
+    It has no thread: a thread would compute beside the timed function, and Python warns when a process with
+    several threads forks.
     """
 
     def __init__(self, sources: Sources) -> None:
@@ -168,12 +167,12 @@ class TurnSampler:
         self._turns: list[tuple[Sample, Sample]] = []
 
     def clear(self) -> None:
-        """Forget the turns so far: of a process that has to begin again."""
+        """Remove the turns so far, when a case is started again."""
         self._turns.clear()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Around a turn."""
+        """Take a sample before and after a turn."""
         before = self._take()
         try:
             yield
@@ -189,7 +188,7 @@ class TurnSampler:
         return None
 
     def with_telemetry(self, outcome: Measurement | Failure) -> Measurement | Failure:
-        """The outcome with the samples of its turns, as if one turn had followed upon the other."""
+        """The outcome with the samples of its turns, without the times between turns."""
         if isinstance(outcome, Failure) or not self._turns:
             return outcome
         samples, skipped = list[Sample](), list[tuple[Sample, Sample]]()
@@ -204,10 +203,10 @@ class TurnSampler:
 def _without(
     sample: Sample, skipped: Sequence[tuple[Sample, Sample]], packages: Sequence[kernel.CpuPackage]
 ) -> Sample:
-    """The sample as if the counters had not moved during the times skipped."""
+    """The sample without what its counters counted in the skipped intervals."""
 
     def less(count: Callable[[Sample], float | None]) -> float | None:
-        """The counter without what it counted meanwhile; None if it was not read every time."""
+        """The counter without the skipped intervals; None if it was not read every time."""
         pairs = [(count(begin), count(end)) for begin, end in skipped]
         now = count(sample)
         if now is None or any(begin is None or end is None for begin, end in pairs):
@@ -215,8 +214,8 @@ def _without(
         return now - sum((end or 0.0) - (begin or 0.0) for begin, end in pairs)
 
     busy, steal = (
-        less(lambda each: each.cpu.busy_s if each.cpu else None),
-        less(lambda each: each.cpu.steal_s if each.cpu else None),
+        less(lambda sample: sample.cpu.busy_s if sample.cpu else None),
+        less(lambda sample: sample.cpu.steal_s if sample.cpu else None),
     )
     stopped = less(lambda each: each.throttling.seconds if each.throttling else None)
     waited = less(lambda each: each.memory.seconds if each.memory else None)
@@ -239,7 +238,7 @@ def _without(
 def _packages_without(
     sample: Sample, skipped: Sequence[tuple[Sample, Sample]], packages: Sequence[kernel.CpuPackage]
 ) -> tuple[int, ...] | None:
-    """The energy counters without what they counted meanwhile; each begins anew at its range."""
+    """The energy counters without the skipped intervals. A counter wraps at its range."""
     if sample.package_uj is None or any(None in (a.package_uj, b.package_uj) for a, b in skipped):
         return None
     counts = list(sample.package_uj)
@@ -251,7 +250,7 @@ def _packages_without(
 
 
 class CycleWatch:
-    """How much of the CPUs other programs use, or the hypervisor withholds, from one call to the next."""
+    """Cores that other programs used, or the hypervisor withheld, since the last call."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -273,8 +272,8 @@ class CycleWatch:
 
 def telemetry(sources: Sources, samples: Sequence[Sample], window: Window) -> Telemetry:
     """The samples of the window, as columns."""
-    kept = [each for each in samples if window.began_s <= each.at_s <= window.ended_s]
-    kept = kept[:: -(-len(kept) // MOST_SAMPLES) or 1]
+    kept = [sample for sample in samples if window.began_s <= sample.at_s <= window.ended_s]
+    kept = kept[:: -(-len(kept) // MAX_SAMPLES) or 1]
     packages = [each.package_uj for each in kept if each.package_uj is not None]
     joules: tuple[float, ...] = ()
     if sources.packages and len(packages) == len(kept):
@@ -314,22 +313,22 @@ def _gpu_columns(states: Sequence[GpuState | None]) -> dict[str, Any]:
 
 
 def _column(values: Iterable[float | None], digits: int | None) -> tuple[Any, ...]:
-    """All values, or none where one is missing. No digits: whole numbers already."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return tuple(round(value, digits) for value in known) if len(known) == len(found) else ()
+    """The rounded values; empty if one is missing. `digits`: decimal places, None for integers."""
+    column = list(values)
+    known = [value for value in column if value is not None]
+    return tuple(round(value, digits) for value in known) if len(known) == len(column) else ()
 
 
 def _counted(values: Iterable[float | None], digits: int) -> tuple[float, ...]:
-    """A counter as a column that begins at 0; one that was set back has none."""
-    found = _column(values, 9)
-    if any(after < before for before, after in pairwise(found)):
+    """The counter's increase since the first value; empty if it was reset."""
+    column = _column(values, 9)
+    if any(after < before for before, after in pairwise(column)):
         return ()
-    return tuple(round(value - found[0], digits) for value in found)
+    return tuple(round(value - column[0], digits) for value in column)
 
 
 class Watch:
-    """Gives the cases of a run their samplers. NVML is connected to when the first GPU is timed."""
+    """Creates the samplers of a run's cases. Connects to NVML when the first GPU is timed."""
 
     def __init__(
         self,
@@ -339,7 +338,7 @@ class Watch:
         environment: Mapping[str, str] = os.environ,
         connect: Callable[[], Nvml | str] = connect,
     ) -> None:
-        """`threads`: that a case may use."""
+        """`threads`: number of threads of a case."""
         cpus = kernel.cpus_for(threads, root)
         self._sources = Sources(
             root=root,
@@ -352,30 +351,30 @@ class Watch:
         self._nvml: Nvml | str | None = None
 
     def over(self, case: Case, *, virtual: bool = False) -> Sampler:
-        """A sampler of what the case runs on; nothing is read of a device whose time is `virtual`."""
+        """A sampler for the case. Devices with `virtual` time are not read."""
         return Sampler(self.sources(case, virtual=virtual))
 
     def sources(self, case: Case, *, virtual: bool = False) -> Sources:
-        """What tells about the case's device, or the reason why nothing does."""
+        """The sources for the case's CPUs and device."""
         return self._on_cpus_of(case, self._of_device(case, virtual=virtual))
 
-    def _on_cpus_of(self, case: Case, found: Sources) -> Sources:
-        """`found` on the CPUs that the case has threads for."""
+    def _on_cpus_of(self, case: Case, sources: Sources) -> Sources:
+        """The sources restricted to the CPUs of a case with its own number of threads."""
         if not case.threads:
-            return found
-        cpus = kernel.cpus_for(case.threads, found.root)
-        watched = kernel.sharing_cores(cpus, found.root)
-        return replace(found, cpus=watched, clocks=cpus if found.clocks else ())
+            return sources
+        cpus = kernel.cpus_for(case.threads, sources.root)
+        siblings = kernel.sharing_cores(cpus, sources.root)
+        return replace(sources, cpus=siblings, clocks=cpus if sources.clocks else ())
 
     def _of_device(self, case: Case, *, virtual: bool) -> Sources:
         if virtual:
             return replace(self._sources, no_energy=f"the {case.backend} backend uses none")
         kind = case.device.partition(":")[0]
         if kind == "cpu":
-            found = kernel.cpu_packages(self._sources.root)
-            if isinstance(found, str):
-                return replace(self._sources, no_energy=found)
-            return replace(self._sources, packages=found, no_energy="the RAPL counters gave no answer")
+            packages = kernel.cpu_packages(self._sources.root)
+            if isinstance(packages, str):
+                return replace(self._sources, no_energy=packages)
+            return replace(self._sources, packages=packages, no_energy="the RAPL counters gave no answer")
         if kind not in CUDA:
             return replace(self._sources, no_energy=f"the energy of {case.device} is not counted")
         first = self._gpu(case.device)
@@ -395,14 +394,14 @@ class Watch:
         return replace(self._sources, nvml=nvml, gpu=index, no_energy="this GPU does not count it")
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Disconnect from NVML."""
         if self._nvml is not None and not isinstance(self._nvml, str):
             self._nvml.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A moment that others are watched from: CPU times of all, and of this process and those below it."""
+    """The start of a pause: CPU times of all processes, and CPU seconds of this one with its children."""
 
     at_s: float
     cpu: CpuTimes | None
@@ -411,9 +410,9 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """The CPU times around `seconds` in which accelbench itself used `own_s`.
+    """CPU times before and after `seconds` in which accelbench itself used `own_s`.
 
-    `busiest`: program → cores it used meanwhile, most first; empty where nobody looked.
+    `busiest`: (program, cores used), the busiest first; empty if unknown.
     """
 
     seconds: float
@@ -425,14 +424,14 @@ class Pause:
 
     @property
     def cores(self) -> float | None:
-        """Cores that others used; None where the system does not tell."""
+        """Cores that other programs used; None if unknown."""
         if self.before is None or self.after is None:
             return None
         return max(self.after.busy_s - self.before.busy_s - self.own_s, 0.0) / self.seconds
 
     @property
     def stolen(self) -> float | None:
-        """Cores' worth of time that the hypervisor withheld; None where the system does not tell."""
+        """Cores that the hypervisor withheld; None if unknown."""
         if self.before is None or self.after is None:
             return None
         return (self.after.steal_s - self.before.steal_s) / self.seconds
@@ -445,7 +444,7 @@ class Pause:
 
 
 def beginning(root: Path = Path("/")) -> Beginning:
-    """This moment."""
+    """Read the CPU times now."""
     return Beginning(time.monotonic(), cpu_times(root, allowed_cpus()), cpu_seconds())
 
 
@@ -455,7 +454,7 @@ def pause_since(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Pause:
-    """The pause from `start` until now, once half a second is over."""
+    """The pause from `since` until now. Sleeps first if less than PAUSE_S has passed."""
     sleep(max(PAUSE_S - (clock() - since.at_s), 0.0))
     now = beginning(root)
     return Pause(
@@ -468,30 +467,30 @@ def pause_since(
 
 
 def watch_neighbours(root: Path = Path("/"), sleep: Callable[[float], None] = time.sleep) -> Pause:
-    """Half a second from now, in which this process sleeps, and who computed most."""
+    """Sleep for PAUSE_S; return the pause with the busiest other programs."""
     others = _others()
     pause = pause_since(beginning(root), root, sleep)
-    used = sorted(_used(others), reverse=True)[:NAMED]
-    return replace(pause, busiest=tuple((name, cores) for cores, name in used if cores >= LEAST_CORES))
+    used = sorted(_used(others), reverse=True)[:MAX_NAMED]
+    return replace(pause, busiest=tuple((name, cores) for cores, name in used if cores >= MIN_CORES))
 
 
 def _others() -> list[psutil.Process]:
-    """Every process but this one and those below it, its CPU time counted from now."""
+    """All processes except this one and its descendants, with their CPU time counted from now."""
     import psutil
 
-    own = psutil.Process()
-    ours = {own.pid, *(each.pid for each in own.children(recursive=True))}
-    found = [each for each in psutil.process_iter(["name"]) if each.pid not in ours]
-    _used(found)
-    return found
+    this = psutil.Process()
+    own_pids = {this.pid, *(child.pid for child in this.children(recursive=True))}
+    others = [process for process in psutil.process_iter(["name"]) if process.pid not in own_pids]
+    _used(others)
+    return others
 
 
 def _used(processes: Sequence[psutil.Process]) -> list[tuple[float, str]]:
-    """Cores and name of each process that is still there."""
+    """(cores, name) of each process that still exists. Cores are counted since the last call."""
     import psutil
 
-    found = []
+    usage = []
     for process in processes:
         with suppress(psutil.Error):
-            found.append((process.cpu_percent() / 100, str(process.info["name"] or "?")))
-    return found
+            usage.append((process.cpu_percent() / 100, str(process.info["name"] or "?")))
+    return usage
