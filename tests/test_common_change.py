@@ -81,7 +81,7 @@ def test_an_hour_that_is_slow_in_all_cases_changes_no_case() -> None:
     assert together.verdict is not Verdict.SLOWER
 
 
-def test_a_change_of_all_cases_is_slower_as_one_and_measured_again_in_all() -> None:
+def test_common_slowdown_is_flagged_as_one_and_measured_again_in_all_cases() -> None:
     new = a_new(*[1.2] * CASES)
     first = decide(sessions(*CALM), new, POLICY)
     assert len(first.flagged) == CASES
@@ -91,15 +91,13 @@ def test_a_change_of_all_cases_is_slower_as_one_and_measured_again_in_all() -> N
     assert exit_code(result) == 10
 
 
-def test_a_change_of_all_cases_that_is_gone_when_measured_again_is_not_called() -> None:
+def test_common_slowdown_that_disappears_is_not_confirmed() -> None:
     result = check(sessions(*CALM), a_new(*[1.2] * CASES), again=a_new(*UNCHANGED))
     assert exit_code(result) == 0
 
 
 @pytest.mark.parametrize(("hour", "verdict"), [(0, Verdict.SLOWER), (5, Verdict.INCONCLUSIVE)])
-def test_a_case_measured_again_in_another_hour_may_have_met_another_machine(
-    hour: int, verdict: Verdict
-) -> None:
+def test_second_measurement_in_another_hour_has_an_unknown_common_change(hour: int, verdict: Verdict) -> None:
     only_flagged = a_session(medians(5, LAST_SLOW)[-1:], cases=some_cases(CASES)[-1:], day=9, hour=hour)
     stored = sessions(1.0, 0.9, 1.1, 0.95, 1.05)
     assert check(stored, a_new(*LAST_SLOW), only_flagged).findings[-1].verdict is verdict

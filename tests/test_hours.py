@@ -48,7 +48,7 @@ def facts(found: Comparison) -> list[str]:
 # What is said
 
 
-def test_runs_of_different_hours_say_so_and_those_of_one_hour_or_interleaved_ones_do_not() -> None:
+def test_only_runs_of_different_hours_report_the_gap() -> None:
     apart = compare_runs(of_day(0), of_day(2.5))
     assert "began 2.5 days apart: what hours differ by is not in the intervals" in facts(apart)
     assert apart.apart
@@ -199,7 +199,7 @@ def told(stored: Sequence[Run], ref: Run, new: Run) -> dict[str, SessionSpread]:
     )
 
 
-def test_five_days_tell_how_much_sessions_differ_and_four_do_not() -> None:
+def test_session_spread_needs_five_days() -> None:
     ref, new = of_day(0), of_day(1)
     (found,) = told(sessions(CALM[:5]), ref, new).values()
     assert math.sqrt(found.variance) == pytest.approx(float(np.std(CALM[:5], ddof=1)), rel=1e-3)
@@ -216,14 +216,14 @@ def test_days_before_the_code_changed_last_do_not_count() -> None:
     assert math.sqrt(found.variance) == pytest.approx(float(np.std(CALM, ddof=1)), rel=1e-3)
 
 
-def test_a_change_that_too_few_days_follow_is_held_by_the_intervals() -> None:
+def test_recent_change_widens_the_intervals() -> None:
     ref, new = of_day(0, factor=1.3), of_day(1, factor=1.3)
     (found,) = told(sessions([*CALM, 0.3, 0.31, 0.29]), ref, new).values()
     assert found.days == 10
     assert math.sqrt(found.variance) > 0.1
 
 
-def test_the_intervals_hold_what_sessions_differ_by() -> None:
+def test_intervals_include_the_session_spread() -> None:
     ref, new = of_day(0), of_day(1, factor=1.05)
     alone = compare_runs(ref, new)
     assert alone.verdicts[0].verdict is Verdict.SLOWER
@@ -268,7 +268,7 @@ def test_a_baseline_or_stored_runs_tell_it(tmp_path: Path, kept: str) -> None:
 
 
 @pytest.mark.real
-def test_two_hours_that_differ_seldom_make_an_unchanged_suite_slower_where_sessions_tell() -> None:
+def test_session_spread_prevents_false_alarms_between_hours() -> None:
     suites = 40
     found = rates(5, 0.02, suites, (1.0,))
     assert found["unknown"][0] > 0.2

@@ -59,7 +59,7 @@ some_works = st.lists(
 
 
 @given(some_works)
-def test_a_winner_is_told_from_all_others_and_an_interval_excludes_one_exactly_then(
+def test_winner_is_significantly_faster_than_all_rivals(
     works: list[list[Contender]],
 ) -> None:
     for work, found in zip(works, judge_works(works, QUICK), strict=True):
@@ -76,7 +76,7 @@ def test_a_winner_is_told_from_all_others_and_an_interval_excludes_one_exactly_t
 
 
 @given(some_works, st.floats(-3, 3), st.lists(st.floats(-1, 1), min_size=3, max_size=3))
-def test_what_a_round_does_to_all_cases_changes_no_verdict(
+def test_common_change_of_a_round_changes_no_verdict(
     works: list[list[Contender]], scale: float, rounds: list[float]
 ) -> None:
     def moved(each: Contender) -> Contender:
@@ -110,7 +110,7 @@ def test_every_work_has_a_standing() -> None:
     assert [each.winner for each in verdicts] == ["torch", "", "", "", ""]
 
 
-def test_a_wild_case_of_another_work_changes_little() -> None:
+def test_noisy_case_of_another_work_changes_little() -> None:
     source = np.random.default_rng(3)
     level = np.array([[0.0], [0.14], [0.5]])
     calm = [
@@ -124,7 +124,7 @@ def test_a_wild_case_of_another_work_changes_little() -> None:
     assert own.standing is Standing.OPEN
 
 
-def test_an_engine_that_varies_unlike_the_others_does_not_win_by_one_calm_work() -> None:
+def test_noisy_engine_does_not_win_by_one_quiet_work() -> None:
     torch, slow = [0.0, 0.004, -0.003], [0.5, 0.506, 0.497]
     in_modes = ([-0.04, 0.04, 0.041], [0.042, -0.041, -0.04], [0.04, -0.042, 0.041], [-0.041, 0.04, -0.038])
     lucky = a_work({"torch": torch, "jax": [-0.04, -0.036, -0.044], "tensorflow": slow}, 9)
@@ -139,11 +139,11 @@ def test_an_engine_that_varies_unlike_the_others_does_not_win_by_one_calm_work()
     assert [rival.is_slower for verdict in others for rival in verdict.rivals] == [False, True] * 4
 
 
-def test_one_round_tells_nothing() -> None:
+def test_one_round_decides_nothing() -> None:
     assert standing(a_work({"torch": [0.0], "jax": [1.0]})) is Standing.OPEN
 
 
-def test_what_failed_or_is_cut_short_does_not_contend() -> None:
+def test_failed_and_interrupted_cases_are_no_contenders() -> None:
     torch, jax = a_case(target="torch"), a_case(target="jax")
     records = [*some_rounds(1, 1, 1, case=torch), *some_rounds(2, 2, case=jax)]
     (found,) = judge_records([*records, a_record(a_failure(), case=jax, round=2)], QUICK).values()
@@ -153,7 +153,7 @@ def test_what_failed_or_is_cut_short_does_not_contend() -> None:
 # Doubts
 
 
-def test_rounds_that_others_disturbed_are_left_out_while_enough_are_calm() -> None:
+def test_disturbed_rounds_are_left_out_if_enough_are_calm() -> None:
     calm = {number: TimedProcess(float(number)) for number in range(3)}
     busy = {**{n: TimedProcess(n + 0.5) for n in range(2)}, 2: TimedProcess(9.0, HEAVY)}
     found = fair_pairs(calm, busy)
@@ -161,7 +161,7 @@ def test_rounds_that_others_disturbed_are_left_out_while_enough_are_calm() -> No
     assert (found.left_out, found.other_excess) == (1, 0.0)
 
 
-def test_rounds_whose_two_sides_met_the_same_count_where_none_is_calm() -> None:
+def test_equally_disturbed_rounds_count_if_none_is_calm() -> None:
     busy = {number: TimedProcess(0.0, Doubt(cores=0.4, alone=1.6)) for number in range(3)}
     also = {number: TimedProcess(0.5, Doubt(cores=0.45, alone=2.3)) for number in range(3)}
     found = fair_pairs(busy, also)
@@ -169,7 +169,7 @@ def test_rounds_whose_two_sides_met_the_same_count_where_none_is_calm() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "wanted"), [(1.5, Standing.OPEN), (3.3, Standing.WON)])
-def test_a_disturbed_case_is_slower_where_the_disturbance_cannot_explain_it(
+def test_disturbed_case_is_slower_beyond_the_effect_of_the_disturbance(
     ratio: float, wanted: Standing
 ) -> None:
     fast = a_contender("torch", [0.0, 0.01, 0.0])
@@ -178,7 +178,7 @@ def test_a_disturbed_case_is_slower_where_the_disturbance_cannot_explain_it(
     assert standing([fast, slow]) is wanted
 
 
-def test_a_doubt_about_the_leader_is_no_objection() -> None:
+def test_doubt_about_the_leader_does_not_prevent_a_win() -> None:
     leader = a_contender("torch", [0.0, 0.01, 0.0], doubt=HEAVY)
     assert standing([leader, a_contender("jax", [0.2, 0.21, 0.22])]) is Standing.WON
 
@@ -195,7 +195,7 @@ def test_a_process_that_still_falls_could_have_become_as_fast_as_it_fell() -> No
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_as_many_are_discovered_as_benjamini_and_hochberg_say(ps: list[float]) -> None:
+def test_discovery_level_is_that_of_benjamini_and_hochberg(ps: list[float]) -> None:
     level = discovery_level(ps, 0.05)
     found = sum(p <= level for p in ps)
     assert level == pytest.approx(0.05 * max(found, 1) / len(ps))
@@ -215,7 +215,7 @@ def test_a_variance_is_shrunk_unless_it_is_significantly_larger() -> None:
     assert degrees > 10
 
 
-def test_a_wild_variance_does_not_tell_what_is_usual() -> None:
+def test_extreme_variance_does_not_change_the_typical_one() -> None:
     calm = [1.0, 0.5, 2.0, 0.7, 1.2, 0.9, 1.6, 0.4]
     alone, beside = robust_prior(calm, [4.0] * 8), robust_prior([*calm, 1e4], [4.0] * 9)
     assert beside.variance == pytest.approx(alone.variance)
@@ -238,7 +238,7 @@ def test_all_looks_together_keep_the_error(planned: int, most: int) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("noise", ["normal", "t, 3 degrees", "two modes", "neighbours"])
-def test_where_the_two_in_front_are_equal_few_runs_name_one(noise: str) -> None:
+def test_equal_leaders_rarely_win(noise: str) -> None:
     source = np.random.default_rng(11)
     cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), works=6, equal=6)
     assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= allowed(ALPHA, 60)
@@ -246,14 +246,14 @@ def test_where_the_two_in_front_are_equal_few_runs_name_one(noise: str) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("noise", ONE_UNLIKE)
-def test_where_one_engine_varies_unlike_the_others_few_runs_name_a_wrong_one(noise: str) -> None:
+def test_noisy_engine_rarely_causes_a_wrong_winner(noise: str) -> None:
     source = np.random.default_rng(11)
     cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), equal=8, own=0.01)
     assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= allowed(ALPHA, 60)
 
 
 @pytest.mark.real
-def test_leads_of_fifteen_per_cent_are_told_once_rounds_go_where_it_is_open() -> None:
+def test_leads_of_fifteen_per_cent_are_significant_with_adaptive_rounds() -> None:
     source = np.random.default_rng(11)
     cell = Cell(noise="normal", ratios=(1.0, 1.15, 1.4, 2.0))
     found = [simulated(cell, source) for _ in range(40)]

@@ -77,7 +77,7 @@ def test_the_spread_of_all_cases_moderates_that_of_each() -> None:
     assert less.degrees == 16.0
 
 
-def test_of_cases_that_differ_by_the_same_each_has_the_variance_of_all() -> None:
+def test_equally_varying_cases_share_the_pooled_variance() -> None:
     common = CommonVariance(4e-4, 120.0)
     assert common.posterior(1e-4, 4) == (4e-4, 120.0)
     assert common.posterior(6e-4, 4) == (4e-4, 120.0)
@@ -87,7 +87,7 @@ def test_of_cases_that_differ_by_the_same_each_has_the_variance_of_all() -> None
     assert HeavyTails(4e-4).posterior(8e-4, 9) == (8e-4, 4)
 
 
-def test_fewer_than_five_sessions_stand_on_the_assumption_whatever_other_cases_tell() -> None:
+def test_fewer_than_five_sessions_use_the_assumed_spread() -> None:
     days = [[[0.0]], [[0.01]]]
     prior = VariancePrior(0.5, math.inf, 120.0)
     assert session_deviation(days, [0.0], 0.07, prior) == session_deviation(days, [0.0], 0.07)
@@ -99,7 +99,7 @@ def drawn(source: np.random.Generator, share: float, cases: int = 30, days: int 
 
 
 @pytest.mark.parametrize(("share", "square"), [(0.0, 0.0), (0.5, 0.25), (1.0, 1.0)])
-def test_how_alike_cases_are_is_the_mean_square_of_their_correlation(share: float, square: float) -> None:
+def test_squared_correlation_is_the_mean_square_over_pairs_of_cases(share: float, square: float) -> None:
     source = np.random.default_rng(8)
     found = [squared_correlation([DAYS] * 30, drawn(source, share)) for _ in range(60)]
     assert np.mean(found) == pytest.approx(square, abs=0.08)
@@ -143,7 +143,7 @@ def test_sessions_with_heavy_tails_are_detected(
 
 
 @pytest.mark.parametrize("days", [5, 10])
-def test_cases_that_differ_unlike_each_other_are_no_heavy_tails(days: int) -> None:
+def test_unequal_variances_are_not_taken_for_heavy_tails(days: int) -> None:
     source, runs = np.random.default_rng(14), 150
     drawings = [unlike(source, days, 0.02, 0.8).T.tolist() for _ in range(runs)]
     found = told(drawings)
@@ -155,7 +155,7 @@ def test_cases_that_differ_unlike_each_other_are_no_heavy_tails(days: int) -> No
 
 
 @pytest.mark.parametrize("days", [5, 10])
-def test_sessions_skewed_to_slow_are_told_and_those_skewed_to_fast_are_not_taken_for_them(days: int) -> None:
+def test_only_sessions_skewed_to_slow_are_detected_as_skewed(days: int) -> None:
     source, runs = np.random.default_rng(15), 100
     drawings = [skewed(source, days, spread=0.02).T for _ in range(runs)]
     assert all(each.heavy_tails for each in told([places.tolist() for places in drawings]))
@@ -163,7 +163,7 @@ def test_sessions_skewed_to_slow_are_told_and_those_skewed_to_fast_are_not_taken
     assert not any(symmetry_p(cases, 0.0) < 0.5 for cases in moments_of)
 
 
-def test_normal_sessions_are_seldom_taken_for_skewed_whatever_each_case_differs_by() -> None:
+def test_normal_sessions_are_rarely_taken_for_skewed() -> None:
     source, runs = np.random.default_rng(16), 1000
     for weather in (partial(unlike, spread=0.02, deviation=0.8), partial(alike, spread=0.02)):
         drawings = [weather(source, 5).T.tolist() for _ in range(runs)]
@@ -239,7 +239,7 @@ def test_a_check_that_shares_the_variance_rarely_fails_an_unchanged_suite(
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_nor_where_sessions_are_slow_in_all_cases_together(share: float) -> None:
+def test_shared_variance_rarely_fails_an_unchanged_suite_with_slow_sessions(share: float) -> None:
     found = rates(FIRST, 5, partial(together, spread=0.05, share=share), REDUCED, (1.0,), variances=SHARED)
     assert found[Variance.SHARED][0] <= allowed(0.05, REDUCED)
 
@@ -250,7 +250,7 @@ def test_nor_where_sessions_are_slow_in_all_cases_together(share: float) -> None
     [(5, heavy), (5, stormy), (5, skewed), (10, heavy), (10, stormy), (10, skewed)],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_heavy_or_skewed_tails_seldom_end_an_unchanged_suite_with_10(
+def test_heavy_or_skewed_tails_rarely_fail_an_unchanged_suite(
     sessions: int, weather: Callable[..., Array]
 ) -> None:
     failed, not_passed = rates(FIRST, sessions, partial(weather, spread=0.02), 60, (1.0,), variances=SHARED)[
@@ -260,14 +260,14 @@ def test_heavy_or_skewed_tails_seldom_end_an_unchanged_suite_with_10(
     assert not_passed <= allowed(0.1, 60)
 
 
-def test_of_ten_sessions_with_heavy_tails_a_fifth_slower_is_told_to_be_measured_interleaved() -> None:
+def test_slowdown_against_heavy_tails_is_advised_to_be_measured_interleaved() -> None:
     drawn_suites = suites(np.random.default_rng(3), 10, partial(heavy, spread=0.02), 1.2)
     verdicts = [verdict for _ in range(12) for verdict in against_sessions(next(drawn_suites), POLICY)[:3]]
     assert verdicts.count(Verdict.PROVISIONAL) / len(verdicts) >= 0.7
 
 
 @pytest.mark.real
-def test_five_sessions_together_find_what_each_case_alone_does_not() -> None:
+def test_shared_variance_detects_more_than_separate_variances() -> None:
     found = rates(FIRST, 5, partial(alike, spread=0.02), 2 * REDUCED, (1.0, 1.1))
     assert found[Variance.SHARED][2] >= 0.78
     assert found[Variance.OWN][2] <= 0.35
@@ -300,7 +300,7 @@ def test_an_unknown_variance_is_refused() -> None:
 
 
 @given(st.floats(0.001, 0.3), st.floats(0.0005, 0.1), st.floats(2, 200), st.floats(0.001, 0.05))
-def test_the_likely_size_is_between_the_threshold_and_what_was_seen(
+def test_likely_size_is_between_the_threshold_and_the_estimate(
     seen: float, error: float, degrees: float, level: float
 ) -> None:
     margin = min(seen, math.log1p(0.05))
@@ -310,7 +310,7 @@ def test_the_likely_size_is_between_the_threshold_and_what_was_seen(
 
 
 @pytest.mark.real
-def test_of_what_is_called_half_is_likely_larger_and_half_smaller_than_it_is() -> None:
+def test_likely_size_is_median_unbiased_after_selection() -> None:
     source, error, margin = np.random.default_rng(3), 0.02, math.log1p(0.05)
     for true in (0.07, 0.09, 0.12):
         seen = true + error * source.standard_normal(4000)
@@ -321,5 +321,5 @@ def test_of_what_is_called_half_is_likely_larger_and_half_smaller_than_it_is() -
         assert abs(sizes.mean() - true) < 0.6 * abs(called.mean() - true) + 0.002
 
 
-def test_a_change_far_beyond_the_bar_is_as_large_as_it_looks() -> None:
+def test_likely_size_of_a_large_change_is_its_estimate() -> None:
     assert likely_size(Difference(0.5, 0.01, 10.0), 0.05, 0.01) == pytest.approx(0.5, rel=1e-3)
