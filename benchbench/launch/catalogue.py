@@ -1,7 +1,7 @@
-"""Every workload by name, as what a plan needs to know of it.
+"""All workloads by name, with the facts that a plan needs.
 
-Those that come with accelbench are classes of this process. A user's file is never imported here, but by a
-process of its own: what exits, hangs or crashes there costs only that file, and is told as its mistake.
+Workloads of accelbench are classes. Files of the user are imported by a separate process only, so a file that
+exits, hangs or crashes is reported as a mistake in that file.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from benchbench.registry import WORKLOADS
 from benchbench.workloads.base import Workload
 
 PATTERN = frozenset("*?[]")
-MISSPELT = 0.85  # of `get_close_matches`: one letter of four is missing
-WorkloadKind = type[Workload] | UserWorkload | OwnModel  # before parameters are chosen
-SizedWorkload = Workload | UserWorkloadSize | OwnModelSize  # at given ones
-_models: dict[str, OwnModel] = {}  # that this process has had described, by name
-# Those of other revisions, by the code that a side has checked out; or what is wrong with a file.
+MISSPELT = 0.85  # cutoff for `get_close_matches`: one wrong letter in about four
+WorkloadKind = type[Workload] | UserWorkload | OwnModel  # without parameters
+SizedWorkload = Workload | UserWorkloadSize | OwnModelSize  # with parameters
+_models: dict[str, OwnModel] = {}  # the described models by name
+# The models of checked-out revisions, or the mistake in a model's file.
 _models_of: dict[UserCode, Mapping[str, OwnModel | UsageError]] = {}
 
 
 class UserCatalogue:
-    """What the user's files hold: workloads by name, and what is wrong with the rest.
+    """The workloads in the user's files, and the mistakes in these files.
 
-    A file is imported once: when a workload is asked for that it may define, or all are.
+    A file is imported once, when it may define a requested workload.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class UserCatalogue:
         self._read = lru_cache(maxsize=None)(self._read_file)
 
     def workload(self, name: str) -> UserWorkload | None:
-        """The workload of that name. Only files are imported whose names it begins with."""
+        """The workload of that name, or None. Imports only files whose name begins the workload's name."""
         found = [each for stem in self._stems(name) for each in self._read(stem)[0] if each.name == name]
         return found[-1] if found else None
 
     def mistake(self, name: str) -> FileMistake | None:
-        """Why there is no workload of that name, if a file that should define it has a mistake."""
+        """The mistake in the file that should define the workload, or None."""
         named = [each for stem in self._stems(name) for each in self._read(stem)[1] if each.stem]
         return max(named, key=lambda each: len(each.stem), default=None)
 
@@ -91,9 +91,9 @@ class UserCatalogue:
 
 
 def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
-    """The workload of that name. Raises UsageError: there is none, or its file has a mistake.
+    """The workload of that name. Raises UsageError if there is none or its file has a mistake.
 
-    `code`: where the user's are; by default what accelbench.toml and the environment say.
+    `code`: the user's code; by default that of accelbench.toml and the environment.
     """
     if model := _model_named(name, code):
         return model
@@ -110,7 +110,7 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
 
 
 def _model_named(name: str, code: UserCode | None) -> OwnModel | None:
-    """The user's model of that name, None if there is none. Raises UsageError if only that code lacks it."""
+    """The user's model of that name, or None. Raises UsageError if only that revision lacks it."""
     if code is None or code not in _models_of:
         return _models.get(name)
     model = _models_of[code].get(name)
@@ -122,12 +122,12 @@ def _model_named(name: str, code: UserCode | None) -> OwnModel | None:
 
 
 def is_mistaken_model(name: str, code: UserCode) -> bool:
-    """Whether a model of that code cannot be described, since its file has a mistake."""
+    """Whether the model's file in that code has a mistake."""
     return isinstance(_models_of.get(code, {}).get(name), UsageError)
 
 
 def kind_of(name: str, code: UserCode | None = None) -> WorkloadKind:
-    """The workload of a case, which may be of code that calls it by its former name. Raises UsageError."""
+    """The workload of a case, by its present or former name. Raises UsageError."""
     try:
         return workload_named(name, code)
     except UsageError:
@@ -137,9 +137,9 @@ def kind_of(name: str, code: UserCode | None = None) -> WorkloadKind:
 
 
 def suggested(name: str, known: Sequence[str]) -> str:
-    """A hint for an unknown name: all that begin with it, then all that contain it; else the nearest.
+    """A hint for an unknown name: the names that begin with it or contain it, else the most similar ones.
 
-    A name that a letter makes right is only misspelt.
+    For a misspelt name only similar ones are suggested.
     """
     near = sorted((each for each in known if name in each), key=lambda each: not each.startswith(name))
     if not (name and near) or get_close_matches(name, known, n=1, cutoff=MISSPELT):
@@ -149,10 +149,10 @@ def suggested(name: str, known: Sequence[str]) -> str:
 
 
 def matching(names: Iterable[str], among: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names, a pattern such as `gpt2*` replaced by the workloads that it matches. Raises UsageError.
+    """Replace patterns such as `gpt2*` by the workloads that they match. Raises UsageError.
 
-    `among`: those that a pattern may mean; (): all that there are. What was renamed is found by its former
-    name, and an AccelbenchWarning tells the present one.
+    `among`: the workloads that patterns may match; (): all. A former name is replaced by the present one,
+    with an AccelbenchWarning.
     """
     known = among or [*workload_names(), *_models]
     found: dict[str, None] = {}
@@ -187,7 +187,7 @@ def _present(name: str) -> str:
 
 @contextmanager
 def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
-    """A user's models are workloads from here on; for workers, those that start meanwhile."""
+    """Make the user's models known as workloads, also to workers started inside the context."""
     _models.update(models)
     with project.with_models({name: model.spec for name, model in models.items()}):
         yield
@@ -195,7 +195,7 @@ def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
 
 @contextmanager
 def with_models_of(code: UserCode, models: Mapping[str, OwnModel | UsageError]) -> Iterator[None]:
-    """Other code has these models, or mistakes in their files, in place of those described before."""
+    """Set the models of a revision's code, or the mistakes in their files, inside the context."""
     _models_of[code] = models
     try:
         yield
@@ -204,7 +204,7 @@ def with_models_of(code: UserCode, models: Mapping[str, OwnModel | UsageError]) 
 
 
 def models_of(specs: Sequence[ModelSpec]) -> list[str] | None:
-    """The names of these models, and of their training steps, if all of them are described."""
+    """The names of these models and their training steps; None if one is not described yet."""
     asked = {*map(with_kind, specs)}
     known = {
         name: dataclasses.replace(each.spec, is_quiet=False, trains=False) for name, each in _models.items()
@@ -213,12 +213,12 @@ def models_of(specs: Sequence[ModelSpec]) -> list[str] | None:
 
 
 def models_in(names: Iterable[str]) -> dict[str, str]:
-    """Those of the names that are a user's models → as they were asked for."""
+    """The user's models among the names: name → the model as the user typed it."""
     return {name: own.relative(_models[name].spec) for name in names if name in _models}
 
 
 def work_version(name: str, params: Mapping[str, Scalar], code: UserCode | None = None) -> int | str:
-    """What tells the work of that name from other work of equal parameters. Raises UsageError."""
+    """The version of a workload's computation at these parameters. Raises UsageError."""
     kind = workload_named(name, code)
     return kind(**params).work_version if isinstance(kind, OwnModel) else kind.version
 
@@ -239,7 +239,7 @@ def workload_names() -> list[str]:
 
 
 def former_names() -> dict[str, str]:
-    """The name that a workload had before, and none has now → the one it has. Imports all workloads."""
+    """Former name → present name of renamed workloads. Imports all workloads."""
     names = workload_names()
     formerly = {workload_named(name).formerly: name for name in names}
     return {former: name for former, name in formerly.items() if former and former not in names}
@@ -251,7 +251,7 @@ def user_file_warnings() -> list[str]:
 
 
 def user_catalogue(code: UserCode | None = None) -> UserCatalogue:
-    """What the user's folders hold. Files are listed, and imported, again when one has changed."""
+    """The catalogue of the user's folders, which is read again after a file has changed."""
     code = code or user_code()
     return _catalogue(code, tuple(_state(code)))
 
@@ -263,9 +263,9 @@ def _state(code: UserCode) -> Iterator[tuple[str, int, int]]:
         yield str(path), found.st_mtime_ns, found.st_size
 
 
-@lru_cache(maxsize=3)  # of here, and of both sides of a comparison
+@lru_cache(maxsize=3)  # the current code, and both sides of a comparison
 def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
-    """`_state`: whatever tells that what was read before must be read again."""
+    """`_state`: part of the cache key, which changes with the files."""
     folders = tuple(map(Path, code.workloads))
     mistakes = [
         FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not os.path.isdir(each)
@@ -275,7 +275,7 @@ def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
 
 
 def _files(folders: Sequence[Path], shipped: set[str], mistakes: list[FileMistake]) -> dict[str, Path]:
-    """Name → file, of those that can be imported; the others are added to `mistakes`."""
+    """The importable files by name. Adds the others to `mistakes`."""
     taken, files = {*shipped, *registry.module_names(WORKLOADS)}, dict[str, Path]()
     for folder in folders:
         for module in iter_modules([str(folder)]):

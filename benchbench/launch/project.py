@@ -1,4 +1,4 @@
-"""`accelbench.toml`, nearest upwards: where it is, and where it says that the user's own code and data are.
+"""The nearest `accelbench.toml`, and the folders of the user's code and data that it names.
 
 Its other tables are read by `plan/config.py`.
 """
@@ -47,11 +47,11 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class UserCode:
-    """Where workers find the user's own code: folders of workloads, and the entries of PYTHONPATH.
+    """The user's code for workers: folders of workloads, and the entries of PYTHONPATH.
 
-    `sources`: folders that the workloads import from, under every interpreter; those of PYTHONPATH may hold
-    packages of the running one. `models`: the user's models by name, as `model.own.as_text` has them.
-    `variables`: names of the shell's variables that the code reads, which its workers get besides the usual.
+    `sources`: import folders for every interpreter; PYTHONPATH is for this interpreter only. `models`: the
+    user's models, encoded by `model.own.as_text`. `variables`: names of further environment variables that
+    workers get.
     """
 
     workloads: tuple[str, ...]
@@ -61,12 +61,12 @@ class UserCode:
     variables: tuple[str, ...] = ()
 
 
-_models: dict[str, ModelSpec] = {}  # that the command under way measures, by name
+_models: dict[str, ModelSpec] = {}  # of the current command, by name
 
 
 @contextmanager
 def with_models(models: Mapping[str, ModelSpec]) -> Iterator[None]:
-    """Workers that start meanwhile know these models by name."""
+    """Pass these models to workers started inside the context."""
     before = dict(_models)
     _models.update(models)
     try:
@@ -77,9 +77,9 @@ def with_models(models: Mapping[str, ModelSpec]) -> Iterator[None]:
 
 
 def user_code() -> UserCode:
-    """What accelbench.toml and the environment say, and the models that the command under way measures.
+    """The code named by accelbench.toml and the environment, and the models of the current command.
 
-    ACCELBENCH_WORKLOADS takes the place of the file's.
+    ACCELBENCH_WORKLOADS replaces the file's workloads.
 
     Raises UsageError.
     """
@@ -95,7 +95,7 @@ def user_code() -> UserCode:
 
 
 def no_code() -> UserCode:
-    """Where workers find packages, and none of the user's own code: what measures none of it needs none."""
+    """PYTHONPATH only, without any of the user's code."""
     return UserCode(workloads=(), python_path=_python_path())
 
 
@@ -104,10 +104,10 @@ def _python_path() -> tuple[str, ...]:
 
 
 def warn_of_first_execution() -> None:
-    """Warn that code of the nearest accelbench.toml's folder is about to be executed, if it never was.
+    """Warn before code named by the nearest accelbench.toml is executed for the first time.
 
-    Once for a user, a folder and what it names: a repository that was just cloned is code of others. What
-    the user names in the environment is told by nobody.
+    The warning is shown once per user, file and named folders, since a cloned repository contains code of
+    others. Code that the environment names causes no warning.
     """
     path = find_config(Path())
     if path is None:
@@ -133,7 +133,7 @@ def _warn_once(path: Path, folders: tuple[str, ...]) -> None:
 
 
 def user_data() -> tuple[str, ...]:
-    """Where the user's sets of images are, absolute; ACCELBENCH_DATA takes the place of the file's.
+    """Absolute paths of the user's image sets. ACCELBENCH_DATA replaces the file's paths.
 
     Raises UsageError.
     """

@@ -1,6 +1,6 @@
-"""Asks a process of its own what a user's workload files define, within a time limit.
+"""Imports a user's workload files in a separate process, within a time limit.
 
-A file that exits, hangs or crashes that process has a mistake; the next question is put to a new process.
+A file that exits, hangs or crashes the process has a mistake. The next request starts a new process.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
 from benchbench.redaction import hide_in_message
 
-LIMIT_S = 10.0  # to import a file, or to count what a workload costs: then the process ends itself
-START_S = 2.0  # more, for its start
+LIMIT_S = 10.0  # to import a file or compute a workload's cost; then the process ends itself
+START_S = 2.0  # added for starting the process
 SLOW = "takes more than"
 AGAIN, REMEMBERED_S = "not imported again within an hour, unless it changes", 3600.0
 MORE = f"{page('workloads')} says what a workload file must have."
@@ -83,7 +83,7 @@ class _Figures(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class FileMistake:
-    """What is wrong with a file or a folder. `stem`: the file's name without its ending, "" for a folder."""
+    """A mistake in a file or folder. `stem`: the file's name without its ending; "" for a folder."""
 
     text: str
     stem: str = ""
@@ -111,7 +111,7 @@ class UserWorkloadSize:
 
 
 class UserWorkload:
-    """What a user's file says of one of its workloads, before parameters are chosen."""
+    """A workload that a user's file defines, without parameters."""
 
     __name__: str  # it is used wherever a workload's class is
 
@@ -154,7 +154,7 @@ class UserWorkload:
 
 
 class UserFilesProcess:
-    """A process that reads the user's files: started at the first question, replaced after a failure."""
+    """The process that imports the user's files: started at the first request, replaced after a failure."""
 
     def __init__(self, code: UserCode, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
         self._code, self._limit_s, self._start_s = code, limit_s, start_s
@@ -163,7 +163,7 @@ class UserFilesProcess:
         self._end: Any = None
 
     def ask(self, question: dict[str, Any], kind: Any) -> Any:
-        """The answer as a `kind`, whose `mistakes` say how the process ended where it gave none."""
+        """Return the answer as a `kind`. Without an answer, its `mistakes` describe how the process ended."""
         try:
             channel = self._channel or self._started()
             channel.send(question)
@@ -181,7 +181,7 @@ class UserFilesProcess:
         return kind(mistakes=[_Mistake(text, None)])
 
     def close(self) -> None:
-        """End the process and what it started; the next question starts another."""
+        """End the process and its children. The next request starts another."""
         if self._end:
             self._end()
         self._channel = self._process = self._end = None
@@ -242,7 +242,7 @@ def described_workloads(
 
 
 def _known_slow(file: Path) -> _Described | None:
-    """The mistake of a file that took too long lately, so that not every command waits for it again."""
+    """The mistake of a file that recently took too long, so that not every command waits for it again."""
     with suppress(OSError):
         if time() - _memory(file).stat().st_mtime < REMEMBERED_S:
             return _Described(mistakes=[_Mistake(f"{AGAIN}: it {SLOW} {LIMIT_S:g} s", None)])
@@ -250,7 +250,7 @@ def _known_slow(file: Path) -> _Described | None:
 
 
 def _remember_slow(file: Path) -> None:
-    """Remember in the user's cache, if it can be written, that the file took too long."""
+    """Mark the file as slow in the user's cache, if that is writable."""
     with suppress(OSError):
         memory = _memory(file)
         if not os.path.exists(memory):
@@ -259,7 +259,7 @@ def _remember_slow(file: Path) -> None:
 
 
 def _memory(file: Path) -> Path:
-    """The cache's mark for the file as it is now. Raises OSError."""
+    """Path of the mark in the cache for the file's present state. Raises OSError."""
     state = file.stat()
     content = f"{paths.resolved(file)}\0{state.st_mtime_ns}\0{state.st_size}"
     return cache_folder("slow-workloads") / sha256(content.encode(errors="replace")).hexdigest()[:24]
