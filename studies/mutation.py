@@ -41,7 +41,7 @@ if "MUTANT_UNDER_TEST" in os.environ:
     from mutmut.mutation import trampoline
     trampoline.record_trampoline_hit = lambda *hit, **caller: None
 """
-COPIED = ("tests", "studies", "suites", "docs", "README.md", "pyproject.toml")
+COPIED = ("tests", "studies", "suites", "results", "docs", "README.md", "pyproject.toml")
 FOUND = ("killed", "timeout", "segfault")
 SEED = 7
 
