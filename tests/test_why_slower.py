@@ -79,7 +79,7 @@ def test_before_and_after_are_the_study_s() -> None:
     }
     quoted = re.findall(r"^\| `(\w+)` \| (JAX|TensorFlow|torch) \| ([0-9.]+ \[.*\]) \|$", PAGE, re.MULTILINE)
     assert all(ratios.pop((work, name.lower())).strip() == shown for work, name, shown in quoted)
-    assert f"The intervals of the other {len(ratios)} rows hold 1" in PAGE
+    assert f"The intervals of the other {len(ratios)} rows contain 1" in PAGE
     assert all(float(low) <= 1 <= float(high) for low, high in map(interval, ratios.values()))
     assert f"all {len(rows)}\nrows" in PAGE
 
