@@ -50,7 +50,7 @@ def test_every_field_has_a_flag_and_a_keyword_and_no_other_does() -> None:
 
 def test_nothing_typed_is_nothing_given() -> None:
     assert read() == MeasureOptions(command=read().command)
-    assert read().given == set()
+    assert read().changed_fields == set()
     assert from_keywords((), {}, "f") == MeasureOptions(command=("f",))
 
 
@@ -98,7 +98,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
         },
         "f",
     )
-    assert typed.given == keywords.given == set(OPTIONS) - {"budget_s"}
+    assert typed.changed_fields == keywords.changed_fields == set(OPTIONS) - {"budget_s"}
     for name in OPTIONS:
         assert getattr(typed, name) == getattr(keywords, name), name
     assert read("--budget", "2m").budget_s == 120.0

@@ -13,7 +13,14 @@ from benchbench.judging.bisection import LOOKS, MIN_CONFIRMING_PAIRS
 from benchbench.judging.comparison import THRESHOLD, valid_threshold
 from benchbench.launch.project import user_code
 from benchbench.model import own
-from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, asked_of, several, takes_keywords
+from benchbench.model.options import (
+    MeasureKeywords,
+    MeasureOptions,
+    Names,
+    requested_options,
+    several,
+    takes_keywords,
+)
 from benchbench.plan.versions import Version, releases, revisions
 from benchbench.running.bisect_plan import BisectPlan, plan_bisection
 from benchbench.running.bisecting import Bisection, BisectObserver, BisectOptions, bisect_versions
@@ -55,7 +62,7 @@ def bisect(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    measure = asked_of(bisect, suite, keywords, options)
+    measure = requested_options(bisect, suite, keywords, options)
     row = _row(measure, backend, versions, rev, (good, bad))
     request = _checked(measure, row, metric, threshold, confidence, most, variant)
     request = replace(request, profile=profile, resume=resume)
@@ -85,7 +92,7 @@ def plan_bisect(
 
     Raises UsageError, CannotWrite.
     """
-    measure = asked_of(plan_bisect, suite, keywords, options)
+    measure = requested_options(plan_bisect, suite, keywords, options)
     row = _row(measure, backend, versions, rev, (good, bad))
     request = _checked(measure, row, metric, threshold, confidence, most, variant)
     return plan_bisection(request, results_folder(results), observer or BisectObserver())

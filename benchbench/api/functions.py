@@ -13,7 +13,13 @@ from benchbench.judging.comparison import Comparison
 from benchbench.launch.functions import call_named, call_of
 from benchbench.machine.variables import check_passed
 from benchbench.model.function import Call
-from benchbench.model.options import MeasureKeywords, MeasureOptions, Variance, asked_of, takes_keywords
+from benchbench.model.options import (
+    MeasureKeywords,
+    MeasureOptions,
+    Variance,
+    requested_options,
+    takes_keywords,
+)
 from benchbench.model.run import Run
 from benchbench.running import functions
 from benchbench.running.functions import FunctionRequest
@@ -54,7 +60,7 @@ def measure(
 
     Raises UsageError for a function that cannot be sent or leaves work unfinished, CannotWrite.
     """
-    measure_terms = terms(asked_of(measure, (), keywords, options), DEFAULT_PRESET)
+    measure_terms = terms(requested_options(measure, (), keywords, options), DEFAULT_PRESET)
     request = _request(_call(function, args, setup, name), backend, device, env)
     return functions.measure_function(
         request, measure_terms, results_folder(results), observer or RunObserver()
@@ -82,7 +88,7 @@ def measure_ab(
     Both are called with `args` and the result of `setup`. Both runs are stored. The other keywords are those
     of `measure`. Raises UsageError, CannotWrite.
     """
-    measure_terms = terms(asked_of(measure_ab, (), keywords, options), DEFAULT_PRESET)
+    measure_terms = terms(requested_options(measure_ab, (), keywords, options), DEFAULT_PRESET)
     threshold = verdicts.valid_threshold(threshold)
     first, second = (_request(_call(function, args, setup), backend, device, env) for function in (ref, new))
     ref_run, new_run = functions.measure_functions(

@@ -10,7 +10,7 @@ from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, M
 from benchbench.cluster.messages import BEGIN_S, Deadlines
 from benchbench.cluster.ray_cluster import RayCluster
 from benchbench.errors import UsageError, unknown
-from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, asked_of, takes_keywords
+from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, requested_options, takes_keywords
 from benchbench.store.selectors import results_folder
 
 
@@ -41,7 +41,7 @@ def fleet(
     """
     if each not in list(MachineChoice):
         raise UsageError(f"each: {each!r} is not a choice.", unknown("choices", each, [*MachineChoice]))
-    measure = asked_of(fleet, suite, keywords, options)
+    measure = requested_options(fleet, suite, keywords, options)
     if resume and not options and suite == "quick":
         measure = replace(measure, suites=())
     fleet_options = FleetOptions(

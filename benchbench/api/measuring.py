@@ -24,7 +24,7 @@ from benchbench.model.options import (
     MeasureOptions,
     Names,
     Variance,
-    asked_of,
+    requested_options,
     several,
     takes_keywords,
 )
@@ -64,7 +64,7 @@ def run(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    request = asked_of(run, suite, keywords, options)
+    request = requested_options(run, suite, keywords, options)
     receiver, root = observer or Callbacks(on_record, on_stage), results_folder(results)
     if resume is False:
         return measure.measure_suite(request, root, receiver, profile=profile)
@@ -100,7 +100,7 @@ def run_model(
 
     Raises UsageError, also for objects that cannot be sent, NothingToMeasure, CannotWrite.
     """
-    request = asked_of(run_model, (), keywords)
+    request = requested_options(run_model, (), keywords)
     receiver = observer or Callbacks(on_record, on_stage)
     training = {"loss": loss, "targets": targets, "optimizer": optimizer}
     with model_objects.written(name, module, inputs, training) as file:
@@ -121,7 +121,7 @@ def dry_run(
 
     Nothing is measured or stored. Raises UsageError.
     """
-    request = asked_of(dry_run, suite, keywords, options)
+    request = requested_options(dry_run, suite, keywords, options)
     return measure.plan_suite(request, observer or RunObserver())
 
 
@@ -146,7 +146,7 @@ def compare_ab(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    request = asked_of(compare_ab, suite, keywords, options)
+    request = requested_options(compare_ab, suite, keywords, options)
     quantity, limit = metrics.metric_named(metric), valid_threshold(threshold)
     pythons = absolute_interpreters(request.pythons)
     sides = [rerun.parse_variant(text, pythons) for text in (ref, new)]
@@ -186,7 +186,7 @@ def check(
     NothingToMeasure, CannotWrite.
     """
     request = CheckOptions(
-        measure=asked_of(check, suite, keywords, options),
+        measure=requested_options(check, suite, keywords, options),
         results=results_folder(results),
         run=None if run is None else str(run),
         baseline=baseline,
@@ -214,7 +214,7 @@ def devices(
 
     `backends` and `pythons` select targets. Raises UsageError.
     """
-    request = asked_of(devices, (), keywords, options)
+    request = requested_options(devices, (), keywords, options)
     return measure.probe_targets(request, observer or RunObserver())
 
 
@@ -236,7 +236,7 @@ def measure_noise(
     The suite is measured in twice its rounds and compared with itself; nothing is stored. Raises UsageError,
     NothingToMeasure.
     """
-    request = asked_of(measure_noise, suite, keywords, options)
+    request = requested_options(measure_noise, suite, keywords, options)
     return measuring.measure_noise(request, observer or RunObserver())
 
 
@@ -251,7 +251,7 @@ def measure_ceilings(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    request = asked_of(measure_ceilings, (), keywords, options)
+    request = requested_options(measure_ceilings, (), keywords, options)
     return measuring.measure_ceilings(request, observer or RunObserver())
 
 
@@ -266,5 +266,5 @@ def selftest(
 
     Raises UsageError.
     """
-    request = asked_of(selftest, (), keywords, options)
+    request = requested_options(selftest, (), keywords, options)
     return measuring.run_selftest(request, observer or RunObserver())

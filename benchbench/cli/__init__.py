@@ -1,4 +1,4 @@
-"""The command line, a file for each command: the only package that prints or exits."""
+"""The command line: one file per command. Only this package prints or exits."""
 
 from benchbench.cli.program import main
 

@@ -1,4 +1,4 @@
-"""The root of the command line, and its verbs: each is registered by the file that defines it."""
+"""The root command and its verbs. Each verb is registered by the file that defines it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchbench.cli.screen import print_answer
 
 MEASURE, COMPARE, EXPLAIN = "Measure and report", "Compare", "Explain"  # panels of `--help`
 INSPECT, EXCHANGE = "Inspect", "Other tools"
-VERBS = {  # in the order of use → the file in this folder that defines it
+VERBS = {  # in the order of `--help`, with the file in this folder that defines each
     "run": "run",
     "fleet": "fleet",
     "time": "time",
@@ -41,7 +41,7 @@ VERBS = {  # in the order of use → the file in this folder that defines it
 
 
 class InOrder(typer.core.TyperGroup):
-    """Lists the verbs in the order of use, their options arranged."""
+    """A group that lists the verbs in the order of `VERBS`, with arranged options."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -59,8 +59,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(enabled: bool) -> None:
+    if enabled:
         print_answer(f"accelbench {__version__}\n")
         raise typer.Exit
 
@@ -77,8 +77,8 @@ def root(
     """
 
 
-def import_commands(typed: Sequence[str]) -> None:
-    """Import the file of the verb that was typed, which registers it; all files where there is none."""
-    files = [VERBS[typed[0]]] if typed and typed[0] in VERBS else dict.fromkeys(VERBS.values())
+def import_commands(arguments: Sequence[str]) -> None:
+    """Import the file of the requested verb, which registers it; without a verb, all files."""
+    files = [VERBS[arguments[0]]] if arguments and arguments[0] in VERBS else dict.fromkeys(VERBS.values())
     for file in files:
         import_module(f"benchbench.cli.{file}")

@@ -1,4 +1,4 @@
-"""`accelbench baseline`: runs that somebody accepted, which later runs are checked against."""
+"""`accelbench baseline`: accepted runs that later runs are checked against."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption
-from benchbench.cli.screen import print_answer, tell
+from benchbench.cli.screen import print_answer, print_message
 
 baseline = typer.Typer(
     no_args_is_help=True, help="Manage baselines: accepted runs that later ones are checked against."
@@ -25,18 +25,20 @@ def set_(
     name: NameArgument,
     run: Annotated[
         str,
-        typer.Argument(help="The run to accept: an id, latest~1, a folder."),
+        typer.Argument(help="Run to accept: an id, latest~1, or a folder."),
     ] = "latest",
     replace: Annotated[
-        bool, typer.Option("--replace", "--force", help="Drop this machine's other sessions.")
+        bool, typer.Option("--replace", "--force", help="Remove this machine's other sessions.")
     ] = False,
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Accept it even if it failed its check or its code is not committed."),
+        typer.Option(
+            "--accept", help="Accept a run even if it failed its check or its code is not committed."
+        ),
     ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Accept a run: add it to the sessions of its machine, at most ten.
+    """Add a run to the sessions of its machine, which keeps the newest ten.
 
     Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
     """
@@ -44,10 +46,12 @@ def set_(
     from benchbench.cli.live import Lines
     from benchbench.documents.gate import accepted_lines
 
-    done = api.baseline_set(name, run, replace=replace, accept=accept, results=results, observer=Lines())
-    for each in done.removed:
-        tell(f"dropped {each}")
-    print_answer("".join(f"{line}\n" for line in accepted_lines(name, done)))
+    acceptance = api.baseline_set(
+        name, run, replace=replace, accept=accept, results=results, observer=Lines()
+    )
+    for session in acceptance.removed:
+        print_message(f"dropped {session}")
+    print_answer("".join(f"{line}\n" for line in accepted_lines(name, acceptance)))
 
 
 @baseline.command("list")
@@ -59,14 +63,17 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = TERMI
     from benchbench.documents.gate import baselines_document
     from benchbench.gate import baselines
 
-    known = {name: baselines.read_baseline(results, name, tell) for name in baselines.baseline_names(results)}
-    print_document(baselines_document(known), format)
+    sessions_by_baseline = {
+        name: baselines.read_baseline(results, name, print_message)
+        for name in baselines.baseline_names(results)
+    }
+    print_document(baselines_document(sessions_by_baseline), format)
 
 
 @baseline.command()
 def show(
     name: NameArgument,
-    metric: Annotated[str, typer.Option("--metric", help="What to show.")] = "latency_s",
+    metric: Annotated[str, typer.Option("--metric", help="Metric to show.")] = "latency_s",
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
@@ -78,8 +85,8 @@ def show(
     from benchbench.documents.gate import baseline_document
     from benchbench.gate import baselines
 
-    chosen = metric_named(metric)
-    print_document(baseline_document(name, baselines.read_baseline(results, name, tell), chosen), format)
+    sessions = baselines.read_baseline(results, name, print_message)
+    print_document(baseline_document(name, sessions, metric_named(metric)), format)
 
 
 @baseline.command("rm")
@@ -91,4 +98,4 @@ def remove(name: NameArgument, results: ResultsOption = Path("results")) -> None
     from benchbench.format import count_of
     from benchbench.gate import baselines
 
-    tell(f"removed {name}: {count_of(baselines.remove_baseline(results, name), 'session')}")
+    print_message(f"removed {name}: {count_of(baselines.remove_baseline(results, name), 'session')}")

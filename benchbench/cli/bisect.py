@@ -1,4 +1,4 @@
-"""`accelbench bisect`: the version that brought a step."""
+"""`accelbench bisect`: find the version that changed the speed."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ def bisect_(
     *,
     of: Annotated[
         str | None,
-        typer.Argument(metavar="[BACKEND]", help="A backend: torch."),
+        typer.Argument(metavar="[BACKEND]", help="Backend, such as torch."),
     ] = None,
     versions: Annotated[
-        str | None, typer.Argument(help="Its versions, from good to bad: 2.9..2.13, or 2.9,2.9.1,2.10.")
+        str | None, typer.Argument(help="Versions from good to bad: 2.9..2.13, or 2.9,2.9.1,2.10.")
     ] = None,
-    rev: Annotated[str | None, option("--rev", text="Revisions of your own code instead: GOOD..BAD.")] = None,
+    rev: Annotated[
+        str | None, option("--rev", text="Search revisions of your code instead: GOOD..BAD.")
+    ] = None,
     good: Annotated[
-        str | None, option("--good", text="An environment before the versions: torch@old.")
+        str | None, option("--good", text="Environment to put before the versions: torch@old.")
     ] = None,
     bad: Annotated[
-        str | None, option("--bad", text="An environment after them: torch, the installed one.")
+        str | None, option("--bad", text="Environment to put after the versions: torch is the installed one.")
     ] = None,
-    metric: Annotated[str, typer.Option("--metric", help="What to search.")] = "latency_s",
+    metric: Annotated[str, typer.Option("--metric", help="Metric that changed.")] = "latency_s",
     threshold: Annotated[
         str, typer.Option("--threshold", help="The smallest step that counts: 3% or 0.03.")
     ] = "3%",
     confidence: Annotated[
-        str, typer.Option("--confidence", help="At which a version is named: 95% or 0.95.")
+        str, typer.Option("--confidence", help="Probability needed to name a version: 95% or 0.95.")
     ] = "95%",
-    most: Annotated[int, typer.Option("--most", min=1, help="Pairs of processes, at most.")] = 100,
-    variant: Annotated[
-        str, option("--variant", text="The build of environments that are missing: cpu, cuda, …")
-    ] = "",
+    most: Annotated[int, typer.Option("--most", min=1, help="Maximum number of pairs of processes.")] = 100,
+    variant: Annotated[str, option("--variant", text="Build of missing environments: cpu, cuda, …")] = "",
     profile: Annotated[
         bool, typer.Option("--profile/--no-profile", help="Profile the version found and its predecessor.")
     ] = True,
     resume: Annotated[
-        str | None, option("--resume", text="The id of a bisection to go on with; the rest as it was typed.")
+        str | None, option("--resume", text="Id of a bisection to continue; repeat its other options.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show versions, downloads, and the pairs expected.")
+        bool, typer.Option("--dry-run", help="Show versions, downloads and expected pairs; measure nothing.")
     ] = False,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Find the version that brought a step, by interleaved pairs.
+    """Find the version that changed the speed, by interleaved pairs.
 
-    Environments that are missing are built when they are needed; --dry-run shows what they take.
+    Missing environments are built when needed; --dry-run shows their sizes.
 
     Examples: accelbench bisect torch 2.9..2.13 -w conv; accelbench bisect --rev v1.0..HEAD --model my.py
     """
@@ -73,17 +73,17 @@ def bisect_(
         raise UsageError(
             "--resume and --dry-run exclude each other.", "accelbench list runs shows what there is."
         )
-    asked: dict[str, Any] = {"backend": of or "", "versions": versions or (), "rev": rev or ""}
-    asked |= {"good": good or "", "bad": bad or "", "metric": metric, "threshold": fraction(threshold)}
-    asked |= {"confidence": fraction(confidence), "most": most, "variant": variant}
-    asked |= {"results": results, "options": options}
-    with BisectLines() as shown:
+    request: dict[str, Any] = {"backend": of or "", "versions": versions or (), "rev": rev or ""}
+    request |= {"good": good or "", "bad": bad or "", "metric": metric, "threshold": fraction(threshold)}
+    request |= {"confidence": fraction(confidence), "most": most, "variant": variant}
+    request |= {"results": results, "options": options}
+    with BisectLines() as observer:
         if dry_run:
             with signals():
-                planned = api.plan_bisect(**asked, observer=shown)
-            print_document(bisect_plan_document(planned), format)
+                plan = api.plan_bisect(**request, observer=observer)
+            print_document(bisect_plan_document(plan), format)
             return
-        with signals(shown.kept):
-            found = api.bisect(**asked, profile=profile, resume=resume or "", observer=shown)
-    print_document(bisection_document(found, results_option(results)), format)
-    raise typer.Exit(found.found.exit_code)
+        with signals(observer.kept):
+            bisection = api.bisect(**request, profile=profile, resume=resume or "", observer=observer)
+    print_document(bisection_document(bisection, results_option(results)), format)
+    raise typer.Exit(bisection.found.exit_code)

@@ -1,4 +1,4 @@
-"""What `accelbench bisect` shows while it measures: a line per pair, and on a terminal what is under way."""
+"""Progress of `accelbench bisect`: a line per pair, and on a terminal a status line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 from benchbench.format import significant, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class BisectLines(BisectObserver):
-    """On standard error."""
+    """Prints the progress of a bisection to standard error."""
 
     def __init__(self) -> None:
-        self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
+        self._redact = own_redaction()  # logs of CI services are public
         self._stack = ExitStack()
         self._status: Status | None = None
         self._pairs = 0
@@ -42,28 +42,28 @@ class BisectLines(BisectObserver):
         self._stack.close()
 
     def note(self, text: str) -> None:
-        """A line, above what is under way."""
+        """Print a line above the status."""
         if self._status:
             self._status.console.print(_plain(text), highlight=False)
         else:
-            tell(text)
+            print_message(text)
 
     def stage(self, text: str) -> None:
-        """Show it on a terminal only: in a log a pair is the line."""
+        """Update the status on a terminal. Logs have only the lines of pairs."""
         if self._status:
             self._status.update(_plain(text))
 
     def record(self, record: Record, side: int) -> None:
-        """Print what failed; a pair has a line of its own."""
+        """Print failures; pairs have lines of their own."""
         if isinstance(record.outcome, Failure):
             self.note(self._redact(observer.line(record)))
 
-    def pair(self, made: MadePair) -> None:
+    def pair(self, pair: MadePair) -> None:
         self._pairs += 1
-        self.note(pair_line(made))
+        self.note(pair_line(pair))
 
     def kept(self) -> str:
-        """What somebody who interrupts is told."""
+        """Message for an interrupted command."""
         if not self._pairs:
             return "no pair was finished"
         return "every finished pair is kept; accelbench list runs shows how to go on"
@@ -72,14 +72,14 @@ class BisectLines(BisectObserver):
         self.note(self._redact(observer.profile_line(profile)))
 
 
-def pair_line(made: MadePair) -> str:
-    """`pair 9   2.11 beside 2.9  1.052×  before: 2.10 … 2.12`; of the ends the case, which may be of many."""
-    change = "no value" if made.change is None else f"{significant(made.change)}×"
-    known = f"  {visible(made.case)}"
-    if made.span:
-        first, last = made.span
-        known = f"  before: {first}" if first == last else f"  before: {first} … {last}"
-    return f"pair {made.number + 1:<3} {made.version} beside {made.beside}  {change}{known}"
+def pair_line(pair: MadePair) -> str:
+    """`pair 9   2.11 beside 2.9  1.052×  before: 2.10 … 2.12`; pairs of the ends show the case instead."""
+    change = "no value" if pair.change is None else f"{significant(pair.change)}×"
+    details = f"  {visible(pair.case)}"
+    if pair.span:
+        first, last = pair.span
+        details = f"  before: {first}" if first == last else f"  before: {first} … {last}"
+    return f"pair {pair.number + 1:<3} {pair.version} beside {pair.beside}  {change}{details}"
 
 
 def _plain(text: str) -> Any:

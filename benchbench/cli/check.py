@@ -1,4 +1,4 @@
-"""`accelbench check`: the gate."""
+"""`accelbench check`: compare a run with a baseline or with other code, and fail on regressions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def check_(
     *,
     run: Annotated[
         str | None,
-        argument("The run to judge. [default: the baseline's cases, measured now]"),
+        argument("Run to check. [default: measure the baseline's cases now]"),
     ] = None,
     baseline: Annotated[
         str | None,
-        option("--baseline", text="The baseline to check against."),
+        option("--baseline", text="Baseline to check against."),
     ] = None,
     ab: Annotated[
-        str | None, option("--ab", text="Other code, measured interleaved: rev:main, NAME=PATH.")
+        str | None, option("--ab", text="Other code to measure interleaved: rev:main, NAME=PATH.")
     ] = None,
     max_slowdown: Annotated[
         str | None,
-        option("--max-slowdown", text="For every case: 5% or 0.05. [default: the suite's, else 5%]"),
+        option("--max-slowdown", text="Limit for every case: 5% or 0.05. [default: the suite's, else 5%]"),
     ] = None,
     metric: Annotated[
         Names,
@@ -41,21 +41,22 @@ def check_(
         bool, typer.Option("--confirm/--no-confirm", help="Measure cases that look slower again.")
     ] = True,
     dedicated: Annotated[
-        bool | None, typer.Option("--dedicated/--shared", help="Nobody else works on this machine.")
+        bool | None, typer.Option("--dedicated/--shared", help="Nobody else uses this machine.")
     ] = None,
     variance: Annotated[
         Variance,
-        typer.Option("--variance", help="Spread of sessions: pooled over all cases, or each case's own."),
+        typer.Option("--variance", help="Spread of sessions: shared by all cases, or each case's own."),
     ] = Variance.SHARED,
     inconclusive: Annotated[
         Inconclusive | None,
         typer.Option(
             "--inconclusive",
-            help="Undecided cases: exit 13 (fail), or 0 (pass). [default: 13 if no case is decided]",
+            help="Exit code of undecided cases: 13 (fail) or 0 (pass). [default: 13 if no case is decided]",
         ),
     ] = None,
     strict_env: Annotated[
-        bool, typer.Option("--strict-env", help="Compare only with equal versions and variables.")
+        bool,
+        typer.Option("--strict-env", help="Compare only runs with equal versions and environment variables."),
     ] = False,
     exit_zero: Annotated[
         bool, typer.Option("--exit-zero", help="Exit 0 even if something became slower.")
@@ -65,11 +66,11 @@ def check_(
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """The gate: exits 10 if anything became slower than the baseline.
+    """Check for regressions: exits 10 if a case became slower than the baseline.
 
-    11: nothing could be compared. 12: slower, on too few sessions. 13: compared, but undecided.
+    11: nothing could be compared. 12: slower, but too few sessions to be sure. 13: undecided.
 
-    With --ab and no --baseline, it measures a suite, chosen as for `run`, interleaved with other code.
+    With --ab and no --baseline, it measures a suite, selected as for `run`, interleaved with other code.
 
     Examples: accelbench check --baseline main; accelbench check --ab rev:origin/main --suite quick
     """
@@ -79,9 +80,9 @@ def check_(
     from benchbench.documents.gate import Gate
     from benchbench.store.selectors import results_option
 
-    files, shown_meanwhile = outputs(out), Lines(results=results)
-    with signals(shown_meanwhile.kept):
-        ended = api.check(
+    files, observer = outputs(out), Lines(results=results)
+    with signals(observer.kept):
+        check = api.check(
             run,
             baseline=baseline,
             ab=ab,
@@ -92,17 +93,17 @@ def check_(
             variance=variance,
             strict_env=strict_env,
             results=results,
-            observer=shown_meanwhile,
+            observer=observer,
             options=options,
         )
-    shown = Gate(
-        name=ended.baseline,
-        result=ended.result,
+    result = Gate(
+        name=check.baseline,
+        result=check.result,
         inconclusive=inconclusive,
         exit_zero=exit_zero,
         where=results_option(results),
-        note=ended.note,
+        note=check.note,
     )
-    print_document(gate.check_document(shown), format)
-    write_outputs(files, ended.run, gate.case_verdicts(ended.result))
-    raise typer.Exit(shown.exit_code)
+    print_document(gate.check_document(result), format)
+    write_outputs(files, check.run, gate.case_verdicts(check.result))
+    raise typer.Exit(result.exit_code)

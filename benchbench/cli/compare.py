@@ -1,4 +1,4 @@
-"""`accelbench compare`."""
+"""`accelbench compare`: compare two runs, or measure and compare two sides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Order(StrEnum):
-    """The order of a comparison's cases."""
+    """Order of the cases in a comparison."""
 
     RATIO = "ratio"
     CASE = "case"
@@ -34,35 +34,37 @@ def compare_(
     ref: Annotated[
         str,
         typer.Argument(
-            help="The run to compare with; with --ab a side: mode=compile, torch@old, rev:main.",
+            help="Run to compare with; with --ab a side: mode=compile, torch@old, rev:main.",
         ),
     ],
-    new: Annotated[str | None, argument("The run to judge. [default: latest]")] = None,
-    ab: Annotated[bool, typer.Option("--ab", help="Measure REF and NEW, two sides, interleaved.")] = False,
-    metric: Annotated[str, typer.Option("--metric", help="What to compare.")] = "latency_s",
+    new: Annotated[str | None, argument("Run to judge. [default: latest]")] = None,
+    ab: Annotated[bool, typer.Option("--ab", help="Measure REF and NEW as two interleaved sides.")] = False,
+    metric: Annotated[str, typer.Option("--metric", help="Metric to compare.")] = "latency_s",
     threshold: Annotated[
         str, typer.Option("--threshold", help="The smallest change that counts: 3% or 0.03.")
     ] = "3%",
     variance: Annotated[
         Variance,
-        typer.Option("--variance", help="Spread of processes: pooled over all cases, or each case's own."),
+        typer.Option("--variance", help="Spread of processes: shared by all cases, or each case's own."),
     ] = Variance.SHARED,
     only: Annotated[
         Names,
         option(
             "--only",
-            text="Only these verdicts: slower, faster, broken, …",
+            text="Show only these verdicts: slower, faster, broken, …",
         ),
     ] = None,
-    sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,
+    sort: Annotated[
+        Order, typer.Option("--sort", help="Order of the cases; ratio: worst first.")
+    ] = Order.RATIO,
     format: FormatOption = TERMINAL,
     out: OutOption = None,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Compare two runs: slower, faster, the same, or cannot tell. Never fails a build.
+    """Compare two runs: slower, faster, the same, or undecided. Never fails a build.
 
-    With --ab it measures two sides now, interleaved: a process of each in every round, compared pair by pair.
+    With --ab it measures two sides now, interleaved: every round has a process of each, compared as a pair.
 
     Examples: accelbench compare latest~1 latest; accelbench compare --ab mode=eager mode=compile -w gemm
     """
@@ -71,29 +73,29 @@ def compare_(
     from benchbench.model.status import Verdict
     from benchbench.plan.suite import fraction
 
-    wanted, files = [member(Verdict, name) for name in split_names(only)], outputs(out)
+    verdicts, files = [member(Verdict, name) for name in split_names(only)], outputs(out)
     if ab:
-        found = _measured(ref, new, metric, fraction(threshold), variance, results, options)
-    elif options.given:
-        given = ", ".join(sorted(map(flag_of, options.given)))
-        raise UsageError("Stored runs are compared, not measured.", f"These options need --ab: {given}.")
+        compared = _measure_and_compare(ref, new, metric, fraction(threshold), variance, results, options)
+    elif options.changed_fields:
+        flags = ", ".join(sorted(map(flag_of, options.changed_fields)))
+        raise UsageError("Stored runs are compared, not measured.", f"These options need --ab: {flags}.")
     else:
         _check_are_runs(ref, new)
         limit = fraction(threshold)
-        found = api.compare(ref, new or "latest", metric, limit, variance=variance, results=results)
-    shown = comparison.select_verdicts(found, wanted, sort.value)
-    print_document(comparison.comparison_document(found, shown), format)
-    write_outputs(files, found.new, [comparison.case_verdict(verdict) for verdict in found.verdicts])
+        compared = api.compare(ref, new or "latest", metric, limit, variance=variance, results=results)
+    selected = comparison.select_verdicts(compared, verdicts, sort.value)
+    print_document(comparison.comparison_document(compared, selected), format)
+    write_outputs(files, compared.new, [comparison.case_verdict(verdict) for verdict in compared.verdicts])
 
 
 def _check_are_runs(ref: str, new: str | None) -> None:
-    """Raise UsageError for what can only be a side."""
+    """Raise UsageError for an argument that is a side, not a stored run."""
     from benchbench import registry
 
     backends = registry.entry_names("benchbench.backends")
     for text in filter(None, (ref, new)):
-        a_side = "=" in text or text.startswith("rev:") or text.partition("@")[0] in backends
-        if a_side and not os.path.exists(text):
+        is_side = "=" in text or text.startswith("rev:") or text.partition("@")[0] in backends
+        if is_side and not os.path.exists(text):
             sides = f"{ref} {new or 'OTHER'}"
             raise UsageError(
                 f"{text!r} is a side to measure, not a stored run.",
@@ -101,7 +103,7 @@ def _check_are_runs(ref: str, new: str | None) -> None:
             )
 
 
-def _measured(
+def _measure_and_compare(
     ref: str,
     new: str | None,
     metric: str,
@@ -115,8 +117,8 @@ def _measured(
 
     if new is None:
         raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
-    shown = Lines(results=results)
-    with signals(shown.kept):
+    observer = Lines(results=results)
+    with signals(observer.kept):
         return api.compare_ab(
             ref,
             new,
@@ -124,6 +126,6 @@ def _measured(
             threshold=threshold,
             variance=variance,
             results=results,
-            observer=shown,
+            observer=observer,
             options=options,
         )

@@ -1,4 +1,4 @@
-"""`accelbench doctor`: the machine examined, or what can be measured about it."""
+"""`accelbench doctor`: examine the machine, or measure its ceilings, noise or the accuracy of timing."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import measure_options, option
 from benchbench.cli.program import signals
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions, flag_of
 
-TAKEN = ("backends", "pythons", "devices", "dtypes", "threads", "wait_s")
-TAKES = {  # mode → the fields that it takes
-    "--ceilings": TAKEN,
-    "--aa": TAKEN,
+COMMON = ("backends", "pythons", "devices", "dtypes", "threads", "wait_s")
+OPTIONS_OF = {  # fields of MeasureOptions that each mode accepts
+    "--ceilings": COMMON,
+    "--aa": COMMON,
     "--selftest": ("backends", "pythons", "threads", "wait_s"),
 }
 
 
 @app.command(rich_help_panel=EXPLAIN)
-@measure_options(only=TAKEN)
+@measure_options(only=COMMON)
 def doctor(
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 4 if there is a problem.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 4 if a problem is found.")] = False,
     ceilings: Annotated[
         bool,
-        typer.Option("--ceilings", help="Measure and keep the best GEMM and copy rates."),
+        typer.Option("--ceilings", help="Measure and store the best GEMM and copy rates."),
     ] = False,
     selftest: Annotated[
-        bool, typer.Option("--selftest", help="Measure work of known length; exit 4 if a result is off.")
+        bool, typer.Option("--selftest", help="Measure work of known duration; exit 4 if a result is wrong.")
     ] = False,
     aa: Annotated[
         str | None,
         option(
             "--aa",
             metavar="SUITE",
-            text="Compare a suite with itself, to see its noise.",
+            text="Compare a suite with itself to show its noise.",
         ),
     ] = None,
     options: MeasureOptions,
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Find what on this machine spoils measurements, and what to do about it.
+    """Find causes of unreliable measurements on this machine, with remedies.
 
     Examples: accelbench doctor --strict --format json; accelbench doctor --aa quick -b torch
     """
@@ -65,15 +65,15 @@ def doctor(
 
 
 def _mode(modes: Mapping[str, object], options: MeasureOptions) -> str:
-    """The one mode asked for, empty if none is. Raises UsageError."""
-    asked = [name for name, wanted in modes.items() if wanted]
-    if len(asked) > 1:
-        raise UsageError(f"{asked[0]} and {asked[1]} exclude each other.", "Give one of them.")
-    mode = asked[0] if asked else ""
-    for name in sorted(options.given - set(TAKES.get(mode, ()))):
-        takers = ", ".join(taker for taker, taken in TAKES.items() if name in taken)
+    """The requested mode, or empty. Raises UsageError for two modes, or options that do not apply."""
+    requested = [name for name, value in modes.items() if value]
+    if len(requested) > 1:
+        raise UsageError(f"{requested[0]} and {requested[1]} exclude each other.", "Give one of them.")
+    mode = requested[0] if requested else ""
+    for name in sorted(options.changed_fields - set(OPTIONS_OF.get(mode, ()))):
+        accepting = ", ".join(other for other, accepted in OPTIONS_OF.items() if name in accepted)
         raise UsageError(
-            f"{flag_of(name)} does not go with {mode or 'doctor alone'}.", f"It is for {takers}."
+            f"{flag_of(name)} does not go with {mode or 'doctor alone'}.", f"It is for {accepting}."
         )
     return mode
 
@@ -83,9 +83,9 @@ def _show_ceilings(options: MeasureOptions, format: str) -> None:
     from benchbench.cli.live import Lines
     from benchbench.documents.doctor import ceilings_document
 
-    measured = api.measure_ceilings(options=options, observer=Lines(summary=False))
-    print_document(ceilings_document(measured.found, measured.notes), format)
-    tell(f"kept in {measured.path}")
+    result = api.measure_ceilings(options=options, observer=Lines(summary=False))
+    print_document(ceilings_document(result.found, result.notes), format)
+    print_message(f"kept in {result.path}")
 
 
 def _show_noise(options: MeasureOptions, format: str) -> None:
@@ -93,8 +93,8 @@ def _show_noise(options: MeasureOptions, format: str) -> None:
     from benchbench.cli.live import Lines
     from benchbench.documents.doctor import noise_document
 
-    measured = api.measure_noise(options=options, observer=Lines(summary=False))
-    print_document(noise_document(measured), format)
+    noise = api.measure_noise(options=options, observer=Lines(summary=False))
+    print_document(noise_document(noise), format)
 
 
 def _passes_selftest(options: MeasureOptions, format: str) -> bool:
@@ -102,9 +102,9 @@ def _passes_selftest(options: MeasureOptions, format: str) -> bool:
     from benchbench.cli.live import Lines
     from benchbench.documents.doctor import selftest_document
 
-    done = api.selftest(options=options, observer=Lines(summary=False))
-    print_document(selftest_document(done.results, done.notes), format)
-    return done.passed
+    result = api.selftest(options=options, observer=Lines(summary=False))
+    print_document(selftest_document(result.results, result.notes), format)
+    return result.passed
 
 
 def _finds_problem(format: str) -> bool:

@@ -1,4 +1,4 @@
-"""`accelbench env`: environments of their own for backends, so that versions can be measured side by side."""
+"""`accelbench env`: separate environments for backends, to measure several versions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, option
-from benchbench.cli.program import UNKEPT, signals
-from benchbench.cli.screen import tell
+from benchbench.cli.program import NOTHING_TO_KEEP, signals
+from benchbench.cli.screen import print_message
 
 if TYPE_CHECKING:
     from benchbench.environments.interpreters import EnvironmentState
@@ -26,24 +26,24 @@ app.add_typer(env, name="env", rich_help_panel=INSPECT)
 
 @env.command()
 def create(
-    name: Annotated[str, typer.Argument(help="A backend, or a backend and a label: torch_xla, torch@2.12.")],
+    name: Annotated[str, typer.Argument(help="Backend, optionally with a label: torch_xla, torch@2.12.")],
     with_: Annotated[
-        Names, option("--with", text="A requirement, as pip takes it. [default: the backend's pins]")
+        Names, option("--with", text="Requirement in pip's syntax. [default: the backend's pins]")
     ] = None,
     base: Annotated[
-        str | None, option("--base", text="The interpreter to build it with. [default: this one]")
+        str | None, option("--base", text="Interpreter to build it with. [default: this one]")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would download.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the downloads; build nothing.")] = False,
     variant: Annotated[
         str,
         option(
             "--variant",
-            text="The build: cpu, cuda; torch: cu128, rocm6.4, xpu; jax: tpu. [default: the usual]",
+            text="Build: cpu, cuda; torch: cu128, rocm6.4, xpu; jax: tpu. [default: pip's choice]",
         ),
     ] = "",
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Build an environment, or finish an interrupted one. A ready one is not changed.
+    """Build an environment, or finish an interrupted build. A finished one is not changed.
 
     Examples: accelbench env create torch_xla; accelbench env create torch@2.12 --with "torch==2.12.1"
     """
@@ -52,45 +52,45 @@ def create(
     from benchbench.environments.build import check_usable
     from benchbench.environments.interpreters import EnvironmentState
 
-    asked: dict[str, Any] = {"requirements": with_ or (), "base": base or "", "variant": variant}
-    again = f"accelbench env create {name} continues from here"
-    with signals(lambda: UNKEPT if dry_run else again), _progress() as show:
+    request: dict[str, Any] = {"requirements": with_ or (), "base": base or "", "variant": variant}
+    resume = f"accelbench env create {name} continues from here"
+    with signals(lambda: NOTHING_TO_KEEP if dry_run else resume), _progress() as show:
         if dry_run:
-            made = api.plan_environment(name, **asked, on_stage=show)
+            result = api.plan_environment(name, **request, on_stage=show)
         else:
-            made = api.create_environment(
-                name, **asked, on_plan=lambda plan: tell(*build_lines(plan)), on_stage=show
+            result = api.create_environment(
+                name, **request, on_plan=lambda plan: print_message(*build_lines(plan)), on_stage=show
             )
-    if isinstance(made, EnvironmentState):
-        _print([made], format)
-        check_usable(made)
+    if isinstance(result, EnvironmentState):
+        _print([result], format)
+        check_usable(result)
     else:
-        print_document(download_document(made), format)
+        print_document(download_document(result), format)
 
 
 @env.command("list")
 def list_(
     check: Annotated[
-        bool, typer.Option("--check", help="Import each framework, not only start the interpreter.")
+        bool, typer.Option("--check", help="Import each framework instead of only starting the interpreter.")
     ] = False,
     format: FormatOption = TERMINAL,
 ) -> None:
-    """List every environment with its versions, size and health.
+    """List environments with versions, size and health.
 
     Examples: accelbench env list; accelbench env list --check --format json
     """
     from benchbench import api
 
     with signals(), _progress() as show:
-        found = api.list_environments(check=check, on_stage=show)
-    _print(found, format)
+        environments = api.list_environments(check=check, on_stage=show)
+    _print(environments, format)
 
 
 @env.command()
 def rm(
     names: Annotated[
         list[str],
-        typer.Argument(help="Environments, complete or not."),
+        typer.Argument(help="Environments to remove."),
     ],
 ) -> None:
     """Remove environments.
@@ -101,20 +101,20 @@ def rm(
     from benchbench.format import size
 
     for name, freed in api.remove_environments(names).items():
-        tell(f"removed {name}, {size(freed)}")
+        print_message(f"removed {name}, {size(freed)}")
 
 
-def _print(found: Sequence[EnvironmentState], format: str) -> None:
+def _print(environments: Sequence[EnvironmentState], format: str) -> None:
     from benchbench.documents.lists import environments_document
 
-    print_document(environments_document(found), format)
+    print_document(environments_document(environments), format)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show progress: one changing line on a terminal, else a line each."""
+    """Yield a function that shows progress: a status line on a terminal, otherwise a line per call."""
     if not sys.stderr.isatty():
-        yield tell
+        yield print_message
         return
     from rich.console import Console
     from rich.text import Text

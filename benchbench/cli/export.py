@@ -1,4 +1,4 @@
-"""`accelbench export` and `accelbench import`: runs for other tools, and from them."""
+"""`accelbench export` and `accelbench import`: exchange runs with other tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchbench.cli.app import EXCHANGE, app
 from benchbench.cli.formats import checked, formats, print_document
 from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 from benchbench.errors import UsageError
 from benchbench.model.options import parse_tags
 
@@ -21,22 +21,22 @@ def export(
     run: RunArgument,
     to: Annotated[
         str | None,
-        typer.Option("--to", help=f"One of {', '.join(formats())}.", callback=checked),
+        typer.Option("--to", help=f"Format: one of {', '.join(formats())}.", callback=checked),
     ] = None,
     output: Annotated[
         Path | None,
         option(
             "--output",
             "-o",
-            text="File, or folder for several. [default: the screen; several go into a stored run's folder]",
+            text="File, or folder for several files. [default: the screen; several go into the run's folder]",
         ),
     ] = None,
     share: Annotated[
-        bool, typer.Option("--share", help="The run itself, without who measured it and where.")
+        bool, typer.Option("--share", help="Copy the run itself, without the names of users and machines.")
     ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Write a run in another tool's format, or as a copy to share.
+    """Write a run in another tool's format, or an anonymous copy to share.
 
     Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --share -o for-all
     """
@@ -58,20 +58,22 @@ def _share(run: str, output: Path | None, results: Path) -> None:
     if output is None:
         hint = "Name a folder that does not exist yet: -o FOLDER"
         raise UsageError("--share needs a folder to write the run to.", hint)
-    made = api.share_run(run, output, results=results)
-    tell(*(f"kept: {line}" for line in made.kept), *(f"dropped: {line}" for line in made.dropped))
-    tell(f"wrote {made.folder}", f"next: accelbench report {made.folder}")
+    shared = api.share_run(run, output, results=results)
+    print_message(
+        *(f"kept: {line}" for line in shared.kept), *(f"dropped: {line}" for line in shared.dropped)
+    )
+    print_message(f"wrote {shared.folder}", f"next: accelbench report {shared.folder}")
 
 
 @app.command("import", rich_help_panel=EXCHANGE)
 def import_(
     files: Annotated[
-        list[Path], typer.Argument(help="JSON of pytest-benchmark, pyperf or Google Benchmark.")
+        list[Path], typer.Argument(help="JSON files of pytest-benchmark, pyperf or Google Benchmark.")
     ],
     tag: TagOption = None,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Store other tools' results as a run: a case per benchmark, a round per process.
+    """Store other tools' results as a run, with a case per benchmark and a round per process.
 
     Examples: accelbench import before.json; accelbench import main-1.json main-2.json --tag branch=main
     """
@@ -83,5 +85,5 @@ def import_(
     run = import_files(files, parse_tags(tag or []))
     runs.store_run(results, run)
     cases, rounds = len(run.info.plan), run.info.policy.rounds
-    tell(f"{count_of(cases, 'case')}, {count_of(rounds, 'round')}: run {run.info.id}")
-    tell(f"next: accelbench report {run.info.id}{selectors.results_option(results)}")
+    print_message(f"{count_of(cases, 'case')}, {count_of(rounds, 'round')}: run {run.info.id}")
+    print_message(f"next: accelbench report {run.info.id}{selectors.results_option(results)}")

@@ -1,4 +1,4 @@
-"""`accelbench fleet`: a suite measured on every machine of a Ray cluster."""
+"""`accelbench fleet`: measure a suite on every machine of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,33 +25,38 @@ def fleet(
     *,
     interrupted: Annotated[
         str | None,
-        argument("With --resume: the fleet to finish. [default: the newest]", metavar="fleet"),
+        argument("With --resume: fleet to finish. [default: the newest]", metavar="fleet"),
     ] = None,
     options: MeasureOptions,
     address: Annotated[
         str | None,
-        option("--address", text="HOST:PORT of the Ray cluster. [default: that of this machine]"),
+        option("--address", text="HOST:PORT of the Ray cluster. [default: this machine's]"),
     ] = None,
     each: Annotated[
-        str, option("--each", text="node: every machine measures. accelerator-type: one of each type.")
+        str,
+        option(
+            "--each", text="node: measure on every machine; accelerator-type: on one machine of each type."
+        ),
     ] = "node",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Finish a fleet that was interrupted; nothing is measured twice.")
+        bool, typer.Option("--resume", help="Finish an interrupted fleet; nothing is measured twice.")
     ] = False,
     allow_different: Annotated[
         bool,
-        typer.Option("--allow-different", help="Measure even if machines have other versions of accelbench."),
+        typer.Option(
+            "--allow-different", help="Measure even if machines have different versions of accelbench."
+        ),
     ] = False,
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Exit 0 even if a case failed or a machine was lost.")
     ] = False,
     begin_within: Annotated[
-        str, option("--begin-within", text="Give up a machine that has not begun after this long.")
+        str, option("--begin-within", text="Time after which a machine that has not started is given up.")
     ] = "60s",
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Measure a suite, or a model of yours, on every machine of a Ray cluster; each has a run of its own.
+    """Measure a suite or your model on every machine of a Ray cluster; each machine has its own run.
 
     Examples: accelbench fleet --suite conv; accelbench fleet --address head:6379 --each accelerator-type;
     accelbench fleet --model my_model.py; accelbench fleet --resume
@@ -64,9 +69,9 @@ def fleet(
     from benchbench.cli.fleet_live import FleetLines
     from benchbench.documents.fleet import fleet_document, is_incomplete
 
-    # Ray prints what happens to machines to standard output, where only the answer belongs
-    with closing(FleetLines()) as shown, signals(shown.kept), redirect_stdout(sys.stderr):
-        made = api.fleet(
+    # Ray prints events of machines to standard output, which is reserved for the result.
+    with closing(FleetLines()) as observer, signals(observer.kept), redirect_stdout(sys.stderr):
+        result = api.fleet(
             options=options,
             address=address,
             each=each,
@@ -74,8 +79,8 @@ def fleet(
             allow_different=allow_different,
             begin_s=seconds_in(begin_within),
             results=results,
-            observer=shown,
+            observer=observer,
         )
-    print_document(fleet_document(made), format)
-    bad = is_incomplete(made) or any(share.failed for share in made.shares)
-    raise typer.Exit(4 if bad and not allow_failed else 0)
+    print_document(fleet_document(result), format)
+    has_failed = is_incomplete(result) or any(share.failed for share in result.shares)
+    raise typer.Exit(4 if has_failed and not allow_failed else 0)

@@ -1,4 +1,4 @@
-"""What `accelbench fleet` shows while it measures: one table on a terminal, else a line per record."""
+"""Progress of `accelbench fleet`: a table on a terminal, otherwise a line per record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 from benchbench.cluster.fleet import FleetObserver
 from benchbench.cluster.machines import ShareState
 from benchbench.cluster.receiver import ShareProgress
@@ -22,46 +22,46 @@ if TYPE_CHECKING:
 
 
 class FleetLines(FleetObserver):
-    """Shows a fleet's progress on standard error: a table on a terminal, else a line per record."""
+    """Prints the progress of a fleet to standard error: a table on a terminal, else a line per record."""
 
     def __init__(self) -> None:
         self._table: LiveTable | None = None
         self._begun = False
 
     def note(self, text: str) -> None:
-        """A line, above the table."""
+        """Print a line above the table."""
         if self._table:
             self._table.print(visible(text))
         else:
-            tell(text)
+            print_message(text)
 
     def changed(self, shares: Sequence[ShareProgress]) -> None:
-        """The table, where there is a terminal to show it."""
+        """Update the table if there is a terminal."""
         self._begun = True
         if sys.stderr.isatty():
             self._table = self._table or LiveTable()
             self._table.show(shares)
 
     def record(self, machine: str, record: Record) -> None:
-        """Print the record's line; above a table only where it failed."""
+        """Print the line of a record; with a table, only of failures."""
         if self._table is None or isinstance(record.outcome, Failure):
             self.note(f"{machine}  {observer.line(record)}")
 
     def kept(self) -> str:
-        """What somebody who interrupts is told."""
+        """Message for an interrupted command."""
         if not self._begun:
             return "nothing was measured"
         return "every record that arrived is kept; accelbench fleet --resume measures the others"
 
     def close(self) -> None:
-        """Take the table away: the answer has another."""
+        """Remove the table; the result has another one."""
         if self._table:
             self._table.close()
         self._table = None
 
 
 class LiveTable:
-    """A line per share, written over."""
+    """Table with a row per share, redrawn in place."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -71,7 +71,7 @@ class LiveTable:
         self._live.start()
 
     def show(self, shares: Sequence[ShareProgress]) -> None:
-        """Show how far all machines have come."""
+        """Redraw the table."""
         self._live.update(progress_table(shares), refresh=True)
 
     def print(self, text: str) -> None:
@@ -81,20 +81,20 @@ class LiveTable:
         self._live.console.print(Text(text), highlight=False)
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the table."""
         self._live.stop()
 
 
 def progress_table(shares: Sequence[ShareProgress]) -> Table:
-    """What each machine is doing now, or what became of it."""
+    """Table with a row per share: its progress, or its outcome."""
     from rich.table import Table
 
     table = Table("machine", "type", "state", "cases", "now", box=None, padding=(0, 2, 0, 0))
-    for each in shares:
-        over = each.state in (ShareState.DONE, ShareState.LOST, ShareState.FAILED)
-        now = events_text(each) if over else each.stage
-        cases = f"{each.finished} of {each.cases}" if each.cases else ""
-        cells = map(visible, (each.machine, each.kind, each.state.value, cases, now))
+    for share in shares:
+        is_over = share.state in (ShareState.DONE, ShareState.LOST, ShareState.FAILED)
+        now = events_text(share) if is_over else share.stage
+        cases = f"{share.finished} of {share.cases}" if share.cases else ""
+        cells = map(visible, (share.machine, share.kind, share.state.value, cases, now))
         table.add_row(*map(_plain, cells))
     return table
 

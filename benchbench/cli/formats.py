@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from benchbench import registry
 from benchbench.cli.options import Names, option
-from benchbench.cli.screen import color, print_answer, print_commands, tell, width, write_files
+from benchbench.cli.screen import color, print_answer, print_commands, print_message, width, write_files
 from benchbench.errors import CannotWrite, UsageError, unknown
 from benchbench.model.options import split_names
 
@@ -51,17 +51,17 @@ def format_of(output: Path | None) -> str:
     """Format for the file's extension; the terminal's without one. Raises UsageError for an unknown one."""
     if output is None or not output.suffix or os.path.isdir(output):
         return TERMINAL
-    by_extension = {
+    format_by_extension = {
         f".{exporter_type(name).extension}": name for name in filter(is_document_format, formats())
     }
-    if output.suffix.lower() not in by_extension:
-        hint = f"Known: {', '.join(sorted(by_extension))}; --format names any other."
+    if output.suffix.lower() not in format_by_extension:
+        hint = f"Known: {', '.join(sorted(format_by_extension))}; --format names any other."
         raise UsageError(f"{output.name} has the extension of no format.", hint)
-    return by_extension[output.suffix.lower()]
+    return format_by_extension[output.suffix.lower()]
 
 
 def checked(name: str | None) -> str | None:
-    """Validate the name of any format. Raises UsageError."""
+    """Validate the name of a format. Raises UsageError."""
     return name and _validated(name)
 
 
@@ -71,12 +71,12 @@ def checked_text(name: str) -> str:
 
 
 def checked_any(name: str | None) -> str | None:
-    """Validate the name of a format of any document. Raises UsageError."""
+    """Validate the name of a format that can render any document. Raises UsageError."""
     return name and _validated(name, is_document_format)
 
 
 def _validated(name: str, is_allowed: Callable[[str], bool] = lambda _: True) -> str:
-    """The name, if it is of an allowed format; imports no other format. Raises UsageError."""
+    """Return the name if it is an allowed format. Raises UsageError."""
     if name not in formats() or not is_allowed(name):
         allowed = list(filter(is_allowed, formats()))
         raise UsageError(f"No format named {name!r} here.", unknown("formats", name, allowed))
@@ -87,16 +87,18 @@ FormatOption = Annotated[
     str,
     option(
         "--format",
-        text="terminal, markdown, html, latex, csv or json.",
+        text="Format: terminal, markdown, html, latex, csv or json.",
         callback=checked_text,
     ),
 ]
-OutOption = Annotated[Names, option("--out", text="For CI: github, junit=FILE, gha-benchmark=DIR.")]
+OutOption = Annotated[
+    Names, option("--out", text="Also write for CI: github, junit=FILE, gha-benchmark=DIR.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A format and its path; without a path, the place where its CI system looks."""
+    """A format and its path; None means the place that the CI system reads."""
 
     format: str
     path: Path | None
@@ -105,17 +107,17 @@ class Output:
 def print_document(
     document: Document, format: str, output: Path | None = None, folder: Path | None = None
 ) -> None:
-    """Write a document to `output`, a file or a folder; without it, text to the screen and plots to `folder`.
+    """Write a document to the file or folder `output`, or print it; plots go to `folder` without `output`.
 
-    `folder`: a stored run's folder; no link in it is followed. Raises UsageError if `output` is one file and
-    the document is several, or if there is no place for files, CannotWrite.
+    `folder` is the folder of a stored run; no link in it is followed. Raises UsageError if `output` is one
+    file and the document has several, or if there is no place for files, and CannotWrite.
     """
     from benchbench.store import disk
 
     files = _exported(document, format, output)
     if output and _names_file(output, format, files):
         disk.save(output, _only(files, output))
-        tell(f"wrote {output}")
+        print_message(f"wrote {output}")
     elif output:
         write_files(files, output)
     elif len(files) == 1 and not has_pictures(format):
@@ -128,7 +130,10 @@ def print_document(
 
 
 def exporter(name: str, output: Path | None = None) -> Exporter | RunExporter:
-    """Exporter of a format; without `output`, the terminal's has this terminal's width. Raises UsageError."""
+    """Exporter of a format; the terminal's has the width of the screen unless it writes to `output`.
+
+    Raises UsageError.
+    """
     from benchbench.exporters.base import Exporter, RunExporter
     from benchbench.exporters.terminal import Terminal
 
@@ -150,7 +155,7 @@ def exporter_type(name: str) -> type[Format]:
 
 
 def outputs(values: Names) -> tuple[Output, ...]:
-    """Parse the values of `--out`. Raises UsageError: call it before anything is measured."""
+    """Parse the values of `--out`; call it before measuring. Raises UsageError."""
     return tuple(_output(text) for text in split_names(values))
 
 
@@ -169,7 +174,7 @@ def write_outputs(requested: Sequence[Output], run: Run, verdicts: Sequence[Case
 
 
 def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:
-    """True if `output` is a file, not a folder: a single text may have any name, others need the suffix."""
+    """True if `output` is a file: a single text may have any name, other files need the format's suffix."""
     if os.path.isdir(output):
         return False
     has_extension = output.suffix.lower() == f".{exporter_type(format).extension}"
@@ -201,8 +206,8 @@ def _exported(document: Document, format: str, output: Path | None = None) -> di
 def _output(text: str) -> Output:
     name, _, path = text.partition("=")
     if not _is_for_ci(name):
-        known = ", ".join(filter(_is_for_ci, formats()))
-        raise UsageError(f"--out does not write {name}.", f"It writes {known}.")
+        available = ", ".join(filter(_is_for_ci, formats()))
+        raise UsageError(f"--out does not write {name}.", f"It writes {available}.")
     if not path and name != "github":
         raise UsageError(f"--out {name} has no file.", f"Write it as --out {name}=FILE.")
     return Output(name, Path(path) if path else None)

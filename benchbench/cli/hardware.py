@@ -1,4 +1,4 @@
-"""`accelbench hardware`."""
+"""`accelbench hardware`: find the fastest, cheapest and most frugal hardware."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchbench.cli.formats import (
     print_document,
 )
 from benchbench.cli.options import Names, ResultsOption, argument, option
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 from benchbench.errors import CannotWrite
 from benchbench.model.options import parse_tags, split_names
 
@@ -28,39 +28,39 @@ def hardware(
         Names,
         argument("Runs of several machines. [default: all]", metavar="RUN"),
     ] = None,
-    case: Annotated[Names, option("--case", text="Only these cases: parts of ids, or patterns.")] = None,
+    case: Annotated[Names, option("--case", text="Only cases whose ids contain or match these.")] = None,
     tag: Annotated[Names, option("--tag", text="Only runs with the tag NAME=VALUE.")] = None,
-    since: Annotated[str, option("--since", text="Only runs since that day, as in 2026-01-31.")] = "",
+    since: Annotated[str, option("--since", text="Only runs since that day: 2026-01-31.")] = "",
     by: Annotated[
-        str | None, option("--by", text="The tag that names machines. [default: machine, else their ids]")
+        str | None, option("--by", text="Tag that names machines. [default: machine, else their ids]")
     ] = None,
     columns: Annotated[
         Names,
         option(
             "--columns",
-            text="What to show: rate, vs-fastest, per-cost, per-joule, by, measured, …",
+            text="Columns: rate, vs-fastest, per-cost, per-joule, by, measured, …",
         ),
     ] = None,
     price: Annotated[
-        Names, option("--price", text="Price of an hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
+        Names, option("--price", text="Price per hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
     ] = None,
     dedicated: Annotated[
-        bool, option("--dedicated", text="Nobody else uses the machines: their days differ less.")
+        bool, option("--dedicated", text="Nobody else uses the machines, so days differ less.")
     ] = False,
     results: ResultsOption = Path("results"),
     format: Annotated[
         str | None,
         option(
             "--format",
-            text="As for report; overrides the extension of -o.",
+            text="Format, as for report; overrides the extension of -o.",
             callback=checked_any,
         ),
     ] = None,
     output: Annotated[
-        Path | None, option("--output", "-o", text="File; its extension sets the format.")
+        Path | None, option("--output", "-o", text="File; its extension selects the format.")
     ] = None,
 ) -> None:
-    """Show which hardware is fastest, cheapest and most frugal for each work, and which machine is slow.
+    """Show the fastest, cheapest and most frugal hardware for each work.
 
     Examples: accelbench hardware --price '*H100*=2.5 EUR' --price '*L4*=0.7'; accelbench hardware --by node
     """
@@ -69,8 +69,8 @@ def hardware(
     from benchbench.documents.hardware import hardware_document
     from benchbench.plan.config import known_prices
 
-    chosen = format or format_of(output)
-    found = api.hardware(
+    format_name = format or format_of(output)
+    comparison = api.hardware(
         runs or (),
         cases=case or (),
         tags=parse_tags(tag or ()),
@@ -81,16 +81,16 @@ def hardware(
         results=results,
         observer=Lines(),
     )
-    document = hardware_document(found, split_names(columns))
-    print_document(document, chosen, output or (results if has_pictures(chosen) else None))
-    if chosen == TERMINAL and not output:
-        _keep_plot(document, results)
+    document = hardware_document(comparison, split_names(columns))
+    print_document(document, format_name, output or (results if has_pictures(format_name) else None))
+    if format_name == TERMINAL and not output:
+        _save_plot(document, results)
 
 
-def _keep_plot(document: Document, results: Path) -> None:
-    """Save the plot beside the answer; the command does not fail if it cannot be saved."""
+def _save_plot(document: Document, results: Path) -> None:
+    """Save the plot in the results folder; print a message if that fails."""
     if any(plot.panels for plot in document.plots):
         try:
             print_document(document, "png", results)
         except CannotWrite as error:
-            tell(f"plot not saved: {error}")
+            print_message(f"plot not saved: {error}")

@@ -1,14 +1,17 @@
-"""How `--help` shows a verb: its options in panels, with short types, and an example a line."""
+"""Layout of `--help`: options in panels, short types, and one example per line."""
 
 from __future__ import annotations
 
 from typing import Any
 
-WHAT, LENGTH = "What is measured", "How long"
+SELECTION, DURATION = "What is measured", "How long"
 MACHINE, OUTPUT = "Machine and processes", "Output and exit code"
 PANELS = {
-    WHAT: "suites suite model workload backend device dtype mode param cache world strategy env ab of",
-    LENGTH: "brief quick rigorous rounds budget timeout wait_for_idle",
+    SELECTION: (
+        "suites suite model input weights max_error workload phase backend device dtype mode param cache "
+        "world strategy env ab of"
+    ),
+    DURATION: "brief quick rigorous heats rounds budget timeout wait_for_idle",
     MACHINE: "python threads allocator isolation seed",
     OUTPUT: (
         "tag allow_failed allow_unverified exit_zero strict verbose quiet results format output out to share "
@@ -16,7 +19,7 @@ PANELS = {
     ),
 }
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
-FEW = 8  # options: so many are read at a glance, without panels
+MAX_UNGROUPED = 8  # options without panels
 
 TYPES = {
     "python": "NAME=PATH",
@@ -33,46 +36,49 @@ TYPES = {
     "threads": "N,…",
     "world": "N,…",
 }
-"""An option → what is typed behind it, where its kind does not say that."""
-EXAMPLES = "Examples:"  # as docstrings have them: behind it a space; with a line for each, a line break
+"""Placeholder of a value by option name, where the type is not clear enough."""
+EXAMPLES = "Examples:"  # in docstrings followed by a space; in the help by a line break
 
 
 def arranged(command: Any) -> Any:
-    """The command of Typer, shown so; of a group all its commands."""
-    for each in getattr(command, "commands", {}).values():
-        arranged(each)
-    options = [each for each in command.params if each.param_type_name == "option"]
-    for each in options:
-        if each.metavar is None:
-            each.metavar = _type_of(each)
-        if len(options) > FEW:
-            each.rich_help_panel = each.rich_help_panel or PANEL_OF.get(each.name)
-    command.params.sort(key=_place)
-    command.help = _with_examples_apart(command.help or "")
+    """Arrange the options of a Typer command, or of all commands of a group, and return it."""
+    for subcommand in getattr(command, "commands", {}).values():
+        arranged(subcommand)
+    options = [param for param in command.params if param.param_type_name == "option"]
+    for option in options:
+        if option.metavar is None:
+            option.metavar = _type_of(option)
+        if len(options) > MAX_UNGROUPED:
+            option.rich_help_panel = option.rich_help_panel or PANEL_OF.get(option.name)
+    command.params.sort(key=_panel_index)
+    command.help = _with_example_lines(command.help or "")
     return command
 
 
-def _place(param: Any) -> int:
-    """Panels come in the order of `PANELS`, behind arguments and what has none."""
+def _panel_index(param: Any) -> int:
+    """Sort key: arguments and options without a panel first, then panels in the order of `PANELS`."""
     panel = getattr(param, "rich_help_panel", None)
     return 1 + list(PANELS).index(panel) if panel in PANELS else 0
 
 
 def _type_of(option: Any) -> str | None:
-    """None leaves it to Typer. Its releases tell in two ways whether an option can be given several times."""
+    """Placeholder of the option's value; None keeps Typer's.
+
+    Typer releases differ in how they mark options that may be repeated.
+    """
     if option.is_flag:
         return ""
-    if known := TYPES.get(option.name):
-        return known
+    if placeholder := TYPES.get(option.name):
+        return placeholder
     is_list = option.multiple or getattr(getattr(option, "type_descriptor", None), "is_list", False)
     return "NAMES" if is_list else None
 
 
-def _with_examples_apart(text: str) -> str:
-    """The paragraph of examples with a line for each: no command is broken where its source was."""
+def _with_example_lines(text: str) -> str:
+    """Put each example on a line of its own, without the line breaks of the source."""
     paragraphs = text.split("\n\n")
-    for at, paragraph in enumerate(paragraphs):
+    for index, paragraph in enumerate(paragraphs):
         if paragraph.strip().startswith(f"{EXAMPLES} "):
             examples = " ".join(paragraph.split()).removeprefix(EXAMPLES).split("; ")
-            paragraphs[at] = "\n".join([EXAMPLES, *map(str.strip, examples)])
+            paragraphs[index] = "\n".join([EXAMPLES, *map(str.strip, examples)])
     return "\n\n".join(paragraphs)

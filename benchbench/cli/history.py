@@ -1,4 +1,4 @@
-"""`accelbench history`."""
+"""`accelbench history`: show trends and changes over stored runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import typer
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import checked_any, format_of, has_pictures, print_document
 from benchbench.cli.options import ResultsOption, argument
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 
 
 @app.command(rich_help_panel=COMPARE)
 def history(
-    case: Annotated[list[str] | None, argument("Parts of case ids, or patterns. [default: all]")] = None,
+    case: Annotated[
+        list[str] | None, argument("Only cases whose ids contain or match these. [default: all]")
+    ] = None,
     metric: Annotated[
         str,
-        typer.Option("--metric", help="A number of the rows, such as cold_s."),
+        typer.Option("--metric", help="Metric to show, such as cold_s."),
     ] = "latency_s",
     by: Annotated[str | None, typer.Option("--by", help="Group runs by a tag, such as commit.")] = None,
     threshold: Annotated[
@@ -29,7 +31,7 @@ def history(
         str | None,
         typer.Option(
             "--format",
-            help="As for report; overrides the extension of -o.",
+            help="Format, as for report; overrides the extension of -o.",
             callback=checked_any,
         ),
     ] = None,
@@ -38,11 +40,11 @@ def history(
         typer.Option(
             "--output",
             "-o",
-            help="File; its extension sets the format. Else the screen, or history.png among the results.",
+            help="File; its extension selects the format. [default: the screen; plots: the results folder]",
         ),
     ] = None,
 ) -> None:
-    """Show stored runs over time, and where a case became slower or faster.
+    """Show cases over time, and when they became slower or faster.
 
     Examples: accelbench history gemm -o gemm.png; accelbench history --by commit --format json
     """
@@ -52,15 +54,17 @@ def history(
     from benchbench.plan.suite import fraction
     from benchbench.store.selectors import results_option
 
-    chosen, least = format or format_of(output), fraction(threshold)
+    format_name, min_change = format or format_of(output), fraction(threshold)
     document = history_document(
-        api.history(case or (), metric=metric, by=by, threshold=least, results=results, observer=Lines()),
+        api.history(
+            case or (), metric=metric, by=by, threshold=min_change, results=results, observer=Lines()
+        ),
         results_option(results),
     )
-    if has_pictures(chosen):
+    if has_pictures(format_name):
         (plot,) = document.plots
         if len(plot.panels) < len(document.tables):
             count = f"{len(plot.panels)} of {len(document.tables)}"
-            tell(f"plotted: the {count} cases that changed most")
+            print_message(f"plotted: the {count} cases that changed most")
         output = output or results
-    print_document(document, chosen, output)
+    print_document(document, format_name, output)

@@ -1,4 +1,4 @@
-"""`accelbench list` and `accelbench devices`: what there is."""
+"""`accelbench list` and `accelbench devices`: show what is available."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, ResultsOption, measure_options, option
 from benchbench.cli.program import signals
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions, parse_tags, split_names
 
 
 class Listing(StrEnum):
-    """What `list` can list."""
+    """Subjects of `list`."""
 
     WORKLOADS = "workloads"
     BACKENDS = "backends"
@@ -30,41 +30,43 @@ class Listing(StrEnum):
 
 @app.command("list", rich_help_panel=INSPECT)
 def list_(
-    what: Annotated[Listing, typer.Argument(help="What to list.")],
-    tag: Annotated[Names, option("--tag", text="Runs: NAME=VALUE that they are filed under.")] = None,
-    suite: Annotated[Names, option("--suite", text="Runs: of these suites.")] = None,
-    since: Annotated[str, option("--since", text="Runs: that began then or later: 2026-01-31.")] = "",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Runs: only the newest.")] = None,
+    subject: Annotated[Listing, typer.Argument(help="What to list.")],
+    tag: Annotated[Names, option("--tag", text="Runs with this tag: NAME=VALUE.")] = None,
+    suite: Annotated[Names, option("--suite", text="Runs of these suites.")] = None,
+    since: Annotated[str, option("--since", text="Runs since that day: 2026-01-31.")] = "",
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Only this many of the newest runs.")
+    ] = None,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """List what can be run, and what has been run.
+    """List workloads, backends, suites, metrics, data sets or stored runs.
 
     Examples: accelbench list workloads; accelbench list runs --limit 10 --tag branch=main
     """
     from benchbench.documents.run_list import RunChoice, runs_document
     from benchbench.store.selectors import RunFilter
 
-    wanted = RunFilter(tags=parse_tags(tag or ()), since=since)
-    chosen = RunChoice(run_filter=wanted, suites=split_names(suite), limit=limit)
-    if what is Listing.RUNS:
-        print_document(runs_document(results, chosen), format)
+    run_filter = RunFilter(tags=parse_tags(tag or ()), since=since)
+    choice = RunChoice(run_filter=run_filter, suites=split_names(suite), limit=limit)
+    if subject is Listing.RUNS:
+        print_document(runs_document(results, choice), format)
         return
-    if chosen != RunChoice():
-        hint = f"accelbench list {what} lists all."
+    if choice != RunChoice():
+        hint = f"accelbench list {subject} lists all."
         raise UsageError("--tag, --suite, --since and --limit choose runs.", hint)
     from benchbench.documents.lists import list_document
     from benchbench.launch import catalogue
 
-    print_document(list_document(what, results), format)
-    if what is Listing.WORKLOADS:
-        tell(*catalogue.user_file_warnings())
+    print_document(list_document(subject, results), format)
+    if subject is Listing.WORKLOADS:
+        print_message(*catalogue.user_file_warnings())
 
 
 @app.command(rich_help_panel=INSPECT)
 @measure_options(only=("backends", "pythons"))
 def devices(*, options: MeasureOptions, format: FormatOption = TERMINAL) -> None:
-    """List every backend and environment with its version and devices, or why it cannot be used.
+    """List backends and environments with version and devices, or the reason why one cannot be used.
 
     Examples: accelbench devices; accelbench devices -b torch --format json
     """

@@ -1,4 +1,4 @@
-"""The table that a terminal shows while a run is measured: the current work, and the answers so far."""
+"""The table on a terminal during a run: the current work and the answers so far."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ANSWERS = 8  # works whose answers fit below the table
 
 
 class LiveTable:
-    """A row for each case of the current work, the time left, and a line for each work measured so far."""
+    """A row per case of the current work, the time left, and a line for each measured work."""
 
     def __init__(
         self, infos: Sequence[RunInfo], differing: VaryingParams, redact: Callable[[str], str]
     ) -> None:
-        """`differing`: the parameters by which works differ. `redact`: applied to every text shown."""
+        """`differing` are the parameters that differ between works. `redact` is applied to all texts."""
         from rich.console import Console
         from rich.live import Live
         from rich.progress_bar import ProgressBar
@@ -53,25 +53,25 @@ class LiveTable:
         self._live.start()
 
     def describe(self, text: str) -> None:
-        """What is under way."""
+        """Set the current stage."""
         self._stage = text
 
     def heat(self, cases: Sequence[tuple[int, Case]], number: int) -> None:
-        """A heat begins."""
+        """Start a heat."""
         self._cases, self._number, self._states, self._stage = cases, number, {}, ""
 
-    def progress(self, place: int, state: str) -> None:
-        """A case of the heat has another state."""
-        self._states[place] = state
+    def progress(self, index: int, state: str) -> None:
+        """Set the state of a case of the heat."""
+        self._states[index] = state
 
     def add(self, record: Record, side: int, *, earlier: bool = False) -> None:
-        """Count a record. `earlier`: made before the run was interrupted."""
+        """Count a record. `earlier` marks records from before an interruption."""
         self._time_left.add(record, side, earlier=earlier)
         records = self._records.setdefault(work_key(record.case), [])
         records.append((side, record))
-        for place, case in enumerate(self._cases):
+        for index, case in enumerate(self._cases):
             if case == (side, record.case):
-                self._states[place] = (
+                self._states[index] = (
                     "" if isinstance(record.outcome, Measurement) else str(record.outcome.status)
                 )
         if len(self._infos) == 1:
@@ -95,23 +95,25 @@ class LiveTable:
         from rich.table import Table
         from rich.text import Text
 
-        left = self._time_left
-        rest = "more heats of open works" if left.is_further else f"{duration(left.remaining_s)} left"
-        self._bar.update(left.done)
+        time_left = self._time_left
+        text = (
+            "more heats of open works" if time_left.is_further else f"{duration(time_left.remaining_s)} left"
+        )
+        self._bar.update(time_left.done)
         status = Table.grid(padding=(0, 1))
-        status.add_row(self._bar, Text(rest), Text(self._stage, overflow="ellipsis", no_wrap=True))
+        status.add_row(self._bar, Text(text), Text(self._stage, overflow="ellipsis", no_wrap=True))
         parts: list[RenderableType] = [*self._heat_parts(), status]
-        shown = [(work, line) for work, line in self._answers.items() if line][-ANSWERS:]
+        visible_answers = [(work, line) for work, line in self._answers.items() if line][-ANSWERS:]
         parts += [
             Text(visible(self._redact(f"{work}: {line}")), overflow="ellipsis", no_wrap=True)
-            for work, line in shown
+            for work, line in visible_answers
         ]
         if (more := len(self._answers) - ANSWERS) > 0:
             parts.append(Text(f"and {count_of(more, 'work')} before", style="dim"))
         return Group(*parts)
 
     def _heat_parts(self) -> list[RenderableType]:
-        """The title of the current heat, and a row for each of its cases."""
+        """Title of the current heat, and a row for each of its cases."""
         from rich.table import Table
         from rich.text import Text
 
@@ -123,38 +125,38 @@ class LiveTable:
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ("", "latency", "ratio", ""):
             table.add_column(column, justify="right" if column else "left")
-        steps = {place: self._step_s(side, case) for place, (side, case) in enumerate(self._cases)}
+        steps = {index: self._step_s(side, case) for index, (side, case) in enumerate(self._cases)}
         fastest = min((step for step in steps.values() if step), default=None)
-        for place, (side, case) in enumerate(self._cases):
-            step = steps[place]
+        for index, (side, case) in enumerate(self._cases):
+            step = steps[index]
             name = f"{SIDES[side]} {alternative(case)}" if len(self._infos) > 1 else alternative(case)
             latency = seconds(step) if step else ""
             ratio = f"{step / fastest:.2f}×" if step and fastest else ""
             table.add_row(
-                *map(Text, (visible(self._redact(name)), latency, ratio, self._states.get(place, "waiting")))
+                *map(Text, (visible(self._redact(name)), latency, ratio, self._states.get(index, "waiting")))
             )
         return [Text(title, style="bold", overflow="ellipsis", no_wrap=True), table]
 
     def _step_s(self, side: int, case: Case) -> float | None:
-        """The median step of the case's last process; None if it has none."""
-        for place, record in reversed(self._records.get(work_key(case), [])):
-            if (place, record.case) == (side, case):
+        """Median step of the case's last process in seconds; None without one."""
+        for record_side, record in reversed(self._records.get(work_key(case), [])):
+            if (record_side, record.case) == (side, case):
                 return None if isinstance(record.outcome, Failure) else step_s(record.outcome)
         return None
 
 
 def differing_params(infos: Sequence[RunInfo]) -> VaryingParams:
-    """The parameters by which the works of a plan differ."""
+    """Parameters that differ between the works of the plan."""
     return varying_params((case.workload, case.params) for info in infos for case in info.plan)
 
 
 def work_title(case: Case, differing: VaryingParams) -> str:
-    """The work of a case, as a report calls it, with the kind of its device."""
+    """Title of a case's work as in a report, with the kind of device."""
     return short_title(case, differing, case.device.partition(":")[0])
 
 
 def alternative(case: Case) -> str:
-    """`torch eager, 2 threads`: what tells the cases of a work apart."""
+    """`torch eager, 2 threads`: the fields that differ between the cases of a work."""
     settings = [f"{name}={value}" for name, value in case.environment.items()]
     threads = [count_of(case.threads, "thread")] if case.threads else []
     device = [case.device] if ":" in case.device else []

@@ -1,4 +1,4 @@
-"""`accelbench merge`: runs of several machines in one results folder."""
+"""`accelbench merge`: collect runs of several machines in one results folder."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import typer
 
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.options import ResultsOption
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 
 
 @app.command(rich_help_panel=INSPECT)
 def merge(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR", help="Results folders of other machines, or runs in them.")
+        list[Path],
+        typer.Argument(metavar="DIR", help="Results folders of other machines, or folders of single runs."),
     ],
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Copy runs measured elsewhere into this results folder; existing ones are not changed.
+    """Copy runs of other machines into this results folder; existing runs are not changed.
 
     Examples: accelbench merge /mnt/node1/results /mnt/node2/results; accelbench merge build/run-1
     """
@@ -28,10 +29,10 @@ def merge(
     from benchbench.store.merging import Merged
 
     merged = api.merge(folders, results=results)
-    for each in merged:
-        detail = each.reason or each.machine
-        tell(f"{each.outcome:<11} {each.name}  {detail}")
-    counts = Counter(each.outcome for each in merged)
-    tell(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    for run in merged:
+        detail = run.reason or run.machine
+        print_message(f"{run.outcome:<11} {run.name}  {detail}")
+    counts = Counter(run.outcome for run in merged)
+    print_message(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     if counts[Merged.DIFFERENT] or counts[Merged.UNREADABLE]:
         raise typer.Exit(5)

@@ -1,6 +1,6 @@
-"""Options that several commands share, and how their texts are read; those of a measurement.
+"""Options shared by several commands, and the options of a measurement.
 
-These are made of the fields of `MeasureOptions`, and read into one.
+The latter are generated from the fields of `MeasureOptions`.
 """
 
 from __future__ import annotations
@@ -19,61 +19,61 @@ from benchbench.model.options import OPTIONS, Flag, MeasureOptions
 
 
 def option(*names: str, text: str, **more: Any) -> Any:
-    return typer.Option(*names, help=_unmarked(text), **more)
+    return typer.Option(*names, help=_escape_markup(text), **more)
 
 
 def argument(text: str, **more: Any) -> Any:
-    return typer.Argument(help=_unmarked(text), **more)
+    return typer.Argument(help=_escape_markup(text), **more)
 
 
-def _unmarked(text: str) -> str:
-    return text.replace("[", r"\[")  # else Rich takes `[default: all]` for markup and leaves it out
+def _escape_markup(text: str) -> str:
+    return text.replace("[", r"\[")  # Rich would treat `[default: all]` as markup and drop it
 
 
 Names = list[str] | None
-TagOption = Annotated[Names, option("--tag", text="To store with the run, for `history --by NAME`.")]
+TagOption = Annotated[Names, option("--tag", text="NAME=VALUE stored with the run, for `history --by NAME`.")]
 ResultsOption = Annotated[
-    Path, option("--results", text="The folder that keeps runs.", envvar="ACCELBENCH_RESULTS")
+    Path, option("--results", text="Folder of stored runs.", envvar="ACCELBENCH_RESULTS")
 ]
 
 
 def measure_options(
     *, only: Sequence[str] = (), without: Sequence[str] = (), hidden: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator: where a command takes `options`, its program takes the flags of those fields.
+    """Decorator that replaces the parameter `options` of a command by flags for its fields.
 
-    `only`, `without`: names of fields. `hidden`: of those that are refused with a reason, so that no help
-    shows them. Typer reads the signature that this leaves behind.
+    `only` and `without` select fields by name. Flags of `hidden` fields are accepted but not shown in the
+    help; the command rejects them with a reason. Typer reads the resulting signature.
     """
-    chosen = [name for name in OPTIONS if name not in without and (not only or name in only)]
+    names = [name for name in OPTIONS if name not in without and (not only or name in only)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def program(**typed: Any) -> None:
-            own = {name: typed.pop(name) for name in own_names}
-            command(**own, options=_options(chosen, typed))
+        def wrapper(**arguments: Any) -> None:
+            others = {name: arguments.pop(name) for name in other_names}
+            command(**others, options=_options(names, arguments))
 
-        parameters = list(_expanded(command, chosen, hidden))
-        own_names = [name for name in inspect.signature(command).parameters if name != "options"]
-        program.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        program.__annotations__ = {each.name: each.annotation for each in parameters}
-        return program
+        parameters = list(_expanded(command, names, hidden))
+        other_names = [name for name in inspect.signature(command).parameters if name != "options"]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
 
     return decorate
 
 
 def _expanded(
-    command: Callable[..., None], chosen: Sequence[str], hidden: Sequence[str]
+    command: Callable[..., None], names: Sequence[str], hidden: Sequence[str]
 ) -> Iterator[inspect.Parameter]:
-    """The command's parameters, with those of the flags in place of `options`."""
-    hints, plain = get_type_hints(command, include_extras=True), MeasureOptions()
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name != "options":
-            yield parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+    """Parameters of the command, with those of the flags in place of `options`."""
+    hints, defaults = get_type_hints(command, include_extras=True), MeasureOptions()
+    for parameter_name, parameter in inspect.signature(command).parameters.items():
+        if parameter_name != "options":
+            yield parameter.replace(annotation=hints[parameter_name], kind=inspect.Parameter.KEYWORD_ONLY)
             continue
-        for each in chosen:
-            for flag in OPTIONS[each].flags:
-                yield _parameter(flag, getattr(plain, each), hidden=each in hidden or flag.hidden)
+        for name in names:
+            for flag in OPTIONS[name].flags:
+                yield _parameter(flag, getattr(defaults, name), hidden=name in hidden or flag.hidden)
 
 
 def _parameter(flag: Flag, default: Any, *, hidden: bool) -> inspect.Parameter:
@@ -94,19 +94,20 @@ def _name(flag: Flag) -> str:
     return flag.names[0].removeprefix("--").replace("-", "_")
 
 
-def _options(chosen: Sequence[str], typed: Mapping[str, Any]) -> MeasureOptions:
-    """Raises UsageError."""
+def _options(names: Sequence[str], arguments: Mapping[str, Any]) -> MeasureOptions:
+    """Build the options from parsed arguments. Raises UsageError if two flags set one field."""
     values: dict[str, Any] = {}
-    for name in chosen:
-        given = [flag for flag in OPTIONS[name].flags if _is_given(typed[_name(flag)])]
-        if len(given) > 1:
+    for name in names:
+        set_flags = [flag for flag in OPTIONS[name].flags if _is_set(arguments[_name(flag)])]
+        if len(set_flags) > 1:
             raise UsageError(
-                f"{given[0].names[0]} and {given[1].names[0]} exclude each other.", "Give one of them."
+                f"{set_flags[0].names[0]} and {set_flags[1].names[0]} exclude each other.",
+                "Give one of them.",
             )
-        for flag in given:
-            values[name] = flag.value or OPTIONS[name].read(typed[_name(flag)])
+        for flag in set_flags:
+            values[name] = flag.value or OPTIONS[name].read(arguments[_name(flag)])
     return MeasureOptions(**values, command=tuple(sys.argv[1:]))
 
 
-def _is_given(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     return value is not None and value is not False  # a seed may be 0

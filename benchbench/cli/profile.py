@@ -1,4 +1,4 @@
-"""`accelbench profile`."""
+"""`accelbench profile`: show the operators of a profiled run, or compare two."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def profile(
     run: Annotated[
         str,
         typer.Argument(
-            help="A run that was made with --profile.",
+            help="Run that was measured with --profile.",
         ),
     ] = "latest",
     new: Annotated[
         str | None,
-        typer.Argument(help="A second run: show what explains the difference."),
+        typer.Argument(help="Second run: show which operators explain the difference."),
     ] = None,
     case: Annotated[
-        Names, option("--case", "-c", text="Only cases whose id contains or matches this.")
+        Names, option("--case", "-c", text="Only cases whose ids contain or match these.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Operators shown of each case.")] = 15,
+    top: Annotated[int, typer.Option("--top", min=1, help="Number of operators per case.")] = 15,
     format: FormatOption = TERMINAL,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Show where a step's time goes, by operator; with two runs, what explains the difference.
+    """Show the time of a step by operator; with two runs, the operators that explain the difference.
 
     Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5
     """
@@ -45,6 +45,8 @@ def profile(
         tables = api.profile(run, cases=split_names(case), results=results, observer=Lines())
         document = profile_document(tables, top, api.folder(run, results) / ARTIFACTS)
     else:
-        found = api.compare_profiles(run, new, cases=split_names(case), results=results, observer=Lines())
-        document = differences_document(found, top)
+        differences = api.compare_profiles(
+            run, new, cases=split_names(case), results=results, observer=Lines()
+        )
+        document = differences_document(differences, top)
     print_document(document, format)

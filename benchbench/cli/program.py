@@ -1,6 +1,6 @@
-"""The program from its first line to its exit code: signals that stop it, and the message for each ending.
+"""The main function: signal handling, and the message and exit code for every error.
 
-Signals are not handled before its imports are done, so they are few and light.
+Signals are handled only after the imports, so imports are few and light.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STORED = "nothing that was stored is lost"
-UNKEPT = "nothing was to be kept"
-COLLECTED = 50_000  # objects made between two collections; after each 700, they take a fifth of a long report
+NOTHING_TO_KEEP = "nothing was to be kept"
+GC_THRESHOLD = 50_000  # allocations between collections; Python's 700 takes a fifth of a long report
 
 
 class Interrupted(BaseException):
-    """A signal asked to stop; `kept` says what is not lost."""
+    """A signal asked the program to stop. `kept` is the message about what is not lost."""
 
     def __init__(self, number: int, kept: str) -> None:
         super().__init__(number)
@@ -34,54 +34,57 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def signals(kept: Callable[[], str] = lambda: UNKEPT) -> Iterator[None]:
-    """Turn the signals that ask to stop into Interrupted, also where a shell had them ignored.
+def signals(kept: Callable[[], str] = lambda: NOTHING_TO_KEEP) -> Iterator[None]:
+    """Raise Interrupted for signals that stop a program, even if the shell ignores them.
 
-    `kept`: what is not lost by then.
+    `kept` is called on a signal and returns the message about what is not lost.
     """
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number, kept())
 
-    before = [signal.signal(each, interrupt) for each in STOPPING]
+    previous = [signal.signal(number, interrupt) for number in STOPPING]
     try:
         yield
     finally:
-        for each, handler in zip(STOPPING, before, strict=True):
-            signal.signal(each, handler)
+        for number, handler in zip(STOPPING, previous, strict=True):
+            signal.signal(number, handler)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    """End at once: nothing has begun, or all is done. What is being imported might swallow an exception."""
+def _exit_at_once(number: int, _frame: FrameType | None) -> None:
+    """Exit without an exception, since code that is being imported might swallow it."""
     with suppress(OSError):
         os.write(2, b"interrupted\n")
     os._exit(128 + number)
 
 
-def _accelbench() -> typer.Typer:
+def _import_accelbench() -> typer.Typer:
     from benchbench.cli.app import app, import_commands
 
     import_commands(sys.argv[1:])
     return app
 
 
-def main(program: Callable[[], typer.Typer] = _accelbench, name: str = "accelbench") -> None:
-    """Run what `program` imports: expected errors become a message, a hint and an exit code (docs/cli.md)."""
-    gc.set_threshold(COLLECTED)
-    for each in STOPPING:
-        signal.signal(each, _leave)
+def main(program: Callable[[], typer.Typer] = _import_accelbench, name: str = "accelbench") -> None:
+    """Run the application that `program` imports and exit with its code.
+
+    Expected errors become a message, a hint and an exit code (docs/cli.md).
+    """
+    gc.set_threshold(GC_THRESHOLD)
+    for number in STOPPING:
+        signal.signal(number, _exit_at_once)
     try:
-        code = _ended(program, name)
-    except Interrupted as again:  # while the first was being told
-        code = 128 + again.number
-    except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told apart from a regression
-        _tell(f"internal error: {type(error).__name__}{_details()}")
+        code = _run(program, name)
+    except Interrupted as second:  # while the first one was being reported
+        code = 128 + second.number
+    except Exception as error:  # noqa: BLE001 - last handler: exit code 70 tells an internal error from a regression
+        _print_message(f"internal error: {type(error).__name__}{_details()}")
         code = 70
     sys.exit(code)
 
 
-def _ended(program: Callable[[], typer.Typer], name: str) -> Any:
-    """The exit code of every ending that is expected."""
+def _run(program: Callable[[], typer.Typer], name: str) -> Any:
+    """Run the application and return its exit code, also after an expected error."""
     import warnings
 
     from benchbench.cli.streams import open_streams
@@ -91,43 +94,43 @@ def _ended(program: Callable[[], typer.Typer], name: str) -> Any:
     open_streams()
     warnings.simplefilter("always", AccelbenchWarning)
     warnings.showwarning = _show_warning
-    from benchbench.cli.screen import USAGE_ERROR, explained
+    from benchbench.cli.screen import USAGE_ERROR, error_lines
 
     try:
         check_system(sys.platform)
-        run = program()
+        application = program()
         with signals(lambda: STORED):
-            return run(prog_name=name, standalone_mode=False)
+            return application(prog_name=name, standalone_mode=False)
     except (AccelbenchError, USAGE_ERROR) as error:
-        _tell(*explained(error))
+        _print_message(*error_lines(error))
         return error.exit_code
     except Interrupted as stop:
-        _tell(f"interrupted: {stop.kept}")
+        _print_message(f"interrupted: {stop.kept}")
         return 128 + stop.number
 
 
-def _tell(*lines: str) -> None:
-    from benchbench.cli.screen import tell
+def _print_message(*lines: str) -> None:
+    from benchbench.cli.screen import print_message
 
-    tell(*lines)
+    print_message(*lines)
 
 
 def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
-    """Ours as an error is told, with its hint."""
+    """Print a warning of this package like an error, with its hint."""
     hint = getattr(message, "hint", "")
-    _tell(f"warning: {message}", *([f"hint: {hint}"] if hint else []))
+    _print_message(f"warning: {message}", *([f"hint: {hint}"] if hint else []))
 
 
 def _details() -> str:
-    """Where the details of an internal error were saved; empty if they cannot be."""
+    """Text with the path of the saved traceback, or empty if it cannot be saved."""
     try:
         return f"; details in {saved_traceback()}"
-    except Exception:  # noqa: BLE001 - else a second traceback would be printed, with all that is secret
+    except Exception:  # noqa: BLE001 - Python would print a second traceback, with secrets in it
         return ""
 
 
 def saved_traceback() -> str:
-    """The file that the exception is written to, without local variables and without what is secret."""
+    """Write the current traceback to a file, without local variables and secrets, and return its path."""
     import tempfile
     import traceback
 

@@ -1,4 +1,4 @@
-"""`python -m benchbench.ranks` under a launcher: the first process measures as `run` does, others help."""
+"""`python -m benchbench.ranks` under a launcher: rank 0 measures like `run`, the other ranks follow."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ def measure_ranks(
         bool, typer.Option("--allow-failed", help="Exit 0 even if a case failed.")
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Afterwards, profile each case in a separate pass.")
+        bool, typer.Option("--profile", help="Profile each case in a separate pass after timing.")
     ] = False,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Measure by the processes that a launcher started, one on each device.
+    """Measure with the processes that a launcher started, one per device.
 
     Example: torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_reduce -b torch
     """
     if options.model:
         raise UsageError(
-            f"{options.model[0]} cannot be divided among processes: nothing says how.",
+            f"{options.model[0]} cannot be divided among processes.",
             f"accelbench run {options.model[0]} measures it on one device.",
         )
-    where = launched(os.environ, os.getppid())
+    rank = launched(os.environ, os.getppid())
     from benchbench.launch.joining import follow
 
-    if where.rank:
+    if rank.rank:
         with signals():
-            follow(where)
+            follow(rank)
         return
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.plan import has_failures
     from benchbench.running.launched import measure_launched
 
-    shown = Lines(report="profile" if profile else "report")
-    with signals(shown.kept):
-        made = measure_launched(where, options, results, shown, profile=profile)
+    observer = Lines(report="profile" if profile else "report")
+    with signals(observer.kept):
+        run = measure_launched(rank, options, results, observer, profile=profile)
     if format != TERMINAL:
-        print_document(api.report(made), format)
-    raise typer.Exit(4 if has_failures(made.records) and not allow_failed else 0)
+        print_document(api.report(run), format)
+    raise typer.Exit(4 if has_failures(run.records) and not allow_failed else 0)

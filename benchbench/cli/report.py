@@ -1,4 +1,4 @@
-"""`accelbench report`."""
+"""`accelbench report`: show a run as tables, plots or a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
 from benchbench.cli.options import Names, ResultsOption, option
-from benchbench.cli.screen import print_answer, tell
+from benchbench.cli.screen import print_answer, print_message
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.format import visible
 from benchbench.model.options import split_names
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RunArgument = Annotated[
     str,
-    typer.Argument(help="An id, the start of one, latest, latest~1, or a run's folder."),
+    typer.Argument(help="Run: an id or its start, latest, latest~1, or a folder."),
 ]
 
 
@@ -32,7 +32,7 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            help=f"One of {', '.join(formats())}; overrides the extension of -o.",
+            help=f"Format: one of {', '.join(formats())}; overrides the extension of -o.",
             callback=checked,
         ),
     ] = None,
@@ -41,37 +41,37 @@ def report(
         option(
             "--output",
             "-o",
-            text="File, or folder for several plots. [default: the screen; plots: a stored run's folder]",
+            text="File, or folder for several plots. [default: the screen; plots: the run's folder]",
         ),
     ] = None,
     columns: Annotated[
         Names,
         option(
             "--columns",
-            text="What to show: latency, p50, p99, rate, memory, …",
+            text="Columns: latency, p50, p99, rate, memory, …",
         ),
     ] = None,
     by: Annotated[
         str,
         option(
             "--by",
-            text="Compare values of: dtype, mode, target, device, or a parameter.",
+            text="Compare the values of dtype, mode, target, device, or a parameter.",
         ),
     ] = "",
     plot: Annotated[
         Names,
-        option("--plot", text="Draw only this plot, such as latency, as PNG with the terminal's table."),
+        option("--plot", text="Draw only this plot, such as latency; saved as PNG if the table is printed."),
     ] = None,
     price: Annotated[
-        Names, option("--price", text="Price of an hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
+        Names, option("--price", text="Price per hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
     ] = None,
     commands: Annotated[
         bool,
-        typer.Option("--commands", help="Print the command that measures each row again, one a line."),
+        typer.Option("--commands", help="Print commands that measure each row again, one per line."),
     ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Show who is fastest in a run and by how much, then a table per work; -o report.html makes a page of it.
+    """Show the fastest alternative of each work, and a table per work. -o report.html writes a page.
 
     Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
     """
@@ -82,35 +82,37 @@ def report(
 
     if commands and (format or output or by):
         raise UsageError("Commands have a line for each row.", "Leave --format, -o and --by out.")
-    chosen = format or format_of(output)
+    format_name = format or format_of(output)
     folder = api.folder(run, results)
     prices = known_prices(price or ())
-    whole = api.report(folder, columns=split_names(columns), by=by, prices=prices)
+    document = api.report(folder, columns=split_names(columns), by=by, prices=prices)
     if commands:
-        _print_commands(whole)
+        _print_commands(document)
         return
-    shown = replace(whole, plots=select_plots(whole.plots, split_names(plot)))
-    own = folder_in_results(results, folder)
-    print_document(shown, chosen, output, own)
-    if chosen == TERMINAL and not output and plot:
-        _keep_plots(shown, own)
+    selected = replace(document, plots=select_plots(document.plots, split_names(plot)))
+    run_folder = folder_in_results(results, folder)
+    print_document(selected, format_name, output, run_folder)
+    if format_name == TERMINAL and not output and plot:
+        _save_plots(selected, run_folder)
 
 
 def _print_commands(document: Document) -> None:
-    """Whole, so that each can be copied; a row that no command can measure again has none."""
-    lines = [visible(each) for table in document.tables for each in table.commands if each]
+    """Print the command of each row on an unbroken line. Rows without a command are skipped."""
+    lines = [visible(command) for table in document.tables for command in table.commands if command]
     if not lines:
-        tell("no command measures a row of this run again")
+        print_message("no command measures a row of this run again")
     print_answer("".join(f"{line}\n" for line in lines))
 
 
-def _keep_plots(shown: Document, folder: Path | None) -> None:
-    """Save the plots beside the answer; the command does not fail if they cannot be saved."""
+def _save_plots(document: Document, folder: Path | None) -> None:
+    """Save the plots in the run's folder; print a message if that fails."""
     if not folder:
-        if shown.plots:
-            tell("plots not saved: the run is not among the results; --format png -o FOLDER saves them")
+        if document.plots:
+            print_message(
+                "plots not saved: the run is not among the results; --format png -o FOLDER saves them"
+            )
         return
     try:
-        print_document(shown, "png", None, folder)
+        print_document(document, "png", None, folder)
     except CannotWrite as error:
-        tell(f"plots not saved: {error}")
+        print_message(f"plots not saved: {error}")

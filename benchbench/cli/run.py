@@ -1,4 +1,4 @@
-"""`accelbench run`: a suite measured and stored."""
+"""`accelbench run`: measure a suite or a model and store the run."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from benchbench.model.options import MeasureOptions
 @measure_options()
 def run(
     *,
-    named: Annotated[
+    subject: Annotated[
         str | None,
         argument(
-            "A suite, or a model of yours: FILE.py, FILE.py:Model, package.module:Model. With --resume: the "
-            "run to finish. [default: the suite quick; the newest interrupted run]",
+            "Suite, or your model: FILE.py, FILE.py:Model, package.module:Model. With --resume: run to "
+            "finish. [default: the suite quick; the newest interrupted run]",
             metavar="suite|model|run",
         ),
     ] = None,
     options: MeasureOptions,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Finish a run that was interrupted; nothing is measured twice.")
+        bool, typer.Option("--resume", help="Finish an interrupted run; nothing is measured twice.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; measure nothing.")] = False,
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Exit 0 even if a case failed.")
     ] = False,
@@ -42,15 +42,15 @@ def run(
         typer.Option("--allow-unverified", help="Exit 0 even if a model's result could not be verified."),
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Afterwards, profile each case in a separate pass.")
+        bool, typer.Option("--profile", help="Profile each case in a separate pass after timing.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Report where the run's time went.")
+        bool, typer.Option("--verbose", "-v", help="Print a summary of the time spent.")
     ] = False,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Measure a suite, or a model of yours: every case on every backend found, verified, then timed.
+    """Measure a suite or your model on every installed backend. Results are verified before timing.
 
     Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=n=k=512,1024 --quick;
     accelbench run my_model.py; accelbench run --resume
@@ -64,39 +64,41 @@ def run(
     from benchbench.store.selectors import results_option
 
     check_alone(os.environ)
-    if named and not resume:
-        options = _with_named(options, named)
+    if subject and not resume:
+        options = _with_subject(options, subject)
     if dry_run:
         _print_plan(options, format, results, profile=profile)
         return
-    goes_on = f"accelbench run --resume{results_option(results)}"
-    known = None if format == TERMINAL else known_prices()  # a mistake in them is told before measuring
-    shown = Lines(report="profile" if profile else "report", verbose=verbose, results=results)
-    with signals(lambda: shown.kept(goes_on)):
-        which = (named or True) if resume else False
-        made = api.run(options=options, profile=profile, resume=which, results=results, observer=shown)
+    resume_command = f"accelbench run --resume{results_option(results)}"
+    prices = None if format == TERMINAL else known_prices()  # reports mistakes in them before measuring
+    observer = Lines(report="profile" if profile else "report", verbose=verbose, results=results)
+    with signals(lambda: observer.kept(resume_command)):
+        resumed_run = (subject or True) if resume else False
+        stored_run = api.run(
+            options=options, profile=profile, resume=resumed_run, results=results, observer=observer
+        )
     if format != TERMINAL:
-        print_document(api.report(made, prices=known), format)
-    failed = has_failures(made.records, allow_unverified=allow_unverified)
+        print_document(api.report(stored_run, prices=prices), format)
+    failed = has_failures(stored_run.records, allow_unverified=allow_unverified)
     raise typer.Exit(4 if failed and not allow_failed else 0)
 
 
-def _with_named(options: MeasureOptions, named: str) -> MeasureOptions:
-    """The options with the model or the suite that stands without a flag. Raises UsageError."""
+def _with_subject(options: MeasureOptions, subject: str) -> MeasureOptions:
+    """Add the model or suite given as argument to the options. Raises UsageError."""
     from benchbench.model.own import looks_like_model
 
-    if looks_like_model(named):
-        return replace(options, model=(*options.model, named))
+    if looks_like_model(subject):
+        return replace(options, model=(*options.model, subject))
     from benchbench.launch.catalogue import workload_names
     from benchbench.plan.suite import suite_names
 
-    if named.endswith(".toml") or named in suite_names():
-        return replace(options, suites=(*options.suites, named))
-    usual = "A suite or a model is named so; a workload by -w, a run to finish with --resume."
-    hint = nearest(named, suite_names()) or usual
-    if named in workload_names():
-        hint = f"A workload is measured by accelbench run -w {named}"
-    raise UsageError(f"There is no suite {named!r}, and no model of yours.", hint)
+    if subject.endswith(".toml") or subject in suite_names():
+        return replace(options, suites=(*options.suites, subject))
+    fallback_hint = "The argument is a suite or a model; use -w for a workload, --resume for a run to finish."
+    hint = nearest(subject, suite_names()) or fallback_hint
+    if subject in workload_names():
+        hint = f"A workload is measured by accelbench run -w {subject}"
+    raise UsageError(f"There is no suite and no model {subject!r}.", hint)
 
 
 def _check_resume(*, resume: bool, dry_run: bool) -> None:
@@ -113,6 +115,6 @@ def _print_plan(options: MeasureOptions, format: str, results: Path, *, profile:
 
     with signals():
         info = api.dry_run(options=options, observer=Lines())
-    taken = mean_process_s(runs_of_this_machine(results), info.policy)
-    print_document(plan_document(info, taken, profile=profile), format)
+    process_s = mean_process_s(runs_of_this_machine(results), info.policy)
+    print_document(plan_document(info, process_s, profile=profile), format)
     check_plans([info])

@@ -1,4 +1,4 @@
-"""`accelbench runs`: stored runs removed, one by one or all but the newest."""
+"""`accelbench runs`: remove stored runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.options import ResultsOption
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 
 runs = typer.Typer(no_args_is_help=True, help="Remove stored runs that are no longer needed.")
 app.add_typer(runs, name="runs", rich_help_panel=INSPECT)
@@ -19,40 +19,40 @@ app.add_typer(runs, name="runs", rich_help_panel=INSPECT)
 def remove(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="RUN", help="Runs: an id, its start, latest~1."),
+        typer.Argument(metavar="RUN", help="Runs: ids or their starts, latest~1."),
     ],
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Remove stored runs, with their profiles and plots. Baselines made of them stay.
+    """Remove stored runs, with their profiles and plots. Baselines are not changed.
 
     Examples: accelbench runs rm latest; accelbench runs rm 01M7YM00 01M7YM01
     """
     from benchbench.store import selectors
 
-    chosen = [selectors.find_run_id(results, name) for name in names]
-    for name in dict.fromkeys(chosen):
+    ids = [selectors.find_run_id(results, name) for name in names]
+    for name in dict.fromkeys(ids):
         selectors.remove_run(results, name)
-        tell(f"removed {name}")
+        print_message(f"removed {name}")
 
 
 @runs.command()
 def prune(
-    keep: Annotated[int, typer.Option("--keep", min=0, help="How many of the newest runs stay.")],
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Number of newest runs to keep.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which runs would be removed.")] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Remove all stored runs but the newest, and those that are being measured. Baselines made of them stay.
+    """Remove all stored runs except the newest and those being measured. Baselines are not changed.
 
     Example: accelbench runs prune --keep 50 --dry-run
     """
     from benchbench.store import disk, selectors
     from benchbench.store.runs import RUNS
 
-    stored = selectors.run_ids(results)
-    for name in stored[: max(len(stored) - keep, 0)]:
+    names = selectors.run_ids(results)
+    for name in names[: max(len(names) - keep, 0)]:
         if disk.in_use(results / RUNS / name):
-            tell(f"kept {name}: it is being measured")
+            print_message(f"kept {name}: it is being measured")
             continue
         if not dry_run:
             selectors.remove_run(results, name)
-        tell(f"{'would remove' if dry_run else 'removed'} {name}")
+        print_message(f"{'would remove' if dry_run else 'removed'} {name}")

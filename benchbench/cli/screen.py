@@ -1,7 +1,4 @@
-"""The terminal at hand: the one place where a command prints, and files written where it says so.
-
-What Typer says of a mistake is told in the form of our own errors: what happened, then what to do.
-"""
+"""Output of commands: the only module that prints. Errors of Typer get the form of our own errors."""
 
 from __future__ import annotations
 
@@ -16,23 +13,23 @@ import typer
 
 from benchbench.errors import AccelbenchError
 
-# Typer 0.25 and later bring a click of their own: the class that an error of usage is, whichever is there.
+# Typer's usage error; since 0.25 Typer has its own copy of click.
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 SUGGESTION = " Did you mean "
 
 
-def tell(*lines: str) -> None:
-    """Beside the answer, a line each, safe to show; on a terminal broken at words."""
+def print_message(*lines: str) -> None:
+    """Print lines to standard error, escaped, and wrapped at words on a terminal."""
     from benchbench.format import at_words, visible
 
-    columns = _columns_of_errors()
+    columns = _stderr_columns()
     for line in lines:
         safe = visible(line)
         typer.echo("\n".join(at_words(safe, columns)) if columns else safe, err=True)
 
 
-def _columns_of_errors() -> int | None:
-    """The columns of the terminal that standard error is; None where it is none, or tells no width."""
+def _stderr_columns() -> int | None:
+    """Columns of the terminal of standard error; None without a terminal or a known width."""
     with suppress(OSError, ValueError):
         if sys.stderr.isatty():
             return int(os.environ.get("COLUMNS") or os.get_terminal_size(sys.stderr.fileno()).columns) or None
@@ -40,49 +37,49 @@ def _columns_of_errors() -> int | None:
 
 
 def print_answer(text: str) -> None:
-    """The answer, which an exporter made safe to show."""
-    typer.echo(text, nl=False, color=color())  # else colours that are asked for are left out
+    """Print a result that an exporter has escaped."""
+    typer.echo(text, nl=False, color=color())  # without `color`, echo would strip requested colours
 
 
 def print_commands(text: str) -> None:
-    """Workflow commands, which the service that runs this reads."""
+    """Print workflow commands of a CI service to standard error."""
     typer.echo(text, err=True, nl=False)
 
 
 def width() -> int | None:
-    """The terminal's columns; None where the output is a file or a pipe, which need no wrapping."""
+    """Columns of the terminal; None if the output is a file or pipe."""
     from shutil import get_terminal_size
 
     return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def color() -> bool:
-    """NO_COLOR and FORCE_COLOR win over what the output is."""
+    """True if output is coloured: NO_COLOR, then FORCE_COLOR, then whether it is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def write_files(files: Mapping[str, bytes], place: Path, root: Path | None = None) -> None:
-    """Write files into the folder `place`; no link below `root`, by default that folder, is followed."""
+    """Write files into the folder `place`. No link below `root` (default: `place`) is followed."""
     from benchbench.store import disk
 
     for name, content in files.items():
         disk.save_below(root or place, place / name, content)
-        tell(f"wrote {place / name}")
+        print_message(f"wrote {place / name}")
 
 
-def explained(error: Any) -> list[str]:
-    """The lines of an expected error: message and hint. None where help was printed instead."""
+def error_lines(error: Any) -> list[str]:
+    """Lines of an expected error: message, log and hint. Empty if Typer printed the help instead."""
     if isinstance(error, AccelbenchError):
         return [f"error: {error}", *error.log, *([f"hint: {error.hint}"] if error.hint else [])]
     if type(error).__name__ == "NoArgsIsHelpError":
-        return list(error.message.splitlines())  # its help: empty where Rich has printed it
-    message, hint = _of_typer(error)
+        return list(error.message.splitlines())  # the help text; empty if Rich printed it
+    message, hint = _typer_message(error)
     return [f"error: {message}", f"hint: {hint}"]
 
 
-def _of_typer(error: Any) -> tuple[str, str]:
+def _typer_message(error: Any) -> tuple[str, str]:
     if possible := getattr(error, "possibilities", None):
         return f"{error.message}.", f"Did you mean {' or '.join(sorted(possible))}?"
     message, suggestion, name = " ".join(error.format_message().split()).partition(SUGGESTION)
@@ -90,4 +87,4 @@ def _of_typer(error: Any) -> tuple[str, str]:
         return message, suggestion.strip() + " " + name
     sentence = message.replace("Value error, ", "").replace("Input should", "it should").rstrip(".")
     command = error.ctx.command_path if error.ctx else "accelbench"
-    return f"{sentence}.", f"{command} --help shows what can be given."
+    return f"{sentence}.", f"{command} --help shows the options."

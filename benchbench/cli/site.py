@@ -1,4 +1,4 @@
-"""`accelbench site`."""
+"""`accelbench site`: write web pages of all stored runs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Annotated
 
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.options import ResultsOption, option
-from benchbench.cli.screen import tell
+from benchbench.cli.screen import print_message
 
 
 @app.command(rich_help_panel=COMPARE)
 def site(
-    output: Annotated[Path, option("--output", "-o", text="The folder to write the pages into.")] = Path(
-        "site"
-    ),
+    output: Annotated[Path, option("--output", "-o", text="Folder for the pages.")] = Path("site"),
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Write pages of all stored runs: an index, each run beside the one before, each case over time, a feed.
+    """Write web pages of all stored runs: an index, a page per run and per case, and a feed.
 
     Example: accelbench site -o public
     """
@@ -28,9 +26,9 @@ def site(
 
     observer = Lines()
     trends = api.history(results=results, observer=observer)
-    runs = selectors.read_all(results, lambda _: None)  # the history has told what is left out
+    runs = selectors.read_all(results, lambda _: None)  # history already reported unreadable runs
     count = 0
     for name, content in site_files(runs, trends):
         disk.save_below(output, output / name, content)
         count += 1
-    tell(f"wrote {count} files: open {output / 'index.html'}")
+    print_message(f"wrote {count} files: open {output / 'index.html'}")

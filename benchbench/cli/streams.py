@@ -1,4 +1,4 @@
-"""Standard output and error, which may be lost: a reader ends, a terminal closes, a disk fills up."""
+"""Standard output and error that survive closed pipes, closed terminals and full disks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from benchbench.errors import CannotWrite
 
 
 class Stream(io.FileIO):
-    """A standard stream as bytes. Once it is lost, what is written to it is dropped."""
+    """A standard stream of bytes. After an error, further output is dropped."""
 
     def __init__(self, descriptor: int, *, needed: bool) -> None:
-        """`needed`: its loss is an error, unless its reader has ended and wants no more."""
+        """`needed`: an error raises CannotWrite, except that the reader closed the pipe."""
         super().__init__(descriptor, "w", closefd=False)
         self._needed = needed
         self._lost = False
 
     def write(self, content: Any) -> int:
-        """The number of bytes taken. Raises CannotWrite."""
+        """Write and return the number of bytes. Raises CannotWrite."""
         try:
-            return len(content) if self._lost else self._written(content)
+            return len(content) if self._lost else self._write_all(content)
         except OSError as error:
             self._lost = True
             if self._needed and not isinstance(error, BrokenPipeError):
@@ -32,33 +32,33 @@ class Stream(io.FileIO):
                 raise CannotWrite(f"standard output: {error.strerror}", hint) from error
             return len(content)
 
-    def _written(self, content: Any) -> int:
-        while (count := super().write(content)) is None:  # a descriptor that does not block is full
+    def _write_all(self, content: Any) -> int:
+        while (count := super().write(content)) is None:  # a non-blocking descriptor is full
             select([], [self], [])
         return count
 
 
 def open_streams() -> None:
-    """From here on, messages beside the answer are optional, but losing the answer is an error.
+    """Replace the standard streams: losing standard output is an error, losing standard error is not.
 
-    A stream that was closed by who started this process leads nowhere. Its descriptor must not become that
-    of a file: a library's message would be written into it.
+    Descriptors that are closed are opened to the null device. Otherwise a file could get their number, and
+    messages of libraries would be written into it.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest descriptor that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # uses the lowest free descriptor, which is this one
     sys.stdout = text_stream(sys.stdout, 1, needed=True)
     sys.stderr = text_stream(sys.stderr, 2, needed=False)
 
 
-def text_stream(before: Any, descriptor: int, *, needed: bool) -> io.TextIOWrapper:
-    """The stream as Python opens it, except that a character its encoding lacks is replaced."""
+def text_stream(original: Any, descriptor: int, *, needed: bool) -> io.TextIOWrapper:
+    """Text stream with Python's settings, except that unencodable characters are escaped."""
     with suppress(OSError, ValueError, AttributeError):
-        before.flush()
+        original.flush()
     stream = Stream(descriptor, needed=needed)
-    encoding = getattr(before, "encoding", None) or "utf-8"
+    encoding = getattr(original, "encoding", None) or "utf-8"
     buffering = not needed or stream.isatty()
     return io.TextIOWrapper(
         io.BufferedWriter(stream), encoding, errors="backslashreplace", line_buffering=buffering

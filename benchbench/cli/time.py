@@ -1,4 +1,4 @@
-"""`accelbench time`: measure a function of the user's, or two interleaved."""
+"""`accelbench time`: measure a function, or two functions interleaved."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ COLUMNS = ("latency", "p90", "p99", "memory", "cold")
 @measure_options(only=FIELDS)
 def time_(
     *,
-    function: Annotated[str, argument("file.py:function, or package.module:function.", metavar="function")],
+    function: Annotated[
+        str, argument("Function: file.py:function, or package.module:function.", metavar="function")
+    ],
     other: Annotated[
-        str | None, argument("A second function: measure both interleaved, and compare.", metavar="other")
+        str | None, argument("Second function, to compare; both are measured interleaved.", metavar="other")
     ] = None,
     setup: Annotated[
         str | None,
         option(
             "--setup",
             "-s",
-            text="Called once in each process; its result is passed on: a name beside the function's, or "
-            "file.py:name.",
+            text="Function called once in each process; its result is passed to the measured function: a "
+            "name in the same file, or file.py:name.",
         ),
     ] = None,
     backend: Annotated[
@@ -42,21 +44,21 @@ def time_(
         option(
             "--backend",
             "-b",
-            text="Wait for this framework: torch, tensorflow, jax; python: for nothing. [default: by result]",
+            text="Framework to wait for: torch, tensorflow, jax; python: none. [default: by result]",
         ),
     ] = None,
     device: Annotated[
-        str | None, option("--device", "-d", text="cpu, cuda:0 and the like. [default: the one in use]")
+        str | None, option("--device", "-d", text="Device: cpu, cuda:0, … [default: the one in use]")
     ] = None,
     env: Annotated[
         list[str] | None,
-        option("--env", text="An environment variable that the function reads, by name: few are passed on."),
+        option("--env", text="Name of an environment variable to pass on; most are not."),
     ] = None,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Measure a function of yours: each round in a process of its own, waited for, stored as a run.
+    """Measure your function: each round in a new process, waiting for the result; stored as a run.
 
     Examples: accelbench time bench.py:step; accelbench time bench.py:old bench.py:new -s inputs
     """

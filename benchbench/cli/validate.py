@@ -1,4 +1,4 @@
-"""`accelbench validate`: are stored files as their format says?"""
+"""`accelbench validate`: check the format of stored files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchbench.cli.options import ResultsOption
 def validate(
     stored: Annotated[
         str,
-        typer.Argument(help="A run, baseline or suite by name; a run's folder, a file, or a folder of them."),
+        typer.Argument(help="Run, baseline or suite by name, or a file or folder."),
     ] = "latest",
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
@@ -28,6 +28,6 @@ def validate(
     from benchbench import api
     from benchbench.documents.lists import validation_document
 
-    found = api.validate(stored, results=results)
-    print_document(validation_document(found), format)
-    raise typer.Exit(5 if found.faults else 0)
+    validation = api.validate(stored, results=results)
+    print_document(validation_document(validation), format)
+    raise typer.Exit(5 if validation.faults else 0)

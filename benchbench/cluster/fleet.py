@@ -363,7 +363,7 @@ def _expected(info: FleetInfo, models: Sequence[str]) -> request.Request | None:
 
 
 def _fleet_to_resume(fleet_options: FleetOptions, results: Path) -> FleetInfo:
-    if fixed_options := fleet_options.measure.given_and_kept:
+    if fixed_options := fleet_options.measure.changed_kept_fields:
         message = f"A fleet is resumed with its original options: {fixed_options[0]} cannot be changed."
         raise UsageError(message, "Leave that option out.")
     info = read_fleet(results, fleet_options.resume or "")

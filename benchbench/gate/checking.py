@@ -132,7 +132,7 @@ class _Check:
 
     def against_sessions(self, name: str, policy: GatePolicy) -> CheckedRun:
         if fixed_options := [
-            name for name in sorted(self.options.measure.given) if OPTIONS[name].of_baseline
+            name for name in sorted(self.options.measure.changed_fields) if OPTIONS[name].of_baseline
         ]:
             flags = ", ".join(map(flag_of, fixed_options))
             rounds_hint = " --rounds 3 makes it short." if "preset" in fixed_options else ""

@@ -1,7 +1,7 @@
-"""What can be asked of a measurement, as the command line and the functions of `benchbench` offer it.
+"""Options of a measurement, for the command line and the functions of `benchbench`.
 
-Apart from the other nouns, so that `--help` need not build those. A field carries the flags that set it, how
-typed text becomes its value, and whether a resumed run or a baseline has that value already.
+They are separate from the rest of the model to keep `--help` fast. Each field of `MeasureOptions` carries its
+flags, the parser of their values, and whether a resumed run or a baseline determines it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str]  # one or several
 REVISION = "rev:"  # before the name of a revision, as a side of a comparison
 Preset = Literal["brief", "quick", "default", "rigorous"]
-Size = int | float | bool | str  # of a workload's parameter
-USUAL_SUITE = "quick"
-TIE = "="  # of parameters that have one value
-MOST_THREADS = 4096
-BARE_TAG = "tag"  # the name of a value that was given none
+Size = int | float | bool | str  # value of a workload parameter
+DEFAULT_SUITE = "quick"
+TIE = "="  # joins parameters with a common value
+MAX_THREADS = 4096
+BARE_TAG = "tag"  # name of a tag given as a value alone
 TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
 TAG_HINT = "Write --tag branch=main, or --tag VALUE."
 
 
 class Isolation(StrEnum):
-    """How a case gets its process: forked from a template, started anew, or shared with other cases."""
+    """Process of a case: forked from a template, started anew, or shared with other cases."""
 
     FORK = "fork"
     SPAWN = "spawn"
@@ -40,21 +40,21 @@ class Isolation(StrEnum):
 
 
 class Allocator(StrEnum):
-    """What the C library does with freed memory: keep it, as in a long-running process, or as it likes."""
+    """Handling of freed memory: kept for reuse as in a long-running process, or the C library's default."""
 
     STEADY = "steady"
     SYSTEM = "system"
 
 
 class Weights(StrEnum):
-    """What the weights of a user's model are: drawn, so that mistakes show, or as the model has them."""
+    """Weights of a user's model: random, which reveals errors that zeros hide, or the model's own."""
 
     DRAWN = "drawn"
     AS_THEY_ARE = "as-they-are"
 
 
 class Variance(StrEnum):
-    """What tells how much a case's processes vary: all cases that are compared, or that case alone."""
+    """Estimate of the variance between processes: pooled over all compared cases, or of each case alone."""
 
     SHARED = "shared"
     OWN = "own"
@@ -69,9 +69,9 @@ class Inconclusive(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """An option of the command line. `kind`: what Typer reads; `least`: the smallest number it takes.
+    """A command-line option. `kind` is the type for Typer, `least` the smallest number it accepts.
 
-    `value`: of a switch, what its field becomes where it is given. `hidden`: from the help, an earlier name.
+    `value` is the value that a switch gives to its field. `hidden` flags are old names, absent from the help.
     """
 
     names: tuple[str, ...]
@@ -84,13 +84,13 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What a field carries: its flags, and how what was typed becomes its value, which may raise UsageError.
+    """Metadata of a field: its flags, and the parser of their values, which may raise UsageError.
 
-    `kept`: a resumed run keeps the value it was begun with. `of_baseline`: in a check, the baseline sets it.
+    `kept`: a resumed run keeps its original value. `of_baseline`: a check takes the value of the baseline.
     """
 
     flags: tuple[Flag, ...]
-    read: Callable[[Any], Any] = lambda typed: typed
+    read: Callable[[Any], Any] = lambda value: value
     kept: bool = True
     of_baseline: bool = True
 
@@ -100,21 +100,21 @@ def split_names(texts: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
 
 
-def tied(key: str) -> list[str]:
-    """`m=n=k` → the three names."""
+def tied_names(key: str) -> list[str]:
+    """`m=n=k` → `["m", "n", "k"]`."""
     return [name.strip() for name in key.split(TIE)]
 
 
 def parse_params(texts: Sequence[str]) -> dict[str, list[Size]]:
-    """`["batch=32,64", "m=n=512"]` → lists of numbers, truth values or words, by key. Raises UsageError."""
-    found: dict[str, list[Size]] = {}
+    """`["batch=32,64", "m=n=512"]` → lists of numbers, booleans or words, by key. Raises UsageError."""
+    params: dict[str, list[Size]] = {}
     for text in texts:
         key, _, values = text.rpartition(TIE)
-        if not values or not all(tied(key)):
+        if not values or not all(tied_names(key)):
             hint = "Write it as name=value or name=value,value; m=n=512 ties sizes."
             raise UsageError(f"Cannot read -p {text!r}.", hint)
-        found[TIE.join(tied(key))] = [_size(value.strip()) for value in values.split(",")]
-    return found
+        params[TIE.join(tied_names(key))] = [_size(value.strip()) for value in values.split(",")]
+    return params
 
 
 def _size(text: str) -> Size:
@@ -123,19 +123,19 @@ def _size(text: str) -> Size:
     for kind in (int, float):
         with suppress(ValueError):
             number = kind(text)
-            return number if math.isfinite(number) else text  # `nan` may be a word, and no size
+            return number if math.isfinite(number) else text  # `nan` may be a word but is not a size
     return text
 
 
 def parse_environment(texts: Sequence[str]) -> dict[str, list[str]]:
-    """`["XLA_FLAGS=,--xla_x"]` → the values of each variable, "" for its absence. Raises UsageError."""
-    found: dict[str, list[str]] = {}
+    """`["XLA_FLAGS=,--xla_x"]` → values by variable; an empty value unsets it. Raises UsageError."""
+    variables: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals:
             raise UsageError(f"Cannot read --env {text!r}.", "Write it as NAME=value or NAME=value,value.")
-        found.setdefault(name, []).extend(values.split(","))
-    return found
+        variables.setdefault(name, []).extend(values.split(","))
+    return variables
 
 
 def parse_threads(texts: Sequence[str]) -> tuple[int, ...]:
@@ -144,17 +144,17 @@ def parse_threads(texts: Sequence[str]) -> tuple[int, ...]:
 
 
 def number_of_threads(text: str) -> int:
-    """Raises UsageError for anything but a number of threads that a process can have."""
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_THREADS):
+    """Parse a number of threads. Raises UsageError if it is not between 1 and `MAX_THREADS`."""
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_THREADS):
         raise UsageError(
             f"{text[:20]!r} is not a number of threads.",
-            f"Write threads=2: 1 to {MOST_THREADS} can be asked for.",
+            f"Write threads=2: 1 to {MAX_THREADS} can be asked for.",
         )
     return int(text)
 
 
 def parse_interpreters(texts: Sequence[str]) -> dict[str, str]:
-    """`["torch@old=/path"]` → name → path, as it was typed. Raises UsageError."""
+    """`["torch@old=/path"]` → paths by name. Raises UsageError."""
     paths: dict[str, str] = {}
     for text in texts:
         name, equals, path = text.partition("=")
@@ -168,18 +168,18 @@ def parse_interpreters(texts: Sequence[str]) -> dict[str, str]:
 
 def parse_tags(texts: Iterable[str]) -> dict[str, str]:
     """`["branch=main", "v2"]` → {"branch": "main", "tag": "v2"}. Raises UsageError."""
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for text in texts:
         before, equals, after = text.partition("=")
         name, value = (before, after) if equals else (BARE_TAG, before)
-        if name in found:
+        if name in tags:
             raise UsageError(f"The tag {name!r} is given twice.", "A run has one value of each.")
-        found[name] = value
-    return check_tags(found)
+        tags[name] = value
+    return check_tags(tags)
 
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """`tags`, if each has a name and a value. Raises UsageError."""
+    """Return `tags` if all names and values are valid. Raises UsageError."""
     for name, value in tags.items():
         if not (isinstance(name, str) and TAG_NAME.fullmatch(name)):
             raise UsageError(f"{name!r} cannot name a tag.", TAG_HINT)
@@ -189,17 +189,17 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def seconds_in(text: str) -> float:
-    """`90`, `90s`, `10m`, `1.5h` → seconds. Raises UsageError."""
-    found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) ?([smh]?)", text.strip(), re.ASCII)
-    if not found or not float(found[1]):
+    """Seconds of `90`, `90s`, `10m` or `1.5h`. Raises UsageError."""
+    match = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) ?([smh]?)", text.strip(), re.ASCII)
+    if not match or not float(match[1]):
         raise UsageError(f"{text!r} is not a time.", "Write ten minutes as 10m, ninety seconds as 90s.")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def _option(
     *names: str, text: str, kind: Any, default: Any = None, least: float | None = None, **more: Any
 ) -> Any:
-    """A field with one flag; `more`: how it is read and kept."""
+    """Field with one flag. `more` are arguments of `Option`."""
     flag = Flag(names, text, kind, least)
     return field(default=default, metadata={"option": Option(flags=(flag,), **more)})
 
@@ -208,7 +208,7 @@ def _names(*names: str, text: str, **more: Any) -> Any:
     return _option(*names, text=text, kind=list[str] | None, default=(), read=split_names, **more)
 
 
-def _named(*names: str, text: str, read: Callable[[Any], Any], **more: Any) -> Any:
+def _mapping(*names: str, text: str, read: Callable[[Any], Any], **more: Any) -> Any:
     flag = Flag(names, text, list[str] | None)
     return field(default_factory=dict, metadata={"option": Option(flags=(flag,), read=read, **more)})
 
@@ -220,10 +220,10 @@ def _switches(default: Any, **texts: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureOptions:
-    """What to measure and how, as given: names are checked when a request is made of them.
+    """Options of a measurement. Names are validated when a request is made from them.
 
-    Empty or None means what the suite says, or for backends every one that is found. `pythons`: a target's
-    name → its interpreter. Names that end in `_s` are seconds. `command`: what was typed, for the run.
+    Empty or None means the suite's value, or all installed backends. `pythons` has interpreters by target
+    name. Fields that end in `_s` are seconds. `command` is stored with the run.
     """
 
     suites: tuple[str, ...] = _names(
@@ -231,19 +231,19 @@ class MeasureOptions:
     )
     model: tuple[str, ...] = _names(
         "--model",
-        text="A model of yours: FILE.py, FILE.py:Model, package.module:Model, or a transformers JSON.",
+        text="Your model: FILE.py, FILE.py:Model, package.module:Model, or a transformers JSON.",
         kept=False,
         of_baseline=False,
     )
     input: str | None = _option(
         "--input",
-        text="Of a model of yours: a file of NumPy's arrays, .npz, by the names or places of its inputs.",
+        text="For your model: .npz file with NumPy arrays, named after its inputs or by position.",
         kind=str | None,
         of_baseline=False,
     )
     weights: str = _option(
         "--weights",
-        text="Of a model of yours: drawn, so that biases of zeros and new batch norms hide no mistake, or "
+        text="For your model: drawn (random, so that zero biases and new batch norms hide no errors), or "
         "as-they-are.",
         kind=Weights,
         default=Weights.DRAWN,
@@ -251,68 +251,70 @@ class MeasureOptions:
     )
     max_error: str | float | None = _option(
         "--max-error",
-        text="Of models of yours: let engines that lose precision, as by int8, compete if they are at most "
-        "so far off: 1%.",
+        text="For your models: largest error allowed for engines that reduce precision, such as int8: 1%.",
         kind=str | None,
     )
     workloads: tuple[str, ...] = _names(
         "--workload", "-w", text="Only these workloads: gemm,conv2d, or 'gpt2*'."
     )
-    phases: tuple[str, ...] = _names("--phase", text="Only steps of these phases: forward, backward, train.")
+    phases: tuple[str, ...] = _names("--phase", text="Only these phases: forward, backward, train.")
     backends: tuple[str, ...] = _names(
-        "--backend", "-b", text="Only these backends. [default: all that are installed]"
+        "--backend", "-b", text="Only these backends. [default: all installed]"
     )
-    pythons: Mapping[str, str] = _named(
+    pythons: Mapping[str, str] = _mapping(
         "--python",
-        text="The interpreter that a backend, or torch@old, runs under.",
+        text="Interpreter for a backend or a label such as torch@old.",
         read=parse_interpreters,
         kept=False,
         of_baseline=False,
     )
     devices: tuple[str, ...] = _names(
-        "--device", "-d", text="cpu, gpu, tpu, accelerator, or a name such as cuda:1."
+        "--device", "-d", text="Devices: cpu, gpu, tpu, accelerator, or a name such as cuda:1."
     )
     dtypes: tuple[str, ...] = _names(
-        "--dtype", text="float64, float32, tf32, bfloat16, float16, amp-bf16, amp-fp16, int8, float8."
+        "--dtype", text="Dtypes: float64, float32, tf32, bfloat16, float16, amp-bf16, amp-fp16, int8, float8."
     )
     modes: tuple[str, ...] = _names(
         "--mode",
-        text="eager, compile, compile-freezing, max-autotune-no-cudagraphs, reduce-overhead, cudagraph, "
-        "function, xla, tensorrt, jit, lazy, graph; of models of yours also channels_last, aoti, "
+        text="Modes: eager, compile, compile-freezing, max-autotune-no-cudagraphs, reduce-overhead, "
+        "cudagraph, function, xla, tensorrt, jit, lazy, graph; for your models also channels_last, aoti, "
         "graph-dynamic.",
     )
-    params: Mapping[str, Size | Sequence[Size]] = _named(
-        "--param", "-p", text="Override sizes: batch=32,64; m=n=k=512,1024 ties them.", read=parse_params
+    params: Mapping[str, Size | Sequence[Size]] = _mapping(
+        "--param",
+        "-p",
+        text="Override parameters: batch=32,64; m=n=k=512,1024 for equal values.",
+        read=parse_params,
     )
     caches: tuple[str, ...] = _names(
-        "--cache", text="What a step finds in the caches: hot, cold, rotate. [default: hot]"
+        "--cache", text="State of the caches before a step: hot, cold, rotate. [default: hot]"
     )
     worlds: tuple[str, ...] = _names(
         "--world",
-        text="Devices that compute a step together: 1,2,4, or cuda:0+cuda:1. [default: as the suite says]",
+        text="Devices that share a step: 1,2,4, or cuda:0+cuda:1. [default: the suite's]",
     )
     strategies: tuple[str, ...] = _names(
         "--strategy",
-        text="How devices divide it: data-parallel, fully-sharded, tensor-parallel, pipeline. [default: all]",
+        text="Parallel strategies: data-parallel, fully-sharded, tensor-parallel, pipeline. [default: all]",
     )
-    environment: Mapping[str, str | Sequence[str]] = _named(
+    environment: Mapping[str, str | Sequence[str]] = _mapping(
         "--env",
-        text="An environment variable; each value makes separate cases.",
+        text="Environment variable; each value makes separate cases.",
         read=parse_environment,
     )
     preset: str | None = _switches(
         None,
-        brief="3 heats of 10 turns, up to 8 of undecided works.",
-        quick="3 heats of 10 turns, up to 8 of undecided works: a first look.",
-        rigorous="8 heats of 60 turns, up to 16 of undecided works.",
+        brief="3 heats of 10 turns, up to 8 for undecided works.",
+        quick="3 heats of 10 turns, up to 8 for undecided works.",
+        rigorous="8 heats of 60 turns, up to 16 for undecided works.",
     )
     rounds: int | None = field(
         default=None,
         metadata={
             "option": Option(
                 flags=(
-                    Flag(("--heats",), "Heats of each work, decided or not.", int | None, least=1),
-                    Flag(("--rounds",), "As --heats.", int | None, least=1, hidden=True),
+                    Flag(("--heats",), "Exact number of heats of each work.", int | None, least=1),
+                    Flag(("--rounds",), "Same as --heats.", int | None, least=1, hidden=True),
                 ),
                 of_baseline=False,
             )
@@ -320,16 +322,16 @@ class MeasureOptions:
     )
     budget_s: float | None = _option(
         "--budget",
-        text="Time to spend, most on noisy cases: 90s, 10m, 1h. At least 3 heats.",
+        text="Time limit: 90s, 10m, 1h. Noisy cases get most of it; all get at least 3 heats.",
         kind=str | None,
         read=seconds_in,
     )
     timeout_s: float = _option(
-        "--timeout", text="Seconds a process may take.", kind=float, default=300.0, least=1
+        "--timeout", text="Time limit of a process in seconds.", kind=float, default=300.0, least=1
     )
     wait_s: float | None = _option(
         "--wait-for-idle",
-        text="Wait until nothing else runs here, this long at most: 10m. Then measure.",
+        text="Wait until the machine is idle, for at most this long: 10m. Then measure.",
         kind=str | None,
         read=seconds_in,
         kept=False,
@@ -337,63 +339,67 @@ class MeasureOptions:
     )
     threads: tuple[int, ...] = _option(
         "--threads",
-        text="CPU threads. 1,2,4: a case with each. [default: the cores that are usable]",
+        text="CPU threads; 1,2,4 makes a case for each. [default: the usable cores]",
         kind=list[str] | None,
         default=(),
         read=parse_threads,
     )
     allocator: str = _option(
         "--allocator",
-        text="steady keeps freed memory, as a long-running process would.",
+        text="steady: keep freed memory like a long-running process.",
         kind=Allocator,
         default=Allocator.STEADY,
     )
     isolation: str = _option(
-        "--isolation", text="How a case gets its process.", kind=Isolation, default=Isolation.FORK
+        "--isolation",
+        text="Process of a case: forked, started anew, or shared.",
+        kind=Isolation,
+        default=Isolation.FORK,
     )
     seed: int | None = _option(
         "--seed", text="Seed for the order of cases. [default: random, stored]", kind=int | None
     )
-    tags: Mapping[str, str] = _named(
-        "--tag", text="To store with the run, for `history --by NAME`.", read=parse_tags
+    tags: Mapping[str, str] = _mapping(
+        "--tag", text="NAME=VALUE stored with the run, for `history --by NAME`.", read=parse_tags
     )
     command: tuple[str, ...] = ()
 
     @property
-    def given(self) -> set[str]:
-        """The fields that were set to other than their defaults."""
-        plain = MeasureOptions(command=self.command)
-        return {each.name for each in fields(self) if getattr(self, each.name) != getattr(plain, each.name)}
+    def changed_fields(self) -> set[str]:
+        """Names of the fields that differ from their defaults."""
+        defaults = MeasureOptions(command=self.command)
+        names = [field.name for field in fields(self)]
+        return {name for name in names if getattr(self, name) != getattr(defaults, name)}
 
     @property
-    def given_and_kept(self) -> list[str]:
-        """The fields of `given` that a resumed run keeps as it was begun, sorted."""
-        return sorted(name for name in self.given if OPTIONS[name].kept)
+    def changed_kept_fields(self) -> list[str]:
+        """Changed fields whose original values a resumed run keeps, sorted."""
+        return sorted(name for name in self.changed_fields if OPTIONS[name].kept)
 
     def resuming(self, begun: MeasureOptions) -> MeasureOptions:
-        """The options `begun`, with those of this object that each part of a run has of its own.
+        """Options of a resumed run: those of `begun`, with the fields of this object that are not kept.
 
-        Models stay those of `begun` where this object names none.
+        The models of `begun` are used if this object names none.
         """
-        own = {name: getattr(self, name) for name, option in OPTIONS.items() if not option.kept}
-        return replace(begun, command=self.command, **{**own, "model": self.model or begun.model})
+        replaced = {name: getattr(self, name) for name, option in OPTIONS.items() if not option.kept}
+        return replace(begun, command=self.command, **{**replaced, "model": self.model or begun.model})
 
 
-OPTIONS: Mapping[str, Option] = {  # all fields but `command`
-    each.name: each.metadata["option"] for each in fields(MeasureOptions) if each.metadata
+OPTIONS: Mapping[str, Option] = {  # all fields except `command`
+    field.name: field.metadata["option"] for field in fields(MeasureOptions) if field.metadata
 }
 
 
 def flag_of(name: str) -> str:
-    """How a field of MeasureOptions is typed: `--quick/--rigorous`."""
+    """Flags of a field of MeasureOptions: `--quick/--rigorous`."""
     return "/".join(flag.names[0] for flag in OPTIONS[name].flags)
 
 
 class MeasureKeywords(TypedDict, total=False):
-    """The same as keywords of a function, in the types that a caller may give: a name, or several.
+    """Keyword arguments for the same options, in the types that callers may pass: one name or several.
 
-    A type checker takes keywords from a TypedDict alone (PEP 692), and a field of `MeasureOptions` has one
-    type where a keyword may have several. So each name is written twice, and a test compares them.
+    Type checkers accept only a TypedDict here (PEP 692), and keywords have more types than the fields of
+    `MeasureOptions`. So each name is written twice; a test compares them.
     """
 
     model: Names
@@ -424,57 +430,62 @@ class MeasureKeywords(TypedDict, total=False):
     tags: Mapping[str, str] | None
 
 
-def asked_of(
-    function: Callable[..., Any], suite: Names, given: MeasureKeywords, options: MeasureOptions | None = None
+def requested_options(
+    function: Callable[..., Any],
+    suite: Names,
+    keywords: MeasureKeywords,
+    options: MeasureOptions | None = None,
 ) -> MeasureOptions:
-    """`options`, else the options that the keywords make. Raises TypeError for an unknown keyword."""
-    takes = inspect.signature(function).parameters
-    for name in given:
-        if name not in takes:
+    """Return `options`, or build them from the keywords. Raises TypeError for an unknown keyword."""
+    parameters = inspect.signature(function).parameters
+    for name in keywords:
+        if name not in parameters:
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
-    return options or from_keywords(suite, given, f"benchbench.{function.__name__}")
+    return options or from_keywords(suite, keywords, f"benchbench.{function.__name__}")
 
 
-def from_keywords(suite: Names, given: MeasureKeywords, command: str) -> MeasureOptions:
-    """The options that a function was given as keywords. Raises TypeError for an unknown keyword."""
-    plain = MeasureOptions()
-    if given.get("model") and suite == USUAL_SUITE:  # a model takes the place of what is measured unasked
+def from_keywords(suite: Names, keywords: MeasureKeywords, command: str) -> MeasureOptions:
+    """Build options from the keywords of a function. Raises TypeError for an unknown keyword."""
+    defaults = MeasureOptions()
+    if keywords.get("model") and suite == DEFAULT_SUITE:  # a model replaces the default suite
         suite = ()
     values = {
-        name: _normal(name, value, getattr(plain, name, None))
-        for name, value in {"suites": suite, **given}.items()
+        name: _normalized(name, value, getattr(defaults, name, None))
+        for name, value in {"suites": suite, **keywords}.items()
     }
     return MeasureOptions(**values, command=(command,))
 
 
-def _normal(name: str, value: Any, default: Any) -> Any:
-    """The value of a keyword as a field has it: a tuple of names, also of `torch,jax`; None: the default."""
+def _normalized(name: str, value: Any, default: Any) -> Any:
+    """Convert the value of a keyword to the type of its field; None gives the default."""
     if value is None:
         return default
     if name == "threads":
-        return tuple(number_of_threads(str(each)) for each in ([value] if isinstance(value, int) else value))
+        return tuple(
+            number_of_threads(str(count)) for count in ([value] if isinstance(value, int) else value)
+        )
     if isinstance(value, str) and OPTIONS[name].read is split_names:
         return split_names([value])
     if isinstance(default, tuple):
-        return several(str(value) if isinstance(value, int) else [str(each) for each in several(value)])
+        return several(str(value) if isinstance(value, int) else [str(item) for item in several(value)])
     if isinstance(default, dict):
-        return {name: str(each) if isinstance(each, Path) else each for name, each in value.items()}
+        return {name: str(item) if isinstance(item, Path) else item for name, item in value.items()}
     return str(value) if isinstance(value, Path) else value
 
 
-def several(given: Names) -> tuple[str, ...]:
-    """One name or several names, as a tuple."""
-    return (given,) if isinstance(given, str) else tuple(given)
+def several(names: Names) -> tuple[str, ...]:
+    """Tuple of one name or several names."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def takes_keywords(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> Callable[[F], F]:
-    """A decorator: help() shows these of the keywords for `**given: Unpack[MeasureKeywords]`.
+    """Decorator that shows the keywords of `**given: Unpack[MeasureKeywords]` in the function's signature.
 
-    `only`, `without`: their names. The function itself stays what it is; `asked_of` refuses other keywords.
+    `only` and `without` select keywords. The function is not wrapped: `requested_options` rejects others.
     """
     keywords = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=_shown(name), annotation=kind.__forward_arg__
+            name, inspect.Parameter.KEYWORD_ONLY, default=_default(name), annotation=kind.__forward_arg__
         )
         for name, kind in MeasureKeywords.__annotations__.items()
         if name not in without and (not only or name in only)
@@ -484,15 +495,15 @@ def takes_keywords(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> 
         signature = inspect.signature(function)
         parameters = signature.parameters.values()
         positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        before = [each for each in parameters if each.kind in positional]
-        after = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
-        shown = signature.replace(parameters=[*before, *keywords, *after])
-        function.__signature__ = shown  # type: ignore[attr-defined]
+        before = [parameter for parameter in parameters if parameter.kind in positional]
+        after = [parameter for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+        new_signature = signature.replace(parameters=[*before, *keywords, *after])
+        function.__signature__ = new_signature  # type: ignore[attr-defined]
         return function
 
     return decorate
 
 
-def _shown(name: str) -> Any:
+def _default(name: str) -> Any:
     default = getattr(MeasureOptions(), name)
     return None if isinstance(default, dict) else default

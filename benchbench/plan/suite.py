@@ -25,7 +25,7 @@ from benchbench.launch.catalogue import WorkloadKind
 from benchbench.launch.own_models import OwnModel
 from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
-from benchbench.model.options import TIE, number_of_threads, tied
+from benchbench.model.options import TIE, number_of_threads, tied_names
 from benchbench.model.placement import NAMES, Strategy
 from benchbench.model.run import RunInfo
 from benchbench.model.threshold import Rule
@@ -194,7 +194,7 @@ def _check(entry: Entry, location: str) -> None:
 def check_params(workload: WorkloadKind, axes: Axes) -> None:
     """Raise UsageError for an unknown parameter or a value of the wrong type."""
     fields = workload.fields()
-    for name, values in ((name, values) for key, values in axes.items() for name in tied(key)):
+    for name, values in ((name, values) for key, values in axes.items() for name in tied_names(key)):
         if name not in fields:
             hint = unknown("parameters", name, list(fields))
             raise UsageError(f"{workload.__name__} has no parameter {name!r}.", hint)
@@ -321,7 +321,7 @@ def _of_phases(entries: list[tuple[str, Entry]], phases: Sequence[Phase]) -> lis
 
 def _override_entries(entries: list[tuple[str, Entry]], selection: Selection) -> list[tuple[str, Entry]]:
     parameter_names = {name for _, entry in entries for name in entry_workload(entry).fields()}
-    for name in (name for key in selection.params for name in tied(key)):
+    for name in (name for key in selection.params for name in tied_names(key)):
         if name not in parameter_names:
             hint = unknown("parameters", name, sorted(parameter_names))
             raise UsageError(f"No selected workload has a parameter {name!r}.", hint)
@@ -429,7 +429,7 @@ def points(axes: Axes) -> Iterator[dict[str, Scalar]]:
     """Yield the product of the lists; tied names have the same value at every point."""
     lists = [values if isinstance(values, list) else [values] for values in axes.values()]
     for point in itertools.product(*lists):
-        yield {name: value for key, value in zip(axes, point, strict=True) for name in tied(key)}
+        yield {name: value for key, value in zip(axes, point, strict=True) for name in tied_names(key)}
 
 
 def point_count(axes: Axes) -> int:
@@ -446,27 +446,29 @@ def check_count(count: int) -> None:
 
 def override_axes(axes: Axes, overrides: Axes) -> dict[str, list[Scalar] | Scalar]:
     """Replace the values of `axes` by `overrides`."""
-    changed_names = {name for key in overrides for name in tied(key)}
-    remaining = {TIE.join(name for name in tied(key) if name not in changed_names): axes[key] for key in axes}
+    changed_names = {name for key in overrides for name in tied_names(key)}
+    remaining = {
+        TIE.join(name for name in tied_names(key) if name not in changed_names): axes[key] for key in axes
+    }
     return {**{key: values for key, values in remaining.items() if key}, **overrides}
 
 
 def select_params(params: Mapping[str, list[Scalar]], fields: Collection[str]) -> dict[str, list[Scalar]]:
     """Select the parameters that a workload with these fields has."""
     params_of_workload = {
-        TIE.join(name for name in tied(key) if name in fields): values for key, values in params.items()
+        TIE.join(name for name in tied_names(key) if name in fields): values for key, values in params.items()
     }
     return {key: values for key, values in params_of_workload.items() if key}
 
 
 def unchanged_names(axes: Axes, overrides: Axes, fields: Mapping[str, Scalar]) -> list[tuple[str, ...]]:
     """For each changed key, the unchanged sizes that were equal to it; `fields`: default values."""
-    changed = {name for key in overrides for name in tied(key)}
+    changed = {name for key in overrides for name in tied_names(key)}
     names = []
     for point in itertools.islice(points(axes), MOST_CASES):
         sizes = {**fields, **point}
         for key in overrides:
-            size = sizes[tied(key)[0]]
+            size = sizes[tied_names(key)[0]]
             equal_names = [
                 name for name in sizes if name not in changed and _are_equal_sizes(sizes[name], size)
             ]

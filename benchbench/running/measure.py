@@ -40,7 +40,7 @@ from benchbench.model import own
 from benchbench.model.case import Case, Scalar
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import Call
-from benchbench.model.options import MeasureOptions, Weights, tied
+from benchbench.model.options import MeasureOptions, Weights, tied_names
 from benchbench.model.own import ONNX, ModelSpec, parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
@@ -312,7 +312,7 @@ def _sizes_of(model: OwnModel, options: MeasureOptions) -> dict[str, list[Scalar
     """The requested values of each parameter of a model. Raises UsageError for a value of another type."""
     sizes = select_params(request.params_asked(options), model.fields())
     check_params(model, sizes)
-    return {name: values for key, values in sizes.items() for name in tied(key)}
+    return {name: values for key, values in sizes.items() for name in tied_names(key)}
 
 
 def measure_cases(

@@ -215,7 +215,7 @@ def max_error(options: MeasureOptions) -> float | None:
 
 def of_models(options: MeasureOptions, name: str) -> Any:
     """An option that says something of models. Raises UsageError where it is given and no model is named."""
-    if name in options.given and not options.model:
+    if name in options.changed_fields and not options.model:
         flag = flag_of(name)
         raise UsageError(f"{flag} is for models of yours.", f"Name one: accelbench run my_model.py {flag} ….")
     return getattr(options, name)

@@ -107,7 +107,7 @@ def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
     if reason := why_not_resumed(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
         raise UsageError(f"The run {run.info.id} cannot be resumed: {reason}.", "Measure it again.")
     kept: dict[str, object] = {**dataclasses.asdict(run.info.settings), "seed": run.info.seed}
-    for name in options.given_and_kept:
+    for name in options.changed_kept_fields:
         if name not in kept or getattr(options, name) != kept[name]:
             began = f"{name} was {kept[name]}" if name in kept else f"{name} cannot be given again"
             raise UsageError(f"A run is resumed as it was begun: {began}.", "Leave that option out.")
