@@ -216,7 +216,7 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("run", "--rounds", "0"), 2, "error: Invalid value for '--rounds'", "accelbench run --help"),
         (("run", "--isolation", "frk"), 2, "'frk' is not one of 'fork'", "accelbench run --help"),
         (("baseline", "set"), 2, "error: Missing argument", "accelbench baseline set --help"),
-        (("list",), 2, "Missing argument 'subject'. Choose from: workloads, backends", "accelbench list --help"),
+        (("list",), 2, "Missing argument 'subject'. Choose from: workloads", "accelbench list --help"),
         (("compare", "a", "b", "-w", "gemm"), 2, "compared, not measured", "need --ab: --workload."),
         (("report",), 5, "no runs", "accelbench run --suite hello"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),

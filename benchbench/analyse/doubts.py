@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import starmap
 
 from benchbench.machine.conditions import other_cores, step_s, stolen_cores, tolerated_cores
-from benchbench.model.measurement import Measurement, calm_places
+from benchbench.model.measurement import Measurement, calm_indices
 from benchbench.stats import mean, median
 
 MIN_ROUNDS = 2  # needed for a spread: with as many better rounds, the others are left out
@@ -69,7 +69,7 @@ def cycle_logs(measurement: Measurement) -> Cycles:
 def calm_cycles(cycles: Cycles) -> list[int]:
     """Undisturbed cycles; none if these are too few to represent the heat."""
     numbers = list(cycles)
-    return [numbers[place] for place in calm_places([not disturbed for _, disturbed in cycles.values()])]
+    return [numbers[place] for place in calm_indices([not disturbed for _, disturbed in cycles.values()])]
 
 
 def doubt(measurement: Measurement) -> Doubt:

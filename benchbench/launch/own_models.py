@@ -36,7 +36,7 @@ from benchbench.model.own import (
     SOURCE,
     TORCH,
     ModelSpec,
-    other_than_file,
+    dtype_obstacle,
     parse_spec,
     relative,
 )
@@ -125,7 +125,7 @@ class OwnModelSize:
             return reason
         if dtype is Dtype.TF32 and not self.flops:
             return f"{dtype} is a way to multiply, and it multiplies nothing"
-        return other_than_file(self.file_dtype, dtype)
+        return dtype_obstacle(self.file_dtype, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
         """FLOPs as torch counts them; bytes of all tensors once, a lower bound."""

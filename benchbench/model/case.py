@@ -1,6 +1,6 @@
-"""One point of the matrix, and the enumerations that name it.
+"""Cases, the points of the measured matrix, and their enumerations.
 
-Standard library only: workers under foreign interpreters import this too.
+Standard library only, since workers under foreign interpreters import this module.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ Scalar = int | bool | float | str
 
 
 class Dtype(StrEnum):
-    """What a case computes in.
+    """Number type of a case.
 
-    `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32; `amp-…` keeps float32
-    parameters and multiplies in 16 bits; `int8` quantises what float32 inputs and weights are multiplied;
-    `float8` multiplies E4M3 numbers (Micikevicius et al. 2022, "FP8 formats for deep learning"), and gives
-    bfloat16.
+    `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32; `amp-…` keeps float32 parameters
+    and multiplies in 16 bits; `int8` quantises float32 inputs and weights before multiplication; `float8`
+    multiplies E4M3 numbers (Micikevicius et al. 2022, "FP8 formats for deep learning") and returns bfloat16.
     """
 
     FLOAT64 = "float64"
@@ -37,29 +36,29 @@ class Dtype(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Dtype | None:
-        """What the field's shorter names mean: `fp32`, `half`, `bf16`."""
+        """Resolve common short names: `fp32`, `half`, `bf16`."""
         return cls(name) if (name := ALIASES.get(str(value).lower())) else None
 
     @property
     def storage(self) -> Dtype:
-        """What outputs are stored in, and inputs and weights but those that are multiplied in float8."""
+        """Type of outputs, inputs and weights, except those that are multiplied in float8."""
         if self is Dtype.FLOAT8:
             return Dtype.BFLOAT16
         return Dtype.FLOAT32 if self in (Dtype.TF32, Dtype.INT8, *AMP) else self
 
     @property
     def compute(self) -> Dtype:
-        """What is multiplied: half the width of the storage under mixed precision."""
+        """Type of the multiplied numbers: half as wide as the storage under mixed precision."""
         return AMP.get(self, self)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether less than float32 is multiplied: rounding may then hide a mistake."""
+        """True if the multiplied numbers have less precision than float32, so rounding may hide an error."""
         return self not in (Dtype.FLOAT64, Dtype.FLOAT32)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element that is multiplied."""
+        """Bytes per multiplied element."""
         return {Dtype.FLOAT64: 8, Dtype.INT8: 1, Dtype.FLOAT8: 1}.get(
             self, 2 if self.compute in AMP.values() else 4
         )
@@ -75,11 +74,14 @@ ALIASES = {
     **dict.fromkeys(("i8", "qint8"), "int8"),
     **dict.fromkeys(("fp8", "f8", "e4m3"), "float8"),
 }
-AMP = {Dtype.AMP_BF16: Dtype.BFLOAT16, Dtype.AMP_FP16: Dtype.FLOAT16}  # mixed precision → what it multiplies
+AMP = {
+    Dtype.AMP_BF16: Dtype.BFLOAT16,
+    Dtype.AMP_FP16: Dtype.FLOAT16,
+}  # multiplied type
 
 
 class Phase(StrEnum):
-    """`forward`: outputs from inputs. `backward`: their gradients too. `train`: an optimizer's update too."""
+    """Part of training that a step computes: outputs, also gradients, or also an optimizer update."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -87,10 +89,10 @@ class Phase(StrEnum):
 
 
 class Cache(StrEnum):
-    """What the device's caches hold when a step begins.
+    """State of the device's caches when a step begins.
 
-    `hot`: what the step before left there. `cold`: nothing of the step's; they are overwritten before each.
-    `rotate`: not its inputs, which are the next of more copies than fit.
+    `hot`: as the previous step left them. `cold`: overwritten before each step. `rotate`: without the inputs,
+    since each step uses the next of more copies than fit into the cache.
     """
 
     HOT = "hot"
@@ -102,7 +104,7 @@ class Cache(StrEnum):
 class Case:
     """One point of the matrix: workload, parameters, dtype, mode, phase, cache, target, device, placement.
 
-    Of somebody's function, `workload` is the name, and dtype, mode and phase are not known.
+    For a user's function, `workload` is its name, and dtype and phase are None.
     """
 
     suite: str
@@ -113,29 +115,29 @@ class Case:
     phase: Phase | None
     target: str
     backend: str
-    device: str  # of several, the kind of each
+    device: str  # the kind of device if there are several
     cache: Cache = Cache.HOT
     placement: Placement = ONE_DEVICE
-    environment: dict[str, str] = field(default_factory=dict)  # variables that its process has besides
-    threads: int = 0  # of its process, where the run compares several numbers; 0: as many as the settings say
-    formerly: str = ""  # the name that the workload had before
+    environment: dict[str, str] = field(default_factory=dict)  # additional variables of its process
+    threads: int = 0  # of its process, if the run compares numbers of threads; 0: those of the settings
+    formerly: str = ""  # previous name of the workload
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot be an environment variable or a number of threads."""
+        """Raise ValueError for an invalid environment variable or number of threads."""
         check_environment(self.environment)
         if self.threads < 0:
             raise ValueError(f"{self.threads} threads compute nothing")
 
     @property
     def computes_in(self) -> Dtype:
-        """The dtype, where it is known; else raises ValueError."""
+        """The dtype. Raises ValueError if it is not known."""
         if self.dtype is None:
-            raise ValueError(f"nobody knows the dtype of {self.workload}")
+            raise ValueError(f"the dtype of {self.workload} is not known")
         return self.dtype
 
     @classmethod
     def of_call(cls, suite: str, name: str, backend: str, device: str) -> Case:
-        """A case that calls somebody's function, or one of another tool, of unknown sizes and dtype."""
+        """Case for a user's function, or for a result of another tool, with unknown sizes and dtype."""
         return cls(
             suite=suite,
             workload=name,
@@ -150,55 +152,55 @@ class Case:
 
     @property
     def is_call(self) -> bool:
-        """Whether it calls somebody's function, and is no computation of a workload."""
+        """True for a user's function."""
         return self.dtype is None
 
     @property
     def hardware_count(self) -> int:
-        """How many pieces of hardware compute it: the accelerators, or the hosts whose CPUs do."""
+        """Number of accelerators, or of hosts if CPUs compute the case."""
         return self.placement.hosts if self.device.startswith("cpu") else self.placement.devices
 
     @cached_property
     def work(self) -> str:
-        """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32`."""
+        """The computation without its implementation: `gemm(m=64,n=64,k=64)/float32`."""
         if self.dtype is None:
             return self.workload
         inner = ",".join(f"{name}={str(value).lower()}" for name, value in self.params.items())
         return f"{self.workload}({inner})/{self.dtype}"
 
-    @cached_property  # the key of most tables
+    @cached_property  # cached: most tables use it as key
     def id(self) -> str:
-        """Stable and readable; `device` may hold a colon, `target` an @. The grammar: model/placement.py."""
+        """Stable, readable id; its grammar is in model/placement.py."""
         cache = "" if self.cache is Cache.HOT else self.cache
-        how = "/".join(filter(None, (self.work, self.mode, cache)))
-        return f"{how}@{self.target}:{self.device}{suffix(self.placement, self.environment, self.threads)}"
+        path = "/".join(filter(None, (self.work, self.mode, cache)))
+        return f"{path}@{self.target}:{self.device}{suffix(self.placement, self.environment, self.threads)}"
 
 
 def present_id(case: str, names: Mapping[str, str]) -> str:
-    """The id of a case under its workload's present name; `names`: former name → present one."""
-    name, bracket, rest = case.partition("(")
-    return f"{names[name]}({rest}" if bracket and name in names else case
+    """Id of a case under the present name of its workload; `names` maps former names to present ones."""
+    name, bracket, remainder = case.partition("(")
+    return f"{names[name]}({remainder}" if bracket and name in names else case
 
 
 def present_names(cases: Iterable[Case | None]) -> dict[str, str]:
-    """A workload's former name → the one it has now, as the cases say."""
+    """Present names of renamed workloads by former name."""
     return last_names({case.formerly: case.workload for case in cases if case and case.formerly})
 
 
 def last_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Former names → the last of what was renamed twice."""
-    found = dict(names)
+    """Resolve chains of renames: the last name for each former name. Cycles end at a repeated name."""
+    last = dict(names)
     for former in names:
-        passed = {former}
-        while (present := found[former]) in names and present not in passed:
-            passed.add(present)
-            found[former] = names[present]
-    return found
+        visited = {former}
+        while (present := last[former]) in names and present not in visited:
+            visited.add(present)
+            last[former] = names[present]
+    return last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A case that was asked for and cannot run here, and why."""
+    """A requested case that cannot run here, and the reason."""
 
     case: Case
     status: Status

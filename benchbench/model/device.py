@@ -1,4 +1,4 @@
-"""What a case runs on: the machine, its devices, and the interpreter of a backend."""
+"""The machine, its devices, and backends under their interpreters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 WHY_NOT_MEASURED = "no result there has been verified, and none of its counters is read"
-NOT_MEASURED = {  # kinds of devices that frameworks compute on and accelbench does not → why
+NOT_MEASURED = {  # reasons by kind of device that frameworks support but accelbench does not
     "mps": f"Apple's GPUs are not supported: {WHY_NOT_MEASURED}",
     "rocm": f"AMD's GPUs are not supported: {WHY_NOT_MEASURED}",
     "xpu": f"Intel's GPUs are not supported: {WHY_NOT_MEASURED}",
@@ -16,7 +16,7 @@ NOT_MEASURED = {  # kinds of devices that frameworks compute on and accelbench d
 
 
 class DeviceClass(StrEnum):
-    """What a suite's sizes adapt to."""
+    """Class of devices that a suite's sizes depend on."""
 
     CPU = "cpu"
     ACCELERATOR = "accelerator"
@@ -24,18 +24,18 @@ class DeviceClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A backend under one interpreter. `name` is what people type: `torch`, or `torch@2.12`."""
+    """A backend under one interpreter. `name` is used on the command line: `torch`, or `torch@2.12`."""
 
     name: str
     backend: str
     python: str
-    fault: str = ""  # why its interpreter is not to be started
-    remedy: str = ""  # the line to type where it cannot be used; empty: the backend's
+    fault: str = ""  # reason why its interpreter must not be started
+    remedy: str = ""  # command that makes it usable; empty: the backend's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device as its framework names it: `cpu`, `cuda:0`; `model` is the hardware's own name."""
+    """A device by its framework's name, such as `cpu` or `cuda:0`. `model` is the hardware's name."""
 
     name: str
     device_class: DeviceClass
@@ -45,13 +45,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a target answered when asked what it has."""
+    """One backend as found on this machine: version, devices, and missing devices or modes with reasons."""
 
     target: Target
     version: str | None
     devices: tuple[Device, ...] = ()
-    missing: tuple[tuple[str, str], ...] = ()  # (device kind, why it is not there)
-    missing_modes: tuple[tuple[str, str], ...] = ()  # (mode, why it cannot run here)
+    missing: tuple[tuple[str, str], ...] = ()  # (kind of device, reason)
+    missing_modes: tuple[tuple[str, str], ...] = ()  # (mode, reason)
     status: Literal["ready", "unavailable", "broken"] = "ready"
     reason: str = ""
     remedy: str = ""
@@ -59,14 +59,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The fingerprint: stable facts only, nothing that moves between two runs on one machine."""
+    """Fingerprint of a machine. Only facts that do not change between two runs."""
 
     cpu: str
     cores: int  # physical; 0: not known
-    threads: int  # usable by this process: affinity and cgroup quota respected, siblings of a core counted
+    threads: int  # logical CPUs usable by this process, limited by affinity and cgroup quota
     memory_bytes: int  # 0: not known
     architecture: str
     os: str
     python: str
     accelerators: tuple[str, ...] = ()
-    cpu_quota: float | None = None  # CPUs that a cgroup allows, where these are fewer than there are
+    cpu_quota: float | None = None  # CPUs allowed by a cgroup; None without a limit

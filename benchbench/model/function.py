@@ -1,6 +1,6 @@
-"""A user's function as its workers find it again: by name, in its file, or sent by value.
+"""References to user functions for workers: by name, in a file, or pickled.
 
-Standard library only: workers import this too.
+Standard library only, since workers import this module.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-PYTHON = "python"  # the backend that waits for nothing
-FUNCTIONS = "functions"  # the suite of cases that call a user's function
+PYTHON = "python"  # backend that does not wait for a device
+FUNCTIONS = "functions"  # suite name of cases that call a user's function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Where a function is: `qualname` in a module or a Python file, or pickled in a file of the job.
+    """Location of a function: `qualname` in a module or Python file, or pickled in a file of the job.
 
-    `name`: as messages have it, and as the workload of a case.
+    `name` is used in messages and as the workload of the case.
     """
 
     name: str
@@ -28,10 +28,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A function and what it is called with. What `setup` returns comes after the `arguments`, a file's name.
+    """A function with its arguments. The result of `setup` is passed after `arguments`, a file name.
 
-    `search_path`: before what the worker's `sys.path` has. `folder`: the one it is called in. `files`: what
-    was pickled, by name.
+    `search_path` is put before the worker's `sys.path`, `folder` is the working directory, and `files` has
+    the pickled data by file name.
     """
 
     function: Found
@@ -42,5 +42,5 @@ class Call:
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False, hash=False)
 
     def renamed(self, name: str) -> Call:
-        """The same under another name."""
+        """The same call under another name."""
         return replace(self, function=replace(self.function, name=name))

@@ -1,4 +1,4 @@
-"""What one process measured, as raw samples, or why it did not."""
+"""Measurements of one process as raw samples, or the failure."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from benchbench.stats import median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The work of one step, counted from the maths: 2 FLOPs per multiply-add; bytes that must move."""
+    """Work of one step, from its maths: 2 FLOPs per multiply-add, and the bytes that must move."""
 
     flops: int
     bytes: int
     items: int
     item: str
-    link_bytes: int = 0  # of `bytes`, those that pass between host and device, or between devices
-    counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
+    link_bytes: int = 0  # part of `bytes` between host and device, or between devices
+    counted: bool = True  # False: FLOPs and bytes are unknown, and 0 here
     multiplications_saved: float | None = None  # factor by which algorithms may save them; None: not known
 
 
-# Cores that other programs may use during a cycle: more biases a ratio by up to a fifth (docs/measuring.md).
+# Cores that other programs may use in a calm cycle; more biases a ratio by up to a fifth (docs/measuring.md).
 QUIET_CORES = 0.25
-ENOUGH_CALM = 10  # cycles, or half of them: fewer do not stand for a heat
+MIN_CALM_CYCLES = 10  # or half of all cycles; fewer do not represent a heat
 OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
-SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
+SOURCE, CONSUMER = "source", "consumer"  # concurrent parts of a step, each also timed alone
 AS_PLANNED = ("precision", "turns")  # reasons to stop that need no note
-CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a function of the user's
+CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # cost of a user's function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The interface of a user's model, by which its versions are compared, and its size.
+    """Interface and size of a user's model, used to compare its versions.
 
-    Arrays are in order, as `float32[64,512]`.
+    Arrays are in order and have the form `float32[64,512]`.
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     parameters: int
-    data: str = ""  # a digest of what else decides its numbers: a file of inputs, weights as they are
+    data: str = ""  # digest of other causes of its numbers: a file of inputs, given weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """A peak in bytes, or None and the reason. With both, the reason is what else is in it."""
+    """A peak in bytes, or None and the reason. With a value, `reason` names what else it includes."""
 
     bytes: int | None
     reason: str = ""
@@ -58,29 +58,29 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Blocks that were queued together and waited for once. The first of them began on an idle device."""
+    """Blocks that were queued together and awaited once. The first one started on an idle device."""
 
     blocks: int
-    enqueue_s: float  # of the host, for the first block: until its last launch returned
-    device_s: float  # of the device, for the same, gaps and what cleared its caches included
-    host_s: float  # of the host, for all blocks: until they had been waited for
+    enqueue_s: float  # host time of the first block, until its last launch returned
+    device_s: float  # device time of the first block, with gaps and clearing of caches
+    host_s: float  # host time of all blocks, until they were finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """When a process timed its blocks: seconds on the system's monotonic clock, which processes share."""
+    """Time span in which a process timed its blocks, in seconds of the system's monotonic clock."""
 
     began_s: float
     ended_s: float
-    cpu_s: float  # that it and the processes below it computed in between
+    cpu_s: float  # CPU time of the process and its descendants in that span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A time in which a process timed blocks while the processes of the cases beside it were stopped.
+    """Time span in which a process timed blocks while the other processes of its heat were stopped.
 
-    In a cycle every case of the heat has one turn. Times and `cpu_s` are as in `Window`. `other_cores`: mean
-    number of CPUs that other programs used, or the hypervisor withheld, during the cycle; None if not known.
+    In a cycle each case of the heat has one turn. Times and `cpu_s` are as in `Window`. `other_cores` is the
+    mean number of CPUs used by other programs, or withheld by the hypervisor, in the cycle (None: unknown).
     """
 
     cycle: int
@@ -92,40 +92,40 @@ class Turn:
 
     @property
     def is_calm(self) -> bool:
-        """Whether other programs used too little of the CPUs to show."""
+        """True if other programs used too few CPUs to matter."""
         return is_calm(self.other_cores)
 
 
 def is_calm(other_cores: float | None) -> bool:
-    """Whether other programs that use so many cores use too few to show."""
+    """True if this many cores, used by other programs, are too few to matter (or unknown)."""
     return other_cores is None or other_cores <= QUIET_CORES
 
 
 def are_enough(calm: int, cycles: int) -> bool:
-    """Whether so many calm ones of all cycles of a heat represent it."""
-    return calm >= min(ENOUGH_CALM, cycles / 2)
+    """True if the calm cycles are enough to represent a heat."""
+    return calm >= min(MIN_CALM_CYCLES, cycles / 2)
 
 
-def calm_places(are_calm: Sequence[bool]) -> list[int]:
-    """The places of calm turns or cycles; none if these are too few to represent the heat."""
-    places = [place for place, calm in enumerate(are_calm) if calm]
-    return places if are_enough(len(places), len(are_calm)) else []
+def calm_indices(are_calm: Sequence[bool]) -> list[int]:
+    """Indices of calm turns or cycles; empty if they are too few to represent the heat."""
+    indices = [index for index, calm in enumerate(are_calm) if calm]
+    return indices if are_enough(len(indices), len(are_calm)) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """What the parent saw while blocks were timed: a value per sample, () where it could not be read.
+    """Samples of the system, taken by the parent while blocks were timed; () for what cannot be read.
 
-    Counters begin at 0 with the first sample. GPU columns are of the case's own GPU, energy is of its device.
+    Counters are 0 at the first sample. GPU columns refer to the case's GPU, energy to its device.
     """
 
-    cpus: int  # that the case could use, and their siblings; `busy_s` and `steal_s` are of these
-    at_s: tuple[float, ...] = ()  # since the window began
-    busy_s: tuple[float, ...] = ()  # computing, by every process
-    own_s: tuple[float, ...] = ()  # computing, by the parent, the sampler included
+    cpus: int  # usable by the case, with sibling threads; `busy_s` and `steal_s` refer to them
+    at_s: tuple[float, ...] = ()  # since the start of the window
+    busy_s: tuple[float, ...] = ()  # CPU time of all processes
+    own_s: tuple[float, ...] = ()  # CPU time of the parent, with the sampler
     steal_s: tuple[float, ...] = ()  # withheld by the hypervisor
-    throttled_s: tuple[float, ...] = ()  # stopped by a cgroup's quota
-    waited_s: tuple[float, ...] = ()  # in which some task waited for memory
+    throttled_s: tuple[float, ...] = ()  # stopped by a cgroup quota
+    waited_s: tuple[float, ...] = ()  # while some task waited for memory
     load: tuple[float, ...] = ()  # mean of the last minute
     cpu_mhz: tuple[float, ...] = ()
     energy_j: tuple[float, ...] = ()
@@ -135,78 +135,78 @@ class Telemetry:
     temperature_c: tuple[int, ...] = ()
     reasons: tuple[int, ...] = ()  # bits of nvmlClocksEventReasons
     gpu_busy: tuple[float, ...] = ()  # fraction
-    gpu_processes: tuple[int, ...] = ()  # computing on it, the case's own included
-    sampler_cpu_s: float = 0.0  # what taking the samples cost
-    no_energy: str = ""  # why `energy_j` is ()
+    gpu_processes: tuple[int, ...] = ()  # computing on the GPU, with the case's own
+    sampler_cpu_s: float = 0.0  # CPU time of the sampler
+    no_energy: str = ""  # reason for an empty `energy_j`
     notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSamples:
-    """What one of several ranks measured, in the same blocks as the others; fields as of a measurement."""
+    """Measurement of one of several ranks, in the same blocks as the others; fields as in `Measurement`."""
 
-    host: int  # 0 is the first
+    host: int  # number of the host, from 0
     device: str
     warmup_block_s: tuple[float, ...]
     block_s: tuple[float, ...]
     cold_s: float | None
     peak_device: Memory
     peak_host: Memory
-    window: Window | None = None  # by the clock of its host
+    window: Window | None = None  # on the clock of its host
     telemetry: Telemetry | None = None
     batches: tuple[Batch, ...] = ()
-    entry_s: tuple[float, ...] = ()  # into each timed block, after the first rank; () without a shared clock
+    entry_s: tuple[float, ...] = ()  # entry into each block after the first rank; () without a shared clock
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """Raw samples of one process; every statistic is derived from them on reading.
 
-    Of several ranks, the samples are in `ranks`, and what stands here is the slowest one's time of each
-    block and the largest peak (model/ranks.py). The window is of all ranks of one host, from the first one's
-    beginning to the last one's end, and so is its telemetry; of several hosts each rank has its own.
+    With several ranks, `ranks` has the samples of each, and the fields here are the slowest rank's time of
+    each block and the largest peak (model/ranks.py). On one host, window and telemetry span all ranks; on
+    several hosts each rank has its own.
     """
 
     status: Literal["ok"] = "ok"
     cost: Cost
-    iterations: int  # steps in a block
+    iterations: int  # steps per block
     warmup_block_s: tuple[float, ...]
-    block_s: tuple[float, ...]  # seconds of each block, in the order measured
-    steady: bool  # False: the warm-up cap was hit before the times settled
+    block_s: tuple[float, ...]  # seconds of each block, in order
+    steady: bool  # False: the warm-up ended at its limit before times settled
     stop_reason: Literal["precision", "time", "count", "turns"]
     cold_s: float | None  # first call: compile, autotune, allocate; None: not timed
-    compile_cache: Literal["empty", "warm"]  # warm: an earlier round of this run compiled the same
+    compile_cache: Literal["empty", "warm"]  # warm: compiled by an earlier round of this run
     timer: str
-    timer_cost_s: float | None  # of one timed block: the clock read twice, and the wait; None: not known
+    timer_cost_s: float | None  # per block: two clock readings and the wait; None: unknown
     peak_device: Memory
     peak_host: Memory
     relative_error: float | None  # against float64; None: see notes
-    allowed_error: float | None = None  # that rounding explains; None: not kept, or not of one tensor
+    allowed_error: float | None = None  # tolerance for rounding; None: not stored, or several tensors
     precision: dict[str, str]  # read back from the framework
     notes: tuple[Note, ...] = ()
-    workload_version: int | str = 1  # of a user's model a digest of what it computes
-    window: Window | None = None  # None in runs of before it was kept
+    workload_version: int | str = 1  # for a user's model, a digest of its computation
+    window: Window | None = None  # None in older runs
     telemetry: Telemetry | None = None
-    turns: tuple[Turn, ...] = ()  # of `block_s`, in order; () where the process was timed in one go
-    batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () where the host's own clock timed them
-    compiled: int | None = None  # programs, in the first call; None: not counted
-    graph_breaks: int | None = None  # in the first call: returns to Python; None: not counted
-    cleared: bool = False  # whether caches were, before each block
-    ranks: tuple[RankSamples, ...] = ()  # in order; () of one
-    entry_s: tuple[float, ...] = ()  # of a rank, on its way to `ranks`; else ()
-    # Of a step's parts, each timed alone: seconds a step in each block.
+    turns: tuple[Turn, ...] = ()  # of `block_s`, in order; () without turns
+    batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () if the host's clock timed them
+    compiled: int | None = None  # programs compiled in the first call; None: not counted
+    graph_breaks: int | None = None  # returns to Python in the first call; None: not counted
+    cleared: bool = False  # caches were cleared before each block
+    ranks: tuple[RankSamples, ...] = ()  # in order; () for a single process
+    entry_s: tuple[float, ...] = ()  # of a rank, until it is moved to `ranks`
+    # Seconds per step in each block, for concurrent parts of a step timed alone.
     parts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
-    layout: str = ""  # of images in memory, `NHWC` or `NCHW`; "" without images, or of before it was kept
-    model: ModelFacts | None = None  # of a user's model; None: of a workload, or of before it was kept
+    layout: str = ""  # of images in memory: `NHWC` or `NCHW`; "" without images or in older runs
+    model: ModelFacts | None = None  # None for a workload, and in older runs
 
     @property
     def timed_s(self) -> float:
-        """Seconds in which blocks were timed; 0 if that is not known."""
+        """Seconds in which blocks were timed; 0 if unknown."""
         if self.turns:
             return sum(turn.ended_s - turn.began_s for turn in self.turns)
         return self.window.ended_s - self.window.began_s if self.window else 0.0
 
-    @cached_property  # as the next: every metric and note asks for them, and they are slow over many blocks
+    @cached_property  # cached like the next two: used by every metric and note, and slow for many blocks
     def steps_s(self) -> tuple[float, ...]:
         """Seconds per step: one value per block."""
         return tuple([block / self.iterations for block in self.block_s])
@@ -221,13 +221,13 @@ class Measurement:
     def median_step_s(self) -> float:
         """Seconds per step: the median block; with turns, the median of the medians of calm turns.
 
-        Turns last equally long, so a fast one has more blocks: the median block would favour it.
+        All turns last equally long, so a fast one has more blocks and would bias the median over all blocks.
         """
         if not self.turns:
             return median(self.steps_s)
         medians = [median(steps) for steps in self.turn_steps_s]
-        calm = calm_places([turn.is_calm for turn in self.turns])
-        return median([medians[place] for place in calm] or medians)
+        calm = calm_indices([turn.is_calm for turn in self.turns])
+        return median([medians[index] for index in calm] or medians)
 
     @property
     def mean_step_s(self) -> float:
@@ -237,16 +237,16 @@ class Measurement:
 
     @property
     def ending(self) -> Status:
-        """How it ended: what could not be verified is not ok, and its note says why."""
-        is_unverified = any(each.kind is NoteKind.UNVERIFIED for each in self.notes)
+        """OK, or UNVERIFIED if a note says that the result could not be verified."""
+        is_unverified = any(note.kind is NoteKind.UNVERIFIED for note in self.notes)
         return Status.UNVERIFIED if is_unverified else Status.OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why there is no measurement. A failed case is a result, not an exception."""
+    """The reason why there is no measurement. A failed case is a result, not an exception."""
 
     status: Status
     message: str
     relative_error: float | None = None
-    log: str = ""  # the end of what the worker printed
+    log: str = ""  # end of the worker's output

@@ -1,6 +1,6 @@
-"""What a reader must know to trust a number: a kind with its data, put into words only when it is shown.
+"""Notes: caveats on a measurement, stored as a kind with data and formatted as text when shown.
 
-Standard library only: workers under foreign interpreters import this too.
+Standard library only, since workers under foreign interpreters import this module.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Datum = float | int | str
 
 
 class NoteKind(StrEnum):
-    """What a note is about."""
+    """Subject of a note."""
 
-    TEXT = "text"  # a sentence as runs of schema 1 have it; its datum is `text`
+    TEXT = "text"  # a whole sentence, as in schema 1; its datum is `text`
     SIMULATED = "simulated"
     UNRANKED = "unranked"
     OVERSUBSCRIBED = "oversubscribed"
@@ -69,36 +69,35 @@ class NoteKind(StrEnum):
     MEASURED_ALONE = "measured_alone"
 
 
-# A speed that says nothing beside others'.
+# Kinds that exclude a speed from rankings.
 UNRANKED = (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED, NoteKind.UNVERIFIED)
 CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.QUOTA, NoteKind.SHARED_GPU)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A fact about a measurement. `data` are the numbers and names that its text holds."""
+    """A fact about a measurement. `data` has the numbers and names in its text."""
 
     kind: NoteKind
     data: Mapping[str, Datum] = field(default_factory=dict, hash=False)
 
     @property
     def clause(self) -> str:
-        """What happened, without what it is called: `other processes used 0.5 of a core`."""
-        return CLAUSES[self.kind].format_map(_Shown(self.data))
+        """Text without the prefix: `other processes used 0.5 of a core`."""
+        return CLAUSES[self.kind].format_map(_FormattedData(self.data))
 
     @property
     def text(self) -> str:
-        """One sentence: `contended: other processes used 0.5 of a core`."""
+        """Sentence with the prefix: `contended: other processes used 0.5 of a core`."""
         return f"{PREFIXES.get(self.kind, '')}{self.clause}"
 
 
 def note(kind: NoteKind, **data: Datum) -> Note:
-    """A note of that kind."""
     return Note(kind, data)
 
 
 def plain(text: str) -> Note:
-    """A sentence as it is."""
+    """Note of a whole sentence."""
     return Note(NoteKind.TEXT, {"text": text})
 
 
@@ -202,8 +201,8 @@ CLAUSES = {
 }
 
 
-class _Shown(dict[str, Datum]):
-    """Data as they stand in a sentence."""
+class _FormattedData(dict[str, Datum]):
+    """Data with numbers formatted for a sentence."""
 
     def __getitem__(self, name: str) -> Datum:
         value = super().__getitem__(name)

@@ -1,6 +1,6 @@
-"""A user's own model, as what is typed names it.
+"""References to a user's own models, and their kinds.
 
-Standard library only: workers under foreign interpreters import this too.
+Standard library only, since workers under foreign interpreters import this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from benchbench.errors import UsageError
 
-VARIABLE = "ACCELBENCH_MODELS"  # the variable that tells workers which models of the user's there are
+VARIABLE = "ACCELBENCH_MODELS"  # environment variable that passes the user's models to workers
 CONFIG, SOURCE, PROGRAM, KERAS_FILE, ONNX_FILE = ".json", ".py", ".pt2", ".keras", ".onnx"
 WAYS = (
     "Write FILE.py, FILE.py:Model, package.module:Model, FILE.pt2, FILE.onnx, FILE.keras, or the JSON file "
@@ -25,10 +25,10 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """What a model is written in: a `noun` for one, the frameworks that run it, and what counts its work.
+    """A framework for models: a `noun` for messages, the frameworks that run it, and the source of costs.
 
-    `version`: what the version of its work begins with. `engines`: the backends that measure it if nobody
-    names others; (): all of its frameworks.
+    `version` is the prefix of its workload versions. `engines` are the default backends; () means all of its
+    frameworks.
     """
 
     noun: str
@@ -53,7 +53,7 @@ KINDS: Mapping[str, ModelKind] = MappingProxyType(
         ONNX: ModelKind("file of ONNX", ("onnx",), "counted from its products and convolutions", "own-onnx"),
     }
 )
-# Where the classes of JAX modules are, which hold their parameters or make them from a random key.
+# Module and name of the classes of JAX modules, which have parameters or make them from a random key.
 EQUINOX = ("equinox", "Module")
 MODULES_OF_JAX = (EQUINOX, ("flax.nnx", "Module"), ("flax.linen", "Module"))
 KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, PROGRAM: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
@@ -62,12 +62,12 @@ FILES = (SOURCE, *KIND_OF_FILE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """Where a model is: a `file`, or a `module` that can be imported; there, by default, the obvious name.
+    """Location of a model: a `file` or an importable `module`, and an `attribute` in it (empty: the default).
 
-    `folder`: the one it was asked for in, where what it opens by a relative path is found, too. `is_quiet`:
-    importing it starts no thread and uses no device, so that a process may do it and be forked then. `kind`:
-    one of `KINDS`. `trains`: not its outputs are meant, but a step of its training. `input`: a file of arrays
-    that are its first inputs. `as_they_are`: no constant tensor is drawn anew, no batch norm calibrated.
+    `folder` is the folder in which the command ran; relative paths in the model's code refer to it.
+    `is_quiet`: importing it starts no thread and uses no device, so a process may import it and fork.
+    `kind` is one of `KINDS`. `trains`: measure a training step instead of the outputs. `input` is a file with
+    the first inputs. `as_they_are`: use the given weights; do not draw or calibrate any.
     """
 
     folder: str
@@ -82,47 +82,47 @@ class ModelSpec:
 
     @property
     def is_config(self) -> bool:
-        """Whether it is a configuration of transformers, which is no code."""
+        """True for a configuration of transformers, which contains no code."""
         return self.file.endswith(CONFIG)
 
     @property
     def is_program(self) -> bool:
-        """Whether it is a program that torch.export has saved, which is no code."""
+        """True for a program saved by torch.export, which contains no code."""
         return self.file.endswith(PROGRAM)
 
     @property
     def is_saved(self) -> bool:
-        """Whether it is a model that Keras has saved, which is no code."""
+        """True for a model saved by Keras, which contains no code."""
         return self.file.endswith(KERAS_FILE)
 
     @property
     def stem(self) -> str:
-        """What it is called where it has no other name: `my_model` for `lib/my-model.py`."""
+        """Default name: `my_model` for `lib/my-model.py`."""
         name = PurePath(self.file).stem if self.file else self.module.rpartition(".")[2]
         word = "".join(letter if letter.isalnum() else "_" for letter in name).strip("_").lower()
         return word if word[:1].isalpha() else f"model_{word}".rstrip("_")
 
     @property
     def text(self) -> str:
-        """As it is shown: `my_model.py:Model`."""
+        """Text for messages: `my_model.py:Model`."""
         name = PurePath(self.file).name if self.file else self.module
         return f"{name}:{self.attribute}" if self.attribute else name
 
 
 def classes_imported(places: Sequence[tuple[str, str]]) -> tuple[type, ...]:
-    """The classes at these places, module and name, of the libraries that this process has imported."""
+    """Classes by module and name, for those modules that this process has imported."""
     return tuple(getattr(sys.modules[module], name) for module, name in places if module in sys.modules)
 
 
-def other_than_file(floats: str, dtype: str) -> str:
-    """Why a file whose floats have that type cannot be computed in `dtype`, else ""; `floats` "": any can."""
-    if not floats or dtype == floats:
+def dtype_obstacle(file_dtype: str, dtype: str) -> str:
+    """Reason why a file cannot be computed in `dtype`; empty if it can. `file_dtype` "" means any dtype."""
+    if not file_dtype or dtype == file_dtype:
         return ""
-    return f"the file computes in {floats}, and accelbench converts none: ask for --dtype {floats}"
+    return f"the file computes in {file_dtype}, and accelbench converts none: ask for --dtype {file_dtype}"
 
 
 def relative(spec: ModelSpec) -> str:
-    """As it is asked for in its folder; of a file elsewhere its name, which says nothing of this machine."""
+    """Path relative to the spec's folder; for a file elsewhere only its name, to reveal no local paths."""
     if not spec.file:
         return spec.text
     file, folder = PurePath(spec.file), PurePath(spec.folder)
@@ -131,25 +131,26 @@ def relative(spec: ModelSpec) -> str:
 
 
 def folder_of(spec: ModelSpec) -> str:
-    """The folder that its code is in."""
+    """Folder of the model's code."""
     return str(PurePath(spec.file).parent) if spec.file else spec.folder
 
 
 def moved(spec: ModelSpec, folders: Mapping[str, str]) -> ModelSpec:
-    """The same model where its folders are now, by where they were: in a checkout of another revision."""
-    own = folder_of(spec)
-    file = str(PurePath(folders.get(own, own)) / PurePath(spec.file).name) if spec.file else ""
+    """The same model in moved folders, such as a checkout of another revision; `folders` maps old to new."""
+    old_folder = folder_of(spec)
+    new_folder = folders.get(old_folder, old_folder)
+    file = str(PurePath(new_folder) / PurePath(spec.file).name) if spec.file else ""
     return dataclasses.replace(spec, folder=folders.get(spec.folder, spec.folder), file=file)
 
 
 def looks_like_model(text: str) -> bool:
-    """Whether what was typed names a model, and no suite."""
+    """True if an argument names a model rather than a suite."""
     path, _, _ = text.partition(":")
     return path.endswith(FILES) or ":" in text
 
 
 def parse_spec(text: str, folder: str) -> ModelSpec:
-    """`lib/my_model.py:Model` → where that is, seen from `folder`. Raises UsageError for what is neither."""
+    """Parse `lib/my_model.py:Model`, relative to `folder`. Raises UsageError if it names no model."""
     path, colon, attribute = text.partition(":")
     if colon and not attribute.replace("_", "a").isalnum():
         raise UsageError(f"{text!r} names no model.", WAYS)
@@ -162,21 +163,21 @@ def parse_spec(text: str, folder: str) -> ModelSpec:
 
 
 def kind_of_version(version: str) -> str:
-    """The kind of the model whose work has this version."""
-    begin = version.partition(":")[0]
-    return next((name for name, kind in KINDS.items() if kind.version == begin), TORCH)
+    """Kind of the model whose workload has this version."""
+    prefix = version.partition(":")[0]
+    return next((name for name, kind in KINDS.items() if kind.version == prefix), TORCH)
 
 
 def as_text(models: Mapping[str, ModelSpec]) -> str:
-    """Models by name, as the variable holds them."""
+    """Models by name as the value of the environment variable."""
     return json.dumps({name: dataclasses.asdict(spec) for name, spec in models.items()})
 
 
 def from_text(text: str) -> dict[str, ModelSpec]:
-    """The models by name that the variable holds."""
+    """Models by name from the value of the environment variable."""
     return {name: ModelSpec(**fields) for name, fields in json.loads(text or "{}").items()}
 
 
 def shown_sizes(params: Mapping[str, object], names: Sequence[str]) -> str:
-    """`batch=4, length=64`, of those names."""
+    """`batch=4, length=64` for the given names."""
     return ", ".join(f"{name}={params[name]}" for name in names)

@@ -1,4 +1,4 @@
-"""Where a case runs, and the end of its id that says so.
+"""Placement of a case on hosts and devices, and the suffix of its id.
 
     id     = base [ suffix ]
     base   = work [ "/" mode ] [ "/" cache ] "@" target ":" device        (Case.id)
@@ -6,10 +6,10 @@
     item   = "hosts=" n | "devices=" n | "on=" names | "strategy=" name | "threads=" n | "env:" NAME "=" value
     names  = name "+" name { "+" name }
 
-What is at its default is left out, so the suffix of a case on one device, in the usual environment, is
-empty. Values are percent-encoded as in a URL. Items come in this order, variables sorted by name. `threads`
-is there where a run compares several numbers of threads.
-Standard library only: workers under foreign interpreters import this too.
+Defaults are omitted, so a case on one device in the usual environment has no suffix. Values are
+percent-encoded as in a URL. Items are in this order, variables sorted by name. `threads` is present if the
+run compares numbers of threads.
+Standard library only, since workers under foreign interpreters import this module.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from urllib.parse import quote, unquote
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SUFFIX = re.compile(r"\[([^][]+)\]\Z")
-PLAIN = "/=:+"  # in a suffix as they are, beside letters, digits and "_.-~"
+PLAIN = "/=:+"  # not encoded in a suffix, like letters, digits and "_.-~"
 ENVIRONMENT = "env:"
-LINK = re.compile(r"(\d+)\+(\d+)")  # two ranks, of which the first is the smaller
-NAMES = "+"  # between names of devices
+LINK = re.compile(r"(\d+)\+(\d+)")  # two ranks, the smaller one first
+NAME_SEPARATOR = "+"  # between names of devices
 
 
 class Strategy(StrEnum):
-    """How the work is divided among devices."""
+    """Division of the work among devices."""
 
     SINGLE = "single"
-    COLLECTIVE = "collective"  # each has an array of its own; the work is what passes between them
+    COLLECTIVE = "collective"  # each has an array; the work is their exchange
     DATA_PARALLEL = "data-parallel"  # each has all parameters and a part of the batch
     FULLY_SHARDED = "fully-sharded"  # each has a part of the parameters and a part of the batch
-    TENSOR_PARALLEL = "tensor-parallel"  # each has a part of each layer
+    TENSOR_PARALLEL = "tensor-parallel"  # each has a part of every layer
     PIPELINE = "pipeline"  # each has some of the layers
 
     @property
     def divides_batch(self) -> bool:
-        """Whether each device computes with samples of its own."""
+        """True if each device computes its own samples."""
         return self in (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One rank on each of `devices`, which lie in equal numbers on `hosts`. Default: the one device.
+    """One rank on each of `devices`, which are evenly spread over `hosts`. Default: one device.
 
-    `names`: of the devices, where they are not those that follow the case's device one by one.
+    `names` are given if the devices do not follow the case's device consecutively.
     """
 
     hosts: int = 1
-    devices: int = 1  # of all hosts
-    names: tuple[str, ...] = ()  # of the devices, where one does not follow the other
+    devices: int = 1  # total of all hosts
+    names: tuple[str, ...] = ()  # of devices that are not consecutive
     strategy: Strategy = Strategy.SINGLE
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a division that does not come out."""
+        """Raise ValueError for an impossible combination."""
         if self.hosts < 1 or self.devices < self.hosts or self.devices % self.hosts:
             raise ValueError(f"{self.devices} devices cannot lie in equal numbers on {self.hosts} hosts")
         if (self.strategy is Strategy.SINGLE) != (self.devices == 1):
@@ -70,20 +70,20 @@ ONE_DEVICE = Placement()
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise ValueError for what cannot be an environment variable."""
+    """Raise ValueError for an invalid environment variable."""
     for name, value in environment.items():
         if not VARIABLE.fullmatch(name) or "\0" in value:
             raise ValueError(f"{name!r} cannot be an environment variable of that value")
 
 
 def suffix(placement: Placement, environment: Mapping[str, str], threads: int = 0) -> str:
-    """The end of an id; empty at the defaults."""
+    """Suffix of a case id; empty for defaults."""
     if placement == ONE_DEVICE and not environment and not threads:
         return ""
     items = {
         "hosts": str(placement.hosts) if placement.hosts > 1 else "",
         "devices": str(placement.devices) if placement.devices > 1 else "",
-        "on": _quoted(NAMES.join(placement.names)),
+        "on": _quoted(NAME_SEPARATOR.join(placement.names)),
         "strategy": "" if placement.strategy is Strategy.SINGLE else placement.strategy.value,
         "threads": str(threads) if threads else "",
     }
@@ -93,11 +93,11 @@ def suffix(placement: Placement, environment: Mapping[str, str], threads: int = 
 
 
 def split_suffix(case_id: str) -> tuple[str, Placement, dict[str, str], int]:
-    """An id without its suffix, and what the suffix says. Raises ValueError for one that means nothing."""
-    written = SUFFIX.search(case_id)
-    if written is None:
+    """Split an id into base, placement, environment and threads. Raises ValueError for an invalid suffix."""
+    match = SUFFIX.search(case_id)
+    if match is None:
         return case_id, ONE_DEVICE, {}, 0
-    items = dict(_item(text) for text in written[1].split(","))
+    items = dict(_item(text) for text in match[1].split(","))
     environment = {name.removeprefix(ENVIRONMENT): items.pop(name) for name in list(items) if ":" in name}
     check_environment(environment)
     if unknown := set(items) - {"hosts", "devices", "on", "strategy", "threads"}:
@@ -105,10 +105,10 @@ def split_suffix(case_id: str) -> tuple[str, Placement, dict[str, str], int]:
     placement = Placement(
         hosts=int(items.get("hosts", 1)),
         devices=int(items.get("devices", 1)),
-        names=tuple(items["on"].split(NAMES)) if "on" in items else (),
+        names=tuple(items["on"].split(NAME_SEPARATOR)) if "on" in items else (),
         strategy=Strategy(items.get("strategy", Strategy.SINGLE)),
     )
-    return case_id[: written.start()], placement, environment, int(items.get("threads", 0))
+    return case_id[: match.start()], placement, environment, int(items.get("threads", 0))
 
 
 def _item(text: str) -> tuple[str, str]:

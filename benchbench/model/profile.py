@@ -1,4 +1,4 @@
-"""Where the time of some steps went, by operator."""
+"""Profiles: time of some steps by operator."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchbench.stats import mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One row of a profile: all calls of one name while `Profile.steps` steps ran.
+    """One row of a profile: all calls of one operator during `Profile.steps` steps.
 
-    Self times of all operators add up to the time in which any was running (docs/profiling.md): what ran
-    at once shares it. Total times are of threads or streams, and hold what the operator called.
+    Self times of all operators add up to the time in which any operator ran (docs/profiling.md); concurrent
+    operators share it. Total times are per thread or stream and include called operators.
     """
 
     name: str
@@ -25,28 +25,28 @@ class Operator:
     host_total_s: float
     device_self_s: float = 0.0
     device_total_s: float = 0.0
-    flops: float | None = None  # as the framework's profiler counts them; None where it does not
-    bytes: float | None = None  # read and written, likewise
-    allocated_bytes: int | None = None  # asked of the framework's allocator, likewise
-    kernels: tuple[str, ...] = ()  # what it ran, where the profiler tells, the longest first
+    flops: float | None = None  # counted by the framework's profiler; None if it does not count
+    bytes: float | None = None  # read and written; None if not counted
+    allocated_bytes: int | None = None  # from the framework's allocator; None if not counted
+    kernels: tuple[str, ...] = ()  # kernels that it launched, longest first, if known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaps:
-    """The stretches of a profile in which no operator was running."""
+    """Stretches of a profile in which no operator ran."""
 
-    count: int  # 0 beside a total: only their sum is known
+    count: int  # 0 with a total: only the sum is known
     total_s: float
     median_s: float
     longest_s: float
-    after: str  # the operator before the longest, "" at the start
+    after: str  # operator before the longest gap; "" at the start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """Seconds in which something passed between devices. `exposed_s`: while nothing else ran beside it.
+    """Time of transfers between devices. `exposed_s` is the part in which nothing else ran.
 
-    `computing_s`: in which anything else ran, whether something passed or not; None where that was not noted.
+    `computing_s` is the time in which anything else ran; None if not recorded.
     """
 
     total_s: float
@@ -56,7 +56,7 @@ class Communication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProfile:
-    """What a rank's own profile comes to. Sums over all steps."""
+    """Summary of one rank's profile; sums over all steps."""
 
     device: str
     wall_s: float
@@ -65,52 +65,52 @@ class RankProfile:
 
     @property
     def idle_share(self) -> float | None:
-        """The share of a step without computation: it waited, or was in Python between operators."""
+        """Share of a step without computation: waiting, or Python between operators. None if unknown."""
         computing_s = self.communication.computing_s
         return None if computing_s is None else max(1 - computing_s / self.wall_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Where the time of some steps went, by the framework's own profiler. Sums over all steps.
+    """Time of some steps from the framework's own profiler; sums over all steps.
 
-    Of several ranks, all but `ranks` and `traces` is of the first.
+    With several ranks, all fields except `ranks` and `traces` describe the first rank.
     """
 
     status: Literal["ok"] = "ok"
-    profiler: str  # and its version
+    profiler: str  # with its version
     steps: int
-    step_s: tuple[float, ...]  # seconds per step of each block, by the case's own timer, profiler on
-    plain_step_s: tuple[float, ...] = ()  # likewise just before, in the same process, profiler off
-    wall_s: float  # from the first step's start to the last one's end
-    on_device: bool  # whether `busy_s` and `gaps` are of an accelerator; else of the host
+    step_s: tuple[float, ...]  # seconds per step of each block, by the case's timer, with the profiler
+    plain_step_s: tuple[float, ...] = ()  # the same without the profiler, just before in the same process
+    wall_s: float  # from the start of the first step to the end of the last
+    on_device: bool  # `busy_s` and `gaps` refer to an accelerator, otherwise to the host
     busy_s: float
     gaps: Gaps
-    operators: tuple[Operator, ...]  # the longest self time first
-    memory_at_s: tuple[float, ...] = ()  # since the first step's start
-    memory_bytes: tuple[int, ...] = ()  # in use then, by the framework's allocator
-    traces: tuple[str, ...] = ()  # files: what the profiler wrote, as it wrote it
-    communication: Communication | None = None  # None: the trace has no operator that passes anything
-    ranks: tuple[RankProfile, ...] = ()  # where several processes compute a step
+    operators: tuple[Operator, ...]  # by self time, longest first
+    memory_at_s: tuple[float, ...] = ()  # since the start of the first step
+    memory_bytes: tuple[int, ...] = ()  # in use at those times, by the framework's allocator
+    traces: tuple[str, ...] = ()  # unchanged files of the profiler
+    communication: Communication | None = None  # None: the trace has no transfers
+    ranks: tuple[RankProfile, ...] = ()  # if several processes compute a step
 
     @property
     def communication_share(self) -> float | None:
-        """The share of a step in which something passed between devices: the mean of the ranks."""
+        """Share of a step with transfers between devices, mean over ranks; None without any."""
         if self.ranks:
-            return mean([each.communication.total_s / each.wall_s for each in self.ranks])
+            return mean([rank.communication.total_s / rank.wall_s for rank in self.ranks])
         return self.communication.total_s / self.wall_s if self.communication else None
 
     @property
     def idle_share(self) -> float | None:
-        """The share of a step in which a rank computes nothing, the mean of ranks; None if not all know."""
+        """Share of a step without computation, mean over ranks; None if it is unknown for a rank."""
         idle = [rank.idle_share for rank in self.ranks]
-        known = [share for share in idle if share is not None]
-        return mean(known) if known and len(known) == len(idle) else None
+        known_shares = [share for share in idle if share is not None]
+        return mean(known_shares) if known_shares and len(known_shares) == len(idle) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """One file of a run: a case and its profile, or why there is none."""
+    """One stored profile: a case and its profile, or the failure."""
 
     schema: int = SCHEMA
     case: Case

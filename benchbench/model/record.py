@@ -1,4 +1,4 @@
-"""One line of records.jsonl."""
+"""Records, the lines of records.jsonl."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ SCHEMA = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One self-contained line: a case, a round, and what came of it."""
+    """One self-contained line: a case, a round and the outcome."""
 
     schema: int = SCHEMA
     case: Case
     round: int
     order: int  # position in the run
-    started: float  # Unix time: a label, never used for a duration
+    started: float  # Unix time; a label, not used for durations
     outcome: Measurement | Failure
     framework_version: str | None
     device_model: str
-    isolation: str  # fork, spawn or shared: what was done, not what was asked for
-    stages_s: dict[str, float] = field(default_factory=dict)  # where this case's wall time went
-    part: int = 0  # of a run that was resumed: 0 before that, then 1, …
+    isolation: str  # fork, spawn or shared, as actually used
+    stages_s: dict[str, float] = field(default_factory=dict)  # wall time of the case by stage
+    part: int = 0  # part of a resumed run: 0 before the first interruption, then 1, …

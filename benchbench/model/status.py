@@ -1,4 +1,4 @@
-"""How a case ended, and what can be said of it."""
+"""Outcomes of cases, and verdicts on them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What can be said of a case. Of a metric that is no time, slower means worse and faster better."""
+    """Verdict on a case. For metrics other than times, slower means worse and faster better."""
 
     SLOWER = "slower"
     FASTER = "faster"
     SAME = "same"
-    PROVISIONAL = "provisional"  # slower, on too few sessions of a baseline to count as that
+    PROVISIONAL = "provisional"  # slower, but the baseline has too few sessions to be sure
     INCONCLUSIVE = "inconclusive"  # too much noise for the threshold
     INSUFFICIENT = "insufficient"  # too few values, or not steady: not tested
     INCOMPARABLE = "incomparable"  # measured under other conditions
     NEW = "new"
     GONE = "gone"
-    BROKEN = "broken"  # was ok and fails now
+    BROKEN = "broken"  # worked before, fails now
 
 
 class Status(StrEnum):
-    """How a case ended; every name a report can show."""
+    """Outcome of a case."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"
@@ -30,10 +30,10 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     CRASHED = "crashed"
     WRONG_RESULT = "wrong_result"
-    UNVERIFIED = "unverified"  # measured, and nothing says whether the result is right
+    UNVERIFIED = "unverified"  # measured, but the result could not be verified
     IMPLAUSIBLE = "implausible"
     FAILED = "failed"
     SKIPPED = "skipped"
     INTERRUPTED = "interrupted"
-    INCOMPARABLE = "incomparable"  # not measured: the two sides take or give other arrays
-    LOST = "lost"  # its machine or its device was lost before the last of its rounds
+    INCOMPARABLE = "incomparable"  # not measured, since the inputs or outputs of the two sides differ
+    LOST = "lost"  # its machine or device was lost before its last round

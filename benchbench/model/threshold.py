@@ -9,12 +9,10 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Threshold for cases. `pattern`: part of a case's id, or one with * and ?. `suite`: empty for all
-    suites.
-    """
+    """Threshold for cases whose id contains `pattern` or matches it (* and ?). An empty suite means all."""
 
     pattern: str
-    value: float  # 0.05: 5%
+    value: float  # 0.05 means 5 %
     source: str
     suite: str = ""
 

@@ -1,4 +1,4 @@
-"""The processes that compute a step together, as one of them sees it."""
+"""The processes that compute a step together, from the view of one of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Spread(StrEnum):
-    """How a framework uses several devices: a process on each, or one process for all; or not at all."""
+    """Use of several devices by a framework: a process for each, one process for all, or none."""
 
     NONE = "none"
     PROCESSES = "processes"
@@ -18,30 +18,30 @@ class Spread(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """One process of `processes`. Where there is one, it drives all `devices`; else each has one of them.
+    """One of several processes, each with one device, or a single process that drives all `devices`.
 
-    `gather(value)` is called by every process the same number of times: it returns the values of all, in
-    the order of ranks, once all have called it. Values are what JSON has.
+    `gather(value)` returns the values of all processes in order of rank. Every process must call it the same
+    number of times; it blocks until all have called it. Values must be JSON.
     """
 
     rank: int = 0
-    local: int = 0  # among the ranks of its host
+    local: int = 0  # rank within its host
     devices: int = 1
     processes: int = 1
-    oversubscribed: bool = False  # whether there are more devices than cores, so that they take turns
+    oversubscribed: bool = False  # more devices than cores, so that they take turns
     hosts: int = 1
-    names: tuple[str, ...] = ()  # of the devices, where they are not those that follow the first
-    meeting: str = ""  # a URL, file:// or tcp://, at which a framework's processes find each other
+    names: tuple[str, ...] = ()  # of devices that are not consecutive
+    meeting: str = ""  # URL, file:// or tcp://, at which a framework's processes meet
     gather: Callable[[Any], list[Any]] = lambda value: [value]
-    shared: memoryview[int] | None = None  # a number of each process that all see; None: a launcher's
+    shared: memoryview[int] | None = None  # a shared number for each process; None under a launcher
 
     @property
     def is_launched(self) -> bool:
-        """Whether a launcher started the processes, which then may be on several hosts."""
+        """True if a launcher started the processes, which may then be on several hosts."""
         return self.processes > 1 and self.shared is None
 
     def numbers(self, first: int) -> list[int]:
-        """Which devices of their kind compute together: those named, else as many from `first` on."""
+        """Device numbers of all processes: those of `names`, or consecutive ones from `first`."""
         if self.names:
             return [int(name.partition(":")[2]) for name in self.names]
         return list(range(first, first + self.devices))

@@ -26,7 +26,7 @@ from benchbench.launch.own_models import OwnModel
 from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
 from benchbench.model.options import TIE, number_of_threads, tied_names
-from benchbench.model.placement import NAMES, Strategy
+from benchbench.model.placement import NAME_SEPARATOR, Strategy
 from benchbench.model.run import RunInfo
 from benchbench.model.threshold import Rule
 from benchbench.plan.revision import content_at
@@ -483,7 +483,7 @@ def _are_equal_sizes(first: Scalar, second: Scalar) -> bool:
 
 def parse_world(text: int | str) -> WorldSpec:
     """Parse `2`, `cuda:0+cuda:1`, or a kind repeated per device: `cpu+cpu`. Raises UsageError."""
-    words = str(text).split(NAMES)
+    words = str(text).split(NAME_SEPARATOR)
     if len(words) == 1 and words[0].isascii() and words[0].removeprefix("-").isdigit():
         return WorldSpec(devices=_checked_count(int(words[0])))
     kinds = {word.partition(":")[0] for word in words}

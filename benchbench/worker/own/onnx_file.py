@@ -16,7 +16,7 @@ from benchbench import paths
 from benchbench.arrays import AnyArray
 from benchbench.backends._onnx import OnnxFile
 from benchbench.model.case import Dtype, Scalar
-from benchbench.model.own import ModelSpec, other_than_file
+from benchbench.model.own import ModelSpec, dtype_obstacle
 from benchbench.worker.own import input_file
 from benchbench.worker.own.onnx_floats import dtype_of_element, is_float, save_widened
 from benchbench.worker.own.source import LoadedModel, ModelMistake, array_type, axis_name, most_taps, shuffled
@@ -55,7 +55,7 @@ class OnnxInference(OwnOperation):
         return {}
 
     def refuses(self, dtype: Dtype) -> str:
-        return super().refuses(dtype) or other_than_file(self.graph["dtype"], dtype)
+        return super().refuses(dtype) or dtype_obstacle(self.graph["dtype"], dtype)
 
     def build_onnx(self, context: DeviceContext, arrays: Mapping[str, Any]) -> Program:
         """Program of the file, or of a copy in a wider dtype for verification."""
