@@ -203,7 +203,7 @@ def test_the_usual_clock_is_each_devices_median() -> None:
         a_record(a_measurement()),
         a_record(a_failure()),
     ]
-    assert conditions.usual_mhz(records) == {"cuda:0": 2000, "cuda:1": 500}
+    assert conditions.median_clocks_mhz(records) == {"cuda:0": 2000, "cuda:1": 500}
 
 
 def energy(joules: tuple[float, ...], at_s: tuple[float, ...], length_s: float, **over: Any) -> float | str:

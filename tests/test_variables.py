@@ -47,7 +47,7 @@ def test_a_beginning_lets_no_secret_through(name: str) -> None:
 def test_variables_of_data_folders_reach_workers_and_make_no_cases(name: str) -> None:
     assert worker_environment(SETTINGS, {}, {name: "/data"})[name] == "/data"
     assert tuning_variables({name: "/data"}) == {}
-    with pytest.raises(UsageError, match=f"{name} makes no cases") as caught:
+    with pytest.raises(UsageError, match=f"{name} cannot define cases") as caught:
         request(MeasureOptions(workloads=("gemm",), environment={name: "/data"}))
     assert "Set it in the shell" in caught.value.hint
 
@@ -59,7 +59,7 @@ def test_a_variable_that_accelbench_sets_is_refused_and_the_option_named(name: s
         lambda: request(MeasureOptions(workloads=("gemm",), environment={name: ["1", "2"]})),
         lambda: parse_variant(f"env:{name}=1"),
     ):
-        with pytest.raises(UsageError, match=f"{name} makes no cases") as caught:
+        with pytest.raises(UsageError, match=f"{name} cannot define cases") as caught:
             refused()
         assert "--threads 1,2" in caught.value.hint
 
@@ -104,5 +104,5 @@ def test_variables_that_a_backend_sets_itself_are_reported_as_unused() -> None:
 def test_a_variable_that_does_nothing_is_a_usage_error(tmp_path: Path) -> None:
     typed = ("run", "-w", "gemm", "-b", "fake", "--env", "OMP_NUM_THREADS=1,2")
     found = accelbench(*typed, cwd=tmp_path, code=2)
-    assert "OMP_NUM_THREADS makes no cases" in found.stderr
+    assert "OMP_NUM_THREADS cannot define cases" in found.stderr
     assert "--threads 1,2" in found.stderr

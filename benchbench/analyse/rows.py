@@ -27,7 +27,7 @@ from benchbench.analyse.roofline import (
     interruption_notes,
     position,
 )
-from benchbench.machine.conditions import condition_notes, mean_notes, step_s, usual_mhz
+from benchbench.machine.conditions import condition_notes, mean_notes, median_clocks_mhz, step_s
 from benchbench.model.case import Case, LeftOut, Scalar
 from benchbench.model.measurement import AS_PLANNED, CONSUMER, OVERHEAD, SOURCE, Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
@@ -178,7 +178,7 @@ def rows(
     """
     if recorded is None:
         recorded = records_by_case(run.records)
-    context = _Context(run.info, usual_mhz(run.records), ceilings, prices)
+    context = _Context(run.info, median_clocks_mhz(run.records), ceilings, prices)
     case_rows = [_planned_row(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
     case_rows = _moderate_intervals(case_rows, recorded, run.info.policy.planned)
     case_rows += [_left_out_row(run.info, case) for case in run.info.left_out]
@@ -203,7 +203,7 @@ class _Context:
     """Information on the run that all rows need."""
 
     info: RunInfo
-    usual_mhz: Mapping[str, float]
+    median_clocks_mhz: Mapping[str, float]
     ceilings: Sequence[Ceiling]
     prices: Prices | None
 
@@ -344,7 +344,7 @@ def _measured_row(context: _Context, row: Row, measurements: Sequence[Measuremen
             *interruption_notes(measurements),
             *mean_notes(measurements),
             *ceiling_notes(case_position),
-            *condition_notes(measurements, context.usual_mhz.get(row.case.device)),
+            *condition_notes(measurements, context.median_clocks_mhz.get(row.case.device)),
         ),
     )
 

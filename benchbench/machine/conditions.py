@@ -1,4 +1,4 @@
-"""What surrounded a measurement, judged from its telemetry: neighbours, throttling, energy. Pure."""
+"""Conditions of a measurement, judged from its telemetry: other programs, throttling, energy. Pure."""
 
 from __future__ import annotations
 
@@ -12,185 +12,191 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.record import Record
 from benchbench.stats import mean, median
 
-LEAST_SPAN_S = 0.5  # to tell how busy CPUs were: fifty ticks of /proc/stat
-LEAST_ENERGY_S = 2.0  # NVML's counter moves every 20 to 100 ms: at most 5 % of this
-SLOW_CLOCK = 0.75  # of the run's median; below it nvbench calls a clock throttled
-MOST_THROTTLED = 0.1  # of the samples
-MOST_STOPPED = 0.01  # of the time: above it, being stopped by a quota shows
-MEAN_APART = 0.05  # of the median: beyond what blocks of steady steps differ by (docs/measuring.md)
-MOST_WAITING = 0.01  # of the time: above it, what waited for memory shows
+MIN_SPAN_S = 0.5  # to measure CPU use: fifty ticks of /proc/stat
+MIN_ENERGY_S = 2.0  # NVML's counter moves every 20 to 100 ms, at most 5 % of this
+SLOW_CLOCK = 0.75  # of the run's median; nvbench calls lower clocks throttled
+MAX_THROTTLED = 0.1  # share of samples without a note
+MAX_STOPPED = 0.01  # share of time stopped by a quota without effect
+MEAN_APART = 0.05  # of the median; more than the scatter of steady blocks (docs/measuring.md)
+MAX_WAITING = 0.01  # share of time waiting for memory without effect
 
 
 def tolerated_cores(threads: int) -> float:
-    """Cores that others may use of the CPUs a case runs on before the case counts as contended.
+    """Cores that other programs may use of a case's CPUs before the case counts as contended.
 
-    Threads that share a step equally wait for the slowest of them: what others take may all come from
-    one, and a tenth of its core makes the step a tenth longer. Housekeeping grows with the CPUs, so on
-    many it is 2 % of them.
+    Threads that share a step wait for the slowest. If other programs take a tenth of one core, the step is a
+    tenth longer. Housekeeping grows with the CPUs, so on many CPUs the limit is 2 % of them.
     """
     return max(0.1, 0.02 * threads)
 
 
-def usual_mhz(records: Iterable[Record]) -> dict[str, float]:
-    """Device → the median SM clock of its samples in a run."""
-    found: dict[str, list[float]] = {}
+def median_clocks_mhz(records: Iterable[Record]) -> dict[str, float]:
+    """Median SM clock of a run by device."""
+    clocks_by_device: dict[str, list[float]] = {}
     for record in records:
         if isinstance(record.outcome, Measurement) and record.outcome.telemetry:
-            found.setdefault(record.case.device, []).extend(record.outcome.telemetry.sm_mhz)
-    return {device: median(clocks) for device, clocks in found.items() if clocks}
+            clocks_by_device.setdefault(record.case.device, []).extend(record.outcome.telemetry.sm_mhz)
+    return {device: median(clocks) for device, clocks in clocks_by_device.items() if clocks}
 
 
-def condition_notes(measured: Sequence[Measurement], usual: float | None = None) -> list[Note]:
-    """What a reader must know of the surroundings of a case's processes.
-
-    `usual`: the device's SM clock in MHz, from `usual_mhz`.
-    """
-    seen = _seen(measured)
-    found = [*_throttled(seen, usual), *contended(measured)]
-    if (share := memory_waiting(measured) or 0.0) > MOST_WAITING:
-        found.append(note(NoteKind.SHORT_OF_MEMORY, share=share))
-    return found + list(dict.fromkeys(each for one in seen for each in one.telemetry.notes))
+def condition_notes(measurements: Sequence[Measurement], median_clock_mhz: float | None = None) -> list[Note]:
+    """Notes on the conditions of a case's processes. `median_clock_mhz`: the device's median SM clock."""
+    processes = _sampled(measurements)
+    notes = [*_throttled(processes, median_clock_mhz), *contended(measurements)]
+    if (share := memory_waiting(measurements) or 0.0) > MAX_WAITING:
+        notes.append(note(NoteKind.SHORT_OF_MEMORY, share=share))
+    return notes + list(dict.fromkeys(note for process in processes for note in process.telemetry.notes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """One process whose surroundings were sampled."""
+class _SampledProcess:
+    """A process with telemetry."""
 
     window: Window
     telemetry: Telemetry
-    length_s: float  # in which blocks were timed
+    length_s: float  # time in which blocks were timed
 
     @property
     def span_s(self) -> float:
-        """Seconds from the first sample to the last."""
+        """Seconds from the first to the last sample."""
         at_s = self.telemetry.at_s
         return at_s[-1] - at_s[0] if at_s else 0.0
 
     @property
     def others_s(self) -> float:
-        """CPU seconds that neither the case nor this program used, between the samples."""
+        """CPU seconds used neither by the case nor by this program between the samples."""
         case_s = self.window.cpu_s * self.span_s / self.length_s if self.length_s > 0 else 0.0
         return self.telemetry.busy_s[-1] - self.telemetry.own_s[-1] - case_s
 
 
-def _seen(measured: Iterable[Measurement]) -> list[_Seen]:
+def _sampled(measurements: Iterable[Measurement]) -> list[_SampledProcess]:
     return [
-        _Seen(process.window, process.telemetry, process.timed_s)
-        for process in measured
-        if process.window and process.telemetry
+        _SampledProcess(measurement.window, measurement.telemetry, measurement.timed_s)
+        for measurement in measurements
+        if measurement.window and measurement.telemetry
     ]
 
 
-def throttled_samples(telemetry: Telemetry, usual: float | None = None) -> list[frozenset[str]]:
-    """What held the GPU back at each sample; empty where nothing did."""
+def throttled_samples(telemetry: Telemetry, median_clock_mhz: float | None = None) -> list[frozenset[str]]:
+    """Causes of throttling at each sample; empty sets for samples without any."""
     samples: list[set[str]] = [set() for _ in telemetry.at_s]
-    for marks, reasons in zip(samples, telemetry.reasons, strict=False):
-        marks.update(name for bit, name in THROTTLED.items() if reasons & bit)
-    for marks, clock in zip(samples, telemetry.sm_mhz, strict=False):
-        marks.update(["low SM clock"] if usual and clock < SLOW_CLOCK * usual else [])
-    return [frozenset(marks) for marks in samples]
+    for causes, reasons in zip(samples, telemetry.reasons, strict=False):
+        causes.update(name for bit, name in THROTTLED.items() if reasons & bit)
+    for causes, clock in zip(samples, telemetry.sm_mhz, strict=False):
+        if median_clock_mhz and clock < SLOW_CLOCK * median_clock_mhz:
+            causes.add("low SM clock")
+    return [frozenset(causes) for causes in samples]
 
 
-def _throttled(seen: Sequence[_Seen], usual: float | None) -> list[Note]:
-    samples = [marks for each in seen for marks in throttled_samples(each.telemetry, usual)]
-    marked = sum(bool(marks) for marks in samples)
-    if marked <= MOST_THROTTLED * len(samples):
+def _throttled(processes: Sequence[_SampledProcess], median_clock_mhz: float | None) -> list[Note]:
+    samples = [
+        causes for process in processes for causes in throttled_samples(process.telemetry, median_clock_mhz)
+    ]
+    count = sum(bool(causes) for causes in samples)
+    if count <= MAX_THROTTLED * len(samples):
         return []
-    causes = Counter(name for marks in samples for name in marks)
-    if set(causes) == {POWER_CAP}:
-        return [note(NoteKind.POWER_CAP, share=marked / len(samples), samples=len(samples))]
-    listed = ", ".join(name for name, _ in sorted(causes.items(), key=lambda each: (-each[1], each[0])))
-    return [note(NoteKind.THROTTLED, share=marked / len(samples), samples=len(samples), causes=listed)]
+    counts = Counter(name for causes in samples for name in causes)
+    if set(counts) == {POWER_CAP}:
+        return [note(NoteKind.POWER_CAP, share=count / len(samples), samples=len(samples))]
+    names = ", ".join(name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return [note(NoteKind.THROTTLED, share=count / len(samples), samples=len(samples), causes=names)]
 
 
-def other_cores(measured: Iterable[Measurement]) -> float | None:
-    """Cores that other processes used of the case's CPUs while its blocks were timed, all rounds together.
+def other_cores(measurements: Iterable[Measurement]) -> float | None:
+    """Mean cores of the case's CPUs used by other programs while blocks were timed, over all rounds.
 
-    What every process used, less what the case's own and this program's did. None: seen for too short.
+    This is the CPU time of all processes, minus that of the case and of this program. None if the samples
+    span too little time.
     """
-    known = [each for each in _seen(measured) if each.telemetry.busy_s and each.telemetry.own_s]
-    return _rate([(each.others_s, each.span_s) for each in known])
+    processes = [
+        process for process in _sampled(measurements) if process.telemetry.busy_s and process.telemetry.own_s
+    ]
+    return _rate([(process.others_s, process.span_s) for process in processes])
 
 
-def stolen_cores(measured: Iterable[Measurement]) -> float | None:
-    """Cores' worth of time that the hypervisor withheld of the case's CPUs meanwhile."""
-    known = [each for each in _seen(measured) if each.telemetry.steal_s]
-    return _rate([(each.telemetry.steal_s[-1], each.span_s) for each in known])
+def stolen_cores(measurements: Iterable[Measurement]) -> float | None:
+    """Mean cores of the case's CPUs that the hypervisor withheld; None if unknown."""
+    processes = [process for process in _sampled(measurements) if process.telemetry.steal_s]
+    return _rate([(process.telemetry.steal_s[-1], process.span_s) for process in processes])
 
 
-def memory_waiting(measured: Iterable[Measurement]) -> float | None:
-    """The share of the time in which some task waited for memory."""
-    known = [each for each in _seen(measured) if each.telemetry.waited_s]
-    return _rate([(each.telemetry.waited_s[-1], each.span_s) for each in known])
+def memory_waiting(measurements: Iterable[Measurement]) -> float | None:
+    """Share of the time in which some task waited for memory; None if unknown."""
+    processes = [process for process in _sampled(measurements) if process.telemetry.waited_s]
+    return _rate([(process.telemetry.waited_s[-1], process.span_s) for process in processes])
 
 
-def stopped_by_quota(measured: Iterable[Measurement]) -> float | None:
-    """The share of its time in which a cgroup's quota stopped the case; None where that was not seen.
-
-    The kernel adds up what each CPU was stopped, so of several it is their mean.
-    """
-    known = [each for each in _seen(measured) if len(each.telemetry.throttled_s) > 1]
-    span = sum(each.span_s * each.telemetry.cpus for each in known)
-    return min(sum(each.telemetry.throttled_s[-1] for each in known) / span, 1.0) if span > 0 else None
+def stopped_by_quota(measurements: Iterable[Measurement]) -> float | None:
+    """Share of the time in which a cgroup quota stopped the case, mean over its CPUs; None if unknown."""
+    processes = [process for process in _sampled(measurements) if len(process.telemetry.throttled_s) > 1]
+    # The kernel adds up the stopped time of all CPUs.
+    span_s = sum(process.span_s * process.telemetry.cpus for process in processes)
+    stopped_s = sum(process.telemetry.throttled_s[-1] for process in processes)
+    return min(stopped_s / span_s, 1.0) if span_s > 0 else None
 
 
 def _rate(amounts: Sequence[tuple[float, float]]) -> float | None:
-    """All amounts over all seconds, not below 0."""
-    span = sum(seconds for _, seconds in amounts)
-    return max(sum(amount for amount, _ in amounts) / span, 0.0) if span >= LEAST_SPAN_S else None
+    """Sum of the amounts divided by the sum of their seconds, at least 0; None for too short a time."""
+    span_s = sum(seconds for _, seconds in amounts)
+    return max(sum(amount for amount, _ in amounts) / span_s, 0.0) if span_s >= MIN_SPAN_S else None
 
 
-def contended(measured: Sequence[Measurement]) -> list[Note]:
-    """What others or a quota took of the CPUs or the GPU meanwhile, where it was enough to show in a step."""
-    telemetry = [each.telemetry for each in _seen(measured)]
-    limit = tolerated_cores(max((each.cpus for each in telemetry), default=1))
-    found = []
-    if (others := other_cores(measured) or 0.0) > limit:
-        found.append(note(NoteKind.OTHER_PROCESSES, cores=others))
-    if (stolen := stolen_cores(measured) or 0.0) > limit:
-        found.append(note(NoteKind.STOLEN_TIME, cores=stolen))
-    if (stopped := stopped_by_quota(measured) or 0.0) > MOST_STOPPED:
-        found.append(note(NoteKind.QUOTA, share=stopped))
-    if (most := max((count for each in telemetry for count in each.gpu_processes), default=0)) > 1:
-        found.append(note(NoteKind.SHARED_GPU, processes=most))
-    return found
+def contended(measurements: Sequence[Measurement]) -> list[Note]:
+    """Notes on other programs, the hypervisor or a quota, if they took enough to affect a step."""
+    telemetry = [process.telemetry for process in _sampled(measurements)]
+    limit = tolerated_cores(max((samples.cpus for samples in telemetry), default=1))
+    notes = []
+    if (cores := other_cores(measurements) or 0.0) > limit:
+        notes.append(note(NoteKind.OTHER_PROCESSES, cores=cores))
+    if (cores := stolen_cores(measurements) or 0.0) > limit:
+        notes.append(note(NoteKind.STOLEN_TIME, cores=cores))
+    if (share := stopped_by_quota(measurements) or 0.0) > MAX_STOPPED:
+        notes.append(note(NoteKind.QUOTA, share=share))
+    processes = max((count for samples in telemetry for count in samples.gpu_processes), default=0)
+    if processes > 1:
+        notes.append(note(NoteKind.SHARED_GPU, processes=processes))
+    return notes
 
 
-def step_s(measured: Measurement) -> float:
-    """The time of a step in one process: the median, which a few interrupted blocks do not move.
+def step_s(measurement: Measurement) -> float:
+    """Seconds of a step in one process: the median, which is robust to a few interrupted blocks.
 
-    Where a CPU quota stopped the process it is the mean: a step without the stops is one that nobody gets.
+    If a CPU quota stopped the process it is the mean, since the stops are part of every step there.
     """
-    stops = measured.telemetry.throttled_s[-1:] if measured.telemetry else ()
-    if any(stops) and (stopped_by_quota([measured]) or 0.0) > MOST_STOPPED:  # asked often, and seldom stopped
-        return measured.mean_step_s
-    return measured.median_step_s
+    stops = measurement.telemetry.throttled_s[-1:] if measurement.telemetry else ()
+    if any(stops) and (stopped_by_quota([measurement]) or 0.0) > MAX_STOPPED:  # `any` first, for speed
+        return measurement.mean_step_s
+    return measurement.median_step_s
 
 
-def mean_notes(measured: Sequence[Measurement]) -> list[Note]:
-    """A note where the headline's medians hide time that passed, over all rounds together."""
-    known = [each.mean_step_s / step for each in measured if (step := step_s(each)) > 0]
-    times = mean(known) if known else 1.0
-    if 1 / (1 + MEAN_APART) <= times <= 1 + MEAN_APART:
+def mean_notes(measurements: Sequence[Measurement]) -> list[Note]:
+    """A note if the mean step differs much from the median, over all rounds."""
+    ratios = [
+        measurement.mean_step_s / step for measurement in measurements if (step := step_s(measurement)) > 0
+    ]
+    ratio = mean(ratios) if ratios else 1.0
+    if 1 / (1 + MEAN_APART) <= ratio <= 1 + MEAN_APART:
         return []
-    return [note(NoteKind.MEAN_APART, times=times)]
+    return [note(NoteKind.MEAN_APART, times=ratio)]
 
 
-def energy_j(measured: Measurement) -> float | str:
-    """Joules of the device for a step, or why that is not known; never an estimate.
+def energy_j(measurement: Measurement) -> float | str:
+    """Joules of the device per step, or the reason why they are unknown.
 
-    Mean power between the first and the last sample of the window, over the window, divided by its
-    steps. The device's whole power: what it draws at rest and for others is in it.
+    Mean power between the first and the last sample of the window, times the length of the window, divided by
+    the number of steps. It is the total power of the device, with idle power and other programs.
     """
-    if measured.cleared:
+    if measurement.cleared:
         return "clearing the caches would be in it"
-    if not (seen := _seen([measured])):
+    if not (processes := _sampled([measurement])):
         return "not measured"
-    joules, span, length = seen[0].telemetry.energy_j, seen[0].span_s, seen[0].length_s
+    (process,) = processes
+    joules = process.telemetry.energy_j
     if not joules:
-        return seen[0].telemetry.no_energy or "not measured"
-    if span < LEAST_ENERGY_S:
-        return f"blocks were timed for {length:.1f} s, needs {LEAST_ENERGY_S:.0f} s"
+        return process.telemetry.no_energy or "not measured"
+    if process.span_s < MIN_ENERGY_S:
+        return f"blocks were timed for {process.length_s:.1f} s, needs {MIN_ENERGY_S:.0f} s"
     if joules[-1] <= 0:
         return "the counter did not move"
-    return joules[-1] / span * length / (measured.iterations * len(measured.block_s))
+    steps = measurement.iterations * len(measurement.block_s)
+    return joules[-1] / process.span_s * process.length_s / steps

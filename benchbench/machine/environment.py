@@ -1,6 +1,6 @@
-"""The machine of a run, and how accelbench is installed there.
+"""Facts about the machine of a run and the installation of accelbench.
 
-Stable facts only: no host or user name but as a hash, no frequency, no load.
+Only stable facts: no clocks, no load, and names of hosts and users only as hashes.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from benchbench.machine.kernel import (
 )
 from benchbench.model.device import Machine
 
-CACHE = "ACCELBENCH_CACHE"  # the folder that is used instead of the user's cache
-MEMORY_TOLERANCE = 1 / 16  # the next smaller module is a quarter less
+CACHE = "ACCELBENCH_CACHE"  # environment variable with the folder that replaces the user's cache
+MEMORY_TOLERANCE = 1 / 16  # memory modules differ by at least a quarter
 QUERY_TIMEOUT_S = 10.0
-GENERIC = ("", "localhost", "root")  # names that say nothing of anybody
+GENERIC = ("", "localhost", "root")  # names that identify nobody
 NAME_DIGITS = 4
-PURPOSE = "accelbench"  # other programs that hash the same key get other ids: systemd, machine-id(5)
+PURPOSE = "accelbench"  # makes ids differ from those of other programs, as machine-id(5) asks
 ID_DIGITS = 16
 DISTRIBUTION = "accelbench"
 LINUX, MACOS = "linux", "darwin"  # sys.platform
 
 
 def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
-    """This machine. `root` holds proc and sys; `search_path` replaces PATH for the programs asked."""
+    """Describe this machine. `root` contains proc and sys; `search_path` replaces PATH for nvidia-smi."""
     cpuinfo = read_text(root / "proc/cpuinfo")
     return Machine(
         cpu=_cpu(cpuinfo),
@@ -63,33 +63,43 @@ def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
     )
 
 
-def fingerprint(found: Machine) -> str:
-    """12 hex digits that change with the hardware, not with the system or Python; memory to the GiB."""
-    memory = round(found.memory_bytes / 2**30)
-    hardware = [found.cpu, found.cores, found.threads, memory, found.architecture, found.accelerators]
-    hardware += [] if found.cpu_quota is None else [found.cpu_quota]
+def fingerprint(machine: Machine) -> str:
+    """12 hex digits that depend on the hardware (memory in GiB), not on the system or Python."""
+    memory = round(machine.memory_bytes / 2**30)
+    hardware = [
+        machine.cpu,
+        machine.cores,
+        machine.threads,
+        memory,
+        machine.architecture,
+        machine.accelerators,
+    ]
+    hardware += [] if machine.cpu_quota is None else [machine.cpu_quota]
     return hashlib.sha256(json.dumps(hardware).encode()).hexdigest()[:12]
 
 
 def same_hardware(one: Machine, other: Machine) -> bool:
-    """Whether two machines differ in nothing but, by a little, in memory.
+    """True if two machines have equal hardware, except for a small difference in memory.
 
-    Of what is built in, the kernel shows less after an update, or under another hypervisor.
+    After an update, or under another hypervisor, the kernel reports slightly less of the built-in memory.
     """
     sizes = sorted((one.memory_bytes, other.memory_bytes))
-    alike = replace(one, memory_bytes=other.memory_bytes)
-    return fingerprint(alike) == fingerprint(other) and sizes[1] - sizes[0] <= MEMORY_TOLERANCE * sizes[1]
+    with_equal_memory = replace(one, memory_bytes=other.memory_bytes)
+    return (
+        fingerprint(with_equal_memory) == fingerprint(other)
+        and sizes[1] - sizes[0] <= MEMORY_TOLERANCE * sizes[1]
+    )
 
 
 def cache_folder(name: str) -> Path:
-    """The folder `name` of what is kept between runs; it need not exist. Raises UsageError without a home."""
-    if chosen := os.environ.get(CACHE):
-        return paths.absolute(paths.expanded(chosen)) / name
+    """Subfolder `name` of the cache; it need not exist. Raises UsageError if the user has no home."""
+    if cache := os.environ.get(CACHE):
+        return paths.absolute(paths.expanded(cache)) / name
     from platformdirs import user_cache_path
 
     try:
         folder = user_cache_path("accelbench")
-    except RuntimeError:  # of later versions of platformdirs; earlier ones leave the `~`
+    except RuntimeError:  # raised by later versions of platformdirs; earlier ones return `~`
         folder = Path("~")
     if not folder.is_absolute():
         message = "This user has no home: $HOME is not set, and the system's list of users has none."
@@ -98,35 +108,35 @@ def cache_folder(name: str) -> Path:
 
 
 def usable_threads(root: Path = Path("/")) -> int:
-    """CPUs this process may use: its affinity and, rounded down, every cgroup quota above it; at least 1.
+    """CPUs that this process may use: its affinity, limited by all cgroup quotas (rounded down); at least 1.
 
-    Threads beyond a quota use it up before its period ends, and then all of them are stopped.
+    More threads would exhaust a quota before its period ends, and then all of them are stopped.
     """
     return max(min([len(allowed_cpus()), *(math.floor(quota.cpus) for quota in quotas(root))]), 1)
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """How many threads a case has unless somebody says so: `usable_threads`, but one for each core.
+    """Default number of threads: `usable_threads`, but at most one per core.
 
-    Two threads of a core share its units for dense arithmetic, so frameworks take as many as there are cores.
+    Two threads of a core share its arithmetic units, so frameworks also use one thread per core.
     """
     return min(usable_threads(root), core_count(allowed_cpus(), root))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """The CPUs that the least of all quotas allows; None where that is no fewer than there are."""
-    least = min((quota.cpus for quota in quotas(root)), default=math.inf)
-    return least if least < len(allowed_cpus()) else None
+    """CPUs allowed by the smallest quota; None if no quota is below the number of CPUs."""
+    smallest = min((quota.cpus for quota in quotas(root)), default=math.inf)
+    return smallest if smallest < len(allowed_cpus()) else None
 
 
 def quota_period_s(root: Path = Path("/")) -> float:
-    """The longest period of a quota that allows fewer CPUs than there are; 0 without such a quota."""
+    """Longest period of the quotas below the number of CPUs, in seconds; 0 without such a quota."""
     periods = [quota.period_s for quota in quotas(root) if quota.cpus < len(allowed_cpus())]
     return max(periods, default=0.0)
 
 
 def accelerators(search_path: str | None = None) -> tuple[str, ...]:
-    """Names of the NVIDIA GPUs; () where there is no nvidia-smi, or it has no answer."""
+    """Names of the NVIDIA GPUs; () if nvidia-smi is missing or fails."""
     program = shutil.which("nvidia-smi", path=search_path)
     if program is None:
         return ()
@@ -141,8 +151,8 @@ def accelerators(search_path: str | None = None) -> tuple[str, ...]:
 
 def _cpu(cpuinfo: str) -> str:
     for name in ("model name", "cpu model", "Hardware", "cpu"):  # x86, MIPS, older Arm, POWER
-        if found := _values(cpuinfo, name):
-            return found[0]
+        if models := _values(cpuinfo, name):
+            return models[0]
     parts = _values(cpuinfo, "CPU implementer")[:1] + _values(cpuinfo, "CPU part")[:1]
     if len(parts) == 2:
         return f"Arm implementer {parts[0]} part {parts[1]}"
@@ -154,7 +164,7 @@ def _cores(root: Path, cpuinfo: str) -> int:
     if cores and len(packages) == len(cores):
         return len(set(zip(packages, cores, strict=True)))
     topologies = (root / CPUS).glob("cpu[0-9]*/topology")
-    siblings = {read_text(each / "thread_siblings_list").strip() for each in topologies} - {""}
+    siblings = {read_text(topology / "thread_siblings_list").strip() for topology in topologies} - {""}
     if siblings:
         return len(siblings)
     import psutil
@@ -163,9 +173,9 @@ def _cores(root: Path, cpuinfo: str) -> int:
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory that new processes may take before anything is swapped out, or ended by a cgroup's limit."""
-    left = [limit - used for limit, used in memory_limits(root)]
-    return max(min([_unused_bytes(root), *left]), 0)
+    """Memory that new processes can use before swapping or the limit of a cgroup."""
+    remaining = [limit - used for limit, used in memory_limits(root)]
+    return max(min([_unused_bytes(root), *remaining]), 0)
 
 
 def _unused_bytes(root: Path) -> int:
@@ -185,68 +195,69 @@ def _physical_bytes(root: Path) -> int:
 
 
 def os_name(system: str, release: str) -> str:
-    """`Linux 6.8.0` of `6.8.0-45-generic`: builds of one release are the same system."""
+    """`Linux 6.8.0` from `6.8.0-45-generic`, since builds of one release are the same system."""
     version = re.match(r"[0-9]+(?:\.[0-9]+)*", release)
     return f"{system} {version[0] if version else release}".strip()
 
 
 def _values(text: str, name: str) -> list[str]:
-    """The values of `name` in lines of `name : value`."""
-    found = re.findall(rf"^{re.escape(name)}[ \t]*:[ \t]*(\S.*?)\s*$", text, re.MULTILINE)
-    return [str(value) for value in found]
+    """Values of `name` in lines of the form `name : value`."""
+    values = re.findall(rf"^{re.escape(name)}[ \t]*:[ \t]*(\S.*?)\s*$", text, re.MULTILINE)
+    return [str(value) for value in values]
 
 
 def oom_kills(root: Path = Path("/")) -> int:
-    """Processes the kernel has ended for want of memory since it started (proc(5), vmstat); 0 if unknown."""
-    found = re.search(r"^oom_kill ([0-9]+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
-    return int(found[1]) if found else 0
+    """Processes that the kernel killed for lack of memory since boot (proc(5), vmstat); 0 if unknown."""
+    match = re.search(r"^oom_kill ([0-9]+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def machine_id(root: Path = Path("/"), host: str | None = None) -> str:
-    """16 hex digits, the same for every run on this machine; empty where the system has no id of its own.
+    """16 hex digits, equal for all runs on this machine; empty if the system has no id.
 
-    HMAC-SHA256 whose key is /etc/machine-id, 128 random bits, over the name of the host, since machines that
-    were cloned share that file. A container without the file has the kernel's boot id as its key: all of one
-    machine are one machine, until it starts again.
+    HMAC-SHA256 of the host name with /etc/machine-id (128 random bits) as key, since cloned machines share
+    that file. In a container without the file, the key is the kernel's boot id: all containers of a machine
+    have the same id until it reboots.
     """
     key = read_text(root / "etc/machine-id").strip()
-    if re.fullmatch("[0-9a-f]{32}", key):  # else it is empty, or says that it has yet to be made
+    if re.fullmatch("[0-9a-f]{32}", key):  # otherwise it is empty or not initialised yet
         return _hashed(key, host or socket.gethostname())
     key = read_text(root / "proc/sys/kernel/random/boot_id").strip()
     return _hashed(key) if key else ""
 
 
-def _hashed(key: str, *more: str) -> str:
-    message = "\n".join((PURPOSE, *more)).encode()
+def _hashed(key: str, *parts: str) -> str:
+    message = "\n".join((PURPOSE, *parts)).encode()
     return hmac.new(key.encode(), message, hashlib.sha256).hexdigest()[:ID_DIGITS]
 
 
 def own_names() -> set[str]:
-    """The names of this machine and of who uses it, as a text may have them."""
+    """Names of this host and its user that may occur in texts."""
     host = socket.gethostname()
-    found = {host, host.partition(".")[0]}
+    names = {host, host.partition(".")[0]}
     with suppress(OSError, KeyError, ImportError):  # a user without a name
-        found.add(getpass.getuser())
+        names.add(getpass.getuser())
     with suppress(OSError, KeyError, ImportError):
         import pwd
 
         full_name = pwd.getpwuid(os.getuid()).pw_gecos.partition(",")[0]
-        found |= {word for word in full_name.split() if len(word) > 2}
-    return found - set(GENERIC)
+        names |= {word for word in full_name.split() if len(word) > 2}
+    return names - set(GENERIC)
 
 
 def name_hashes() -> tuple[str, ...]:
-    """`SALT:HASH` for each name: whoever shares the run elsewhere finds them in its texts by these.
+    """`SALT:HASH` of each name, with which a shared copy of the run can remove the names from its texts.
 
-    A hash has 16 bits: of all words one in 65,536 has the same, so none is proved to be the name.
+    A hash has 16 bits. One in 65,536 other words has the same hash, so a match does not prove a name.
     """
     salt = secrets.token_hex(4)
     return tuple(sorted(f"{salt}:{_name_hash(salt, name)}" for name in own_names()))
 
 
 def is_hashed(word: str, hashes: Iterable[str]) -> bool:
-    """Whether the text is a name that one of the hashes is of, in capitals or not."""
-    return any(known == _name_hash(salt, word) for salt, _, known in (each.partition(":") for each in hashes))
+    """True if one of the hashes belongs to this word, ignoring case."""
+    parts = (entry.split(":") for entry in hashes)
+    return any(digits == _name_hash(salt, word) for salt, digits in parts)
 
 
 def _name_hash(salt: str, name: str) -> str:
@@ -254,25 +265,25 @@ def _name_hash(salt: str, name: str) -> str:
 
 
 def install_line(extra: str, origin: str | None = None) -> str:
-    """What to type so that the extra's framework is there: `pip install -e '.[torch]'` in a clone.
+    """Command that installs an extra: `pip install -e '.[torch]'` in a clone.
 
-    `origin`: the distribution's direct_url.json (PEP 610); by default that of the running accelbench.
+    `origin` is the distribution's direct_url.json (PEP 610), by default that of the running accelbench.
     """
     from urllib.parse import unquote, urlsplit
 
-    found = json.loads(origin or _origin() or "{}")
-    url, wanted = found.get("url", ""), f"[{extra}]" if extra else ""
-    if "dir_info" in found:
+    direct_url = json.loads(origin or _origin() or "{}")
+    url, suffix = direct_url.get("url", ""), f"[{extra}]" if extra else ""
+    if "dir_info" in direct_url:
         folder = Path(unquote(urlsplit(url).path))
         name = "." if paths.resolved(folder) == paths.resolved(os.curdir) else str(folder)
-        editable = "-e " if found["dir_info"].get("editable") else ""
-        return f"pip install {editable}{shlex.quote(name + wanted)}"
-    source = f"{DISTRIBUTION}{wanted} @ {url}" if url else f"{DISTRIBUTION}{wanted}"
+        editable = "-e " if direct_url["dir_info"].get("editable") else ""
+        return f"pip install {editable}{shlex.quote(name + suffix)}"
+    source = f"{DISTRIBUTION}{suffix} @ {url}" if url else f"{DISTRIBUTION}{suffix}"
     return f"pip install {shlex.quote(source)}"
 
 
 def _origin() -> str | None:
-    from importlib.metadata import PackageNotFoundError, distribution  # a tenth of a worker's start
+    from importlib.metadata import PackageNotFoundError, distribution  # takes a tenth of a worker's start
 
     try:
         return distribution(DISTRIBUTION).read_text("direct_url.json")
@@ -282,24 +293,24 @@ def _origin() -> str | None:
 
 
 def check_system(platform: str, root: Path = Path("/")) -> None:
-    """Raise UnsupportedSystem where there is no fork, or on Linux no /proc.
+    """Raise UnsupportedSystem without fork or, on Linux, without /proc.
 
-    A case gets its process by a fork; /proc tells which processes are left of it, and what memory there is.
+    Processes of cases are forked; /proc lists their remaining processes and the available memory.
     """
     if platform == LINUX and not os.path.exists(root / "proc/self"):
         raise UnsupportedSystem(
             "accelbench needs /proc, and it is not mounted here.",
-            "mount -t proc proc /proc mounts it; a container has it unless it was told otherwise.",
+            "mount -t proc proc /proc mounts it; containers have it by default.",
         )
     if platform in {"win32", "cygwin", "emscripten", "wasi"}:
         raise UnsupportedSystem(
             f"accelbench needs a system that can fork processes; {platform} cannot.",
-            "On Windows it runs in WSL 2, as on Linux.",
+            "On Windows, use WSL 2.",
         )
 
 
 def limits(platform: str) -> str:
-    """One line on what is missing on this system; empty on Linux."""
+    """One line on missing features of this system; empty on Linux."""
     if platform == LINUX:
         return ""
     name = "macOS" if platform == MACOS else platform

@@ -1,4 +1,4 @@
-"""Variables of the shell: which reach the workers, which are recorded, and which accelbench sets itself."""
+"""Environment variables: those passed to workers, those recorded, and those set by accelbench."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from benchbench.model.options import Allocator
 from benchbench.model.placement import VARIABLE
 from benchbench.model.run import Settings
 
-DATA = frozenset({  # where models and data lie, and whether they may be fetched
+DATA = frozenset({  # locations of models and data, and offline modes
     *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE"),
     *("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "TORCH_HOME", "KERAS_HOME"),
     *("TFDS_DATA_DIR", "TFHUB_CACHE_DIR"),
 })  # fmt: skip
-SYSTEM = DATA | frozenset({  # what programs need to run, and where they find data
+SYSTEM = DATA | frozenset({  # needed by programs, and locations of data
     *("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("XDG_CACHE_HOME", "SYSTEMROOT", "SYSTEMDRIVE", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "LOCALAPPDATA"),
     *("LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_MONETARY"),
-    # this program's own
+    # accelbench
     *("ACCELBENCH_WORKLOADS", "ACCELBENCH_CACHE", "ACCELBENCH_DATA", "ACCELBENCH_DRAWN"),
 })  # fmt: skip
-TUNING = frozenset({  # what changes how frameworks compute, and is recorded
-    # compilers that frameworks start
+TUNING = frozenset({  # affect how frameworks compute; recorded
+    # compilers started by frameworks
     *("CC", "CXX", "CUDACXX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"),
     # CUDA and its libraries
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_MODULE_LOADING"),
@@ -56,109 +56,111 @@ TUNING = frozenset({  # what changes how frameworks compute, and is recorded
     *("MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "MKL_CBWR", "MKL_DYNAMIC", "OPENBLAS_CORETYPE"),
     *("OPENBLAS_L2_SIZE", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),
     *("DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"),
-    # what passes between devices: NCCL's and libfabric's variables are known by their beginnings
+    # transfers between devices; those of NCCL and libfabric are recognised by prefix
     *("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
 })  # fmt: skip
-TUNING_PREFIXES = ("NCCL_", "TORCH_NCCL_", "FI_")  # each library has over a hundred, and more in each release
-SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH")  # part of a name that no prefix lets through
+TUNING_PREFIXES = ("NCCL_", "TORCH_NCCL_", "FI_")  # each library has over a hundred variables
+SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH")  # excludes names that match a prefix
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # set for every worker
 ALLOCATOR_NAMES = ("LD_PRELOAD", "GLIBC_TUNABLES")
 ALLOCATOR_PREFIX = "MALLOC_"
 STEADY = {
-    # Not the mmap threshold: older glibc ignore one above 32 MiB, and larger arrays would fault each time.
+    # Not the mmap threshold: older glibc ignores values above 32 MiB, and larger arrays would page-fault.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**46),
-    # A thread's own arena has room for 64 MiB; one for all also reuses what another thread freed.
+    # A thread's own arena has only 64 MiB. A common arena also reuses memory freed by other threads.
     "MALLOC_ARENA_MAX": "1",
 }
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
-COUNTS = (*THREADS, "NPROC", "TF_NUM_INTRAOP_THREADS")  # XLA's pool and TensorFlow's have names of their own
-REFUSED = {  # what makes no cases, since accelbench sets it itself or it names what is the same for all
+COUNTS = (*THREADS, "NPROC", "TF_NUM_INTRAOP_THREADS")  # with the variables of XLA and TensorFlow
+REFUSED = {  # variables that cannot define cases: accelbench sets them, or they do not affect the computation
     **dict.fromkeys(COUNTS, "--threads 1,2 makes a case with each number of threads."),
     **dict.fromkeys(CACHES, "Each run has compile caches of its own."),
     **dict.fromkeys(DATA, "Set it in the shell: it reaches every process, and names no case."),
     **dict.fromkeys(("ACCELBENCH_WORKLOADS", "ACCELBENCH_DATA"), "Set it in the shell."),
     "PYTHONPATH": "accelbench.toml names your code: [code] sources.",
 }
-INSTEAD = {  # well-known variables that no worker takes from the shell → what decides in their place
+REPLACEMENTS = {  # well-known variables that workers do not inherit, and the options that replace them
     **dict.fromkeys(COUNTS, "--threads"),
     **dict.fromkeys(("NUMEXPR_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "--threads"),
     **dict.fromkeys(("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"), "--dtype"),
     **dict.fromkeys(("ONEDNN_DEFAULT_FPMATH_MODE", "XLA_USE_BF16", "XLA_DOWNCAST_BF16"), "--dtype"),
     **dict.fromkeys(CACHES, "each run has its own"),
 }
-BY_ENV = "--env"  # decides where a backend sets what the shell says otherwise
+BY_ENV = "--env"  # replaces variables that a backend sets itself
 
 
 def worker_environment(
     settings: Settings, extra: Mapping[str, str], parent: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a worker is started with: what is allowed of `parent`, threads and allocator, then `extra`.
+    """Environment of a worker: allowed variables of `parent`, threads, allocator, and `extra`.
 
-    An allow-list of names: a token in the shell must not reach a framework's log, and a prefix would let it
-    (`TF_` is TensorFlow's, and Terraform's `TF_VAR_password`). What changes a precision behind its setting,
-    such as NVIDIA_TF32_OVERRIDE or XLA_USE_BF16, is not on it. With the allocator `system` the
-    shell's choice of allocator is kept, with `steady` freed memory is reused, as in a long-running process.
+    Variables are allowed by name, since a token in the shell must not reach a framework's log, and a prefix
+    would match too much (`TF_` is used by TensorFlow and by Terraform's `TF_VAR_password`). Variables that
+    override the requested precision, such as NVIDIA_TF32_OVERRIDE or XLA_USE_BF16, are not allowed. With the
+    allocator `system` the shell's allocator settings are kept; with `steady` freed memory is reused.
     """
-    chosen = {name: value for name, value in parent.items() if name.upper() in SYSTEM or is_tuning(name)}
+    inherited = {name: value for name, value in parent.items() if name.upper() in SYSTEM or is_tuning(name)}
     threads = dict.fromkeys(THREADS, str(settings.threads))
     shell = {name: value for name, value in parent.items() if _is_allocator(name)}
     allocator = STEADY if settings.allocator is Allocator.STEADY else shell
-    return chosen | threads | allocator | dict(extra)
+    return inherited | threads | allocator | dict(extra)
 
 
 def is_tuning(name: str) -> bool:
-    """Whether workers inherit the variable and it may change what is measured."""
-    known = name.upper()
-    return known in TUNING or (known.startswith(TUNING_PREFIXES) and not SECRET.search(known))
+    """True if workers inherit the variable and it may affect measurements."""
+    upper_name = name.upper()
+    return upper_name in TUNING or (upper_name.startswith(TUNING_PREFIXES) and not SECRET.search(upper_name))
 
 
 def tuning_variables(parent: Mapping[str, str]) -> dict[str, str]:
-    """Variables of `parent` that workers inherit and that may change what is measured, sorted by name."""
+    """Variables of `parent` that workers inherit and that may affect measurements, sorted by name."""
     return {name: parent[name] for name in sorted(parent) if is_tuning(name)}
 
 
 def check_variable(name: str) -> None:
-    """Raise UsageError for what makes no cases."""
+    """Raise UsageError for a variable that cannot define cases."""
     if not VARIABLE.fullmatch(name):
         raise UsageError(f"{name!r} is not the name of an environment variable.", "Write --env NAME=value.")
-    if instead := REFUSED.get(name):
-        raise UsageError(f"{name} makes no cases.", instead)
+    if name in REFUSED:
+        raise UsageError(f"{name} cannot define cases.", REFUSED[name])
 
 
 def check_passed(names: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of variables that a function's process gets from the shell. Raises UsageError."""
-    found = tuple(dict.fromkeys(names))
-    for name in found:
+    """Distinct names of the variables to pass to a function's process. Raises UsageError."""
+    distinct_names = tuple(dict.fromkeys(names))
+    for name in distinct_names:
         if not VARIABLE.fullmatch(name):
             hint = "Set it in the shell, and give its name alone: MODE=fast accelbench time … --env MODE"
             raise UsageError(f"{name!r} is not the name of an environment variable.", hint)
-        if instead := REFUSED.get(name):
-            raise UsageError(f"{name} is not passed on.", instead)
+        if name in REFUSED:
+            raise UsageError(f"{name} is not passed on.", REFUSED[name])
         if name not in shell:
             raise UsageError(f"The shell has no variable {name}.", f"export {name}=… sets it.")
-    return found
+    return distinct_names
 
 
 def is_passed_on(name: str, worker: Mapping[str, str]) -> bool:
-    """Whether a worker has the shell's variable, or another option decides it, which another line tells."""
-    return name in worker or name in REFUSED or name in INSTEAD or _is_allocator(name)
+    """True if a worker has the variable, or another option replaces it."""
+    return name in worker or name in REFUSED or name in REPLACEMENTS or _is_allocator(name)
 
 
 def unused_variables(parent: Mapping[str, str], workers: Iterable[Mapping[str, str]]) -> str:
-    """One line on well-known variables of `parent` that some worker does not have as they are; "" without.
+    """One line on well-known variables of `parent` that a worker does not inherit unchanged, or empty.
 
-    `workers`: what each is started with.
+    `workers` are the environments of the workers.
     """
     workers = list(workers)
-    known = [name for name in sorted(parent) if name in INSTEAD or is_tuning(name) or _is_allocator(name)]
-    unused = [name for name in known if any(each.get(name) != parent[name] for each in workers)]
-    texts = [f"{name} ({_instead(name)})" for name in unused]
+    well_known = [
+        name for name in sorted(parent) if name in REPLACEMENTS or is_tuning(name) or _is_allocator(name)
+    ]
+    unused = [name for name in well_known if any(worker.get(name) != parent[name] for worker in workers)]
+    texts = [f"{name} ({_replacement(name)})" for name in unused]
     return f"variables of the shell that are not used: {', '.join(texts)}" if texts else ""
 
 
-def _instead(name: str) -> str:
-    return INSTEAD.get(name) or ("--allocator system keeps it" if _is_allocator(name) else BY_ENV)
+def _replacement(name: str) -> str:
+    return REPLACEMENTS.get(name) or ("--allocator system keeps it" if _is_allocator(name) else BY_ENV)
 
 
 def _is_allocator(name: str) -> bool:
