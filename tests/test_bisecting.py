@@ -462,7 +462,7 @@ ANSWERS: list[tuple[SearchResult, dict[int, str], str, int]] = [
     (
         SearchResult(end=SearchEnd.UNDECIDED, pairs=27, whole=WHOLE),
         {},
-        "2.9 and 2.13 cannot be told apart",
+        "2.9 and 2.13 do not differ significantly",
         12,
     ),
     (
@@ -490,7 +490,7 @@ def test_a_second_step_other_cases_and_neighbours_are_reported() -> None:
     shown = rendered(bisection_document(a_bisection(found=found, ends=others, disturbed=2)))
     assert "there is a second, smaller step: one of 2.10, 2.11 (96%)" in shown
     assert "other between the ends: differs, too, 1.062×" in shown
-    assert "beside 2 of 5 pairs other programs computed" in shown
+    assert "other programs ran during 2 of 5 pairs" in shown
 
 
 def test_other_metrics_are_larger_and_faster_is_the_other_direction() -> None:

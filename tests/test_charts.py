@@ -70,7 +70,7 @@ def test_where_the_run_cannot_tell_no_size_has_a_winner_and_its_marks_are_hollow
         for backend, rounds in (("torch", (1, 1.4, 0.7)), ("jax", (1.1, 0.8, 1.2))):
             records += some_rounds(*rounds, case=a_case(backend=backend, params={"m": size}))
     panel = panel_of(records)
-    assert panel.summary == "over m, cannot tell which is fastest at any size"
+    assert panel.summary == "over m, undecided at every size"
     assert all(point.is_undecided for sweep in panel.sweeps for point in sweep.points)
     assert all(fill == "none" for _, _, fill in marks(chart(panel)))
 
@@ -91,7 +91,7 @@ def test_a_knee_that_a_smaller_size_may_reach_is_open() -> None:
 def test_a_rate_that_falls_at_the_largest_size_is_told() -> None:
     big = saturating("torch", 1, PEAK / 4, [4096])
     panel = panel_of([*saturating("torch", 1), *big])
-    assert panel.summary.endswith("; at 4,096 there is left of it 25 % for torch eager")
+    assert panel.summary.endswith("; at 4,096 it has fallen to 25 % for torch eager")
 
 
 @pytest.mark.parametrize("half", [1, 50, 300, 3000])

@@ -330,7 +330,7 @@ def test_a_workload_that_measures_otherwise_now_is_named_with_the_line_that_acce
             "to accept the new times: accelbench baseline set main NEW",
         ]
     )
-    elsewhere = conclusions(Gate(name="main", result=result, where=" --results there"))
+    elsewhere = conclusions(Gate(name="main", result=result, results_option=" --results there"))
     assert str(elsewhere[-1]).endswith("baseline set main NEW --results there")
     accepted = a_new(2.0, 1.0, side={"workload_version": 2}, id="ACCEPTED", started="2026-01-08T00:00:00Z")
     later = decide([*result.sessions, accepted], a_new(2.0, 1.0, side={"workload_version": 2}), RULES)

@@ -162,7 +162,7 @@ def test_a_mean_far_from_the_median_is_noted(last: float, told: bool) -> None:
     found = conditions.mean_notes([a_watched(block_s=(1.0, 1.0, 1.0, 1.0, last), iterations=1)] * 2)
     assert bool(found) is told
     if last > 1.25:
-        assert found[0].text == "the mean step took 1.05× the median, which latency and rates go by"
+        assert found[0].text == "the mean step took 1.05× the median, on which latency and rates are based"
     even = a_watched(block_s=(1.0,) * 5, iterations=1)
     assert conditions.mean_notes([a_watched(block_s=(1.0, 1.0, 1.0, 1.0, last), iterations=1), even]) == []
 

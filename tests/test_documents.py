@@ -549,7 +549,7 @@ IN_ORG = {
     ("compare", "latest~1", "latest"): "| slower | gemm",
     ("history",): "** gemm",
     ("list", "backends"): "| torch |",
-    ("doctor",): "* What spoils measurements on this machine",
+    ("doctor",): "* Sources of error on this machine",
 }
 
 

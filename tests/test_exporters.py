@@ -230,7 +230,7 @@ resnet50  batch=64 · float32 · cpu
 
 ¹ still warming up when measured, in 3 of 3 rounds
 ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32
-? cannot tell: what differs between rounds, others, or warming up may explain it
+? not significant: rounds, other programs or warm-up may explain the difference
 left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 """)  # noqa: E501
 

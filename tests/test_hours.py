@@ -50,7 +50,7 @@ def facts(found: Comparison) -> list[str]:
 
 def test_only_runs_of_different_hours_report_the_gap() -> None:
     apart = compare_runs(of_day(0), of_day(2.5))
-    assert "began 2.5 days apart: what hours differ by is not in the intervals" in facts(apart)
+    assert "began 2.5 days apart: the intervals do not include the variation between hours" in facts(apart)
     assert apart.apart
     assert apart.apart.seconds == pytest.approx(2.5 * 86400)
     back = compare_runs(of_day(2.5), of_day(0))

@@ -132,7 +132,7 @@ def test_what_is_drawn_is_what_was_measured(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_every_format_gives_the_same_verdict_and_nothing_open_is_green(seed: int) -> None:
     found = report_document(measured(works=5, seed=seed))
-    drawn = read_back(sections(page(found))["Who is fastest"])
+    drawn = read_back(sections(page(found))["Fastest per work"])
     overview = found.overview[0]
     for work, row, marks in zip(found.data["works"], overview.rows, drawn, strict=True):
         answer = row[1]
@@ -245,14 +245,14 @@ def test_the_finding_is_the_headline_and_what_is_in_doubt_stands_before_the_numb
     (headline,) = re.findall("<h1>(.*?)</h1>", text)
     assert unescape(headline) == str(found.answer[0])
     assert f"<title>{headline}</title>" in text
-    assert text.index("line 3 is damaged") < text.index("Who is fastest")
+    assert text.index("line 3 is damaged") < text.index("Fastest per work")
 
 
 def test_a_case_without_a_speed_says_why_in_a_line_of_its_own() -> None:
     failed = a_record(a_failure(message="no room"), case=a_case(backend="jax", mode="jit"))
     found = report_document(a_run([*some_rounds(0.001, 0.001, 0.001), failed]))
     assert "no room" in sections(page(found))[found.tables[0].title]
-    assert "no room" in sections(page(found))["What has a result"]
+    assert "no room" in sections(page(found))["Results per backend and device"]
 
 
 def test_no_value_is_labelled_with_the_sign_that_it_begins_with() -> None:
@@ -385,5 +385,5 @@ def test_the_page_of_the_readme_is_that_of_the_committed_run() -> None:
 
 def test_a_report_of_one_backend_answers_nothing_and_is_a_page(tmp_path: Path) -> None:
     found: RunReport = report_document(measured(backends=("torch",)))
-    assert [table.title for table in found.overview] == ["What has a result"]
+    assert [table.title for table in found.overview] == ["Results per backend and device"]
     assert "torch" in page(found)

@@ -74,11 +74,13 @@ def test_a_case_that_two_sides_leave_out_is_told_once_with_the_side_that_cannot_
 
 def test_interrupted_command_names_the_one_that_goes_on() -> None:
     lines = Lines()
-    assert "resume it" not in lines.kept("resume it")
+    assert "resume it" not in lines.interruption_message("resume it")
     lines.begin(two_sides()[:1])
-    assert "resume it" in lines.kept("resume it")  # a record may be on disk before the observer hears of it
+    assert "resume it" in lines.interruption_message(
+        "resume it"
+    )  # a record may be on disk before the observer hears of it
     lines.begin(two_sides())
-    assert "accelbench compare A B" in lines.kept("resume it")
+    assert "accelbench compare A B" in lines.interruption_message("resume it")
 
 
 def read_until_closed(descriptor: int) -> str:

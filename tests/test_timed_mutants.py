@@ -358,7 +358,7 @@ def test_an_output_in_another_dtype_is_wrong(framework: str, mode: str, other: s
 @pytest.mark.parametrize(("framework", "mode"), ONE_OF_EACH)
 def test_an_output_that_is_more_precise_is_noted(framework: str, mode: str) -> None:
     (found,) = measure(honest(framework, mode, PRODUCT, Dtype.BFLOAT16), in_dtype("float32"))
-    assert found.text == "its output is float32, more precise than the bfloat16 that was asked for"
+    assert found.text == "its output is float32, more precise than the requested bfloat16"
 
 
 @pytest.mark.parametrize("mutant", PRODUCTS)

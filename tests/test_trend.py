@@ -89,8 +89,8 @@ def test_too_few_runs_get_a_note_with_the_number_needed() -> None:
         )
 
     headline, note = told(1)
-    assert headline == "too few runs to tell a change in 1 case"
-    assert note.startswith("to tell a change takes 6 runs that can be compared, and there is one: ")
+    assert headline == "too few runs to detect a change in 1 case"
+    assert note.startswith("to detect a change takes 6 runs that can be compared, and there is one: ")
     assert note.endswith("accelbench report run00 --results mine")
     assert told(2)[1].endswith("accelbench compare run00 run01 --results mine")
     assert told(6) == ("no change in 1 case", "")

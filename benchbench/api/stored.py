@@ -98,7 +98,7 @@ def report(
         prices=device_prices,
         columns=several(columns),
         by=by,
-        where="" if isinstance(run, Run) else _results_option(folder(run, results)),
+        results_option="" if isinstance(run, Run) else _results_option(folder(run, results)),
     )
 
 

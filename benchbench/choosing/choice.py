@@ -40,7 +40,7 @@ Key = TypeVar("Key")
 class HardwareComparison:
     """Comparison of hardware, with one of `choices` per work.
 
-    `overall`: offers of priced hardware over the works that all of it did; `common_works`: their number.
+    `overall`: offers of priced hardware over the works measured on all of it; `common_works`: their number.
     `assumed`: spread of days and machines that is assumed while too few were measured, as a fraction.
     """
 

@@ -83,7 +83,7 @@ def bisect_(
                 plan = api.plan_bisect(**request, observer=observer)
             print_document(bisect_plan_document(plan), format)
             return
-        with signals(observer.kept):
+        with signals(observer.interruption_message):
             bisection = api.bisect(**request, profile=profile, resume=resume or "", observer=observer)
     print_document(bisection_document(bisection, results_option(results)), format)
     raise typer.Exit(bisection.found.exit_code)

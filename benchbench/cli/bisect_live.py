@@ -62,11 +62,11 @@ class BisectLines(BisectObserver):
         self._pairs += 1
         self.note(pair_line(pair))
 
-    def kept(self) -> str:
+    def interruption_message(self) -> str:
         """Message for an interrupted command."""
         if not self._pairs:
             return "no pair was finished"
-        return "every finished pair is kept; accelbench list runs shows how to go on"
+        return "finished pairs are stored; accelbench list runs shows how to continue"
 
     def profile(self, profile: Profiled) -> None:
         self.note(self._redact(observer.profile_line(profile)))

@@ -81,7 +81,7 @@ def check_(
     from benchbench.store.selectors import results_option
 
     files, observer = outputs(out), Lines(results=results)
-    with signals(observer.kept):
+    with signals(observer.interruption_message):
         check = api.check(
             run,
             baseline=baseline,
@@ -101,7 +101,7 @@ def check_(
         result=check.result,
         inconclusive=inconclusive,
         exit_zero=exit_zero,
-        where=results_option(results),
+        results_option=results_option(results),
         note=check.note,
     )
     print_document(gate.check_document(result), format)

@@ -118,7 +118,7 @@ def _measure_and_compare(
     if new is None:
         raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
     observer = Lines(results=results)
-    with signals(observer.kept):
+    with signals(observer.interruption_message):
         return api.compare_ab(
             ref,
             new,

@@ -60,7 +60,8 @@ def _share(run: str, output: Path | None, results: Path) -> None:
         raise UsageError("--share needs a folder to write the run to.", hint)
     shared = api.share_run(run, output, results=results)
     print_message(
-        *(f"kept: {line}" for line in shared.kept), *(f"dropped: {line}" for line in shared.dropped)
+        *(f"kept: {line}" for line in shared.kept),
+        *(f"dropped: {line}" for line in shared.dropped),
     )
     print_message(f"wrote {shared.folder}", f"next: accelbench report {shared.folder}")
 

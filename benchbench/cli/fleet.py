@@ -70,7 +70,11 @@ def fleet(
     from benchbench.documents.fleet import fleet_document, is_incomplete
 
     # Ray prints events of machines to standard output, which is reserved for the result.
-    with closing(FleetLines()) as observer, signals(observer.kept), redirect_stdout(sys.stderr):
+    with (
+        closing(FleetLines()) as observer,
+        signals(observer.interruption_message),
+        redirect_stdout(sys.stderr),
+    ):
         result = api.fleet(
             options=options,
             address=address,

@@ -47,11 +47,11 @@ class FleetLines(FleetObserver):
         if self._table is None or isinstance(record.outcome, Failure):
             self.note(f"{machine}  {observer.line(record)}")
 
-    def kept(self) -> str:
+    def interruption_message(self) -> str:
         """Message for an interrupted command."""
         if not self._begun:
             return "nothing was measured"
-        return "every record that arrived is kept; accelbench fleet --resume measures the others"
+        return "received records are stored; accelbench fleet --resume measures the rest"
 
     def close(self) -> None:
         """Remove the table; the result has another one."""

@@ -109,7 +109,7 @@ class Lines(RunObserver):
         if heat:
             print_message(self._redact(heat_line(heat, self._sides, self._differing)))
 
-    def kept(self, resume_command: str = "") -> str:
+    def interruption_message(self, resume_command: str = "") -> str:
         """Message for an interrupted command, with the command that uses the finished cases.
 
         It has no count of cases, since a record is stored before the observer receives it.
@@ -118,7 +118,7 @@ class Lines(RunObserver):
             return "nothing was measured"
         if len(self._infos) > 1:
             resume_command = f"accelbench compare {' '.join(info.id for info in self._infos)}{self._where}"
-        message = "every finished case is kept"
+        message = "finished cases are stored"
         return f"{message}: {resume_command}" if resume_command else message
 
     def profile(self, profile: Profiled) -> None:

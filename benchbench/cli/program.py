@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STORED = "nothing that was stored is lost"
-NOTHING_TO_KEEP = "nothing was to be kept"
+NOTHING_TO_KEEP = "nothing was stored"
 GC_THRESHOLD = 50_000  # allocations between collections; Python's 700 takes a fifth of a long report
 
 
 class Interrupted(BaseException):
-    """A signal asked the program to stop. `kept` is the message about what is not lost."""
+    """A signal asked the program to stop. `interruption_message` says which results are stored."""
 
-    def __init__(self, number: int, kept: str) -> None:
+    def __init__(self, number: int, interruption_message: str) -> None:
         super().__init__(number)
         self.number = number
-        self.kept = kept
+        self.interruption_message = interruption_message
 
 
 @contextmanager
-def signals(kept: Callable[[], str] = lambda: NOTHING_TO_KEEP) -> Iterator[None]:
+def signals(interruption_message: Callable[[], str] = lambda: NOTHING_TO_KEEP) -> Iterator[None]:
     """Raise Interrupted for signals that stop a program, even if the shell ignores them.
 
-    `kept` is called on a signal and returns the message about what is not lost.
+    `interruption_message` is called on a signal and returns a text on which results are stored.
     """
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        raise Interrupted(number, kept())
+        raise Interrupted(number, interruption_message())
 
     previous = [signal.signal(number, interrupt) for number in STOPPING]
     try:
@@ -105,7 +105,7 @@ def _run(program: Callable[[], typer.Typer], name: str) -> Any:
         _print_message(*error_lines(error))
         return error.exit_code
     except Interrupted as stop:
-        _print_message(f"interrupted: {stop.kept}")
+        _print_message(f"interrupted: {stop.interruption_message}")
         return 128 + stop.number
 
 

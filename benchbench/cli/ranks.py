@@ -54,7 +54,7 @@ def measure_ranks(
     from benchbench.running.launched import measure_launched
 
     observer = Lines(report="profile" if profile else "report")
-    with signals(observer.kept):
+    with signals(observer.interruption_message):
         run = measure_launched(rank, options, results, observer, profile=profile)
     if format != TERMINAL:
         print_document(api.report(run), format)

@@ -72,7 +72,7 @@ def run(
     resume_command = f"accelbench run --resume{results_option(results)}"
     prices = None if format == TERMINAL else known_prices()  # reports mistakes in them before measuring
     observer = Lines(report="profile" if profile else "report", verbose=verbose, results=results)
-    with signals(lambda: observer.kept(resume_command)):
+    with signals(lambda: observer.interruption_message(resume_command)):
         resumed_run = (subject or True) if resume else False
         stored_run = api.run(
             options=options, profile=profile, resume=resumed_run, results=results, observer=observer

@@ -70,7 +70,7 @@ def time_(
     from benchbench.store.selectors import results_option
 
     lines = Lines(results=results)
-    with signals(lines.kept):
+    with signals(lines.interruption_message):
         if other:
             comparison = api.measure_ab(
                 function,
@@ -96,7 +96,7 @@ def time_(
                 observer=lines,
                 options=options,
             )
-            document = report_document(run, columns=COLUMNS, where=results_option(results))
+            document = report_document(run, columns=COLUMNS, results_option=results_option(results))
             records = list(run.records)
     print_document(document, format)
     raise typer.Exit(4 if has_failures(records) else 0)

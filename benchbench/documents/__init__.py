@@ -1,1 +1,1 @@
-"""The answers of commands as documents: facts, tables of typed cells, plots, notes."""
+"""Results of commands as documents: facts, tables of typed cells, plots and notes."""

@@ -16,11 +16,11 @@ from benchbench.running.bisect_plan import BisectPlan
 from benchbench.running.bisecting import Bisection
 
 SCHEMA = 1  # of the JSON. 1: first
-QUIETER = "a quieter machine (accelbench doctor) would tell"
+QUIETER = "a quieter machine (accelbench doctor) would help"
 
 
-def bisection_document(bisection: Bisection, where: str = "") -> Document:
-    """Result with a row for each measured or skipped version. `where` is ` --results FOLDER` or empty."""
+def bisection_document(bisection: Bisection, results_option: str = "") -> Document:
+    """Result with a row per measured or skipped version. `results_option`: ` --results FOLDER`, or empty."""
     rules, versions = bisection.rules, bisection.versions
     limits = f"threshold {fmt.limit(rules.threshold)}, confidence {fmt.limit(rules.confidence)}"
     row = f"{count_of(len(versions), 'version')}, {versions[0].label} … {versions[-1].label}"
@@ -33,7 +33,7 @@ def bisection_document(bisection: Bisection, where: str = "") -> Document:
             f"{bisection.case}; {bisection.metric.name}, {bisection.metric.better} is better; {limits}",
         ),
         tables=(table(without_empty(list(_rows(bisection)))),),
-        notes=tuple(_notes(bisection, where)),
+        notes=tuple(_notes(bisection, results_option)),
         data=_data(bisection),
     )
 
@@ -47,7 +47,7 @@ def answer(bisection: Bisection) -> str:
         least = fmt.limit(bisection.rules.threshold)
         return f"no difference of {least} or more between {ends[0]} and {ends[1]}: {whole} in {count}"
     if result.end is SearchEnd.UNDECIDED:
-        text = f"{ends[0]} and {ends[1]} cannot be told apart: {whole} in {count}"
+        text = f"{ends[0]} and {ends[1]} do not differ significantly: {whole} in {count}"
         return f"{text}; {QUIETER}, or a larger --threshold"
     if result.span is None:
         index = 0 if 0 in bisection.skipped else len(bisection.versions) - 1
@@ -59,7 +59,7 @@ def answer(bisection: Bisection) -> str:
     before = bisection.versions[result.span.first - 1].label
     step = f"is {_word(bisection, result.step)} than {before}: {_ratio(result.step)}"
     if result.span.first < result.span.last:
-        return f"{_span(bisection, result.span)} {step}; those between cannot be measured"
+        return f"{_span(bisection, result.span)} {step}; the versions in between cannot be measured"
     return f"{_called(bisection.versions[result.span.last])} {step}, confirmed beside it"
 
 
@@ -131,7 +131,7 @@ def _is_worse(bisection: Bisection) -> bool:
     return step is not None and (step.mid > 0) == (bisection.metric.better == "lower")
 
 
-def _notes(bisection: Bisection, where: str) -> Iterator[str]:
+def _notes(bisection: Bisection, results_option: str) -> Iterator[str]:
     result = bisection.found
     if bisection.work:
         yield bisection.work
@@ -148,10 +148,11 @@ def _notes(bisection: Bisection, where: str) -> Iterator[str]:
         text = "differs, too" if other.end is SearchEnd.NAMED else ending
         yield f"{other.case} between the ends: {text}{size}"
     if bisection.disturbed:
-        yield f"beside {bisection.disturbed} of {count_of(result.pairs, 'pair')} other programs computed"
+        yield f"other programs ran during {bisection.disturbed} of {count_of(result.pairs, 'pair')}"
     if bisection.profiled and result.span:
         runs = [bisection.runs[index][-1] for index in (result.span.first - 1, result.span.last)]
-        yield f"next: accelbench profile {runs[0]} {runs[1]}{where} shows the operators behind the step"
+        command = f"accelbench profile {runs[0]} {runs[1]}{results_option}"
+        yield f"next: {command} shows the operators behind the step"
 
 
 def _data(bisection: Bisection) -> dict[str, Any]:
@@ -218,10 +219,12 @@ def bisect_plan_document(bisect_plan: BisectPlan) -> Document:
     probed = min(len(downloads), 2 + math.ceil(math.log2(max(len(bisect_plan.versions), 2))))
     lines = [f"{count_of(len(downloads), 'environment')} to build, {total} in all; about {probed} are needed"]
     if bisect_plan.deviation is None:
-        lines.append("no stored run of this machine tells how much this work's processes vary")
+        lines.append(
+            "the variation between processes is unknown: no stored run of this machine has this work"
+        )
     return Document(
         name="bisect-plan",
-        title="What would be measured",
+        title="Plan",
         tables=(
             table(without_empty(versions), notes=lines if downloads else []),
             table(pairs, title="Pairs expected, by simulation", notes=lines[1:]),

@@ -40,15 +40,13 @@ SCHEMA = 1  # of the JSON. 1: first
 
 Order = Literal["ratio", "case"]
 FIELDS = tuple(field.name for field in fields(CaseComparison))
-MODES = (
-    "processes cluster, as if cases had two speeds: three or four processes say little then, five would tell"
-)
+MODES = "the processes form clusters, as if cases had two speeds: compare at least five processes"
 UNUSED = (
-    "n of m processes: the first rounds, as many as the other run has, since further ones would bias the "
-    "comparison; report shows all rounds, so its values differ"
+    "n of m processes: only as many rounds as the other run has are compared, since more would bias the "
+    "comparison; report uses all rounds, so its values differ"
 )
-MDE = "MDE: the change called slower 4 times in 5"
-UNTOLD = "no code or version is known to differ; compare --ab measures two sides in the same minutes"
+MDE = "MDE: the smallest change detected 4 times in 5"
+UNTOLD = "no known difference in code or versions; compare --ab measures two sides in the same minutes"
 UNITS = {metric.name: metric.unit for metric in METRICS}
 EVIDENCE_COLUMNS = (
     Column("ratio [95 %]", line=1),
@@ -112,7 +110,7 @@ def comparison_document(comparison: Comparison, verdicts: Sequence[CaseCompariso
 
 
 def headline(comparison: Comparison) -> str:
-    """`2 of 14 cases slower, 1 faster; 3 cannot be told`."""
+    """`2 of 14 cases slower, 1 faster; 3 undecided`."""
     counts = Counter(verdict.verdict for verdict in comparison.verdicts)
     if not comparison.verdicts:
         return "nothing could be compared"
@@ -123,7 +121,7 @@ def headline(comparison: Comparison) -> str:
     parts = [slower, f"{counts[Verdict.FASTER] or 'none'} faster"]
     parts += [f"{counts[Verdict.BROKEN]} broken"] if counts[Verdict.BROKEN] else []
     undecided = sum(counts[verdict] for verdict in UNDECIDED)
-    return ", ".join(parts) + (f"; {undecided} cannot be told" if undecided else "")
+    return ", ".join(parts) + (f"; {undecided} undecided" if undecided else "")
 
 
 def case_verdict(verdict: CaseComparison) -> CaseVerdict:
@@ -237,12 +235,12 @@ def _apart(comparison: Comparison) -> list[str]:
     hours = comparison.apart.seconds / 3600
     began = f"began {hours / 24:.3g} days apart" if hours >= 48 else f"began {hours:.3g} hours apart"
     if comparison.apart.spread is None:
-        lines = [f"{began}: what hours differ by is not in the intervals"]
+        lines = [f"{began}: the intervals do not include the variation between hours"]
     else:
         cases = fmt.count_of(comparison.apart.cases, "case")
         of = "" if comparison.apart.cases == comparison.compared else f" of {cases}"
         spread = f"sessions of this machine differ by {fmt.share(comparison.apart.spread)} in the median case"
-        lines = [f"{began}: {spread}, and the intervals{of} hold that"]
+        lines = [f"{began}: {spread}, and the intervals{of} include that"]
     command = _interleaved_command(comparison)
     return [*lines, f"to measure both in the same minutes: {command}" if command else UNTOLD]
 

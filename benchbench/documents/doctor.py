@@ -44,7 +44,7 @@ def findings_document(findings: Sequence[Finding]) -> Document:
     summary = ", ".join(_counted(counts[level], level) for level in Level if counts[level])
     return Document(
         name="doctor",
-        title="What spoils measurements on this machine",
+        title="Sources of error on this machine",
         answer=(Cell((summary,)),),
         tables=(table(map(_finding, findings), COLUMNS, layout=Layout.PARAGRAPHS),),
         data={"findings": [asdict(finding) for finding in findings]},
@@ -108,7 +108,7 @@ def selftest_document(results: Sequence[Result], notes: Sequence[str]) -> Docume
     count = sum(result.passed for result in results)
     return Document(
         name="selftest",
-        title="Are measurements right here?",
+        title="Self-test",
         answer=(Cell((f"{count} of {len(results)} pass",)),),
         tables=(table(map(_result, results), notes=notes),),
         data={"results": [asdict(result) for result in results], "notes": notes},

@@ -59,7 +59,7 @@ from benchbench.store.naming import DIRTY
 SCHEMA = 1  # of the JSON. 1: first
 
 UNITS = {metric.name: metric.unit for metric in METRICS}
-HEAVY_TAILS = "some sessions are far from the rest: they do not show where a further one may lie"
+HEAVY_TAILS = "some sessions are far from the rest, so they do not predict a further one"
 URGENT = (
     Verdict.SLOWER,
     Verdict.BROKEN,
@@ -308,7 +308,7 @@ class Gate:
     result: GateResult
     inconclusive: Inconclusive | None = None
     exit_zero: bool = False
-    where: str = ""  # ` --results FOLDER` for suggested commands, or empty
+    results_option: str = ""  # ` --results FOLDER` for suggested commands, or empty
     note: str = ""  # reason why no case was measured again
 
     @property
@@ -376,9 +376,10 @@ def _upgrade_advice(gate: Gate) -> list[str]:
     upgrades = _upgrades(gate.result)
     if not upgrades or not gate.name:
         return []
+    command = f"accelbench baseline set {gate.name} {gate.result.new.id}{gate.results_option}"
     return [
         f"measured differently now, so earlier times do not count: {', '.join(upgrades)}",
-        f"to accept the new times: accelbench baseline set {gate.name} {gate.result.new.id}{gate.where}",
+        f"to accept the new times: {command}",
     ]
 
 
@@ -400,7 +401,9 @@ def _ab_advice(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> list[st
         session.commit for session in gate.result.sessions if session.commit and DIRTY not in session.commit
     ]
     commit = commits[-1][:12] if commits else "COMMIT"
-    return [f"to decide it now: accelbench check --baseline {gate.name} --ab rev:{commit}{gate.where}"]
+    return [
+        f"to decide it now: accelbench check --baseline {gate.name} --ab rev:{commit}{gate.results_option}"
+    ]
 
 
 def _remedies(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> list[str]:

@@ -47,12 +47,12 @@ from benchbench.model.placement import Strategy
 from benchbench.stats import Difference
 
 SCHEMA = 2  # of the JSON. 2: without `machines`
-NOTHING = "nothing was measured that counts"
+NOTHING = "no usable measurements"
 NO_PRICES = "cheapest: no prices are given, as in --price '*H100*=2.5 EUR' --price '*EPYC*=0.4 EUR'"
 ONE_PRICE = "cheapest: fewer than two of the devices have a price"
-NO_JOULES = "most frugal: the joules of fewer than two devices were measured in any work"
+NO_JOULES = "most frugal: no work has energy measurements of two devices"
 UNSURE = "? not significantly worse than the best, over all works"
-DEVICE_JOULES = "joules are those of the device alone: a GPU's host is not in them"
+DEVICE_JOULES = "joules are those of the device alone, without a GPU's host"
 KEYS = {Aim.FASTEST: "items_per_s", Aim.CHEAPEST: "items_per_cost", Aim.FRUGAL: "items_per_j"}
 UNITS = {Aim.FASTEST: "s", Aim.FRUGAL: "J"}  # denominator of a rate; the cheapest has a currency
 COLUMNS = (
@@ -107,7 +107,7 @@ def _facts(comparison: HardwareComparison) -> Iterator[str]:
         yield f"prices of an hour in {comparison.prices.currency}: {', '.join(amounts)}"
     if few := _few_days(comparison):
         yield (
-            f"days and machines are taken to differ by {fmt.limit(comparison.assumed)} "
+            f"days and machines are assumed to differ by {fmt.limit(comparison.assumed)} "
             f"where fewer than {MIN_SESSIONS} days were measured: {', '.join(few)}"
         )
 
@@ -140,7 +140,7 @@ def _notes(comparison: HardwareComparison) -> Iterator[str]:
         yield UNSURE
     if _few_days(comparison) and comparison.assumed != ASSUMED_DEDICATED:
         dedicated = fmt.limit(ASSUMED_DEDICATED)
-        yield f"further days narrow the intervals; with --dedicated they are taken to differ by {dedicated}"
+        yield f"further days narrow the intervals; with --dedicated they are assumed to differ by {dedicated}"
     if comparison.choices and not _compared(comparison, Aim.CHEAPEST):
         yield ONE_PRICE if comparison.prices else NO_PRICES
     if comparison.choices:
@@ -360,9 +360,7 @@ def offer_table(comparison: HardwareComparison) -> tuple[Table, ...]:
     """Table of rate against price over the works that all priced hardware did; empty without such works."""
     if len(comparison.overall) < 2:
         return ()
-    works = (
-        f"{comparison.common_works} {'work' if comparison.common_works == 1 else 'works'} that all of it did"
-    )
+    works = f"{count_of(comparison.common_works, 'work')} measured on all of it"
     rows = [_offer_row(offer, comparison) for offer in comparison.overall]
     columns = [Column(name) for name in OFFER_COLUMNS]
     return (table(rows, columns, title=f"Rate against price, over {works}"),)

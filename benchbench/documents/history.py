@@ -39,19 +39,19 @@ FIELDS = (
     *("spike", "contended", "not_comparable", "damaged", "missing"),
 )
 POINT = tuple(field.name for field in fields(Point))
-LOTTERY = "runs go back and forth between these: no change of the code"
+LOTTERY = "runs alternate between these levels: no change of the code"
 NOTHING = "no stored run has such a case, or a value of it: accelbench report shows the ids of cases"
 READING = (
     "Small dots are processes, circles their {what}, crosses spikes; a long line is a level. "
     "A dashed line with a triangle is a change: up is slower, down is faster. "
-    "A dotted line is other hardware, settings or work: nothing is compared across it."
+    "A dotted line marks other hardware, settings or work; nothing is compared across it."
 )
 
 
-def history_document(trends: Sequence[Trend], where: str = "") -> Document:
+def history_document(trends: Sequence[Trend], results_option: str = "") -> Document:
     """Document with a table of events per case. Sparklines share one scale: equal heights are equal ratios.
 
-    `where` is ` --results FOLDER` for suggested commands, or empty.
+    `results_option` is ` --results FOLDER` for suggested commands, or empty.
     """
     span = max([MIN_SPAN, *map(_span, trends)])
     events = shared_changes(trends)
@@ -67,7 +67,7 @@ def history_document(trends: Sequence[Trend], where: str = "") -> Document:
         answer=(Cell((_answer(trends),)),),
         tables=tuple(_table(trend, names[trend.case].short, span, shared) for trend in trends),
         plots=(_plot(trends),),
-        notes=(*_notes(trends, events, span), *_too_few_points(trends, where)),
+        notes=(*_notes(trends, events, span), *_too_few_points(trends, results_option)),
         data=[_fields(trend) for trend in trends],
         records=Records(FIELDS, tuple(row for trend in trends for row in _records(trend))),
     )
@@ -79,7 +79,7 @@ def _answer(trends: Sequence[Trend]) -> str:
     if not trends:
         return "no stored run has such a case"
     if not last and len(max(map(_longest_segment, trends), key=len)) < MIN_POINTS:
-        return f"too few runs to tell a change in {fmt.count_of(len(trends), 'case')}"
+        return f"too few runs to detect a change in {fmt.count_of(len(trends), 'case')}"
     if not last:
         return f"no change in {fmt.count_of(len(trends), 'case')}"
     slower, faster = last.count("slower"), last.count("faster")
@@ -99,7 +99,7 @@ def _notes(trends: Sequence[Trend], events: Sequence[SharedChange], span: float)
         yield f"sparklines share one logarithmic scale: from ▁ to █ it is {fmt.ratio(math.exp(span))}"
 
 
-def _too_few_points(trends: Sequence[Trend], where: str) -> Iterator[str]:
+def _too_few_points(trends: Sequence[Trend], results_option: str) -> Iterator[str]:
     """Note on the number of points needed, if no case has enough, with a command that works now."""
     points = max(map(_longest_segment, trends), key=len, default=())
     if not points or len(points) >= MIN_POINTS:
@@ -108,8 +108,8 @@ def _too_few_points(trends: Sequence[Trend], where: str) -> Iterator[str]:
     count = "there is one" if len(points) == 1 else f"there are {len(points)}"
     ids = list(dict.fromkeys(point.run for point in points))
     command = f"compare {ids[-2]} {ids[-1]}" if len(ids) > 1 else f"report {ids[0]}"
-    needed = f"to tell a change takes {MIN_POINTS} {unit} that can be compared, and {count}"
-    yield f"{needed}: the same run again adds one; until then: accelbench {command}{where}"
+    needed = f"to detect a change takes {MIN_POINTS} {unit} that can be compared, and {count}"
+    yield f"{needed}: repeat the run to add one; until then: accelbench {command}{results_option}"
 
 
 def _longest_segment(trend: Trend) -> Sequence[Point]:

@@ -300,7 +300,7 @@ def download_document(plan: BuildPlan) -> Document:
     totals = {"download_bytes": download.remote_bytes, "disk_bytes": download.disk_bytes}
     return Document(
         name="download",
-        title=f"What {request.name} takes",
+        title=f"Download for {request.name}",
         tables=(table(rows, notes=build_lines(plan)),),
         data={"name": request.name, **asdict(request), **totals, **asdict(download)},
     )

@@ -64,7 +64,7 @@ def plan_document(
         total += f"; largest case at least {memory} and its framework"
     return Document(
         name="plan",
-        title="What would be measured",
+        title="Plan",
         tables=(document.table(rows, notes=[*left_out_lines(info.left_out), total]),),
         data=_plan_fields(info, estimate),
     )

@@ -82,13 +82,13 @@ def report_document(
     *,
     columns: Sequence[str] = (),
     by: str = "",
-    where: str = "",
+    results_option: str = "",
 ) -> RunReport:
     """Report with a table per work and a row per target, mode and device, fastest first.
 
     `ceilings` are those measured on the machine of the run, `prices` those of its devices. `columns` are
     column names; an empty sequence selects the default columns. `by` is an axis whose values become columns.
-    `where` is ` --results FOLDER` for suggested commands, or empty. Raises UsageError.
+    `results_option` is ` --results FOLDER` for suggested commands, or empty. Raises UsageError.
 
     Targets, devices and modes without a planned case are omitted; the notes list them with the reasons.
     """
@@ -115,9 +115,9 @@ def report_document(
         title=f"Run {run.info.id}",
         headline="" if (answer := _answer(judged_works, view)) else _summary_without_rivals(visible_rows),
         answer=tuple(answer),
-        cautions=tuple(_cautions(view, where)),
+        cautions=tuple(_cautions(view, results_option)),
         overview=overview(judged_works, rows),
-        facts=tuple(_facts(view, where)),
+        facts=tuple(_facts(view, results_option)),
         tables=tables,
         plots=run_plots(view, ranked, scaling_panels(scaled)),
         notes=tuple(_notes(tables, [row for row in rows if _place(row) not in places])),
@@ -163,7 +163,7 @@ def _place(row: Row) -> Place:
     return row.case.target, row.case.device, row.case.mode
 
 
-def _facts(view: RunView, where: str) -> list[str]:
+def _facts(view: RunView, results_option: str) -> list[str]:
     run, rows, info, machine = view.run, view.rows, view.run.info, view.run.info.machine
     statuses = Counter(row.status for row in rows)
     devices = {f"device {row.case.device}: {row.device_name}" for row in rows if row.device_name}
@@ -171,8 +171,8 @@ def _facts(view: RunView, where: str) -> list[str]:
     prices = {_price(row) for row in rows if row.price.price_per_hour is not None}
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
-        *_interruption_notes(run, where),
-        *_partner(info, where),
+        *_interruption_notes(run, results_option),
+        *_partner(info, results_option),
         f"machine: {machine.cpu}, {_threads(info)}, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
         *_targets(rows),
@@ -185,9 +185,9 @@ def _facts(view: RunView, where: str) -> list[str]:
     ]
 
 
-def _cautions(view: RunView, where: str) -> list[str]:
+def _cautions(view: RunView, results_option: str) -> list[str]:
     """Facts that cast doubt on all numbers."""
-    return [*_interruption_notes(view.run, where), *_disturbances(view)]
+    return [*_interruption_notes(view.run, results_option), *_disturbances(view)]
 
 
 def _disturbances(view: RunView) -> list[str]:
@@ -218,7 +218,7 @@ def _run_notes(view: RunView) -> list[str]:
     return [view.drift.note.text] if view.drift else []
 
 
-def _interruption_notes(run: Run, where: str) -> list[str]:
+def _interruption_notes(run: Run, results_option: str) -> list[str]:
     """Times at which the run was resumed, and the command that resumes it if it is unfinished."""
     counts = Counter(record.part for record in run.records)
     resumed = [
@@ -228,17 +228,21 @@ def _interruption_notes(run: Run, where: str) -> list[str]:
     if run.ended:
         return resumed
     reason = why_not_resumed(run.info)
-    advice = f"it cannot be resumed: {reason}" if reason else f"accelbench run --resume {run.info.id}{where}"
+    advice = (
+        f"it cannot be resumed: {reason}"
+        if reason
+        else f"accelbench run --resume {run.info.id}{results_option}"
+    )
     return [*resumed, f"interrupted, or still being measured: {advice}"]
 
 
-def _partner(info: RunInfo, where: str) -> list[str]:
+def _partner(info: RunInfo, results_option: str) -> list[str]:
     """Command that compares the two sides of an interleaved run, the first side first."""
     if info.partner is None:
         return []
     # Ids begin with the start time: the smaller one belongs to the first side.
     sides = " ".join(sorted((info.id, info.partner.run)))
-    return [f"one side of a comparison, {info.partner.label}: accelbench compare {sides}{where}"]
+    return [f"one side of a comparison, {info.partner.label}: accelbench compare {sides}{results_option}"]
 
 
 def _targets(rows: Iterable[Row]) -> list[str]:
@@ -289,12 +293,12 @@ def answer(run: Run) -> list[str]:
 
 
 def _summary_without_rivals(rows: Sequence[Row]) -> str:
-    """`18 of 18 cases measured on torch, none beside another`: the headline if nothing is compared."""
+    """Headline without comparisons: `18 of 18 cases measured on torch, with no alternatives to compare`."""
     if not rows:
         return ""
     names = ", ".join(dict.fromkeys(row.case.target for row in rows))
     measured = f"{sum(row.ok for row in rows)} of {count_of(len(rows), 'case')} measured"
-    return f"{measured} on {names}, none beside another"
+    return f"{measured} on {names}, with no alternatives to compare"
 
 
 def _answer(works: Sequence[Work], view: RunView) -> list[Cell]:
@@ -349,7 +353,7 @@ def _threads_line(name: str, verdict: WorkVerdict) -> Cell:
     elif verdict.standing is Standing.TIED:
         text = f"{name}: {best} or {other}, as fast as each other within {EQUIVALENCE:.0%}: {ratio}"
     else:
-        text = f"{name}: cannot tell {best} from {other}: {ratio}"
+        text = f"{name}: {best} or {other}, undecided: {ratio}"
     return Cell((f"{text} {interval}".strip(),))
 
 

@@ -12,8 +12,8 @@ from benchbench.documents.run_table import Work, latency_s, why_no_speed
 from benchbench.judging.ranking import Rival, Standing
 from benchbench.model.status import Status
 
-FASTEST = "Who is fastest"
-COVERAGE = "What has a result"
+FASTEST = "Fastest per work"
+COVERAGE = "Results per backend and device"
 RULER = "times as long as the fastest"
 STATUS_TONES = {Status.OK: Tone.GOOD, Status.UNSUPPORTED: Tone.PLAIN, Status.SKIPPED: Tone.PLAIN}
 
@@ -71,7 +71,7 @@ def _coverage(rows: Sequence[Row]) -> Table:
         lines.append(
             {"backend": Cell((target,)), "device": Cell((device,))}
             | {str(status): _count(counts[status], STATUS_TONES.get(status, Tone.BAD)) for status in statuses}
-            | {"why some have none": Cell(("; ".join(reasons_text),)) if reasons_text else Cell()}
+            | {"reasons for missing results": Cell(("; ".join(reasons_text),)) if reasons_text else Cell()}
         )
     return table(lines, title=COVERAGE)
 

@@ -28,7 +28,7 @@ from benchbench.model.case import Phase
 from benchbench.model.run import Run
 
 INTERVALS = "with its 95 % interval over processes, which may run off the axis"
-HOLLOW = "What is hollow decides nothing: what differs between rounds, others, or warming up may explain it."
+HOLLOW = "Hollow marks are not significant: rounds, other programs or warm-up may explain the difference."
 BARS = f"A bar is a rate {INTERVALS}; the fastest is first. {HOLLOW}"
 STRIPS = (
     "A dot is a block of steps, a lane is a process, its tick the median; "
@@ -46,8 +46,9 @@ SPEEDUPS = (
 LATENCY = "Latency of a step (less is better)"
 ROOFS = (
     "Both axes are logarithmic: FLOP/s over the FLOPs for each byte that must move. The line is the roof: "
-    "what memory and arithmetic allow; dashed, its maker's. What a cache holds may exceed it. A mark is a "
-    "case, its name that of its work. What is hollow decides nothing: others computed, or it warmed up."
+    "the limits of memory and arithmetic; dashed, those of the datasheet. Data in a cache may exceed it. A "
+    "mark is a case, its name that of its work. Hollow marks are in doubt: other programs ran, or the case "
+    "was still warming up."
 )
 ROOFLINE = "How near to the roof (more is better)"
 SIZES = "Rate over sizes (more is better)"

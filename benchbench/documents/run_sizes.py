@@ -21,8 +21,8 @@ MAX_TIED = 3  # parameters that form one size, such as m = n = k
 RATES = ("flops_per_s", "bytes_per_s", "items_per_s")
 FALLBACK_RATE = "items_per_s"
 UNDECIDED = {
-    Standing.OPEN: "cannot tell which is fastest",
-    Standing.TIED: f"those in front are as fast as each other within {EQUIVALENCE:.0%}",
+    Standing.OPEN: "undecided",
+    Standing.TIED: f"the fastest are within {EQUIVALENCE:.0%} of each other",
 }
 Sizes = dict[int, Work]  # works by size
 Axis = tuple[str, ...]  # parameters with equal values
@@ -119,7 +119,7 @@ def _may_reach(point: SizedValue, highest: float) -> bool:
 
 
 def _fastest(sizes: Sizes) -> str:
-    """`torch is fastest up to 256, jax from 512; cannot tell which is fastest at 384`, or empty."""
+    """`torch is fastest up to 256, jax from 512; undecided at 384`, or empty."""
     compared = [(size, work.verdict) for size, work in sizes.items() if work.verdict.compared_rivals]
     ends = [size for size, _ in (*compared[:1], *compared[-1:])]
     spans: dict[tuple[Standing, str], list[list[int]]] = {}
@@ -130,9 +130,6 @@ def _fastest(sizes: Sizes) -> str:
     winners = [f"{name} is fastest {text}" for name, text in won[:1]]
     winners += [f"{name} {text}" for name, text in won[1:]]
     undecided = [f"{UNDECIDED[standing]} {text}" for (standing, winner), text in texts.items() if not winner]
-    undecided = [
-        text.replace("at every", "at any") if text.startswith("cannot") else text for text in undecided
-    ]
     return "; ".join(filter(None, (", ".join(winners), *undecided)))
 
 
@@ -166,7 +163,7 @@ def _knees(sweeps: Sequence[Sweep]) -> str:
         if ratio < FALLEN:
             text = f"{share(float(f'{ratio:.2g}'))} for {sweep.label}"
             fallen.setdefault(sweep.points[-1].size, []).append(text)
-    falls = [f"at {size:,.0f} there is left of it {', '.join(texts)}" for size, texts in fallen.items()]
+    falls = [f"at {size:,.0f} it has fallen to {', '.join(texts)}" for size, texts in fallen.items()]
     return "; ".join(filter(None, (f"the rate stops rising {', '.join(stops)}" if stops else "", *falls)))
 
 

@@ -46,7 +46,7 @@ MAX_REASON = 40  # characters; a longer reason becomes a footnote
 COMPARED = ("speed", "ratio")  # columns that compare a row with the fastest
 TIMED = ("latency", "speed", "rate", "FLOP/s")  # columns whose ratio follows from the latencies
 Line = tuple[Cell | None, ...]
-UNSURE = "? cannot tell: what differs between rounds, others, or warming up may explain it"
+UNSURE = "? not significant: rounds, other programs or warm-up may explain the difference"
 ALIASES = {  # option value → number of a row
     "rate": "items_per_s",
     "cold": "cold_s",

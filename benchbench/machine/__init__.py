@@ -1,1 +1,1 @@
-"""What the machine is, and what happened on it while measuring."""
+"""The machine: hardware, environment, and conditions during measurements."""

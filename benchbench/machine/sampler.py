@@ -53,7 +53,7 @@ class Sources:
     packages: tuple[kernel.CpuPackage, ...] = ()
     nvml: Nvml | None = None
     gpu: int = 0
-    others: bool = False  # whether the case has further GPUs, which are not sampled
+    has_more_gpus: bool = False  # the case has further GPUs, which are not sampled
     no_energy: str = ""
     notes: tuple[Note, ...] = ()
 
@@ -153,7 +153,7 @@ class EndSampler:
             self._samples.append(replace(take(self._sources), own_s=0.0))
 
     def with_telemetry(self, outcome: Measurement) -> Measurement:
-        """The outcome with what was seen while its blocks were timed."""
+        """The outcome with telemetry of its blocks."""
         if outcome.window is None:
             return outcome
         return replace(outcome, telemetry=telemetry(self._sources, self._samples, outcome.window))
@@ -192,21 +192,21 @@ class TurnSampler:
         if isinstance(outcome, Failure) or not self._turns:
             return outcome
         samples, skipped = list[Sample](), list[tuple[Sample, Sample]]()
-        for at, (before, after) in enumerate(self._turns):
-            if at:
-                skipped.append((self._turns[at - 1][1], before))
+        for index, (before, after) in enumerate(self._turns):
+            if index:
+                skipped.append((self._turns[index - 1][1], before))
             samples += [_without(sample, skipped, self._sources.packages) for sample in (before, after)]
-        whole = Window(began_s=samples[0].at_s, ended_s=math.inf, cpu_s=0.0)
-        return replace(outcome, telemetry=telemetry(self._sources, samples, whole))
+        turns_window = Window(began_s=samples[0].at_s, ended_s=math.inf, cpu_s=0.0)
+        return replace(outcome, telemetry=telemetry(self._sources, samples, turns_window))
 
 
 def _without(
     sample: Sample, skipped: Sequence[tuple[Sample, Sample]], packages: Sequence[kernel.CpuPackage]
 ) -> Sample:
-    """The sample without what its counters counted in the skipped intervals."""
+    """The sample with counters that exclude the skipped intervals."""
 
     def less(count: Callable[[Sample], float | None]) -> float | None:
-        """The counter without the skipped intervals; None if it was not read every time."""
+        """Counter without the skipped intervals; None if a reading is missing."""
         pairs = [(count(begin), count(end)) for begin, end in skipped]
         now = count(sample)
         if now is None or any(begin is None or end is None for begin, end in pairs):
@@ -217,14 +217,14 @@ def _without(
         less(lambda sample: sample.cpu.busy_s if sample.cpu else None),
         less(lambda sample: sample.cpu.steal_s if sample.cpu else None),
     )
-    stopped = less(lambda each: each.throttling.seconds if each.throttling else None)
-    waited = less(lambda each: each.memory.seconds if each.memory else None)
-    joules = less(lambda each: each.gpu.energy_j if each.gpu else None)
+    stopped = less(lambda sample: sample.throttling.seconds if sample.throttling else None)
+    waited = less(lambda sample: sample.memory.seconds if sample.memory else None)
+    joules = less(lambda sample: sample.gpu.energy_j if sample.gpu else None)
     return replace(
         sample,
-        at_s=less(lambda each: each.at_s) or 0.0,
-        cost_s=less(lambda each: each.cost_s) or 0.0,
-        own_s=less(lambda each: each.own_s) or 0.0,
+        at_s=less(lambda sample: sample.at_s) or 0.0,
+        cost_s=less(lambda sample: sample.cost_s) or 0.0,
+        own_s=less(lambda sample: sample.own_s) or 0.0,
         cpu=None if busy is None or steal is None else kernel.CpuTimes(busy, steal),
         throttling=replace(sample.throttling, seconds=stopped)
         if sample.throttling and stopped is not None
@@ -243,9 +243,9 @@ def _packages_without(
         return None
     counts = list(sample.package_uj)
     for begin, end in skipped:
-        for at, package in enumerate(packages):
-            used = ((end.package_uj or ())[at] - (begin.package_uj or ())[at]) % package.range_uj
-            counts[at] = (counts[at] - used) % package.range_uj
+        for index, package in enumerate(packages):
+            used = ((end.package_uj or ())[index] - (begin.package_uj or ())[index]) % package.range_uj
+            counts[index] = (counts[index] - used) % package.range_uj
     return tuple(counts)
 
 
@@ -272,54 +272,56 @@ class CycleWatch:
 
 def telemetry(sources: Sources, samples: Sequence[Sample], window: Window) -> Telemetry:
     """The samples of the window, as columns."""
-    kept = [sample for sample in samples if window.began_s <= sample.at_s <= window.ended_s]
-    kept = kept[:: -(-len(kept) // MAX_SAMPLES) or 1]
-    packages = [each.package_uj for each in kept if each.package_uj is not None]
+    in_window = [sample for sample in samples if window.began_s <= sample.at_s <= window.ended_s]
+    in_window = in_window[:: -(-len(in_window) // MAX_SAMPLES) or 1]
+    packages = [sample.package_uj for sample in in_window if sample.package_uj is not None]
     joules: tuple[float, ...] = ()
-    if sources.packages and len(packages) == len(kept):
+    if sources.packages and len(packages) == len(in_window):
         joules = kernel.used_j(packages, [package.range_uj for package in sources.packages])
     return Telemetry(
         cpus=len(sources.cpus),
-        at_s=_column((each.at_s - window.began_s for each in kept), 4),
-        busy_s=_counted((each.cpu.busy_s if each.cpu else None for each in kept), 2),
-        own_s=_counted((each.own_s for each in kept), 4),
-        steal_s=_counted((each.cpu.steal_s if each.cpu else None for each in kept), 2),
-        throttled_s=_counted((each.throttling.seconds if each.throttling else None for each in kept), 4),
-        waited_s=_counted((each.memory.seconds if each.memory else None for each in kept), 4),
-        load=_column((each.load for each in kept), 2),
-        cpu_mhz=_column((each.cpu_mhz for each in kept), 0),
-        sampler_cpu_s=kept[-1].cost_s - kept[0].cost_s if kept else 0.0,
+        at_s=_column((sample.at_s - window.began_s for sample in in_window), 4),
+        busy_s=_increase((sample.cpu.busy_s if sample.cpu else None for sample in in_window), 2),
+        own_s=_increase((sample.own_s for sample in in_window), 4),
+        steal_s=_increase((sample.cpu.steal_s if sample.cpu else None for sample in in_window), 2),
+        throttled_s=_increase(
+            (sample.throttling.seconds if sample.throttling else None for sample in in_window), 4
+        ),
+        waited_s=_increase((sample.memory.seconds if sample.memory else None for sample in in_window), 4),
+        load=_column((sample.load for sample in in_window), 2),
+        cpu_mhz=_column((sample.cpu_mhz for sample in in_window), 0),
+        sampler_cpu_s=in_window[-1].cost_s - in_window[0].cost_s if in_window else 0.0,
         no_energy=sources.no_energy,
         notes=sources.notes,
-        **_gpu_columns([each.gpu for each in kept])
-        | ({"energy_j": joules} if joules or sources.others else {}),
+        **_gpu_columns([sample.gpu for sample in in_window])
+        | ({"energy_j": joules} if joules or sources.has_more_gpus else {}),
     )
 
 
 def _gpu_columns(states: Sequence[GpuState | None]) -> dict[str, Any]:
-    found = [state for state in states if state is not None]
-    if not found:
+    gpu_states = [state for state in states if state is not None]
+    if not gpu_states:
         return {}
     return {
-        "sm_mhz": _column((each.sm_mhz for each in found), None),
-        "memory_mhz": _column((each.memory_mhz for each in found), None),
-        "power_w": _column((each.power_w for each in found), 1),
-        "temperature_c": _column((each.temperature_c for each in found), None),
-        "reasons": _column((each.reasons for each in found), None),
-        "gpu_busy": _column((each.busy for each in found), 2),
-        "gpu_processes": _column((each.processes for each in found), None),
-        "energy_j": _counted((each.energy_j for each in found), 3),
+        "sm_mhz": _column((state.sm_mhz for state in gpu_states), None),
+        "memory_mhz": _column((state.memory_mhz for state in gpu_states), None),
+        "power_w": _column((state.power_w for state in gpu_states), 1),
+        "temperature_c": _column((state.temperature_c for state in gpu_states), None),
+        "reasons": _column((state.reasons for state in gpu_states), None),
+        "gpu_busy": _column((state.busy for state in gpu_states), 2),
+        "gpu_processes": _column((state.processes for state in gpu_states), None),
+        "energy_j": _increase((state.energy_j for state in gpu_states), 3),
     }
 
 
 def _column(values: Iterable[float | None], digits: int | None) -> tuple[Any, ...]:
     """The rounded values; empty if one is missing. `digits`: decimal places, None for integers."""
     column = list(values)
-    known = [value for value in column if value is not None]
-    return tuple(round(value, digits) for value in known) if len(known) == len(column) else ()
+    known_values = [value for value in column if value is not None]
+    return tuple(round(value, digits) for value in known_values) if len(known_values) == len(column) else ()
 
 
-def _counted(values: Iterable[float | None], digits: int) -> tuple[float, ...]:
+def _increase(values: Iterable[float | None], digits: int) -> tuple[float, ...]:
     """The counter's increase since the first value; empty if it was reset."""
     column = _column(values, 9)
     if any(after < before for before, after in pairwise(column)):
@@ -379,7 +381,7 @@ class Watch:
             return replace(self._sources, no_energy=f"the energy of {case.device} is not counted")
         first = self._gpu(case.device)
         several = first.nvml is not None and case.placement.devices > 1
-        return replace(first, others=True, no_energy=OF_ONE) if several else first
+        return replace(first, has_more_gpus=True, no_energy=OF_ONE) if several else first
 
     def _gpu(self, device: str) -> Sources:
         if self._nvml is None:

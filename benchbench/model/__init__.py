@@ -1,1 +1,1 @@
-"""The nouns, as frozen data."""
+"""The data model: frozen values that other packages exchange and store."""

@@ -145,7 +145,7 @@ CLAUSES = {
     "long wait {share} of a step",
     NoteKind.EXECUTED: "executes {times} the FLOPs that are counted: {what}",
     NoteKind.RECOMPILED: "recompiled while timed, {count}×: the step's graph kept changing",
-    NoteKind.MORE_PRECISE: "its {output} is {dtype}, more precise than the {asked} that was asked for",
+    NoteKind.MORE_PRECISE: "its {output} is {dtype}, more precise than the requested {asked}",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory include the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks include {bytes} that clear the caches",
     NoteKind.COPIES_IN_PEAKS: "inputs rotate among {copies} copies; memory peaks include their {bytes}",
@@ -161,7 +161,7 @@ CLAUSES = {
     NoteKind.IMPRECISE: "less precise than asked in {count} of {rounds} (stopped by {stopped_by})",
     NoteKind.LAUNCH_BOUND: "launching took the host {share} of the device's time, in {count} of {rounds}",
     NoteKind.TIMER_COST: "timing takes {share} of a block, more than {limit}",
-    NoteKind.MEAN_APART: "the mean step took {times} the median, which latency and rates go by",
+    NoteKind.MEAN_APART: "the mean step took {times} the median, on which latency and rates are based",
     NoteKind.INTERRUPTED_BLOCKS: "a few blocks were interrupted for long, in {count} of {rounds}",
     NoteKind.ABOVE_CEILING: "{times} the FLOP/s of the best GEMM measured here: its algorithm saves "
     "multiplications, or the ceilings are out of date ({command})",
@@ -191,7 +191,7 @@ CLAUSES = {
     "no output would leave its tolerance",
     NoteKind.NOT_COMPARED: "these outputs are not compared: {outputs} (rounding or chance alone changes them "
     "too much, or they are empty)",
-    NoteKind.LOSSY: "{how}; verified to {allowed} only, and what is wrong by less is not told",
+    NoteKind.LOSSY: "{how}; verified to {allowed} only, so smaller errors are not detected",
     NoteKind.HIDDEN_UPDATES: "verification cannot see what {share} of the weights learn: rounding "
     "alone takes their updates as far as they go",
     NoteKind.HEAT_IN_PARTS: "measured in {parts} groups: memory does not hold all cases at once",
