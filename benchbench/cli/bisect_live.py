@@ -44,14 +44,14 @@ class BisectLines(BisectObserver):
     def note(self, text: str) -> None:
         """Print a line above the status."""
         if self._status:
-            self._status.console.print(_plain(text), highlight=False)
+            self._status.console.print(_plain_text(text), highlight=False)
         else:
             print_message(text)
 
     def stage(self, text: str) -> None:
         """Update the status on a terminal. Logs have only the lines of pairs."""
         if self._status:
-            self._status.update(_plain(text))
+            self._status.update(_plain_text(text))
 
     def record(self, record: Record, side: int) -> None:
         """Print failures; pairs have lines of their own."""
@@ -82,7 +82,7 @@ def pair_line(pair: MadePair) -> str:
     return f"pair {pair.number + 1:<3} {pair.version} beside {pair.beside}  {change}{details}"
 
 
-def _plain(text: str) -> Any:
+def _plain_text(text: str) -> Any:
     from rich.text import Text
 
     return Text(visible(text))

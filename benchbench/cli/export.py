@@ -46,13 +46,13 @@ def export(
     if share == bool(to):
         raise UsageError("Give either --to FORMAT or --share.", "accelbench export --help")
     if not to:
-        _share(run, output, results)
+        _write_shared_copy(run, output, results)
         return
     folder = api.folder(run, results)
     print_document(api.report(folder), to, output, folder_in_results(results, folder))
 
 
-def _share(run: str, output: Path | None, results: Path) -> None:
+def _write_shared_copy(run: str, output: Path | None, results: Path) -> None:
     from benchbench import api
 
     if output is None:

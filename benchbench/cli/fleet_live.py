@@ -95,11 +95,11 @@ def progress_table(shares: Sequence[ShareProgress]) -> Table:
         now = events_text(share) if is_over else share.stage
         cases = f"{share.finished} of {share.cases}" if share.cases else ""
         cells = map(visible, (share.machine, share.kind, share.state.value, cases, now))
-        table.add_row(*map(_plain, cells))
+        table.add_row(*map(_plain_text, cells))
     return table
 
 
-def _plain(text: str) -> Text:
+def _plain_text(text: str) -> Text:
     from rich.text import Text
 
     return Text(text, no_wrap=True, overflow="ellipsis")

@@ -114,9 +114,9 @@ def print_document(
     """
     from benchbench.store import disk
 
-    files = _exported(document, format, output)
+    files = _export(document, format, output)
     if output and _names_file(output, format, files):
-        disk.save(output, _only(files, output))
+        disk.save(output, _single_file(files, output))
         print_message(f"wrote {output}")
     elif output:
         write_files(files, output)
@@ -156,7 +156,7 @@ def exporter_type(name: str) -> type[Format]:
 
 def outputs(values: Names) -> tuple[Output, ...]:
     """Parse the values of `--out`; call it before measuring. Raises UsageError."""
-    return tuple(_output(text) for text in split_names(values))
+    return tuple(_parse_output(text) for text in split_names(values))
 
 
 def write_outputs(requested: Sequence[Output], run: Run, verdicts: Sequence[CaseVerdict]) -> None:
@@ -181,7 +181,7 @@ def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:
     return has_extension or (len(files) == 1 and not has_pictures(format))
 
 
-def _only(files: Mapping[str, bytes], output: Path) -> bytes:
+def _single_file(files: Mapping[str, bytes], output: Path) -> bytes:
     if len(files) > 1:
         names = ", ".join(files)
         command = f"accelbench report --plot {Path(min(files)).stem} -o {output}"
@@ -190,7 +190,7 @@ def _only(files: Mapping[str, bytes], output: Path) -> bytes:
     return next(iter(files.values()))
 
 
-def _exported(document: Document, format: str, output: Path | None = None) -> dict[str, bytes]:
+def _export(document: Document, format: str, output: Path | None = None) -> dict[str, bytes]:
     from benchbench.exporters.base import Exporter
 
     format_exporter = exporter(format, output)
@@ -203,7 +203,7 @@ def _exported(document: Document, format: str, output: Path | None = None) -> di
     raise UsageError(f"{format} is a format of a run.", f"accelbench export RUN --to {format} writes it.")
 
 
-def _output(text: str) -> Output:
+def _parse_output(text: str) -> Output:
     name, _, path = text.partition("=")
     if not _is_for_ci(name):
         available = ", ".join(filter(_is_for_ci, formats()))

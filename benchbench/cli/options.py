@@ -51,9 +51,9 @@ def measure_options(
         @wraps(command)
         def wrapper(**arguments: Any) -> None:
             others = {name: arguments.pop(name) for name in other_names}
-            command(**others, options=_options(names, arguments))
+            command(**others, options=_build_options(names, arguments))
 
-        parameters = list(_expanded(command, names, hidden))
+        parameters = list(_expanded_parameters(command, names, hidden))
         other_names = [name for name in inspect.signature(command).parameters if name != "options"]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -62,7 +62,7 @@ def measure_options(
     return decorate
 
 
-def _expanded(
+def _expanded_parameters(
     command: Callable[..., None], names: Sequence[str], hidden: Sequence[str]
 ) -> Iterator[inspect.Parameter]:
     """Parameters of the command, with those of the flags in place of `options`."""
@@ -83,29 +83,29 @@ def _parameter(flag: Flag, default: Any, *, hidden: bool) -> inspect.Parameter:
     elif flag.kind == list[str] | None:
         default = None
     return inspect.Parameter(
-        _name(flag),
+        _argument_name(flag),
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
         annotation=Annotated[flag.kind, option(*flag.names, text=flag.text, hidden=hidden, **more)],
     )
 
 
-def _name(flag: Flag) -> str:
+def _argument_name(flag: Flag) -> str:
     return flag.names[0].removeprefix("--").replace("-", "_")
 
 
-def _options(names: Sequence[str], arguments: Mapping[str, Any]) -> MeasureOptions:
+def _build_options(names: Sequence[str], arguments: Mapping[str, Any]) -> MeasureOptions:
     """Build the options from parsed arguments. Raises UsageError if two flags set one field."""
     values: dict[str, Any] = {}
     for name in names:
-        set_flags = [flag for flag in OPTIONS[name].flags if _is_set(arguments[_name(flag)])]
+        set_flags = [flag for flag in OPTIONS[name].flags if _is_set(arguments[_argument_name(flag)])]
         if len(set_flags) > 1:
             raise UsageError(
                 f"{set_flags[0].names[0]} and {set_flags[1].names[0]} exclude each other.",
                 "Give one of them.",
             )
         for flag in set_flags:
-            values[name] = flag.value or OPTIONS[name].read(arguments[_name(flag)])
+            values[name] = flag.value or OPTIONS[name].read(arguments[_argument_name(flag)])
     return MeasureOptions(**values, command=tuple(sys.argv[1:]))
 
 

@@ -49,7 +49,7 @@ def answer(verdict: WorkVerdict) -> Cell:
     remaining = _slower(verdict, slower)
     if verdict.standing is Standing.TIED:
         tied = [rival for rival in verdict.compared_rivals if not rival.is_slower]
-        names = _listed([verdict.name_of(verdict.fastest), *_names(verdict, tied)])
+        names = _listed([verdict.name_of(verdict.fastest), *_distinct_names(verdict, tied)])
         return Cell((f"{names} are within {EQUIVALENCE:.0%}{remaining}",))
     return Cell((_candidates(verdict) + remaining,), Tone.WARNING)
 
@@ -58,29 +58,29 @@ def _winner(verdict: WorkVerdict) -> str:
     """`torch, 1.12× faster than jax (at least 1.04×)`."""
     assert verdict.fastest
     nearest = verdict.compared_rivals[0]
-    bound = BESIDE_OTHERS if verdict.is_disturbed else f"at least {_times(verdict.min_lead)}"
+    bound = BESIDE_OTHERS if verdict.is_disturbed else f"at least {_times_text(verdict.min_lead)}"
     leader, rival = verdict.name_of(verdict.fastest), verdict.name_of(nearest.contender)
-    return f"{leader}, {_times(nearest.ratio)} faster than {rival} ({bound})"
+    return f"{leader}, {_times_text(nearest.ratio)} faster than {rival} ({bound})"
 
 
 def _candidates(verdict: WorkVerdict) -> str:
     """`torch or openvino (torch ahead by 1.02×, at most 1.07×)`."""
     assert verdict.fastest
     leader, undecided = verdict.name_of(verdict.fastest), verdict.undecided
-    names = _listed(dict.fromkeys([leader, *_names(verdict, undecided)]), "or")
+    names = _listed(dict.fromkeys([leader, *_distinct_names(verdict, undecided)]), "or")
     ends = [rival.interval for rival in undecided if rival.interval]
     if len(ends) < len(undecided):
         return f"{names} (too few heats)"
-    ahead = f"{leader} ahead by {_times(undecided[0].ratio)}"
+    ahead = f"{leader} ahead by {_times_text(undecided[0].ratio)}"
     if verdict.is_disturbed:
         return f"{names} ({ahead}, {BESIDE_OTHERS})"
-    if doubted := _names(verdict, [rival for rival in undecided if rival.is_doubted]):
+    if doubted := _distinct_names(verdict, [rival for rival in undecided if rival.is_doubted]):
         return (
             f"{names} ({ahead}; {_listed(doubted)} may have been slowed by other programs or by warming up)"
         )
     widest = max(high for _, high in ends)
     is_known = widest <= WIDEST_RATIO * min(low for low, _ in ends)
-    return f"{names} ({ahead}{f', at most {_times(widest)}' if is_known else ''})"
+    return f"{names} ({ahead}{f', at most {_times_text(widest)}' if is_known else ''})"
 
 
 def _slower(verdict: WorkVerdict, rivals: Sequence[Rival]) -> str:
@@ -90,16 +90,16 @@ def _slower(verdict: WorkVerdict, rivals: Sequence[Rival]) -> str:
         ratios.setdefault(verdict.name_of(rival.contender), rival.ratio)
     if not ratios:
         return ""
-    low, high = _times(min(ratios.values())), _times(max(ratios.values()))
+    low, high = _times_text(min(ratios.values())), _times_text(max(ratios.values()))
     amount = low if low == high else f"{low} to {high}"
     return f"; {_listed(ratios)} {'is' if len(ratios) == 1 else 'are'} {amount} slower"
 
 
-def _times(ratio: float) -> str:
+def _times_text(ratio: float) -> str:
     return str(Number(ratio, "×"))
 
 
-def _names(verdict: WorkVerdict, rivals: Iterable[Rival]) -> list[str]:
+def _distinct_names(verdict: WorkVerdict, rivals: Iterable[Rival]) -> list[str]:
     return list(dict.fromkeys(verdict.name_of(rival.contender) for rival in rivals))
 
 

@@ -41,7 +41,7 @@ def bisection_document(bisection: Bisection, results_option: str = "") -> Docume
 def answer(bisection: Bisection) -> str:
     """Result of the search as one sentence."""
     result, ends = bisection.found, (bisection.versions[0].label, bisection.versions[-1].label)
-    whole = _ratio(result.whole) if result.whole else ""
+    whole = _ratio_text(result.whole) if result.whole else ""
     count = count_of(result.pairs, "pair")
     if result.end is SearchEnd.NO_DIFFERENCE:
         least = fmt.limit(bisection.rules.threshold)
@@ -53,25 +53,26 @@ def answer(bisection: Bisection) -> str:
         index = 0 if 0 in bisection.skipped else len(bisection.versions) - 1
         return f"{bisection.versions[index].label} cannot be measured: {bisection.skipped.get(index, '')}"
     if result.end is SearchEnd.RANGE:
-        candidates = f"{_span(bisection, result.span)} ({result.span.probability:.0%})"
+        candidates = f"{_span_text(bisection, result.span)} ({result.span.probability:.0%})"
         return f"not named within {count}: {candidates}; more (--most) or {QUIETER}"
     assert result.step
     before = bisection.versions[result.span.first - 1].label
-    step = f"is {_word(bisection, result.step)} than {before}: {_ratio(result.step)}"
+    step = f"is {_direction_text(bisection, result.step)} than {before}: {_ratio_text(result.step)}"
     if result.span.first < result.span.last:
-        return f"{_span(bisection, result.span)} {step}; the versions in between cannot be measured"
-    return f"{_called(bisection.versions[result.span.last])} {step}, confirmed beside it"
+        return f"{_span_text(bisection, result.span)} {step}; the versions in between cannot be measured"
+    return f"{_version_text(bisection.versions[result.span.last])} {step}, confirmed beside it"
 
 
 def _tone(bisection: Bisection) -> Tone:
     return Tone.WARNING if bisection.found.exit_code else Tone.PLAIN
 
 
-def _called(version: Version) -> str:
+def _version_text(version: Version) -> str:
+    """`2.11`, or with a description `1f3c9a2 (Fuse the two kernels)`."""
     return f"{version.label} ({version.about})" if version.about else version.label
 
 
-def _span(bisection: Bisection, span: Span) -> str:
+def _span_text(bisection: Bisection, span: Span) -> str:
     """`one of 2.10, 2.11`; a long list is shortened to its ends."""
     labels = [version.label for version in bisection.versions[span.first : span.last + 1]]
     if len(labels) == 1:
@@ -79,11 +80,11 @@ def _span(bisection: Bisection, span: Span) -> str:
     return f"one of {', '.join(labels)}" if len(labels) <= 4 else f"one of {labels[0]} … {labels[-1]}"
 
 
-def _ratio(ratio: Estimate) -> str:
+def _ratio_text(ratio: Estimate) -> str:
     return str(Number(math.exp(ratio.mid), "×", math.exp(ratio.low), math.exp(ratio.high)))
 
 
-def _word(bisection: Bisection, step: Estimate) -> str:
+def _direction_text(bisection: Bisection, step: Estimate) -> str:
     """`slower` or `faster` for times, `larger in METRIC` or `smaller in METRIC` otherwise."""
     rises = step.mid > 0
     if bisection.metric.unit == "s":
@@ -105,28 +106,31 @@ def _rows(bisection: Bisection) -> Iterator[dict[str, Content]]:
             "is": version.about,
             "beside the first": _ratio_to_first(changes),
             "pairs": len(changes) or None,
-            "": _mark(bisection, index),
+            "": _remark_cell(bisection, index),
             "run": ", ".join(bisection.runs.get(index, ())),
         }
 
 
 def _ratio_to_first(changes: list[float]) -> Content:
+    """Ratio to the first version, with its 95 % interval if there are at least two pairs."""
     if len(changes) < 2:
         return number(math.exp(changes[0]) if changes else None, "×")
     between = estimate(changes, 0.95)
     return number(math.exp(between.mid), "×", math.exp(between.low), math.exp(between.high))
 
 
-def _mark(bisection: Bisection, index: int) -> Content:
+def _remark_cell(bisection: Bisection, index: int) -> Content:
+    """`the step`, or the reason why the version cannot be measured; None for other versions."""
     span, end = bisection.found.span, bisection.found.end
     if index in bisection.skipped:
         return Cell((f"cannot be measured: {bisection.skipped[index]}",), Tone.WARNING)
     if span and end is SearchEnd.NAMED and index == span.last:
-        return Cell(("the step",), Tone.BAD if _is_worse(bisection) else Tone.GOOD)
+        return Cell(("the step",), Tone.BAD if _is_regression(bisection) else Tone.GOOD)
     return None
 
 
-def _is_worse(bisection: Bisection) -> bool:
+def _is_regression(bisection: Bisection) -> bool:
+    """True if the step made the metric worse."""
     step = bisection.found.step
     return step is not None and (step.mid > 0) == (bisection.metric.better == "lower")
 
@@ -136,15 +140,15 @@ def _notes(bisection: Bisection, results_option: str) -> Iterator[str]:
     if bisection.work:
         yield bisection.work
     if result.whole and result.span:
-        yield f"between the ends: {_ratio(result.whole)}"
+        yield f"between the ends: {_ratio_text(result.whole)}"
     if result.second:
-        second = f"{_span(bisection, result.second)} ({result.second.probability:.0%})"
+        second = f"{_span_text(bisection, result.second)} ({result.second.probability:.0%})"
         yield f"there is a second, smaller step: {second}"
     for other in bisection.ends:
         if other.case == bisection.case:
             continue
         ending = other.end.value if other.end else "not told"
-        size = f", {_ratio(estimate(other.changes, 0.95))}" if len(other.changes) > 1 else ""
+        size = f", {_ratio_text(estimate(other.changes, 0.95))}" if len(other.changes) > 1 else ""
         text = "differs, too" if other.end is SearchEnd.NAMED else ending
         yield f"{other.case} between the ends: {text}{size}"
     if bisection.disturbed:

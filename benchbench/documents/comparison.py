@@ -94,7 +94,7 @@ def select_verdicts(comparison: Comparison, only: Collection[Verdict], order: Or
 def comparison_document(comparison: Comparison, verdicts: Sequence[CaseComparison]) -> Document:
     """Document with a paragraph for each of `verdicts`; the summary counts all cases."""
     names = case_cells(verdict.case for verdict in verdicts)
-    rows = [_row(verdict) | {"case": names[verdict.case]} for verdict in verdicts]
+    rows = [_verdict_row(verdict) | {"case": names[verdict.case]} for verdict in verdicts]
     damaged = {"ref": comparison.ref.damaged, "new": comparison.new.damaged}
     damaged_field = {"damaged": [f"{side}: {text}" for side, texts in damaged.items() for text in texts]}
     return Document(
@@ -135,15 +135,15 @@ def case_verdict(verdict: CaseComparison) -> CaseVerdict:
 def sentences(verdict: CaseComparison) -> list[str]:
     """`1.080× [1.068, 1.093]  1.00 ms → 1.08 ms  p <0.001  MDE 1.76 %  5 v 5 processes`, then the notes."""
     columns = [column for column in COLUMNS if column.line]
-    row = _row(verdict)
+    row = _verdict_row(verdict)
     return paragraph(columns, [cell(row.get(column.name)) for column in columns])
 
 
-def _row(verdict: CaseComparison) -> dict[str, Content]:
+def _verdict_row(verdict: CaseComparison) -> dict[str, Content]:
     was_measured = verdict.ref is not None or verdict.new is not None
     sides = (
-        _count(verdict.ref_processes, verdict.ref_unused),
-        _count(verdict.new_processes, verdict.new_unused),
+        _process_count_text(verdict.ref_processes, verdict.ref_unused),
+        _process_count_text(verdict.new_processes, verdict.new_unused),
     )
     counts = Cell((f"{' v '.join(sides)} processes",))
     return {
@@ -155,7 +155,8 @@ def _row(verdict: CaseComparison) -> dict[str, Content]:
     }
 
 
-def _count(compared: int, unused: int) -> str:
+def _process_count_text(compared: int, unused: int) -> str:
+    """`5`, or `5 of 8` if some processes were not compared."""
     return f"{compared} of {compared + unused}" if unused else str(compared)
 
 
@@ -170,8 +171,8 @@ def _data(comparison: Comparison, verdicts: Sequence[CaseComparison]) -> dict[st
     """JSON form: runs, rule and `verdicts`; absent values are None."""
     return {
         "schema": SCHEMA,
-        "ref": _run(comparison.ref.info),
-        "new": _run(comparison.new.info),
+        "ref": _run_fields(comparison.ref.info),
+        "new": _run_fields(comparison.new.info),
         "metric": comparison.metric.name,
         "better": comparison.metric.better,
         "threshold": comparison.threshold,
@@ -196,8 +197,8 @@ def _facts(comparison: Comparison) -> list[str]:
     metric, damaged = comparison.metric, [*comparison.ref.damaged, *comparison.new.damaged]
     worse = "; slower means worse, faster better" if metric.unit in ("B", "J") else ""
     lines = [
-        f"ref: {_label(comparison.ref.info)}run {comparison.ref.info.id}, {comparison.ref.info.started}",
-        f"new: {_label(comparison.new.info)}run {comparison.new.info.id}, {comparison.new.info.started}",
+        f"ref: {_side_label(comparison.ref.info)}run {comparison.ref.info.id}, {comparison.ref.info.started}",
+        f"new: {_side_label(comparison.new.info)}run {comparison.new.info.id}, {comparison.new.info.started}",
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(comparison.threshold)}",
     ]
     names = present_names((*_requested_cases(comparison.ref), *_requested_cases(comparison.new)))
@@ -218,7 +219,7 @@ def _facts(comparison: Comparison) -> list[str]:
     ]
     unfinished = [side for side, run in (("ref", comparison.ref), ("new", comparison.new)) if not run.ended]
     lines += [f"interrupted, or still being measured: {' and '.join(unfinished)}"] if unfinished else []
-    lines += _apart(comparison)
+    lines += _time_apart_lines(comparison)
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return lines
 
@@ -228,7 +229,7 @@ def _requested_cases(run: Run) -> tuple[Case, ...]:
     return (*run.info.plan, *(out.case for out in run.info.left_out))
 
 
-def _apart(comparison: Comparison) -> list[str]:
+def _time_apart_lines(comparison: Comparison) -> list[str]:
     """Time between the runs, whether the intervals include its effect, and the interleaved command."""
     if comparison.apart is None or not comparison.compared:
         return []
@@ -254,7 +255,7 @@ def _summary(comparison: Comparison) -> list[str]:
     by_verdict = verdict_counts(verdict.verdict for verdict in comparison.verdicts)
     counts = ", ".join(f"{count} {name}" for name, count in by_verdict.items()) or "no case in either run"
     if comparison.geomean is None:
-        return [counts, *_unused(comparison.verdicts)]
+        return [counts, *_unused_rounds_note(comparison.verdicts)]
     compared = fmt.count_of(comparison.compared, "compared case")
     return [
         f"geomean of {compared}: {fmt.significant(comparison.geomean)}×",
@@ -262,11 +263,11 @@ def _summary(comparison: Comparison) -> list[str]:
         counts,
         f"p (Holm) and MDE hold for {fmt.count_of(comparison.compared, 'case')} together; {MDE}",
         *([MODES] if comparison.modes else []),
-        *_unused(comparison.verdicts),
+        *_unused_rounds_note(comparison.verdicts),
     ]
 
 
-def _unused(verdicts: Sequence[CaseComparison]) -> list[str]:
+def _unused_rounds_note(verdicts: Sequence[CaseComparison]) -> list[str]:
     """Note that values differ from a report's if rounds were left out."""
     if not any(verdict.ref_unused or verdict.new_unused for verdict in verdicts):
         return []
@@ -279,12 +280,12 @@ def verdict_counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
     return {str(name): counts[name] for name in Verdict if counts[name]}
 
 
-def _run(info: RunInfo) -> dict[str, str | None]:
+def _run_fields(info: RunInfo) -> dict[str, str | None]:
     label = info.partner.label if info.partner else None
     return {"id": info.id, "started": info.started, "version": info.version, "label": label}
 
 
-def _label(info: RunInfo) -> str:
+def _side_label(info: RunInfo) -> str:
     return f"{info.partner.label}, " if info.partner else ""
 
 
@@ -302,7 +303,7 @@ def evidence(result: CaseComparison | TestResult, unit: str, verdict: Verdict) -
     ratio = number(result.ratio, "×", result.low, result.high)
     return {
         "ratio [95 %]": replace(ratio, unsure=verdict is Verdict.INSUFFICIENT and bool(ratio.parts)),
-        "ref → new": Cell((_value(result.ref, unit), "→", _value(result.new, unit)))
+        "ref → new": Cell((_value_part(result.ref, unit), "→", _value_part(result.new, unit)))
         if was_measured
         else None,
         "p": number(result.p_holm, "p"),
@@ -310,7 +311,7 @@ def evidence(result: CaseComparison | TestResult, unit: str, verdict: Verdict) -
     }
 
 
-def _value(value: float | None, unit: str) -> Part:
+def _value_part(value: float | None, unit: str) -> Part:
     return "–" if value is None else Number(value, unit)
 
 

@@ -35,32 +35,32 @@ def _scaling_line(view: RunView, scaling: Scaling) -> dict[str, Content]:
     case = scaling.row.case
     memory, slowest = _rank_extremes(view.measured(case))
     return {
-        "work": _scaled_work(case),
+        "work": _scaled_work_title(case),
         "strategy": str(case.placement.strategy),
         "devices": case.placement.devices,
         "beside": f"batch={scaling.single.case.params['batch']}" if scaling.is_weak else "the same on one",
-        "rate": _rate(scaling.row),
-        "speed-up": _ratio(scaling, scaling.speedup, "×"),
-        "efficiency": _ratio(scaling, scaling.efficiency, "%"),
+        "rate": _rate_cell(scaling.row),
+        "speed-up": _ratio_cell(scaling, scaling.speedup, "×"),
+        "efficiency": _ratio_cell(scaling, scaling.efficiency, "%"),
         "communication": number(scaling.row.communication.value, "%"),
         "memory a rank": memory,
         "slowest rank": slowest,
     }
 
 
-def _scaled_work(case: Case) -> str:
+def _scaled_work_title(case: Case) -> str:
     where = f"{case.target} {case.mode}, {case.device}"
     return f"{case.workload} {params_text(case.params)}".strip() + f" · {case.dtype} · {where}"
 
 
-def _rate(row: Row) -> Cell:
+def _rate_cell(row: Row) -> Cell:
     """Rate of a row, marked as contended like in the table of its work."""
     value = row.value(RATE)
     parts = (Number(value, f"{row.item}/s"),) if value is not None else ()
     return Cell((*parts, "contended") if parts and row.contended else parts)
 
 
-def _ratio(scaling: Scaling, value: Value, unit: str) -> Cell:
+def _ratio_cell(scaling: Scaling, value: Value, unit: str) -> Cell:
     """Cell of a ratio, unsure if either time is in doubt; a dash and a footnote if it is missing."""
     if value.value is None:
         return Cell(("–",), footnotes=(value.reason,))
@@ -96,7 +96,7 @@ def scaling_panels(scalings: Sequence[Scaling]) -> list[Sweeps]:
             assert value.value is not None
             devices = case.placement.devices
             point = SizedValue(size=devices, value=value.value, low=value.low, high=value.high)
-            lines = panels.setdefault(_scaled_work(case), {})
+            lines = panels.setdefault(_scaled_work_title(case), {})
             lines.setdefault((str(case.placement.strategy), case.backend), []).append(point)
     return [_scaling_panel(title, lines) for title, lines in panels.items()]
 

@@ -41,22 +41,22 @@ MAX_RATES = 3  # in a headline
 def findings_document(findings: Sequence[Finding]) -> Document:
     """Counts by level, then a row per check with remedies for problems."""
     counts = Counter(finding.status for finding in findings)
-    summary = ", ".join(_counted(counts[level], level) for level in Level if counts[level])
+    summary = ", ".join(_count_text(counts[level], level) for level in Level if counts[level])
     return Document(
         name="doctor",
         title="Sources of error on this machine",
         answer=(Cell((summary,)),),
-        tables=(table(map(_finding, findings), COLUMNS, layout=Layout.PARAGRAPHS),),
+        tables=(table(map(_finding_row, findings), COLUMNS, layout=Layout.PARAGRAPHS),),
         data={"findings": [asdict(finding) for finding in findings]},
     )
 
 
-def _counted(count: int, level: Level) -> str:
+def _count_text(count: int, level: Level) -> str:
     """`2 warnings`, `5 unknown`: only nouns have a plural."""
     return count_of(count, level) if level in (Level.PROBLEM, Level.WARNING) else f"{count} {level}"
 
 
-def _finding(finding: Finding) -> dict[str, Content]:
+def _finding_row(finding: Finding) -> dict[str, Content]:
     return {
         "status": Cell((finding.status.value,), TONES.get(finding.status, Tone.PLAIN)),
         "check": finding.check,
@@ -91,10 +91,10 @@ def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Docu
 def _ceiling_fields(ceiling: Ceiling) -> dict[str, Any]:
     """JSON form of a ceiling, with its unit and its share of the datasheet peak (None if unknown)."""
     unit = "B/s" if ceiling.quantity == MEMORY else "FLOP/s"
-    return asdict(ceiling) | {"unit": unit, "of_datasheet": _of_datasheet(ceiling)}
+    return asdict(ceiling) | {"unit": unit, "of_datasheet": _share_of_datasheet(ceiling)}
 
 
-def _of_datasheet(ceiling: Ceiling) -> float | None:
+def _share_of_datasheet(ceiling: Ceiling) -> float | None:
     datasheet = peaks(ceiling.device)
     if datasheet is None:
         return None
@@ -110,12 +110,12 @@ def selftest_document(results: Sequence[Result], notes: Sequence[str]) -> Docume
         name="selftest",
         title="Self-test",
         answer=(Cell((f"{count} of {len(results)} pass",)),),
-        tables=(table(map(_result, results), notes=notes),),
+        tables=(table(map(_result_row, results), notes=notes),),
         data={"results": [asdict(result) for result in results], "notes": notes},
     )
 
 
-def _result(result: Result) -> dict[str, Content]:
+def _result_row(result: Result) -> dict[str, Content]:
     return {
         "result": Cell(("pass",), Tone.GOOD) if result.passed else Cell(("fail",), Tone.BAD),
         "on": result.where,
@@ -139,7 +139,7 @@ def noise_document(noise: Sequence[Noise]) -> Document:
         name="noise",
         title="A suite against itself",
         answer=(Cell((summary,)),),
-        tables=(table(map(_noise, noise), notes=[_suggestion(noise)]),),
+        tables=(table(map(_noise_row, noise), notes=[_threshold_note(noise)]),),
         data={
             "cases": [asdict(case_noise) for case_noise in noise],
             "alarms": alarms,
@@ -149,7 +149,7 @@ def noise_document(noise: Sequence[Noise]) -> Document:
     )
 
 
-def _noise(noise: Noise) -> dict[str, Content]:
+def _noise_row(noise: Noise) -> dict[str, Content]:
     return {
         "case": noise.case,
         "processes": noise.processes,
@@ -161,7 +161,7 @@ def _noise(noise: Noise) -> dict[str, Content]:
     }
 
 
-def _suggestion(noise: Sequence[Noise]) -> str:
+def _threshold_note(noise: Sequence[Noise]) -> str:
     suggested = suggest_threshold(noise)
     if suggested is None:
         return "too noisy for any threshold: accelbench doctor shows what disturbs, more rounds help"

@@ -27,7 +27,7 @@ def fleet_document(result: FleetResult) -> Document:
         title=f"Fleet {info.id}",
         facts=(
             f"fleet {info.id}, {info.started}, accelbench {info.version}",
-            *_measured(info),
+            *_measured_facts(info),
         ),
         tables=(document.table(rows),),
         notes=(f"next: accelbench report {runs[0]}",) if runs else (),
@@ -35,13 +35,13 @@ def fleet_document(result: FleetResult) -> Document:
             "schema": SCHEMA,
             "fleet": info.id,
             "started": info.started,
-            "shares": [_fields(share) for share in result.shares],
+            "shares": [_share_fields(share) for share in result.shares],
             "absent": [asdict(machine) for machine in result.absent],
         },
     )
 
 
-def _measured(info: FleetInfo) -> Iterator[str]:
+def _measured_facts(info: FleetInfo) -> Iterator[str]:
     if info.suites:
         yield f"suites: {', '.join(name for name, _ in info.suites)}"
     if info.options.model:
@@ -55,7 +55,7 @@ def is_incomplete(result: FleetResult) -> bool:
     )
 
 
-def _fields(share: ShareProgress) -> dict[str, Any]:
+def _share_fields(share: ShareProgress) -> dict[str, Any]:
     """JSON form of a finished share."""
     fields = {**asdict(share), "state": share.state.value}
     return {name: value for name, value in fields.items() if name != "stage"}

@@ -99,7 +99,7 @@ def check_document(gate: Gate) -> Document:
     """Document with the facts, a paragraph per case, and the conclusions, most serious first."""
     names = case_cells(finding.case for finding in (*gate.result.together, *gate.result.findings))
     findings = [*gate.result.together, *ordered(gate.result.findings)]
-    rows = [_row(finding) | {"case": names[finding.case]} for finding in findings]
+    rows = [_finding_row(finding) | {"case": names[finding.case]} for finding in findings]
     several = len(gate.result.policy.metrics) > 1
     columns = [column for column in COLUMNS if several or column.name != "metric"]
     return Document(
@@ -113,23 +113,23 @@ def check_document(gate: Gate) -> Document:
     )
 
 
-def _row(finding: CaseFinding) -> dict[str, Content]:
+def _finding_row(finding: CaseFinding) -> dict[str, Content]:
     identity: dict[str, Content] = {
         "verdict": verdict_cell(finding.verdict),
         "case": finding.case,
         "metric": finding.metric,
-        "notes": _notes(finding),
+        "notes": _notes_text(finding),
     }
     first, again = finding.first, finding.confirmation
     if first is None:
         return identity | (_seen_cells(finding.seen, UNITS[finding.metric]) if finding.seen else {})
     limit = Number(finding.threshold, "%", exact=True)
     return identity | {
-        **_evidence(finding, first),
+        **_evidence_cells(finding, first),
         "limit": Cell((limit, f"({finding.threshold_from})")),
         "spread": number(finding.spread, "%"),
         "size": number(finding.size, "×"),
-        "measured again": _combined_cell(_evidence(finding, again)) if again else None,
+        "measured again": _combined_cell(_evidence_cells(finding, again)) if again else None,
     }
 
 
@@ -143,7 +143,7 @@ def _seen_cells(seen: UntestedMedians, unit: str) -> dict[str, Content]:
     }
 
 
-def _evidence(finding: CaseFinding, result: TestResult) -> dict[str, Content]:
+def _evidence_cells(finding: CaseFinding, result: TestResult) -> dict[str, Content]:
     against = fmt.count_of(result.against, "pair")
     if finding.case == TOGETHER:
         against = against if result.in_turn else fmt.count_of(result.against, "session")
@@ -168,9 +168,13 @@ def _data(gate: Gate) -> dict[str, Any]:
         "exit_code": gate.exit_code,
         "endings": [ending.value for ending in endings(result)],
         "conclusions": list(map(str, conclusions(gate))),
-        "baseline": {"name": gate.name or None, "sessions": [_head(session) for session in result.sessions]},
-        "run": _head(result.new),
-        "confirmation": again and {"run": _head(again.new), "ref": again.ref and _head(again.ref)},
+        "baseline": {
+            "name": gate.name or None,
+            "sessions": [_digest_fields(session) for session in result.sessions],
+        },
+        "run": _digest_fields(result.new),
+        "confirmation": again
+        and {"run": _digest_fields(again.new), "ref": again.ref and _digest_fields(again.ref)},
         "damaged": result.new.damaged,
         "note": gate.note,
         "alpha": ALPHA,
@@ -200,7 +204,7 @@ def case_verdicts(result: GateResult) -> list[CaseVerdict]:
             case=finding.case,
             verdict=finding.verdict,
             ratio=finding.size or (deciding(finding).ratio if finding.first else None),
-            text=fmt.visible(f"{finding.metric} {finding.verdict}: {'; '.join(_sentences(finding))}"),
+            text=fmt.visible(f"{finding.metric} {finding.verdict}: {'; '.join(_finding_lines(finding))}"),
         )
         for finding in (*result.together, *result.findings)
     ]
@@ -222,7 +226,8 @@ def gate_facts(gate: Gate) -> list[str]:
     sessions_text = f"{fmt.count_of(len(sessions), 'session')}{on_days}"
     subject = f"baseline {gate.name}: {sessions_text} of {hardware_text(newest.machine)}"
     if result.interleaved:
-        subject = f"{_label(result.new)}, interleaved with {_label(newest)}: one process of each per round"
+        labels = f"{_digest_label(result.new)}, interleaved with {_digest_label(newest)}"
+        subject = f"{labels}: one process of each per round"
     lines = [
         subject,
         f"{'baseline' if result.interleaved else 'newest session'}: run {newest.id}, {newest.started}",
@@ -239,7 +244,7 @@ def gate_facts(gate: Gate) -> list[str]:
         )
     if any(finding.heavy_tails for finding in result.findings):
         lines.append(HEAVY_TAILS)
-    lines += [_relative_to(finding) for finding in result.together if finding.first]
+    lines += [_common_change_text(finding) for finding in result.together if finding.first]
     if again:
         turn = f" interleaved with the baseline's code, {again.ref.id}" if again.ref else ""
         lines.append(f"measured again: run {again.new.id}{turn}")
@@ -254,7 +259,7 @@ def gate_facts(gate: Gate) -> list[str]:
     return lines
 
 
-def _relative_to(finding: CaseFinding) -> str:
+def _common_change_text(finding: CaseFinding) -> str:
     """`all cases together: 4 % slower (same); each case is judged relative to that`."""
     ratio = deciding(finding).ratio
     words = ("slower", "faster") if finding.metric == "latency_s" else ("higher", "lower")
@@ -263,7 +268,7 @@ def _relative_to(finding: CaseFinding) -> str:
     return f"{finding.case}: {change} ({finding.verdict}); each case is judged relative to that"
 
 
-def _label(digest: Digest) -> str:
+def _digest_label(digest: Digest) -> str:
     return digest.partner.label if digest.partner else digest.id
 
 
@@ -279,19 +284,19 @@ def gate_summary(gate: Gate) -> list[str]:
     return [counts, *common, f"could have detected, 4 times in 5: {sight}"]
 
 
-def _sentences(finding: CaseFinding) -> list[str]:
+def _finding_lines(finding: CaseFinding) -> list[str]:
     """Lines of a finding's paragraph, without its name."""
     columns = [column for column in COLUMNS if column.line]
-    row = _row(finding)
+    row = _finding_row(finding)
     return paragraph(columns, [cell(row.get(column.name)) for column in columns])
 
 
-def _notes(finding: CaseFinding) -> str:
+def _notes_text(finding: CaseFinding) -> str:
     precision = precision_note(finding.stopped_by, finding.metric) if finding.first else ""
     return "; ".join(filter(None, (finding.work, finding.reason, precision)))
 
 
-def _head(digest: Digest) -> dict[str, Any]:
+def _digest_fields(digest: Digest) -> dict[str, Any]:
     return {
         "id": digest.id,
         "started": digest.started,
@@ -329,12 +334,12 @@ def conclusions(gate: Gate) -> list[Cell]:
     for ending, causes in causes_by_ending.items():
         tone = Tone.WARNING if ending is Ending.INCONCLUSIVE and not gate.fails_undecided else Tone.BAD
         for count, text in _ending_lines(ending, causes):
-            share = f" {count} of {_total(gate.result, ending)}" if ending in COUNTED else ""
+            share = f" {count} of {_case_total(gate.result, ending)}" if ending in COUNTED else ""
             lines.append(Cell((f"{TITLES[ending]}{share}: {text}",), tone))
     advice = (
         *_upgrade_advice(gate),
         *_ab_advice(gate, causes_by_ending),
-        *_remedies(gate, causes_by_ending),
+        *_remedy_advice(gate, causes_by_ending),
     )
     return [*lines, *(Cell((line,)) for line in advice)]
 
@@ -347,11 +352,13 @@ def _passes(gate: Gate) -> bool:
 
 
 def _pass_line(result: GateResult) -> str:
+    """`PASS: no regression in 28 of 30`: the cases that could be judged, and all tested ones if more."""
     count = decided_count(result.findings)
     return f"PASS: no regression in {count}{f' of {result.tested}' if count < result.tested else ''}"
 
 
-def _total(result: GateResult, ending: Ending) -> int:
+def _case_total(result: GateResult, ending: Ending) -> int:
+    """Number of cases that the count of an ending refers to."""
     return len(result.findings) if ending is Ending.INCONCLUSIVE else result.tested
 
 
@@ -360,7 +367,7 @@ def _ending_lines(ending: Ending, causes: Sequence[Cause]) -> list[tuple[int, st
     if ending is Ending.NOTHING_TESTED:
         return [(0, "no case could be tested")]
     if ending in (Ending.REGRESSED, Ending.PROVISIONAL):
-        return [(len(causes), _complaint(cause)) for cause in causes if isinstance(cause, CaseFinding)]
+        return [(len(causes), _regression_text(cause)) for cause in causes if isinstance(cause, CaseFinding)]
     cases_by_reason: dict[str, list[str]] = {}
     for cause in causes:
         cases_by_reason.setdefault(cause.reason, []).append(cause.case)
@@ -406,7 +413,7 @@ def _ab_advice(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> list[st
     ]
 
 
-def _remedies(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> list[str]:
+def _remedy_advice(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> list[str]:
     """Advice for a check in which no case could be decided."""
     if Ending.INCONCLUSIVE not in causes_by_ending or decided_count(gate.result.findings):
         return []
@@ -416,7 +423,8 @@ def _remedies(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> list[str
     return [f"no case could be decided; what helps: {longer}{code}"]
 
 
-def _complaint(finding: CaseFinding) -> str:
+def _regression_text(finding: CaseFinding) -> str:
+    """`gemm(…)/float32/eager@torch:cpu: 12 % slower (limit 5%)`."""
     ratio = finding.size or deciding(finding).ratio
     size = fmt.share(abs(ratio - 1))
     direction = "slower" if finding.metric == "latency_s" else ("higher" if ratio > 1 else "lower")
@@ -439,7 +447,7 @@ def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
             "machine": machine,
             "hardware": hardware_text(sessions[-1].machine),
             "sessions": len(sessions),
-            "cases": len(_sides_by_case(sessions)),
+            "cases": len(_digests_by_case(sessions)),
             "newest": sessions[-1].started,
             "runs": [session.id for session in sessions],
         }
@@ -455,7 +463,7 @@ def baseline_document(name: str, sessions_by_machine: SessionsByMachine, metric:
     fields = [
         {"machine": machine, "case": case, **_sessions_summary(sides, metric)}
         for machine, sessions in sessions_by_machine.items()
-        for case, sides in _sides_by_case(sessions).items()
+        for case, sides in _digests_by_case(sessions).items()
     ]
     names = case_cells(row["case"] for row in fields)
     tables = (
@@ -502,7 +510,7 @@ def _baseline_row(fields: Mapping[str, Any], names: Mapping[str, Cell], metric: 
     }
 
 
-def _sides_by_case(sessions: Sequence[Digest]) -> dict[str, list[CaseDigest]]:
+def _digests_by_case(sessions: Sequence[Digest]) -> dict[str, list[CaseDigest]]:
     cases: dict[str, list[CaseDigest]] = {}
     for session in sessions:
         for case, side in session.cases.items():

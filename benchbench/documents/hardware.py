@@ -105,7 +105,7 @@ def _facts(comparison: HardwareComparison) -> Iterator[str]:
     if comparison.prices:
         amounts = [f"{name}: {amount:g}" for name, amount in comparison.prices.per_hour.items()]
         yield f"prices of an hour in {comparison.prices.currency}: {', '.join(amounts)}"
-    if few := _few_days(comparison):
+    if few := _hardware_with_few_days(comparison):
         yield (
             f"days and machines are assumed to differ by {fmt.limit(comparison.assumed)} "
             f"where fewer than {MIN_SESSIONS} days were measured: {', '.join(few)}"
@@ -126,7 +126,8 @@ def versions(comparison: HardwareComparison) -> Iterator[str]:
             yield f"{target} differs: {'; '.join(parts)}"
 
 
-def _few_days(comparison: HardwareComparison) -> list[str]:
+def _hardware_with_few_days(comparison: HardwareComparison) -> list[str]:
+    """Labels of the hardware that was measured on fewer than `MIN_SESSIONS` days."""
     extents = [item for choice in comparison.choices for item in choice.sample_sizes.items()]
     return sorted({hardware.label for hardware, extent in extents if extent.days < MIN_SESSIONS})
 
@@ -136,33 +137,34 @@ def _notes(comparison: HardwareComparison) -> Iterator[str]:
         yield NOTHING
     if single := len(comparison.choices) - len(contested_works(comparison)):
         yield f"{count_of(single, 'work')} not shown, done on one hardware only: accelbench report"
-    if any(_is_open(choice.rankings[aim]) for choice in comparison.choices for aim in Aim):
+    if any(_is_undecided(choice.rankings[aim]) for choice in comparison.choices for aim in Aim):
         yield UNSURE
-    if _few_days(comparison) and comparison.assumed != ASSUMED_DEDICATED:
+    if _hardware_with_few_days(comparison) and comparison.assumed != ASSUMED_DEDICATED:
         dedicated = fmt.limit(ASSUMED_DEDICATED)
         yield f"further days narrow the intervals; with --dedicated they are assumed to differ by {dedicated}"
-    if comparison.choices and not _compared(comparison, Aim.CHEAPEST):
+    if comparison.choices and not _contested_rankings(comparison, Aim.CHEAPEST):
         yield ONE_PRICE if comparison.prices else NO_PRICES
     if comparison.choices:
-        yield DEVICE_JOULES if _compared(comparison, Aim.FRUGAL) else NO_JOULES
+        yield DEVICE_JOULES if _contested_rankings(comparison, Aim.FRUGAL) else NO_JOULES
     for reason, count in sorted(comparison.evidence.left_out.items()):
         yield f"left out {count}×: {reason}"
 
 
-def _compared(comparison: HardwareComparison, aim: Aim) -> list[Ranking]:
+def _contested_rankings(comparison: HardwareComparison, aim: Aim) -> list[Ranking]:
     """Rankings with at least two contenders."""
     rankings = [choice.rankings[aim] for choice in comparison.choices]
     return [ranking for ranking in rankings if len(ranking.contenders) > 1]
 
 
-def _is_open(ranking: Ranking) -> bool:
+def _is_undecided(ranking: Ranking) -> bool:
+    """True if several contenders may be the best."""
     return len(ranking.contenders) > 1 and ranking.best is None
 
 
 def _conclusions(comparison: HardwareComparison) -> Iterator[Cell]:
     """`fastest: NVIDIA H100 PCIe in 3 of 4; 1 undecided`, for each aim with at least two contenders."""
     for aim in Aim:
-        if rankings := _compared(comparison, aim):
+        if rankings := _contested_rankings(comparison, aim):
             wins = Counter(ranking.best.hardware.label for ranking in rankings if ranking.best)
             parts = [f"{name} in {count}" for name, count in wins.most_common()]
             text = f"{', '.join(parts)} of {len(rankings)}" if parts else f"none in {len(rankings)}"
@@ -177,14 +179,14 @@ def _data(comparison: HardwareComparison) -> dict[str, Any]:
         "runs": comparison.runs,
         "assumed_spread": comparison.assumed,
         "currency": comparison.prices.currency if comparison.prices else None,
-        "works": [_work(choice, comparison) for choice in comparison.choices],
+        "works": [_work_fields(choice, comparison) for choice in comparison.choices],
         "common_works": comparison.common_works,
-        "offers": [_offer(offer, comparison.overall) for offer in comparison.overall],
+        "offers": [_offer_fields(offer, comparison.overall) for offer in comparison.overall],
         "left_out": dict(comparison.evidence.left_out),
     }
 
 
-def _work(choice: WorkChoice, comparison: HardwareComparison) -> dict[str, Any]:
+def _work_fields(choice: WorkChoice, comparison: HardwareComparison) -> dict[str, Any]:
     case = choice.case
     return {
         "work": choice.work,
@@ -194,26 +196,28 @@ def _work(choice: WorkChoice, comparison: HardwareComparison) -> dict[str, Any]:
         "cache": str(case.cache),
         "item": choice.item,
         "hardware": [
-            _hardware(choice, contender.hardware, comparison)
+            _hardware_fields(choice, contender.hardware, comparison)
             for contender in choice.rankings[Aim.FASTEST].contenders
         ],
     }
 
 
-def _hardware(choice: WorkChoice, hardware: Hardware, comparison: HardwareComparison) -> dict[str, Any]:
+def _hardware_fields(
+    choice: WorkChoice, hardware: Hardware, comparison: HardwareComparison
+) -> dict[str, Any]:
     return {
-        **_device(hardware),
+        **_device_fields(hardware),
         "price_per_hour": price_of(hardware, comparison.prices),
         **asdict(choice.sample_sizes[hardware]),
-        **{KEYS[aim]: _amount(choice.rankings[aim], hardware) for aim in Aim},
+        **{KEYS[aim]: _amount_fields(choice.rankings[aim], hardware) for aim in Aim},
     }
 
 
-def _device(hardware: Hardware) -> dict[str, Any]:
+def _device_fields(hardware: Hardware) -> dict[str, Any]:
     return {"device": hardware.device, "threads": hardware.threads or None, "devices": hardware.count}
 
 
-def _amount(ranking: Ranking, hardware: Hardware) -> dict[str, Any] | None:
+def _amount_fields(ranking: Ranking, hardware: Hardware) -> dict[str, Any] | None:
     """JSON form of a rate. `best` is None if the hardware may be best, or if there is no comparison."""
     contender = ranking.of_hardware(hardware)
     if contender is None:
@@ -230,17 +234,17 @@ def _amount(ranking: Ranking, hardware: Hardware) -> dict[str, Any] | None:
     }
 
 
-def _offer(offer: Offer, offers: tuple[Offer, ...]) -> dict[str, Any]:
+def _offer_fields(offer: Offer, offers: tuple[Offer, ...]) -> dict[str, Any]:
     fastest = min(other.amount.mid for other in offers)
     value, low, high = rate_bounds(offer.amount, -fastest)
     return {
-        **_device(offer.hardware),
+        **_device_fields(offer.hardware),
         "price_per_hour": offer.price,
         "relative_rate": value,
         "low": low,
         "high": high,
         "relative_items_per_cost": relative_value(offer, offers),
-        "dominated_by": _device(offer.dominated_by) if offer.dominated_by else None,
+        "dominated_by": _device_fields(offer.dominated_by) if offer.dominated_by else None,
         "unsure": offer.is_uncertain,
     }
 
@@ -304,17 +308,17 @@ def work_title(choice: WorkChoice) -> str:
 
 def _choice_row(choice: WorkChoice, hardware: Hardware, currency: str) -> tuple[Cell, ...]:
     fastest = choice.rankings[Aim.FASTEST].of_hardware(hardware)
-    cells: list[Cell] = [Cell((hardware.label,)), Cell((", ".join(_titles(choice, hardware)),))]
+    cells: list[Cell] = [Cell((hardware.label,)), Cell((", ".join(_best_in(choice, hardware)),))]
     for aim in (Aim.FASTEST, Aim.CHEAPEST, Aim.FRUGAL):
         ranking = choice.rankings[aim]
         contender = ranking.of_hardware(hardware)
         unit = f"{choice.item}/{UNITS.get(aim, currency)}"
-        cells += [_rate(contender, fastest, unit), *_ratio(contender, ranking)]
+        cells += [_rate_cell(contender, fastest, unit), *_ratio_cells(contender, ranking)]
     by = fastest.configuration if fastest else ""
     return (*cells, Cell((by,)), Cell((extent_text(choice.sample_sizes[hardware]),)))
 
 
-def _titles(choice: WorkChoice, hardware: Hardware) -> list[str]:
+def _best_in(choice: WorkChoice, hardware: Hardware) -> list[str]:
     """Aims in which the hardware is best, such as `fastest`, or `fastest?` if it may be."""
     return [f"{aim}{mark}" for aim in Aim if (mark := title_mark(choice.rankings[aim], hardware)) is not None]
 
@@ -330,7 +334,7 @@ def title_mark(ranking: Ranking, hardware: Hardware) -> str | None:
     return "?" if contender and (contender is best or contender.is_tied) else None
 
 
-def _rate(contender: Contender | None, fastest: Contender | None, unit: str) -> Cell:
+def _rate_cell(contender: Contender | None, fastest: Contender | None, unit: str) -> Cell:
     """Rate of a contender; a footnote names the configuration if it is not the fastest one."""
     if contender is None:
         return Cell()
@@ -339,7 +343,7 @@ def _rate(contender: Contender | None, fastest: Contender | None, unit: str) -> 
     return Cell((Number(rate, unit),), footnotes=(f"by {contender.configuration}",) if differs else ())
 
 
-def _ratio(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
+def _ratio_cells(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
     """Ratio of the rate to the best rate, and half the width of its interval."""
     if contender is None or len(ranking.contenders) < 2:
         return Cell(), Cell()
@@ -390,9 +394,9 @@ def price_plots(comparison: HardwareComparison, facts: Sequence[str]) -> tuple[P
     """The plot `pareto`; it has no panels without prices."""
     currency = comparison.prices.currency if comparison.prices else ""
     several = len(comparison.overall) > 1
-    overall = [_overall(comparison.overall, comparison.common_works, currency)] if several else []
+    overall = [_overall_panel(comparison.overall, comparison.common_works, currency)] if several else []
     single = [
-        _panel(work_title(choice), priced, currency, f"{choice.item}/s")
+        _price_panel(work_title(choice), priced, currency, f"{choice.item}/s")
         for choice in comparison.choices
         if len(priced := offers(choice, comparison.prices)) > 1
     ]
@@ -408,14 +412,16 @@ def price_plots(comparison: HardwareComparison, facts: Sequence[str]) -> tuple[P
     )
 
 
-def _overall(offers: Sequence[Offer], common: int, currency: str) -> PricePanel:
+def _overall_panel(offers: Sequence[Offer], common: int, currency: str) -> PricePanel:
     """Panel over all common works, relative to the fastest hardware."""
     fastest = min(offer.amount.mid for offer in offers)
     works = "the one work" if common == 1 else f"the geometric mean of {common} works"
-    return _panel(f"{works} that all did, relative to the fastest", offers, currency, "×", -fastest)
+    return _price_panel(f"{works} that all did, relative to the fastest", offers, currency, "×", -fastest)
 
 
-def _panel(title: str, offers: Sequence[Offer], currency: str, unit: str, scale: float = 0.0) -> PricePanel:
+def _price_panel(
+    title: str, offers: Sequence[Offer], currency: str, unit: str, scale: float = 0.0
+) -> PricePanel:
     """Panel of offers; `scale` is the logarithm of a rate that all rates are divided by."""
     points = []
     for offer in offers:

@@ -53,7 +53,7 @@ def history_document(trends: Sequence[Trend], results_option: str = "") -> Docum
 
     `results_option` is ` --results FOLDER` for suggested commands, or empty.
     """
-    span = max([MIN_SPAN, *map(_span, trends)])
+    span = max([MIN_SPAN, *map(_log_span, trends)])
     events = shared_changes(trends)
     names = case_cells(trend.case for trend in trends)
     shared = {
@@ -65,11 +65,11 @@ def history_document(trends: Sequence[Trend], results_option: str = "") -> Docum
         name="history",
         title="History",
         answer=(Cell((_answer(trends),)),),
-        tables=tuple(_table(trend, names[trend.case].short, span, shared) for trend in trends),
+        tables=tuple(_trend_table(trend, names[trend.case].short, span, shared) for trend in trends),
         plots=(_plot(trends),),
         notes=(*_notes(trends, events, span), *_too_few_points(trends, results_option)),
-        data=[_fields(trend) for trend in trends],
-        records=Records(FIELDS, tuple(row for trend in trends for row in _records(trend))),
+        data=[_trend_fields(trend) for trend in trends],
+        records=Records(FIELDS, tuple(row for trend in trends for row in _record_rows(trend))),
     )
 
 
@@ -119,19 +119,21 @@ def _longest_segment(trend: Trend) -> Sequence[Point]:
     return max(reversed(segments), key=len)
 
 
-def _span(trend: Trend) -> float:
+def _log_span(trend: Trend) -> float:
     """Logarithm of the ratio of the largest to the smallest value in the sparkline."""
     logs = [math.log(point.value) for point in trend.points[-SPARKLINE_LENGTH:]]
     return max(logs) - min(logs) if logs else 0.0
 
 
-def _table(trend: Trend, short_name: str, span: float, shared: Shared) -> Table:
-    points, details = trend.points, f"{trend.metric.name}, {_count(trend)}"
+def _trend_table(trend: Trend, short_name: str, span: float, shared: Shared) -> Table:
+    points, details = trend.points, f"{trend.metric.name}, {_count_text(trend)}"
     spark = sparkline([point.value for point in points], span) if points else ""
-    ends = _ends([_value(trend, point) for point in points], " → ") if points else "no run has a value"
+    ends = (
+        _ends_text([_value_text(trend, point) for point in points], " → ") if points else "no run has a value"
+    )
     untagged = f"left out: {fmt.count_of(len(trend.untagged), 'run')} without the tag {trend.by}"
     return table(
-        _events(trend, shared),
+        _event_rows(trend, shared),
         title=f"{trend.case}  {details}",
         short_title=f"{short_name}  {details}" if short_name else "",
         facts=[f"{spark}  {ends}".strip()],
@@ -139,7 +141,7 @@ def _table(trend: Trend, short_name: str, span: float, shared: Shared) -> Table:
     )
 
 
-def _events(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
+def _event_rows(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
     """Rows for changes, spikes, contended and missing points, and boundaries of comparability."""
     for change in trend.history.changes:
         tone = Tone.BAD if change.direction == "slower" else Tone.GOOD
@@ -147,7 +149,7 @@ def _events(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
         yield {
             "event": Cell((change.direction,), Tone.PLAIN if event else tone),
             "size": number(change.ratio, "×", change.low, change.high),
-            "where": _between(trend, change) + (f": the event of {event.day}" if event else ""),
+            "where": _between_text(trend, change) + (f": the event of {event.day}" if event else ""),
         }
     if levels := trend.history.recurring:
         yield {
@@ -173,7 +175,8 @@ def _events(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
         yield {"event": "not comparable", "size": None, "where": place}
 
 
-def _between(trend: Trend, change: Change) -> str:
+def _between_text(trend: Trend, change: Change) -> str:
+    """`between RUN and RUN, 2.11.0 → 2.12.0`; versions only if they differ."""
     before, after = trend.sides(change)
     version_change = f", {before.version} → {after.version}" if before.version != after.version else ""
     return f"between {point_name(before)} and {point_name(after)}{version_change}"
@@ -184,7 +187,8 @@ def point_name(point: Point | MissingPoint) -> str:
     return point.run if point.tag is None else short(point.tag)
 
 
-def _count(trend: Trend) -> str:
+def _count_text(trend: Trend) -> str:
+    """`12 runs, 1 failed`, or `5 values of commit in 12 runs`."""
     all_points: list[Point | MissingPoint] = [*trend.points, *trend.missing]
     runs = fmt.count_of(sum(len(point.runs) for point in all_points), "run")
     counts = Counter(missing.event for missing in trend.missing)
@@ -195,7 +199,7 @@ def _count(trend: Trend) -> str:
     return f"{fmt.count_of(values, 'value')} of {trend.by} in {runs}{without}"
 
 
-def _value(trend: Trend, point: Point) -> str:
+def _value_text(trend: Trend, point: Point) -> str:
     return fmt.quantity(point.value, trend.metric.unit)
 
 
@@ -215,6 +219,7 @@ def largest_changes(trends: Sequence[Trend]) -> list[Trend]:
 
 
 def _change_size(trend: Trend) -> tuple[float, float]:
+    """Sort key, both as absolute logarithms: largest change, then ratio of the last to the first value."""
     changes = [abs(math.log(change.ratio)) for change in trend.history.changes]
     return max(changes, default=0.0), abs(math.log(trend.points[-1].value / trend.points[0].value))
 
@@ -228,7 +233,7 @@ def _plot(trends: Sequence[Trend]) -> Plot:
         facts=tuple(_facts([point for trend in plotted for point in trend.points])),
         reading=READING.format(what="value for the tag" if plotted and plotted[0].by else "value in a run"),
         empty=NOTHING,
-        panels=tuple(map(_panel, plotted)),
+        panels=tuple(map(_trend_line, plotted)),
     )
 
 
@@ -254,16 +259,16 @@ def _facts(points: Sequence[Point]) -> Iterator[str]:
     versions: dict[str, dict[str, None]] = {}
     for point in sorted(points, key=lambda point: point.started):
         versions.setdefault(point.backend, {})[point.version or "of unknown version"] = None
-    yield ", ".join(f"{backend} {_ends(list(names))}" for backend, names in versions.items())
-    yield _ends(sorted({point.started[: len("2026-01-01")] for point in points}))
+    yield ", ".join(f"{backend} {_ends_text(list(names))}" for backend, names in versions.items())
+    yield _ends_text(sorted({point.started[: len("2026-01-01")] for point in points}))
 
 
-def _ends(texts: Sequence[str], between: str = " … ") -> str:
+def _ends_text(texts: Sequence[str], between: str = " … ") -> str:
     """The first and the last text, or the only one."""
     return texts[0] if len(texts) == 1 else f"{texts[0]}{between}{texts[-1]}"
 
 
-def _panel(trend: Trend) -> TrendLine:
+def _trend_line(trend: Trend) -> TrendLine:
     return TrendLine(
         title=trend.case,
         backend=trend.points[0].backend,
@@ -280,7 +285,7 @@ def _panel(trend: Trend) -> TrendLine:
     )
 
 
-def _records(trend: Trend) -> Iterator[dict[str, Any]]:
+def _record_rows(trend: Trend) -> Iterator[dict[str, Any]]:
     """A row per point. `change` is the ratio of the level that starts here to the previous one."""
     changes = {change.index: change.ratio for change in trend.history.changes}
     reasons = dict(zip(trend.boundaries, trend.boundary_reasons, strict=True))
@@ -314,7 +319,7 @@ def _records(trend: Trend) -> Iterator[dict[str, Any]]:
         }
 
 
-def _fields(trend: Trend) -> dict[str, Any]:
+def _trend_fields(trend: Trend) -> dict[str, Any]:
     """JSON form of a trend."""
     return {
         "case": trend.case,
@@ -324,7 +329,7 @@ def _fields(trend: Trend) -> dict[str, Any]:
         "untagged": trend.untagged,
         "points": [{name: getattr(point, name) for name in POINT} for point in trend.points],
         "missing": [asdict(missing) for missing in trend.missing],
-        "changes": [_change(trend, change) for change in trend.history.changes],
+        "changes": [_change_fields(trend, change) for change in trend.history.changes],
         "recurring": trend.history.recurring,
         "segments": [asdict(segment) for segment in trend.history.segments],
         "boundaries": [
@@ -335,7 +340,7 @@ def _fields(trend: Trend) -> dict[str, Any]:
     }
 
 
-def _change(trend: Trend, change: Change) -> dict[str, Any]:
+def _change_fields(trend: Trend, change: Change) -> dict[str, Any]:
     before, after = trend.sides(change)
     return {
         **asdict(change),

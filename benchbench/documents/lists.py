@@ -48,19 +48,19 @@ def list_document(subject: str, results: Path) -> Document:
     """Document of `accelbench list SUBJECT`, except runs. `results` is used to estimate times of suites."""
     if subject == "suites":
         return suites_document(results)
-    return _document(subject, subject.capitalize(), LISTS[subject](), NOTES.get(subject, ()))
+    return _list_document(subject, subject.capitalize(), LISTS[subject](), NOTES.get(subject, ()))
 
 
 def devices_document(probes: Sequence[Probe]) -> Document:
     """A row per device, and a row for each kind of device or mode that is missing."""
-    return _document("devices", "Devices", [row for probe in probes for row in _devices(probe)])
+    return _list_document("devices", "Devices", [row for probe in probes for row in _device_rows(probe)])
 
 
-def _document(name: str, title: str, rows: Rows, notes: Iterable[str] = ()) -> Document:
+def _list_document(name: str, title: str, rows: Rows, notes: Iterable[str] = ()) -> Document:
     return Document(name=name, title=title, tables=(document.table(rows, notes=notes),), data=rows)
 
 
-def _devices(probe: Probe) -> Rows:
+def _device_rows(probe: Probe) -> Rows:
     def row(device: str, status: str, note: str, remedy: str = "") -> dict[str, str]:
         return {
             "backend": probe.target.name,
@@ -78,7 +78,7 @@ def _devices(probe: Probe) -> Rows:
     return present + [row(kind, "unavailable", reason) for kind, reason in absent]
 
 
-def _workloads() -> Rows:
+def _workload_rows() -> Rows:
     """Workloads with their parameters and frameworks."""
     rows = []
     for name in catalogue.workload_names():
@@ -95,7 +95,7 @@ def _workloads() -> Rows:
     return rows
 
 
-def _backends() -> Rows:
+def _backend_rows() -> Rows:
     """Backends with their modes, the default mode first."""
     rows = []
     for name in registry.entry_names("benchbench.backends"):
@@ -111,7 +111,7 @@ def _backends() -> Rows:
     return rows
 
 
-def _metrics() -> Rows:
+def _metric_rows() -> Rows:
     """Metrics with their meaning, and how values of several processes are combined."""
     return [
         {
@@ -125,37 +125,37 @@ def _metrics() -> Rows:
     ]
 
 
-def _data() -> Rows:
+def _data_set_rows() -> Rows:
     """The synthetic data set and the user's data sets."""
-    rows = [_set(SYNTHETIC, note="drawn from a seed")]
+    rows = [_data_set_row(SYNTHETIC, note="drawn from a seed")]
     for path in map(Path, user_data()):
         try:
             name, images = read_set(path)
         except UnreadableInput as error:
-            rows.append(_set("–", note=f"unreadable: {error}"))
+            rows.append(_data_set_row("–", note=f"unreadable: {error}"))
             continue
         count, classes = len(images.labels), int(images.labels.max()) + 1
-        rows.append(_set(name, f"{count:,}", str(classes), str(path)))
+        rows.append(_data_set_row(name, f"{count:,}", str(classes), str(path)))
     return rows
 
 
-def _set(name: str, images: str = "–", classes: str = "–", note: str = "") -> dict[str, str]:
+def _data_set_row(name: str, images: str = "–", classes: str = "–", note: str = "") -> dict[str, str]:
     return {"source": name, "images": images, "classes": classes, "note": note}
 
 
 NOTES = {"backends": (f"not supported: {WHY_NOT_MEASURED}",)}
 LISTS: dict[str, Callable[[], Rows]] = {
-    "workloads": _workloads,
-    "backends": _backends,
-    "metrics": _metrics,
-    "data": _data,
+    "workloads": _workload_rows,
+    "backends": _backend_rows,
+    "metrics": _metric_rows,
+    "data": _data_set_rows,
 }
 
 
 def suites_document(results: Path) -> Document:
     """A row per suite; invalid suites have an error message."""
     earlier = runs_of_this_machine(results)
-    probes = list(_probes(earlier))
+    probes = list(_likely_probes(earlier))
     process_times = {name: mean_process_s(earlier, policy) for name, policy in POLICIES.items()}
     data = [_suite_fields(name, probes, process_times) for name in suite.suite_names()]
     suites_table = document.table([_suite_row(fields) for fields in data], SUITE_COLUMNS)
@@ -170,12 +170,12 @@ def _suite_row(fields: dict[str, Any]) -> dict[str, Content]:
         "suite": fields["suite"],
         "cases": str(fields["cases"]) if usable else UNKNOWN,
         "time here": Cell((time,), short=time.removeprefix("about ")),
-        "workloads": _some(fields["workloads"].split(", ")),
+        "workloads": _first_names(fields["workloads"].split(", ")),
         "description": Cell((description,), short=first_clause if usable else ""),
     }
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """The first names if there are many; the JSON form has all of them."""
     more = len(names) - MAX_LISTED
     return ", ".join(names) if more <= 1 else f"{', '.join(names[:MAX_LISTED])} and {more} more"
@@ -213,18 +213,18 @@ def _suite_fields(
     }
 
 
-def _probes(earlier: Sequence[EarlierRun]) -> Iterator[Probe]:
+def _likely_probes(earlier: Sequence[EarlierRun]) -> Iterator[Probe]:
     """Probe of each backend: from an earlier run, or inferred from installed packages and the machine."""
     stored = {probe.target.name: probe for run in earlier for probe in run.info.probes}
     for name in registry.entry_names("benchbench.backends"):
         kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
-        if not kind.virtual and _installed(kind):
+        if not kind.virtual and _is_installed(kind):
             yield stored.get(name) or Probe(
                 target=Target(name=name, backend=name, python=""), version=None, devices=(_likely_device(),)
             )
 
 
-def _installed(kind: type[Backend]) -> bool:
+def _is_installed(kind: type[Backend]) -> bool:
     for distribution in kind.distributions:
         try:
             version(distribution)
@@ -235,6 +235,7 @@ def _installed(kind: type[Backend]) -> bool:
 
 
 def _likely_device() -> Device:
+    """The first accelerator of the machine, otherwise its CPU."""
     accelerators = machine().accelerators
     if accelerators:
         return Device(name="accelerator", device_class=DeviceClass.ACCELERATOR, model=accelerators[0])

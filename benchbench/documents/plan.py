@@ -120,7 +120,7 @@ def time_left(infos: Sequence[RunInfo], clock: Callable[[], float] = monotonic) 
     policy = infos[0].policy
     estimates = [run_estimate(info.plan, policy, device_classes(info.probes)) for info in infos]
     return TimeLeft(
-        [_expected(info) for info in infos],
+        [_expected_times(info) for info in infos],
         policy.rounds,
         preparing_s=sum(estimate.importing + estimate.verifying for estimate in estimates),
         budget_s=policy.budget_s or 0.0,
@@ -129,7 +129,7 @@ def time_left(infos: Sequence[RunInfo], clock: Callable[[], float] = monotonic) 
     )
 
 
-def _expected(info: RunInfo) -> dict[str, Expected]:
+def _expected_times(info: RunInfo) -> dict[str, Expected]:
     """Estimated process times by case id."""
     classes = device_classes(info.probes)
     return {
@@ -143,7 +143,7 @@ def _expected(info: RunInfo) -> dict[str, Expected]:
 
 def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
     """`12 ok, 1 failed in 40 s   run ID`: counts of the outcomes, with a newline."""
-    counts = Counter(_ending(case_records) for case_records in records_by_case(records).values())
+    counts = Counter(_outcome(case_records) for case_records in records_by_case(records).values())
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")
@@ -173,10 +173,11 @@ def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
 def has_failures(records: Sequence[Record], *, allow_unverified: bool = False) -> bool:
     """True if a case failed, is unverified or has an implausible time; unsupported cases do not count."""
     harmless = {*HARMLESS, *([Status.UNVERIFIED] if allow_unverified else [])}
-    return any(_ending(case_records) not in harmless for case_records in records_by_case(records).values())
+    return any(_outcome(case_records) not in harmless for case_records in records_by_case(records).values())
 
 
-def _ending(records: Sequence[Record]) -> str:
+def _outcome(records: Sequence[Record]) -> str:
+    """Status of a case after its last record; implausible times override `ok`."""
     last = records[-1]
     measurements = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
     if isinstance(last.outcome, Measurement) and implausible(last.case, last.device_model, measurements):
@@ -197,7 +198,7 @@ class EarlierRun:
 def runs_of_this_machine(results: Path) -> list[EarlierRun]:
     """Newest runs in `results` that were measured on this machine, newest last."""
     this_machine = fingerprint(machine())
-    return [run for run in _recent(results) if fingerprint(run.info.machine) == this_machine]
+    return [run for run in _recent_runs(results) if fingerprint(run.info.machine) == this_machine]
 
 
 def mean_process_s(earlier: Sequence[EarlierRun], policy: Policy) -> dict[str, float]:
@@ -216,7 +217,7 @@ def mean_process_s(earlier: Sequence[EarlierRun], policy: Policy) -> dict[str, f
     return {case: mean(walls) for case, walls in walls_by_case.items()}
 
 
-def _recent(results: Path) -> Iterator[EarlierRun]:
+def _recent_runs(results: Path) -> Iterator[EarlierRun]:
     """Newest readable runs, oldest first; `list runs` reports the unreadable ones."""
     for name in selectors.run_ids(results)[-RECENT_RUNS:]:
         folder = results / runs.RUNS / name

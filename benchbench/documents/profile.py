@@ -31,8 +31,12 @@ def profile_document(tables: Sequence[OperatorTable], top: int, traces: Path) ->
         title="Profile",
         answer=_answer(_summary(tables)),
         tables=(
-            *(part for table in tables for part in (_operators(table, top, traces), *_ranks(table))),
-            *(_by_kind(work, same) for work, same in tables_by_work.items() if len(same) > 1),
+            *(
+                part
+                for table in tables
+                for part in (_operator_table(table, top, traces), *_rank_tables(table))
+            ),
+            *(_kind_table(work, same) for work, same in tables_by_work.items() if len(same) > 1),
         ),
         data={"schema": SCHEMA, "tables": [asdict(table) for table in tables]},
     )
@@ -44,7 +48,7 @@ def differences_document(differences: Sequence[ProfileDifference], top: int) -> 
         name="profile",
         title="Difference of two profiles",
         answer=_answer("; ".join(map(_change_in_words, differences[:MAX_CHANGES]))),
-        tables=tuple(_difference(difference, top) for difference in differences),
+        tables=tuple(_difference_table(difference, top) for difference in differences),
         data={"schema": SCHEMA, "differences": [asdict(difference) for difference in differences]},
     )
 
@@ -56,22 +60,22 @@ def _answer(text: str) -> tuple[Cell, ...]:
 def _summary(tables: Sequence[OperatorTable]) -> str:
     """`gemm takes 60.0 % of a step of 1.00 ms`; with several cases the most expensive kinds."""
     if len(tables) == 1:
-        name, seconds = _largest({row.name: row.self_s for row in tables[0].rows}, tables[0])
+        name, seconds = _largest_part({row.name: row.self_s for row in tables[0].rows}, tables[0])
         step_s = tables[0].step_s
         return f"{name} takes {fmt.percent(seconds / step_s)} of a step of {fmt.seconds(step_s)}"
-    largest = Counter(_largest(table.kinds, table)[0] for table in tables)
+    largest = Counter(_largest_part(table.kinds, table)[0] for table in tables)
     counts = ", ".join(f"{name} in {count}" for name, count in largest.most_common())
     return f"the largest part of a step: {counts} of {fmt.count_of(len(tables), 'case')}" if counts else ""
 
 
-def _largest(parts: Mapping[str, float], table: OperatorTable) -> tuple[str, float]:
+def _largest_part(parts: Mapping[str, float], table: OperatorTable) -> tuple[str, float]:
     """Name and seconds of the largest part of a step; idle time counts as a part."""
     return max((*parts.items(), (IDLE, table.idle_s)), key=lambda part: part[1])
 
 
 def _change_in_words(difference: ProfileDifference) -> str:
     """`a step of 1.00 ms → 1.50 ms, +500 µs, most by gemm: +400 µs`."""
-    text = _arrow(difference.ref.step_s, difference.new.step_s)
+    text = _steps_text(difference.ref.step_s, difference.new.step_s)
     if _is_noise(difference):
         return f"{text}: nothing to explain"
     changes = [(change.name, change.change_s) for change in difference.changes]
@@ -81,7 +85,7 @@ def _change_in_words(difference: ProfileDifference) -> str:
     return f"{text}, most by {name}: {fmt.signed(change_s, 's')}"
 
 
-def _operators(table: OperatorTable, top: int, traces: Path) -> Table:
+def _operator_table(table: OperatorTable, top: int, traces: Path) -> Table:
     rows = [_row_cells(row, table) for row in table.rows[:top]]
     others = table.rows[top:]
     if others:
@@ -126,7 +130,7 @@ def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
         yield f"trace, for {viewer}: {traces / name}"
 
 
-def _ranks(table: OperatorTable) -> Iterator[Table]:
+def _rank_tables(table: OperatorTable) -> Iterator[Table]:
     """Table with a row per rank and the slowest one, if there are several ranks."""
     if not table.ranks:
         return
@@ -135,18 +139,18 @@ def _ranks(table: OperatorTable) -> Iterator[Table]:
             "rank": str(rank.rank),
             "device": rank.device,
             "step": number(rank.step_s, "s"),
-            "communication": _part(rank.communication_s, rank.step_s),
-            "exposed": _part(rank.exposed_s, rank.step_s),
+            "communication": _time_cell(rank.communication_s, rank.step_s),
+            "exposed": _time_cell(rank.exposed_s, rank.step_s),
             "not waiting": number(rank.own_s, "s") if table.waiting_shown else None,
-            "computing": _part(rank.computing_s, rank.step_s) if rank.computing_s is not None else None,
+            "computing": _time_cell(rank.computing_s, rank.step_s) if rank.computing_s is not None else None,
         }
         for rank in table.ranks
     ]
     title = f"{table.case}, by rank"
-    yield document.table(document.without_empty(rows), title=title, facts=_slowest(table))
+    yield document.table(document.without_empty(rows), title=title, facts=_slowest_rank_fact(table))
 
 
-def _slowest(table: OperatorTable) -> Iterator[str]:
+def _slowest_rank_fact(table: OperatorTable) -> Iterator[str]:
     rank = table.slowest
     if rank is None:
         return
@@ -180,28 +184,32 @@ def _total_cells(name: str, seconds: float, table: OperatorTable) -> Cells:
     }
 
 
-def _by_kind(work: str, tables: Sequence[OperatorTable]) -> Table:
+def _kind_table(work: str, tables: Sequence[OperatorTable]) -> Table:
     """Table of times by kind with a column per target."""
     kinds = dict.fromkeys(kind for table in tables for kind in table.kinds)
     rows: list[Cells] = [
         {"kind": str(kind)}
-        | {_target_text(table): _part(table.kinds.get(kind, 0.0), table.step_s) for table in tables}
+        | {_target_text(table): _time_cell(table.kinds.get(kind, 0.0), table.step_s) for table in tables}
         for kind in kinds
     ]
-    rows.append({"kind": IDLE} | {_target_text(table): _part(table.idle_s, table.step_s) for table in tables})
+    rows.append(
+        {"kind": IDLE} | {_target_text(table): _time_cell(table.idle_s, table.step_s) for table in tables}
+    )
     rows.append({"kind": "total"} | {_target_text(table): number(table.step_s, "s") for table in tables})
     return document.table(rows, title=f"{work}, by kind")
 
 
 def _target_text(table: OperatorTable) -> str:
+    """The part of the case id after the work: `eager@torch:cpu`."""
     return table.case.removeprefix(f"{table.work}/")
 
 
-def _part(seconds: float, step_s: float) -> Cell:
+def _time_cell(seconds: float, step_s: float) -> Cell:
+    """`600 µs (60.0 %)` of a step; empty for 0."""
     return Cell((Number(seconds, "s"), f"({fmt.percent(seconds / step_s)})")) if seconds else Cell()
 
 
-def _difference(difference: ProfileDifference, top: int) -> Table:
+def _difference_table(difference: ProfileDifference, top: int) -> Table:
     names = dict.fromkeys((difference.ref.case, difference.new.case))
     rows = [_change_cells(change, difference) for change in difference.changes[:top]]
     others = difference.changes[top:]
@@ -222,9 +230,9 @@ def _difference(difference: ProfileDifference, top: int) -> Table:
 
 def _difference_facts(difference: ProfileDifference) -> Iterator[str]:
     relative = f" ({fmt.signed(difference.change_s / difference.ref.step_s, '%')})"
-    yield f"profiled: {_arrow(difference.ref.step_s, difference.new.step_s)}{relative}"
+    yield f"profiled: {_steps_text(difference.ref.step_s, difference.new.step_s)}{relative}"
     if difference.ref.measured_s and difference.new.measured_s:
-        yield f"timed: {_arrow(difference.ref.measured_s, difference.new.measured_s)}"
+        yield f"timed: {_steps_text(difference.ref.measured_s, difference.new.measured_s)}"
     if _is_noise(difference):
         yield f"the steps differ by less than {fmt.percent(NOISE)}: nothing to explain"
     elif difference.explained is not None:
@@ -234,10 +242,12 @@ def _difference_facts(difference: ProfileDifference) -> Iterator[str]:
 
 
 def _is_noise(difference: ProfileDifference) -> bool:
+    """True if the steps differ by less than `NOISE`."""
     return abs(difference.change_s) < NOISE * difference.ref.step_s
 
 
-def _arrow(ref_s: float, new_s: float) -> str:
+def _steps_text(ref_s: float, new_s: float) -> str:
+    """`a step of 1.00 ms → 1.50 ms, +500 µs`."""
     return f"a step of {fmt.seconds(ref_s)} → {fmt.seconds(new_s)}, {fmt.signed(new_s - ref_s, 's')}"
 
 
@@ -259,6 +269,7 @@ def _sum_cells(
 
 
 def _change_of_step(change_s: float, difference: ProfileDifference) -> Cells:
+    """Cells `change` (seconds) and `of the difference` (fraction; empty if the difference is noise)."""
     part = None if _is_noise(difference) else _rounded(change_s / difference.change_s)
     return {"change": Cell((Number(change_s, "s", signed=True),)), "of the difference": number(part, "%")}
 

@@ -113,7 +113,9 @@ def report_document(
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
-        headline="" if (answer := _answer(judged_works, view)) else _summary_without_rivals(visible_rows),
+        headline=""
+        if (answer := _answer_cells(judged_works, view))
+        else _summary_without_rivals(visible_rows),
         answer=tuple(answer),
         cautions=tuple(_cautions(view, results_option)),
         overview=overview(judged_works, rows),
@@ -168,15 +170,15 @@ def _facts(view: RunView, results_option: str) -> list[str]:
     statuses = Counter(row.status for row in rows)
     devices = {f"device {row.case.device}: {row.device_name}" for row in rows if row.device_name}
     suites = dict.fromkeys(row.case.suite for row in rows)
-    prices = {_price(row) for row in rows if row.price.price_per_hour is not None}
+    prices = {_price_text(row) for row in rows if row.price.price_per_hour is not None}
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
         *_interruption_notes(run, results_option),
-        *_partner(info, results_option),
-        f"machine: {machine.cpu}, {_threads(info)}, {machine.os}",
+        *_partner_facts(info, results_option),
+        f"machine: {machine.cpu}, {_threads_text(info)}, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
-        *_targets(rows),
-        *_variables(info),
+        *_backend_facts(rows),
+        *_variable_facts(info),
         f"suites: {', '.join(suites) or 'none'}; policy {info.policy.name}: {policy_text(info.policy)}",
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
         "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
@@ -236,7 +238,7 @@ def _interruption_notes(run: Run, results_option: str) -> list[str]:
     return [*resumed, f"interrupted, or still being measured: {advice}"]
 
 
-def _partner(info: RunInfo, results_option: str) -> list[str]:
+def _partner_facts(info: RunInfo, results_option: str) -> list[str]:
     """Command that compares the two sides of an interleaved run, the first side first."""
     if info.partner is None:
         return []
@@ -245,7 +247,7 @@ def _partner(info: RunInfo, results_option: str) -> list[str]:
     return [f"one side of a comparison, {info.partner.label}: accelbench compare {sides}{results_option}"]
 
 
-def _targets(rows: Iterable[Row]) -> list[str]:
+def _backend_facts(rows: Iterable[Row]) -> list[str]:
     """`backends: torch 2.13.0 eager, jax 0.10.2 jit`; versions are the first known of each target."""
     versions: dict[str, str] = {}
     modes: dict[str, dict[str, None]] = {}
@@ -258,20 +260,20 @@ def _targets(rows: Iterable[Row]) -> list[str]:
     return [f"backends: {', '.join(texts)}"] if texts else []
 
 
-def _threads(info: RunInfo) -> str:
+def _threads_text(info: RunInfo) -> str:
     """`2 threads`, `1 of 2 threads` if workers use fewer, and the CPU quota if there is one."""
     used, usable, quota = info.settings.threads, info.machine.threads, info.machine.cpu_quota
     threads = count_of(usable, "thread") if used == usable else f"{used} of {count_of(usable, 'thread')}"
     return threads if quota is None else f"{threads} under a quota of {quota:g} CPUs"
 
 
-def _variables(info: RunInfo) -> list[str]:
+def _variable_facts(info: RunInfo) -> list[str]:
     """Environment variables that affect how frameworks compute."""
     assignments = [f"{name}={value}" for name, value in (info.variables or {}).items()]
     return [f"variables: {' '.join(assignments)}"] if assignments else []
 
 
-def _price(row: Row) -> str:
+def _price_text(row: Row) -> str:
     price = row.price
     return f"price: {price.price_per_hour:g} {price.currency} an hour of {row.device_name or row.case.device}"
 
@@ -289,7 +291,7 @@ def answer(run: Run) -> list[str]:
     """Result lines of a run, as shown at the top of its report."""
     view = RunView(run)
     measured = [row for row in view.rows if row.ok]
-    return list(map(str, _answer(with_verdicts(works(measured), view), view)))
+    return list(map(str, _answer_cells(with_verdicts(works(measured), view), view)))
 
 
 def _summary_without_rivals(rows: Sequence[Row]) -> str:
@@ -301,7 +303,7 @@ def _summary_without_rivals(rows: Sequence[Row]) -> str:
     return f"{measured} on {names}, with no alternatives to compare"
 
 
-def _answer(works: Sequence[Work], view: RunView) -> list[Cell]:
+def _answer_cells(works: Sequence[Work], view: RunView) -> list[Cell]:
     """Fastest lines and thread lines; only the latter if the works differ only in threads."""
     only_threads = any(work.verdict.axis == THREADS for work in works)
     fastest = [] if only_threads else [*fastest_lines(works, view.run), *lossy_lines(works, view)]
@@ -464,7 +466,7 @@ def merge_footnotes(tables: Sequence[Table], verbatim: Collection[str] = ()) -> 
     groups: dict[str, list[str]] = {}
     for text in texts:
         groups.setdefault(text if text in verbatim else NUMBER.sub("#", text), []).append(text)
-    merged = {text: _merged(group) for group in groups.values() for text in group}
+    merged = {text: _merged_text(group) for group in groups.values() for text in group}
 
     def with_merged(cell: Cell | None) -> Cell | None:
         if cell is None or not cell.footnotes:
@@ -476,11 +478,12 @@ def merge_footnotes(tables: Sequence[Table], verbatim: Collection[str] = ()) -> 
     )
 
 
-def _merged(texts: Sequence[str]) -> str:
+def _merged_text(texts: Sequence[str]) -> str:
+    """One text for texts that differ only in numbers, with each number as a range."""
     columns = zip(*(NUMBER.findall(text) for text in texts), strict=True)
-    ranges = (_range(sorted(column, key=float)) for column in columns)
+    ranges = (_range_text(sorted(column, key=float)) for column in columns)
     return NUMBER.sub(lambda _: next(ranges), texts[0])
 
 
-def _range(numbers: Sequence[str]) -> str:
+def _range_text(numbers: Sequence[str]) -> str:
     return numbers[0] if float(numbers[0]) == float(numbers[-1]) else f"{numbers[0]}–{numbers[-1]}"

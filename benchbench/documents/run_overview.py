@@ -22,7 +22,7 @@ def overview(works: Sequence[Work], rows: Sequence[Row]) -> tuple[Table, ...]:
     """Tables of the fastest alternative of each work, and of the outcomes for each target and device."""
     compared = [work for work in works if work.verdict.compared_rivals]
     fastest = [table([_fastest_row(work) for work in compared], title=FASTEST)] if compared else []
-    return (*fastest, _coverage(rows))
+    return (*fastest, _coverage_table(rows))
 
 
 def _fastest_row(work: Work) -> dict[str, Cell]:
@@ -31,9 +31,9 @@ def _fastest_row(work: Work) -> dict[str, Cell]:
     assert verdict.fastest
     first = verdict.fastest.case
     fastest = Mark(label=labels[first.id], backend=first.backend, value=1.0, is_undecided=not verdict.winner)
-    marks = [fastest, *(_mark(rival, labels[rival.contender.case.id]) for rival in verdict.rivals)]
+    marks = [fastest, *(_rival_mark(rival, labels[rival.contender.case.id]) for rival in verdict.rivals)]
     is_tied = verdict.standing is Standing.TIED
-    ratios = [part for mark in marks for part in _ratio(mark, sure=is_tied or not mark.is_undecided)]
+    ratios = [part for mark in marks for part in _ratio_parts(mark, sure=is_tied or not mark.is_undecided)]
     return {
         "work": Cell((work.title,)),
         "answer": answer(verdict),
@@ -42,13 +42,13 @@ def _fastest_row(work: Work) -> dict[str, Cell]:
     }
 
 
-def _ratio(mark: Mark, *, sure: bool) -> list[Part]:
+def _ratio_parts(mark: Mark, *, sure: bool) -> list[Part]:
     """Parts for a separator, a name and its ratio: `· jax jit 1.31× ?`."""
     assert mark.value is not None
     return ["·", mark.label, Number(mark.value, "×"), *([] if sure else ["?"])]
 
 
-def _mark(rival: Rival, label: str) -> Mark:
+def _rival_mark(rival: Rival, label: str) -> Mark:
     low, high = rival.interval or (None, None)
     backend = rival.contender.case.backend
     return Mark(
@@ -56,7 +56,7 @@ def _mark(rival: Rival, label: str) -> Mark:
     )
 
 
-def _coverage(rows: Sequence[Row]) -> Table:
+def _coverage_table(rows: Sequence[Row]) -> Table:
     """Table of case counts by status for each target and device, with the reasons for missing speeds."""
     places = dict.fromkeys((row.case.target, row.case.device) for row in rows)
     statuses = [status for status in Status if any(row.status is status for row in rows)]
@@ -70,11 +70,14 @@ def _coverage(rows: Sequence[Row]) -> Table:
         ]
         lines.append(
             {"backend": Cell((target,)), "device": Cell((device,))}
-            | {str(status): _count(counts[status], STATUS_TONES.get(status, Tone.BAD)) for status in statuses}
+            | {
+                str(status): _count_cell(counts[status], STATUS_TONES.get(status, Tone.BAD))
+                for status in statuses
+            }
             | {"reasons for missing results": Cell(("; ".join(reasons_text),)) if reasons_text else Cell()}
         )
     return table(lines, title=COVERAGE)
 
 
-def _count(count: int, tone: Tone) -> Cell:
+def _count_cell(count: int, tone: Tone) -> Cell:
     return Cell((Number(count),), tone) if count else Cell()

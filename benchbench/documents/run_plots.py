@@ -79,16 +79,18 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
     ) -> None:
         """Add plots of alternatives; their title is the headline of the works if they are compared."""
         compared = [work for work in plotted if work.verdict.compared_rivals]
-        common = _common([work.title for work in plotted])
+        common = _shared_parts([work.title for work in plotted])
         for plot in plots(name, str(headline(compared)) if compared else subject, reading, panels):
             shared = " · ".join((*([subject] if compared else []), *common))
-            all_plots.append(replace(plot, shared=shared, panels=tuple(_without(common, plot.panels))))
+            all_plots.append(replace(plot, shared=shared, panels=tuple(_without_parts(common, plot.panels))))
 
     all_plots: list[Plot] = []
     for name, title in TITLES.items():
-        plotted = [work for work in works if _rate_of(work) == name]
+        plotted = [work for work in works if _rate_plot_of(work) == name]
         if plotted or (name == "throughput" and not works):
-            add_ranking(name, title, BARS, plotted, [_bars(work, _metric_of(work, name)) for work in plotted])
+            add_ranking(
+                name, title, BARS, plotted, [_bars(work, _bar_metric(work, name)) for work in plotted]
+            )
     add_ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
     if lines := size_panels(works):
         all_plots += _titled(plots("sizes", SIZES, LINES, lines), lines)
@@ -109,13 +111,13 @@ def _titled(plots: Sequence[Plot], panels: Sequence[Sweeps | Roofline]) -> list[
     return [replace(plot, title=panels[0].summary, shared=plot.title) for plot in plots]
 
 
-def _common(titles: Sequence[str]) -> tuple[str, ...]:
+def _shared_parts(titles: Sequence[str]) -> tuple[str, ...]:
     """Trailing parts (separated by ` · `) that all titles share: `float32`, `cpu`."""
     ends = [tuple(title.split(" · ")[1:]) for title in titles]
     return tuple(part for part in ends[0] if all(part in end for end in ends)) if ends else ()
 
 
-def _without(common: Sequence[str], panels: Sequence[Panel]) -> Iterator[Panel]:
+def _without_parts(common: Sequence[str], panels: Sequence[Panel]) -> Iterator[Panel]:
     """Remove the shared parts from the titles of panels."""
     for panel in panels:
         head, *context = panel.title.split(" · ")
@@ -139,7 +141,7 @@ def _facts(run: Run, rows: Sequence[Row]) -> Iterator[str]:
     yield f"{info.started}, run {info.id}"
 
 
-def _rate_of(work: Work) -> str:
+def _rate_plot_of(work: Work) -> str:
     """Name of the throughput plot for a work: `training`, `bandwidth` (memory-bound) or `throughput`."""
     if any(row.case.phase is Phase.TRAIN for row in work.rows):
         return "training"
@@ -147,7 +149,7 @@ def _rate_of(work: Work) -> str:
     return "bandwidth" if moves else "throughput"
 
 
-def _metric_of(work: Work, plot: str) -> str:
+def _bar_metric(work: Work, plot: str) -> str:
     """Metric of the bars of a work, the same as in its table."""
     if plot == "training":
         return "items_per_s"
@@ -161,7 +163,7 @@ def _bars(work: Work, metric: str) -> Bars:
         Bar(
             label=name,
             backend=row.case.backend,
-            status=_status(row),
+            status=_missing_reason(row),
             is_undecided=is_undecided(work.ratio_to_fastest(row)),
             value=row.value(metric),
             low=row.metric(metric).low,
@@ -182,7 +184,7 @@ def _strips(work: Work, view: RunView) -> Strips:
         Strip(
             label=name,
             backend=row.case.backend,
-            status=_status(row),
+            status=_missing_reason(row),
             is_undecided=is_undecided(work.ratio_to_fastest(row)),
             value=row.value("latency_s"),
             low=row.metric("latency_s").low,
@@ -202,7 +204,7 @@ def _panel_title(work: Work) -> str:
     return work.title if len(work.title.partition(" · ")[0]) <= MAX_TITLE else work.short_title
 
 
-def _status(row: Row) -> str:
+def _missing_reason(row: Row) -> str:
     """Reason for a missing value."""
     return row.metric("latency_s").reason if row.ok else str(row.status)
 

@@ -50,7 +50,7 @@ def roofline_panels(view: RunView, works: Sequence[Work]) -> tuple[list[Roofline
     groups: dict[Place, _Group] = {}
     for work in works:
         for row, name in zip(work.rows, work.names, strict=True):
-            if point := _point(work, row, name):
+            if point := _roof_point(work, row, name):
                 place = _place(view, row)
                 if place not in groups:
                     groups[place] = _Group(
@@ -59,15 +59,17 @@ def roofline_panels(view: RunView, works: Sequence[Work]) -> tuple[list[Roofline
                 groups[place].points.append(point)
     panels = [
         Roofline(
-            title=_title(place),
-            summary=_summary(group.roofs[0], group.points),
+            title=_place_title(place),
+            summary=_summary_text(group.roofs[0], group.points),
             roofs=group.roofs,
             points=tuple(group.points),
         )
         for place, group in groups.items()
         if group.roofs
     ]
-    missing = [f"{_title(place)}: {group.why_none}" for place, group in groups.items() if not group.roofs]
+    missing = [
+        f"{_place_title(place)}: {group.why_none}" for place, group in groups.items() if not group.roofs
+    ]
     return panels, ". ".join(missing)
 
 
@@ -76,14 +78,14 @@ def _place(view: RunView, row: Row) -> Place:
     return model or row.case.device, threads, str(row.case.computes_in.compute), row.case.hardware_count
 
 
-def _title(place: Place) -> str:
+def _place_title(place: Place) -> str:
     """`float32 · Example CPU, 2 threads`."""
     model, threads, dtype, count = place
     several = (count_of(threads, "thread") if threads else "", f"{count} devices" if count > 1 else "")
     return f"{dtype} · {', '.join(filter(None, (model, *several)))}"
 
 
-def _point(work: Work, row: Row, name: str) -> RoofPoint | None:
+def _roof_point(work: Work, row: Row, name: str) -> RoofPoint | None:
     """Point of a case; None without a speed or a known intensity, and for user functions."""
     rate, intensity = row.metric("flops_per_s"), row.position.flops_per_byte
     if not row.ok or row.case.dtype is None or rate.value is None or intensity is None:
@@ -100,7 +102,7 @@ def _point(work: Work, row: Row, name: str) -> RoofPoint | None:
     )
 
 
-def _summary(roof: Roof, points: Sequence[RoofPoint]) -> str:
+def _summary_text(roof: Roof, points: Sequence[RoofPoint]) -> str:
     """`torch eager comes closest to the roof, 82 % in gemm m=1024; memory bounds 3 of 9 works`."""
     shares = {
         point: point.value / roof.at(point.flops_per_byte) for point in points if not point.is_undecided

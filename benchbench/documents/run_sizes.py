@@ -36,17 +36,17 @@ def size_panels(works: Sequence[Work]) -> list[Sweeps]:
     swept: dict[tuple[object, Axis], Sizes] = {}
     for work in works:
         case = work.rows[0].case
-        for axis in _axes(case.params):
+        for axis in _candidate_axes(case.params):
             swept.setdefault((_fixed_fields(case, axis), axis), {})[int(case.params[axis[0]])] = work
     panels = [
-        _panel(axis, dict(sorted(sizes.items())))
+        _size_panel(axis, dict(sorted(sizes.items())))
         for (_, axis), sizes in swept.items()
         if len(sizes) >= MIN_SIZES
     ]
     return [panel for panel in panels if panel.sweeps]
 
 
-def _axes(params: Mapping[str, Scalar]) -> Iterator[Axis]:
+def _candidate_axes(params: Mapping[str, Scalar]) -> Iterator[Axis]:
     """Candidate axes: each integer parameter, and groups of two or three with equal values."""
     numbers = [name for name, value in params.items() if type(value) is int and value > 0]
     yield from ((name,) for name in numbers)
@@ -62,7 +62,7 @@ def _fixed_fields(case: Case, axis: Axis) -> tuple[object, ...]:
     return case.suite, case.workload, params, case.dtype, case.phase, case.cache
 
 
-def _panel(axis: Axis, sizes: Sizes) -> Sweeps:
+def _size_panel(axis: Axis, sizes: Sizes) -> Sweeps:
     case = next(iter(sizes.values())).rows[0].case
     fixed = {name: value for name, value in case.params.items() if name not in axis}
     caches = "" if case.cache is Cache.HOT else f"{case.cache} caches"
@@ -71,7 +71,7 @@ def _panel(axis: Axis, sizes: Sizes) -> Sweeps:
     rates = RATES[1:] if all(row.is_memory_bound_work for row in rows if row.cost) else RATES
     rate = next((name for name in rates if any(row.value(name) is not None for row in rows)), FALLBACK_RATE)
     name, sweeps = " = ".join(axis), tuple(_sweeps(sizes, rate))
-    sentences = [*filter(None, (_fastest(sizes), _knees(sweeps)))]
+    sentences = [*filter(None, (_fastest_text(sizes), _knees_text(sweeps)))]
     return Sweeps(
         title=" · ".join(filter(None, (head, case.dtype, caches))),
         summary=f"over {name}, {sentences[0]}" if sentences else "",
@@ -115,17 +115,18 @@ def _knee(points: Sequence[SizedValue]) -> SizedValue | None:
 
 
 def _may_reach(point: SizedValue, highest: float) -> bool:
+    """True if the point may reach `KNEE_SHARE` of the highest rate, by the upper end of its interval."""
     return point.high is None or point.high >= KNEE_SHARE * highest
 
 
-def _fastest(sizes: Sizes) -> str:
+def _fastest_text(sizes: Sizes) -> str:
     """`torch is fastest up to 256, jax from 512; undecided at 384`, or empty."""
     compared = [(size, work.verdict) for size, work in sizes.items() if work.verdict.compared_rivals]
     ends = [size for size, _ in (*compared[:1], *compared[-1:])]
     spans: dict[tuple[Standing, str], list[list[int]]] = {}
     for outcome, group in groupby(compared, key=lambda item: (item[1].standing, item[1].winner)):
         spans.setdefault(outcome, []).append([size for size, _ in group])
-    texts = {outcome: _spans(stretches, ends, len(compared)) for outcome, stretches in spans.items()}
+    texts = {outcome: _spans_text(stretches, ends, len(compared)) for outcome, stretches in spans.items()}
     won = [(winner, text) for (_, winner), text in texts.items() if winner]
     winners = [f"{name} is fastest {text}" for name, text in won[:1]]
     winners += [f"{name} {text}" for name, text in won[1:]]
@@ -133,14 +134,15 @@ def _fastest(sizes: Sizes) -> str:
     return "; ".join(filter(None, (", ".join(winners), *undecided)))
 
 
-def _spans(stretches: Sequence[Sequence[int]], ends: Sequence[int], count: int) -> str:
+def _spans_text(stretches: Sequence[Sequence[int]], ends: Sequence[int], count: int) -> str:
     """`up to 256 and at 1,024`; with more than two stretches only the number of sizes."""
     if len(stretches) > MAX_SPANS:
         return f"at {sum(map(len, stretches))} of {count} sizes"
-    return " and ".join(_span(stretch[0], stretch[-1], ends) for stretch in stretches)
+    return " and ".join(_span_text(stretch[0], stretch[-1], ends) for stretch in stretches)
 
 
-def _span(first: int, last: int, ends: Sequence[int]) -> str:
+def _span_text(first: int, last: int, ends: Sequence[int]) -> str:
+    """`at every size`, `at 256`, `up to 256`, `from 512` or `from 512 to 1,024`."""
     if [first, last] == ends and first != last:
         return "at every size"
     if first == last:
@@ -150,13 +152,13 @@ def _span(first: int, last: int, ends: Sequence[int]) -> str:
     return f"from {first:,}" if last == ends[1] else f"from {first:,} to {last:,}"
 
 
-def _knees(sweeps: Sequence[Sweep]) -> str:
+def _knees_text(sweeps: Sequence[Sweep]) -> str:
     """`the rate stops rising at 512 for torch eager, beyond 1,024 for jax jit`, and where it falls."""
     long = [sweep for sweep in sweeps if len(sweep.points) >= MIN_SIZES]
     labels_by_stop: dict[tuple[float, str], list[str]] = {}
     for sweep in long:
-        labels_by_stop.setdefault(_stop(sweep), []).append(sweep.label)
-    stops = [f"{where} for {_listed(names)}" for (_, where), names in sorted(labels_by_stop.items())]
+        labels_by_stop.setdefault(_stop_text(sweep), []).append(sweep.label)
+    stops = [f"{where} for {_listing(names)}" for (_, where), names in sorted(labels_by_stop.items())]
     fallen: dict[float, list[str]] = {}
     for sweep in long:
         ratio = sweep.points[-1].value / max(point.value for point in sweep.points)
@@ -167,7 +169,7 @@ def _knees(sweeps: Sequence[Sweep]) -> str:
     return "; ".join(filter(None, (f"the rate stops rising {', '.join(stops)}" if stops else "", *falls)))
 
 
-def _stop(sweep: Sweep) -> tuple[float, str]:
+def _stop_text(sweep: Sweep) -> tuple[float, str]:
     """Size where the rate stops rising, for sorting, and its text."""
     if sweep.knee:
         return sweep.knee.size, f"at {sweep.knee.size:,.0f}{' or less' * sweep.knee.is_undecided}"
@@ -176,5 +178,5 @@ def _stop(sweep: Sweep) -> tuple[float, str]:
     return last.size, f"at {last.size:,.0f} or beyond" if may_be_smaller else f"beyond {last.size:,.0f}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listing(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

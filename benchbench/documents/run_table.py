@@ -65,21 +65,21 @@ def work_tables(works: Sequence[Work], columns: Sequence[ReportColumn], view: Ru
     disagree: these are placed by the mean of their processes.
     """
     heads = [Column(column.name, rank=column.rank) for column in columns]
-    lines_by_work = [_lines(work, columns, view) for work in works]
-    tables = _tables(works, heads, [[line for line, _ in lines] for lines in lines_by_work])
+    lines_by_work = [_table_lines(work, columns, view) for work in works]
+    tables = _build_tables(works, heads, [[line for line, _ in lines] for lines in lines_by_work])
     commands = [tuple(command_of(row.case, view.run.info) for _, row in lines) for lines in lines_by_work]
     return tuple(
         replace(table, commands=row_commands) for table, row_commands in zip(tables, commands, strict=True)
     )
 
 
-def _lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[tuple[Line, Row]]:
+def _table_lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[tuple[Line, Row]]:
     """Lines of the table in order, each with its row."""
     lines: list[tuple[float, Line, Row]] = []
-    for row, name in zip(work.rows, _names(work), strict=True):
+    for row, name in zip(work.rows, _name_cells(work), strict=True):
         ratio = work.ratio_to_fastest(row)
         if latency_s(row) is None:
-            reason = _with_samples(_reason(row), row, str(name), view, is_undecided=True)
+            reason = _with_samples(_reason_cell(row), row, str(name), view, is_undecided=True)
             compared = [
                 column.cell(row, ratio) if column.name in COMPARED and ratio else None
                 for column in columns[1:]
@@ -93,7 +93,7 @@ def _lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[t
             else cell
             for cell, column in zip(cells, columns, strict=True)
         ]
-        lines.append((_sort_key_s(row, view), (name, _noted(cells[0], row), *cells[1:]), row))
+        lines.append((_sort_key_s(row, view), (name, _with_notes(cells[0], row), *cells[1:]), row))
     return [(line, row) for _, line, row in sorted(lines, key=lambda item: item[0])]
 
 
@@ -154,12 +154,12 @@ def side_by_side(
     ratios = iter(ratios_to_base(firsts, view))
     lines = [
         [
-            _line_by(alternative, values, columns, next(ratios) if alternative.first else {})
+            _side_by_side_line(alternative, values, columns, next(ratios) if alternative.first else {})
             for alternative in group
         ]
         for group in alternatives
     ]
-    return _tables(works, heads, lines)
+    return _build_tables(works, heads, lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class _Alternative:
 def _alternatives(work: Work, by: str, values: Sequence[str]) -> list[_Alternative]:
     """Alternatives of a work, fastest first by their first latency."""
     rows_by_name: dict[str, tuple[Cell, dict[str, Row]]] = {}
-    for row, name in zip(work.rows, _names(work), strict=True):
+    for row, name in zip(work.rows, _name_cells(work), strict=True):
         rows_by_name.setdefault(str(name), (name, {}))[1][value_of(row.case, by)] = row
     alternatives = [
         _Alternative(name, rows, next((rows[v] for v in values if v in rows and latency_s(rows[v])), None))
@@ -186,7 +186,7 @@ def _alternatives(work: Work, by: str, values: Sequence[str]) -> list[_Alternati
     )
 
 
-def _line_by(
+def _side_by_side_line(
     alternative: _Alternative,
     values: Sequence[str],
     columns: Sequence[ReportColumn],
@@ -196,22 +196,22 @@ def _line_by(
     for index, value in enumerate(values):
         row = alternative.rows.get(value)
         ratio = ratios.get(case_key(row.case)) if row else None
-        cells += _cells(row, ratio, columns)
-        cells += [_ratio(row, ratio, columns[0])] if index else []
+        cells += _value_cells(row, ratio, columns)
+        cells += [_ratio_cell(row, ratio, columns[0])] if index else []
     return (alternative.name, *cells)
 
 
-def _cells(row: Row | None, ratio: RatioToBase | None, columns: Sequence[ReportColumn]) -> list[Cell]:
+def _value_cells(row: Row | None, ratio: RatioToBase | None, columns: Sequence[ReportColumn]) -> list[Cell]:
     empty = [Cell()] * (len(columns) - 1)
     if row is None:
         return [Cell(), *empty]
     if latency_s(row) is None:
         return [Cell((str(row.status),), Tone.BAD, footnotes=(why_no_speed(row),)), *empty]
     cells = [column.cell(row, ratio) for column in columns]
-    return [_noted(cells[0], row), *cells[1:]]
+    return [_with_notes(cells[0], row), *cells[1:]]
 
 
-def _ratio(row: Row | None, ratio: RatioToBase | None, column: ReportColumn) -> Cell:
+def _ratio_cell(row: Row | None, ratio: RatioToBase | None, column: ReportColumn) -> Cell:
     """Ratio of the row's number in `column` to that of the base, marked unsure if not significant."""
     if row is None or ratio is None or row is ratio.base or latency_s(row) is None:
         return Cell()
@@ -222,7 +222,9 @@ def _ratio(row: Row | None, ratio: RatioToBase | None, column: ReportColumn) -> 
     return Cell((Number(numerator.value / base.value, "×"),), unsure=unsure)
 
 
-def _tables(works: Sequence[Work], heads: Sequence[Column], lines: Sequence[list[Line]]) -> tuple[Table, ...]:
+def _build_tables(
+    works: Sequence[Work], heads: Sequence[Column], lines: Sequence[list[Line]]
+) -> tuple[Table, ...]:
     """Tables without the columns that are empty in all of them."""
     cells = [line[1:] for table in lines for line in table]
     used_columns = [
@@ -240,22 +242,23 @@ def _tables(works: Sequence[Work], heads: Sequence[Column], lines: Sequence[list
     )
 
 
-def _names(work: Work) -> list[Cell]:
+def _name_cells(work: Work) -> list[Cell]:
     return [
         Cell((name,), short=short if short != name else "")
         for name, short in zip(work.names, work.short_names, strict=True)
     ]
 
 
-def _noted(cell: Cell, row: Row) -> Cell:
+def _with_notes(cell: Cell, row: Row) -> Cell:
+    """Add the row's notes to the footnotes of the cell."""
     notes = dict.fromkeys(note.text for note in row.notes)
     return Cell(cell.parts, cell.tone, cell.unsure, (*cell.footnotes, *notes))
 
 
-def _reason(row: Row) -> Cell:
+def _reason_cell(row: Row) -> Cell:
     """Status or reason of a row without a speed; reasons for other missing numbers are in JSON and CSV."""
     if row.ok:
-        return _noted(Cell((why_no_speed(row),), Tone.WARNING), row)
+        return _with_notes(Cell((why_no_speed(row),), Tone.WARNING), row)
     if len(why_no_speed(row)) > MAX_REASON:
         return Cell((str(row.status),), Tone.BAD, footnotes=(why_no_speed(row),))
     return Cell((why_no_speed(row),), Tone.BAD)
@@ -342,7 +345,7 @@ class RatioToBase:
     is_significant: bool
 
 
-def _latency(row: Row, _: RatioToBase | None) -> Cell:
+def _latency_cell(row: Row, _: RatioToBase | None) -> Cell:
     latency = row.metric("latency_s")
     assert latency.value is not None
     half_width: Part = ""
@@ -354,13 +357,13 @@ def _latency(row: Row, _: RatioToBase | None) -> Cell:
     return Cell((*parts, "contended") if row.contended else parts)
 
 
-def _speed(row: Row, ratio: RatioToBase | None) -> Cell:
+def _speed_cell(row: Row, ratio: RatioToBase | None) -> Cell:
     if ratio is None or row.is_unranked:
         return Cell()
     return Cell((Gauge(min(1 / ratio.ratio, 1.0)),))
 
 
-def _ratio_to_base(row: Row, ratio: RatioToBase | None) -> Cell:
+def _ratio_to_base_cell(row: Row, ratio: RatioToBase | None) -> Cell:
     """Ratio of the row's time to the base's; unsure unless significant."""
     if ratio is None or row.is_unranked:
         return Cell()
@@ -368,11 +371,11 @@ def _ratio_to_base(row: Row, ratio: RatioToBase | None) -> Cell:
     return Cell((Number(ratio.ratio, "×"),), tone, unsure=not ratio.is_significant)
 
 
-def _work_rate(row: Row, _: RatioToBase | None) -> Cell:
+def _work_rate_cell(row: Row, _: RatioToBase | None) -> Cell:
     return number(row.value(row.rate_metric), unit_of(row, row.rate_metric))
 
 
-def _memory(row: Row, _: RatioToBase | None) -> Cell:
+def _memory_cell(row: Row, _: RatioToBase | None) -> Cell:
     """Peak device memory if the device has its own and reports it, otherwise the peak of the process."""
     device, host = row.value("peak_device_bytes"), row.value("peak_host_bytes")
     if device is not None:
@@ -382,7 +385,7 @@ def _memory(row: Row, _: RatioToBase | None) -> Cell:
     return Cell((Number(host, "B"), *(() if row.case.device.startswith("cpu") else ("host",))))
 
 
-def _share_of(roof: str) -> Callable[[Row, RatioToBase | None], Cell]:
+def _share_cell_function(roof: str) -> Callable[[Row, RatioToBase | None], Cell]:
     """Column function for the share of `roof`, in bytes/s for memory-bound work and FLOP/s otherwise."""
 
     def cell(row: Row, _: RatioToBase | None) -> Cell:
@@ -392,7 +395,7 @@ def _share_of(roof: str) -> Callable[[Row, RatioToBase | None], Cell]:
     return cell
 
 
-def _bound(row: Row, _: RatioToBase | None) -> Cell:
+def _bound_cell(row: Row, _: RatioToBase | None) -> Cell:
     value, intensity = row.position.attainable_flops_per_s, row.position.flops_per_byte
     if not value or not intensity:
         return Cell()
@@ -400,35 +403,35 @@ def _bound(row: Row, _: RatioToBase | None) -> Cell:
     return Cell((f"{row.position.bound},", attainable))
 
 
-def _error_of_allowed(row: Row, _: RatioToBase | None) -> Cell:
+def _error_cell(row: Row, _: RatioToBase | None) -> Cell:
     """Error of a user's model as a fraction of the tolerance for rounding."""
     share = row.error_of_allowed.value
     return Cell((f"{share:.2f}",)) if row.is_own and share is not None else Cell()
 
 
-def _number(name: str) -> Callable[[Row, RatioToBase | None], Cell]:
+def _number_cell_function(name: str) -> Callable[[Row, RatioToBase | None], Cell]:
     return lambda row, _: number(row.value(name), unit_of(row, name))
 
 
-def _per_cost(row: Row, _: RatioToBase | None) -> Cell:
+def _per_cost_cell(row: Row, _: RatioToBase | None) -> Cell:
     return number(row.price.items_per_cost, unit_of(row, "items_per_cost"))
 
 
 REPORT_COLUMNS = {
     column.name: column
     for column in (
-        ReportColumn("latency", _latency, 1),
-        ReportColumn("speed", _speed, 8),
-        ReportColumn("rate", _number("items_per_s"), 4),
-        ReportColumn("FLOP/s", _work_rate, 7),
-        ReportColumn("of ceiling", _share_of("ceiling"), 9),
-        ReportColumn("of datasheet", _share_of("datasheet"), 10),
-        ReportColumn("bound by", _bound, 11),
-        ReportColumn("memory", _memory, 5),
-        ReportColumn("cold", _number("cold_s"), 6),
-        ReportColumn("per cost", _per_cost, 3),
-        ReportColumn("error/allowed", _error_of_allowed, 6),
-        ReportColumn("ratio", _ratio_to_base, 2),
+        ReportColumn("latency", _latency_cell, 1),
+        ReportColumn("speed", _speed_cell, 8),
+        ReportColumn("rate", _number_cell_function("items_per_s"), 4),
+        ReportColumn("FLOP/s", _work_rate_cell, 7),
+        ReportColumn("of ceiling", _share_cell_function("ceiling"), 9),
+        ReportColumn("of datasheet", _share_cell_function("datasheet"), 10),
+        ReportColumn("bound by", _bound_cell, 11),
+        ReportColumn("memory", _memory_cell, 5),
+        ReportColumn("cold", _number_cell_function("cold_s"), 6),
+        ReportColumn("per cost", _per_cost_cell, 3),
+        ReportColumn("error/allowed", _error_cell, 6),
+        ReportColumn("ratio", _ratio_to_base_cell, 2),
     )
 }
 
@@ -480,7 +483,7 @@ def by_threads(works: Sequence[Work], view: RunView) -> list[tuple[str, WorkVerd
 def _names_without_threads(work: Work) -> list[str]:
     """Name of each row of the work, without its number of threads."""
     same_device = len({row.case.device for row in work.rows}) == 1
-    return [_name(row.case, THREADS, same_device, False) for row in work.rows]
+    return [_alternative_name(row.case, THREADS, same_device, False) for row in work.rows]
 
 
 def ratios_to_base(
@@ -519,9 +522,9 @@ def works(rows: Sequence[Row], by: str = "") -> list[Work]:
     for row in rows:
         rows_by_work.setdefault(work_key(row.case, by), []).append(row)
     cases = [group[0].case for group in rows_by_work.values()]
-    varying = varying_params((case.workload, _params(case, by)) for case in cases)
-    one_mode = _one_mode(rows)
-    return [_work(group, by, varying, one_mode) for group in rows_by_work.values()]
+    varying = varying_params((case.workload, _other_params(case, by)) for case in cases)
+    one_mode = _has_one_mode(rows)
+    return [_build_work(group, by, varying, one_mode) for group in rows_by_work.values()]
 
 
 def axis(name: str, rows: Iterable[Row]) -> str:
@@ -547,52 +550,59 @@ def value_text(by: str, value: str) -> str:
     return value if by in CASE_AXES else f"{by}={value}"
 
 
-def _params(case: Case, by: str) -> dict[str, Scalar]:
+def _other_params(case: Case, by: str) -> dict[str, Scalar]:
     return {name: value for name, value in case.params.items() if name != by}
 
 
-def _one_mode(rows: Iterable[Row]) -> bool:
+def _has_one_mode(rows: Iterable[Row]) -> bool:
     """True if each target has only one mode."""
     return len({(row.case.target, row.case.mode) for row in rows}) == len({row.case.target for row in rows})
 
 
-def _work(group: Sequence[Row], by: str, varying: VaryingParams, one_mode: bool) -> Work:
+def _build_work(group: Sequence[Row], by: str, varying: VaryingParams, one_mode: bool) -> Work:
     case = group[0].case
     devices = {row.case.device for row in group}
     same_device = len(devices) == 1 and by != "device"
     device = case.device if same_device else ""
     return Work(
-        title=" · ".join((_head(case.workload, _params(case, by)), *_context(case, by, device))),
+        title=" · ".join(
+            (_workload_text(case.workload, _other_params(case, by)), *_context_parts(case, by, device))
+        ),
         short_title=short_title(case, varying, device, by),
         rows=tuple(group),
-        names=tuple(_marked(row, _name(row.case, by, same_device, False)) for row in group),
-        short_names=tuple(_marked(row, _name(row.case, by, same_device, one_mode)) for row in group),
+        names=tuple(
+            _with_lossy_mark(row, _alternative_name(row.case, by, same_device, False)) for row in group
+        ),
+        short_names=tuple(
+            _with_lossy_mark(row, _alternative_name(row.case, by, same_device, one_mode)) for row in group
+        ),
     )
 
 
 def short_title(case: Case, varying: VaryingParams, device: str, by: str = "") -> str:
     """Title of a work with only the parameters that vary: `gemm  m=512 n=512 … · float32 · cpu`."""
-    params = _params(case, by)
+    params = _other_params(case, by)
     short = short_params(case.workload, params, varying)
     more = " …" if len(short) < len(params) else ""
-    return " · ".join((_head(case.workload, short) + more, *_context(case, by, device)))
+    return " · ".join((_workload_text(case.workload, short) + more, *_context_parts(case, by, device)))
 
 
-def _head(workload: str, params: Mapping[str, Scalar]) -> str:
+def _workload_text(workload: str, params: Mapping[str, Scalar]) -> str:
     return f"{workload}  {params_text(params)}".rstrip()
 
 
-def _context(case: Case, by: str, device: str) -> list[str]:
+def _context_parts(case: Case, by: str, device: str) -> list[str]:
+    """Dtype, caches and device for a title, without defaults and the axis `by`."""
     dtype = str(case.dtype) if case.dtype and by != "dtype" else ""
     caches = CACHES.get(case.cache, "") if case.dtype and by != "cache" else ""
     return [text for text in (dtype, caches, device) if text]
 
 
-def _marked(row: Row, name: str) -> str:
+def _with_lossy_mark(row: Row, name: str) -> str:
     return f"{name} (lossy)" if row.is_lossy else name
 
 
-def _name(case: Case, by: str, same_device: bool, one_mode: bool) -> str:
+def _alternative_name(case: Case, by: str, same_device: bool, one_mode: bool) -> str:
     """Name of an alternative: the fields that differ between cases of one work."""
     target, mode = (
         ("", "") if by == "target" else (case.target, "" if by == "mode" or one_mode else case.mode)

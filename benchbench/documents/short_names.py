@@ -36,18 +36,22 @@ def case_cells(ids: Iterable[str]) -> dict[str, Cell]:
     """
     ids = list(ids)
     matches = {case_id: match for case_id in ids if (match := ID.fullmatch(case_id))}
-    sizes = {case_id: (match["workload"], _params(match["params"])) for case_id, match in matches.items()}
+    sizes = {
+        case_id: (match["workload"], _parse_params(match["params"])) for case_id, match in matches.items()
+    }
     varying = varying_params(sizes.values())
-    short = {case_id: _short(*sizes[case_id], match["rest"], varying) for case_id, match in matches.items()}
+    short = {
+        case_id: _short_id(*sizes[case_id], match["rest"], varying) for case_id, match in matches.items()
+    }
     return {case_id: Cell((case_id,), short=short.get(case_id, "")) for case_id in ids}
 
 
-def _params(text: str) -> dict[str, str]:
+def _parse_params(text: str) -> dict[str, str]:
     pairs = (part.partition("=") for part in text.split(","))
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _short(workload: str, params: Mapping[str, str], suffix: str, varying: VaryingParams) -> str:
+def _short_id(workload: str, params: Mapping[str, str], suffix: str, varying: VaryingParams) -> str:
     shown = short_params(workload, params, varying)
     texts = [f"{name}={value}" for name, value in shown.items()]
     return f"{workload}({','.join([*texts, '…'] if len(shown) < len(params) else texts)}){suffix}"

@@ -505,5 +505,6 @@ def takes_keywords(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> 
 
 
 def _default(name: str) -> Any:
+    """Default of an option for a signature; None instead of an empty mapping."""
     default = getattr(MeasureOptions(), name)
     return None if isinstance(default, dict) else default
