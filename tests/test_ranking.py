@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.doubts import NO_DOUBT, UNBOUNDED, Doubt, TimedProcess, doubt, fair_pairs
+from benchbench.documents.answers import answer
 from benchbench.judging.ranking import (
     ALPHA,
     Contender,
@@ -276,3 +277,14 @@ def test_the_reference_run_is_decided_in_all_works() -> None:
     run = read_run(ROOT / "results/reference/2026-11-21-cpu-quick")
     verdicts = list(judge_records(run.records, run.info.policy).values())
     assert [verdict.standing for verdict in verdicts] == [Standing.WON] * 6
+
+
+def test_a_backend_with_two_modes_is_named_once_in_the_answer() -> None:
+    logs = {"onnxruntime": [0.0, 0.01, 0.02], "torch": [0.7, 0.71, 0.72], "jax": [1.4, 1.41, 1.42]}
+    eager, compiled = a_contender("torch", logs["torch"]), a_contender("torch", [1.1, 1.11, 1.12])
+    work = [*a_work({name: logs[name] for name in ("onnxruntime", "jax")}), eager]
+    work.append(dataclasses.replace(compiled, case=dataclasses.replace(compiled.case, mode="compile")))
+    (verdict,) = judge_works([work], FIXED)
+    text = "".join(map(str, answer(verdict).parts))
+    assert verdict.winner == "onnxruntime"
+    assert (text.count("torch"), text.count("jax")) == (1, 1)

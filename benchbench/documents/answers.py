@@ -45,8 +45,8 @@ def answer(verdict: WorkVerdict) -> Cell:
         return Cell()
     slower = [rival for rival in verdict.compared_rivals if rival.is_slower]
     if verdict.standing is Standing.WON:
-        return Cell((_winner(verdict) + _slower(verdict, slower[1:]),), Tone.GOOD)
-    remaining = _slower(verdict, slower)
+        return Cell((_winner(verdict) + _slower(verdict, slower[1:], slower[:1]),), Tone.GOOD)
+    remaining = _slower(verdict, slower, verdict.undecided)
     if verdict.standing is Standing.TIED:
         tied = [rival for rival in verdict.compared_rivals if not rival.is_slower]
         names = _listed([verdict.name_of(verdict.fastest), *_distinct_names(verdict, tied)])
@@ -83,11 +83,16 @@ def _candidates(verdict: WorkVerdict) -> str:
     return f"{names} ({ahead}{f', at most {_times_text(widest)}' if is_known else ''})"
 
 
-def _slower(verdict: WorkVerdict, rivals: Sequence[Rival]) -> str:
-    """`; jax is 1.70× slower`, or `; jax and tensorflow are 1.30× to 1.70× slower`, or an empty text."""
+def _slower(verdict: WorkVerdict, rivals: Sequence[Rival], named: Sequence[Rival]) -> str:
+    """`; jax is 1.70× slower`, or `; jax and tensorflow are 1.30× to 1.70× slower`, or an empty text.
+
+    A backend with several modes counts by its fastest one, which may be among the `named` rivals.
+    """
     ratios: dict[str, float] = {}
+    already_named = _distinct_names(verdict, named)
     for rival in rivals:
-        ratios.setdefault(verdict.name_of(rival.contender), rival.ratio)
+        if (name := verdict.name_of(rival.contender)) not in already_named:
+            ratios.setdefault(name, rival.ratio)
     if not ratios:
         return ""
     low, high = _times_text(min(ratios.values())), _times_text(max(ratios.values()))
