@@ -17,7 +17,7 @@ WIDEST_RATIO = 10.0  # between the ends of an interval; wider ones are not state
 BESIDE_OTHERS = "measured beside other programs, so no bound is stated"
 
 
-def headline(compared: Sequence[Work]) -> Cell:
+def works_summary(compared: Sequence[Work]) -> Cell:
     """Summary of several works, or the answer of a single one.
 
     `fastest: torch in 3 works, jax in 2; in 1 work the fastest are within 5 % of each other; 1 work is open`.

@@ -100,7 +100,7 @@ def comparison_document(comparison: Comparison, verdicts: Sequence[CaseCompariso
     return Document(
         name="compare",
         title=f"Comparison of {comparison.new.info.id} with {comparison.ref.info.id}",
-        answer=(Cell((headline(comparison),)),),
+        answer=(Cell((comparison_summary(comparison),)),),
         facts=tuple(_facts(comparison)),
         tables=(table(rows, COLUMNS, layout=Layout.PARAGRAPHS),) if rows else (),
         notes=tuple(_summary(comparison)),
@@ -109,7 +109,7 @@ def comparison_document(comparison: Comparison, verdicts: Sequence[CaseCompariso
     )
 
 
-def headline(comparison: Comparison) -> str:
+def comparison_summary(comparison: Comparison) -> str:
     """`2 of 14 cases slower, 1 faster; 3 undecided`."""
     counts = Counter(verdict.verdict for verdict in comparison.verdicts)
     if not comparison.verdicts:

@@ -35,7 +35,7 @@ COLUMNS = (
 )
 TONES = {Level.OK: Tone.GOOD, Level.WARNING: Tone.WARNING, Level.PROBLEM: Tone.BAD}  # others are plain
 
-MAX_RATES = 3  # in a headline
+MAX_RATES = 3  # in the summary
 
 
 def findings_document(findings: Sequence[Finding]) -> Document:
@@ -82,7 +82,7 @@ def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Docu
     return Document(
         name="ceilings",
         title="The best rates measured on this machine",
-        headline="; ".join(f"{row['device']}: {row['of']} {row['rate']}" for row in rows[:MAX_RATES]),
+        summary_line="; ".join(f"{row['device']}: {row['of']} {row['rate']}" for row in rows[:MAX_RATES]),
         tables=(table(rows, notes=notes),),
         data={"ceilings": fields, "notes": notes},
     )

@@ -226,7 +226,7 @@ class Records:
 class Document:
     """The result of a command. `name` is the base name of its files, such as `report`.
 
-    `answer` has the main results and is shown first; `headline` replaces it if it is empty. `facts` describe
+    `answer` has the main results and is shown first; `summary_line` replaces an empty one. `facts` describe
     the measurement, `notes` explain how to read it, and `cautions` are the facts that cast doubt on all
     numbers. `overview` has tables that HTML pages show first. `data` is the JSON form, built of dicts, lists,
     texts, numbers and None; its keys are stable (docs/cli.md). `records` are the rows of a spreadsheet;
@@ -235,7 +235,7 @@ class Document:
 
     name: str
     title: str
-    headline: str = ""
+    summary_line: str = ""
     answer: tuple[Cell, ...] = ()
     cautions: tuple[str, ...] = ()
     overview: tuple[Table, ...] = ()
@@ -248,9 +248,9 @@ class Document:
 
     @property
     def summary(self) -> str:
-        """The result in one line: headline, first line of the answer, or title."""
+        """The result in one line: summary line, first line of the answer, or title."""
         first = [str(line) for line in self.answer[:1]]
-        return next(filter(None, (self.headline, *first)), self.title)
+        return next(filter(None, (self.summary_line, *first)), self.title)
 
     @property
     def footnotes(self) -> tuple[str, ...]:

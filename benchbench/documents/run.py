@@ -14,7 +14,7 @@ from benchbench.analyse.rows import COLUMNS, Row, flatten
 from benchbench.analyse.scaling import scalings
 from benchbench.analyse.view import RunView
 from benchbench.documents.answers import answer as work_answer
-from benchbench.documents.answers import headline
+from benchbench.documents.answers import works_summary
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
 from benchbench.documents.document import Cell, Document, Number, Records, Table
 from benchbench.documents.run_overview import overview
@@ -113,7 +113,7 @@ def report_document(
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
-        headline=""
+        summary_line=""
         if (answer := _answer_cells(judged_works, view))
         else _summary_without_rivals(visible_rows),
         answer=tuple(answer),
@@ -295,7 +295,7 @@ def answer(run: Run) -> list[str]:
 
 
 def _summary_without_rivals(rows: Sequence[Row]) -> str:
-    """Headline without comparisons: `18 of 18 cases measured on torch, with no alternatives to compare`."""
+    """Summary without comparisons: `18 of 18 cases measured on torch, with no alternatives to compare`."""
     if not rows:
         return ""
     names = ", ".join(dict.fromkeys(row.case.target for row in rows))
@@ -326,7 +326,7 @@ def lossy_lines(judged_works: Sequence[Work], view: RunView) -> list[Cell]:
     ]
     precise = [row for work in judged_works for row in work.rows if not row.is_lossy]
     compared = [work for work in with_verdicts(works(precise), view) if work.verdict.compared_rivals]
-    return [*lines, *([Cell(("of the others,", *headline(compared).parts))] if compared else [])]
+    return [*lines, *([Cell(("of the others,", *works_summary(compared).parts))] if compared else [])]
 
 
 def thread_lines(works: Sequence[Work], view: RunView) -> list[Cell]:
@@ -360,14 +360,14 @@ def _threads_line(name: str, verdict: WorkVerdict) -> Cell:
 
 
 def fastest_lines(works: Sequence[Work], run: Run) -> list[Cell]:
-    """Headline, a line per work, and the command that would decide the undecided works.
+    """Summary, a line per work, and the command that would decide the undecided works.
 
     Empty if nothing is compared.
     """
     compared = [work for work in works if work.verdict.compared_rivals]
     if not compared:
         return []
-    lines = [headline(compared)] if len(compared) > 1 else []
+    lines = [works_summary(compared)] if len(compared) > 1 else []
     for work in compared[:MAX_ANSWERS]:
         line = work_answer(work.verdict)
         lines.append(replace(line, parts=(f"{work.short_title}: {line}",)))

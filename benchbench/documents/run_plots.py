@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchbench.analyse.rows import Row, case_key
 from benchbench.analyse.view import RunView
-from benchbench.documents.answers import headline
+from benchbench.documents.answers import works_summary
 from benchbench.documents.document import (
     Bar,
     Bars,
@@ -77,10 +77,10 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
     def add_ranking(
         name: str, subject: str, reading: str, plotted: Sequence[Work], panels: Sequence[Panel]
     ) -> None:
-        """Add plots of alternatives; their title is the headline of the works if they are compared."""
+        """Add plots of alternatives; their title is the summary of the works if they are compared."""
         compared = [work for work in plotted if work.verdict.compared_rivals]
         common = _shared_parts([work.title for work in plotted])
-        for plot in plots(name, str(headline(compared)) if compared else subject, reading, panels):
+        for plot in plots(name, str(works_summary(compared)) if compared else subject, reading, panels):
             shared = " · ".join((*([subject] if compared else []), *common))
             all_plots.append(replace(plot, shared=shared, panels=tuple(_without_parts(common, plot.panels))))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from urllib.parse import quote
 
-from benchbench.documents.comparison import comparison_document, headline, select_verdicts
+from benchbench.documents.comparison import comparison_document, comparison_summary, select_verdicts
 from benchbench.documents.document import Cell, Content, Document, Tone, table
 from benchbench.documents.history import history_document
 from benchbench.documents.run import report_document
@@ -71,15 +71,15 @@ def _run_pages(run: Run, earlier: Run | None) -> tuple[_Entry, list[File]]:
     if earlier is None:
         return _Entry(run.info, report.summary, "", worse=False), [(f"{path}.html", _page(report, HOME))]
     comparison = compare_runs(earlier, run)
-    headline_text = headline(comparison)
+    summary_text = comparison_summary(comparison)
     comparison_page = comparison_document(comparison, select_verdicts(comparison, (), "ratio"))
-    links = {f"compared with run {earlier.info.id}: {headline_text}": f"{quote(run.info.id)}-before.html"}
+    links = {f"compared with run {earlier.info.id}: {summary_text}": f"{quote(run.info.id)}-before.html"}
     worse = any(verdict.verdict is Verdict.SLOWER for verdict in comparison.verdicts)
     pages = [
         (f"{path}-before.html", _page(comparison_page, HOME)),
         (f"{path}.html", _page(report, HOME | links)),
     ]
-    return _Entry(run.info, report.summary, headline_text, worse), pages
+    return _Entry(run.info, report.summary, summary_text, worse), pages
 
 
 def _page(document: Document, links: Linked) -> bytes:
@@ -96,7 +96,7 @@ def _index(entries: Sequence[_Entry], trends: Sequence[Trend]) -> bytes:
     document = Document(
         name="index",
         title=f"{count_of(len(entries), 'run')}; in {len(worse)} a case was slower than in the previous run",
-        headline=newest.finding if newest else "no runs yet",
+        summary_line=newest.finding if newest else "no runs yet",
         tables=(
             table([_run_row(entry) for entry in reversed(entries)], title="Runs"),
             table(
