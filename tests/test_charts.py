@@ -1,4 +1,4 @@
-"""Charts of a report: what they say of sizes, and that their marks stand where the rows' numbers are."""
+"""Charts of a report: their summaries, and the positions of their marks."""
 
 import math
 import re
@@ -27,21 +27,21 @@ UNITS = {"FLOP/s": 1.0, "kFLOP/s": 1e3, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s
 
 
 def saturating(backend: str, half: float, peak: float = PEAK, sizes: Sequence[int] = SIZES) -> list[Record]:
-    """Products whose rate is half of the highest at a size of `half`, in three rounds that hardly differ."""
-    found: list[Record] = []
+    """GEMM records in three similar rounds, with half of the peak rate at the size `half`."""
+    records: list[Record] = []
     for size in sizes:
         flops = 2 * size**3
         step_s = flops * (1 + (half / size) ** 3) / peak
         case = a_case(backend=backend, params={"m": size, "n": size, "k": size})
         cost = a_cost(flops=flops, bytes=12 * size**2)
-        found += some_rounds(step_s, 1.001 * step_s, 0.999 * step_s, case=case, cost=cost)
-    return found
+        records += some_rounds(step_s, 1.001 * step_s, 0.999 * step_s, case=case, cost=cost)
+    return records
 
 
 def panel_of(records: Sequence[Record]) -> Sweeps:
-    (found,) = panels(report_document(a_run(records)))
-    assert isinstance(found, Sweeps)
-    return found
+    (panel,) = panels(report_document(a_run(records)))
+    assert isinstance(panel, Sweeps)
+    return panel
 
 
 def panels(report: RunReport, name: str = "sizes") -> list[Panel]:
@@ -49,22 +49,22 @@ def panels(report: RunReport, name: str = "sizes") -> list[Panel]:
 
 
 def knees(panel: Sweeps) -> Mapping[str, tuple[float, bool] | None]:
-    """The size of each alternative's knee, and whether it may be smaller."""
+    """Size of each alternative's knee, and whether it may be smaller; None without a knee."""
     return {
         sweep.label: (sweep.knee.size, sweep.knee.is_undecided) if sweep.knee else None
         for sweep in panel.sweeps
     }
 
 
-def test_the_finding_over_sizes_is_who_is_fastest_at_which() -> None:
-    """torch is quick to saturate, jax slower and higher; they meet where the run cannot tell."""
+def test_the_summary_names_the_fastest_at_each_size() -> None:
+    """torch saturates early, jax later and higher."""
     panel = panel_of([*saturating("torch", 50), *saturating("jax", 500, 2 * PEAK)])
     assert panel.summary == "over m = n = k, torch is fastest up to 256, jax from 512"
     assert knees(panel) == {"jax eager": None, "torch eager": (256, False)}
     assert panel.details == "the rate stops rising at 256 for torch eager, beyond 2,048 for jax eager"
 
 
-def test_where_the_run_cannot_tell_no_size_has_a_winner_and_its_marks_are_hollow() -> None:
+def test_undecided_sizes_have_no_winner_and_hollow_marks() -> None:
     records: list[Record] = []
     for size in SIZES:
         for backend, rounds in (("torch", (1, 1.4, 0.7)), ("jax", (1.1, 0.8, 1.2))):
@@ -75,55 +75,55 @@ def test_where_the_run_cannot_tell_no_size_has_a_winner_and_its_marks_are_hollow
     assert all(fill == "none" for _, _, fill in marks(chart(panel)))
 
 
-def test_one_alternative_alone_is_judged_by_its_knee() -> None:
+def test_the_summary_of_a_single_alternative_is_its_knee() -> None:
     assert panel_of(saturating("torch", 50)).summary == (
         "over m = n = k, the rate stops rising at 256 for torch eager"
     )
 
 
-def test_a_knee_that_a_smaller_size_may_reach_is_open() -> None:
+def test_a_knee_that_a_smaller_size_may_reach_is_undecided() -> None:
     level = panel_of(saturating("torch", 1))
     assert knees(level) == {"torch eager": (64, True)}
     assert "at 64 or less" in level.summary
     assert chart(level).count("<circle") == chart(level).count('stroke-dasharray="3,2"') == 1
 
 
-def test_a_rate_that_falls_at_the_largest_size_is_told() -> None:
+def test_a_rate_that_falls_at_the_largest_size_is_reported() -> None:
     big = saturating("torch", 1, PEAK / 4, [4096])
     panel = panel_of([*saturating("torch", 1), *big])
     assert panel.summary.endswith("; at 4,096 it has fallen to 25 % for torch eager")
 
 
 @pytest.mark.parametrize("half", [1, 50, 300, 3000])
-def test_what_a_chart_draws_is_what_was_measured(half: float) -> None:
+def test_chart_marks_are_at_the_measured_values(half: float) -> None:
     report = report_document(a_run([*saturating("torch", half), *saturating("jax", 500, 2 * PEAK)]))
     (panel,) = panels(report)
     assert isinstance(panel, Sweeps)
     drawn = chart(panel)
     across, up = scale(drawn, "middle"), scale(drawn, "end")
-    wanted = [point for sweep in panel.sweeps for point in sweep.points]
+    points = [point for sweep in panel.sweeps for point in sweep.points]
     by_row = {row.value("flops_per_s") for row in report.rows}
-    for point, (x, y, fill) in zip(wanted, marks(drawn), strict=True):
+    for point, (x, y, fill) in zip(points, marks(drawn), strict=True):
         assert abs(x - across(point.size)) <= 1
         assert abs(y - up(point.value)) <= 1
         assert point.value in by_row
         assert (fill == "none") == point.is_undecided
     rings = re.findall(r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"', drawn)
-    found = [sweep.knee for sweep in panel.sweeps if sweep.knee]
-    for ring, (x, y) in zip(found, rings, strict=True):
-        assert abs(float(x) - across(ring.size)) <= 1
-        assert abs(float(y) - up(ring.value)) <= 1
+    knees_of_panel = [sweep.knee for sweep in panel.sweeps if sweep.knee]
+    for knee, (x, y) in zip(knees_of_panel, rings, strict=True):
+        assert abs(float(x) - across(knee.size)) <= 1
+        assert abs(float(y) - up(knee.value)) <= 1
 
 
-def test_a_page_shows_as_many_charts_as_can_be_looked_at_and_says_how_many_more_there_are() -> None:
+def test_a_page_shows_a_limited_number_of_charts_and_counts_the_others() -> None:
     records = [
-        each
-        for one, other in product(range(1, 31), (8, 16, 32))
-        for each in some_rounds(1e-3 * one, case=a_case(params={"m": 100 + one, "n": other}))
+        record
+        for m, n in product(range(1, 31), (8, 16, 32))
+        for record in some_rounds(1e-3 * m, case=a_case(params={"m": 100 + m, "n": n}))
     ]
     report = report_document(a_run(records))
-    found = panels(report, "sizes") + panels(report, "sizes-2")
-    assert len(found) == 33  # over n at each m, over m at each n
+    all_panels = panels(report, "sizes") + panels(report, "sizes-2")
+    assert len(all_panels) == 33  # over n at each m, over m at each n
     shown = rendered(report, "html")
     assert shown.count("<figure") == MAX_PANELS
     assert f"{33 - MAX_PANELS} more" in shown
@@ -133,7 +133,7 @@ CEILINGS = (a_ceiling(rate=1.2e11), a_ceiling("memory", 1e10))
 
 
 @pytest.mark.parametrize("half", [1, 50, 300])
-def test_what_a_roofline_draws_is_what_was_measured(half: float) -> None:
+def test_roofline_marks_are_at_the_measured_values(half: float) -> None:
     crowded = (note(NoteKind.OTHER_PROCESSES, cores=1.5),)
     cost = {"cost": a_cost(flops=1000, bytes=10_000), "notes": crowded}
     busy = some_rounds(1e-6, 1e-6, case=a_case(workload="softmax"), **cost)
@@ -143,12 +143,12 @@ def test_what_a_roofline_draws_is_what_was_measured(half: float) -> None:
     drawn = chart(panel)
     across, up = scale(drawn, "middle"), scale(drawn, "end")
     rows = [(row.position.flops_per_byte, row.value("flops_per_s"), bool(row.doubts)) for row in report.rows]
-    for (per_byte, rate, doubted), (x, y, fill) in zip(rows, marks(drawn), strict=True):
+    for (per_byte, rate, is_in_doubt), (x, y, fill) in zip(rows, marks(drawn), strict=True):
         assert per_byte
         assert rate
         assert abs(x - across(per_byte)) <= 1
         assert abs(y - up(rate)) <= 1
-        assert (fill == "none") == doubted
+        assert (fill == "none") == is_in_doubt
     (roof,) = re.findall(r'stroke-width="1.5" d="M([\d.]+),([\d.]+)L([\d.]+),([\d.]+)H', drawn)
     x, y, bend, top = map(float, roof)
     assert abs(bend - across(12)) <= 1
@@ -157,7 +157,7 @@ def test_what_a_roofline_draws_is_what_was_measured(half: float) -> None:
     assert (bend - x) / (top - y) == pytest.approx(slope, rel=0.02)
 
 
-def test_the_finding_of_a_roofline_is_who_comes_closest() -> None:
+def test_the_title_of_a_roofline_is_the_case_closest_to_the_roof() -> None:
     report = report_document(a_run(saturating("torch", 50)), ceilings=CEILINGS)
     (plot,) = (plot for plot in report.plots if plot.name == "roofline")
     assert plot.title == (
@@ -166,7 +166,7 @@ def test_the_finding_of_a_roofline_is_who_comes_closest() -> None:
     )
 
 
-def test_where_no_roof_is_known_none_is_drawn_and_the_page_says_why() -> None:
+def test_a_page_without_a_known_roof_has_the_reason_instead() -> None:
     report = report_document(a_run(saturating("torch", 50)))
     (plot,) = (plot for plot in report.plots if plot.name == "roofline")
     assert plot.panels == ()
@@ -175,11 +175,11 @@ def test_where_no_roof_is_known_none_is_drawn_and_the_page_says_why() -> None:
         in rendered(report, "html")
     )
     assert "roofline.png" not in Png().export(report)
-    (asked,) = Png().export(replace(report, plots=(plot,)))
-    assert asked == "roofline.png"
+    (name,) = Png().export(replace(report, plots=(plot,)))
+    assert name == "roofline.png"
 
 
-def test_a_roof_that_is_known_for_one_dtype_is_drawn_and_what_lacks_the_others_is_said() -> None:
+def test_a_roof_known_for_one_dtype_is_drawn_and_the_missing_ones_are_listed() -> None:
     wide = a_case(dtype=Dtype.BFLOAT16)
     report = report_document(
         a_run([*saturating("torch", 50), *some_rounds(1e-5, 1.1e-5, case=wide)]), ceilings=CEILINGS
@@ -189,9 +189,9 @@ def test_a_roof_that_is_known_for_one_dtype_is_drawn_and_what_lacks_the_others_i
     assert "Not drawn: bfloat16 · Example CPU, 2 threads: no ceiling of bfloat16" in plot.reading
 
 
-def test_the_maker_s_roof_is_drawn_where_nothing_was_measured() -> None:
+def test_the_datasheet_roof_is_drawn_without_measured_ceilings() -> None:
     case = a_case(device="cuda:0")
-    records = [replace(each, device_model=H100) for each in some_rounds(1e-5, 1.1e-5, case=case)]
+    records = [replace(record, device_model=H100) for record in some_rounds(1e-5, 1.1e-5, case=case)]
     (panel,) = panels(report_document(a_run(records)), "roofline")
     assert isinstance(panel, Roofline)
     assert [(roof.label, roof.flops_per_s, roof.bytes_per_s) for roof in panel.roofs] == [
@@ -200,26 +200,28 @@ def test_the_maker_s_roof_is_drawn_where_nothing_was_measured() -> None:
 
 
 def marks(drawn: str) -> list[tuple[float, float, str]]:
-    """Where each mark of a chart stands, and what fills it."""
-    found = re.findall(r'<path fill="([^"]+)"[^>]*? transform="translate\(([\d.]+),([\d.]+)\)', drawn)
-    return [(float(x), float(y), fill) for fill, x, y in found]
+    """Position and fill of each mark of a chart."""
+    matches = re.findall(r'<path fill="([^"]+)"[^>]*? transform="translate\(([\d.]+),([\d.]+)\)', drawn)
+    return [(float(x), float(y), fill) for fill, x, y in matches]
 
 
 def scale(drawn: str, anchor: str) -> Scale:
-    """An axis of a chart by its names alone; `anchor`: how these are written."""
+    """Scale of an axis, read from its labels, which have the text anchor `anchor`."""
     texts = re.findall(rf'<text x="([\d.]+)" y="([\d.]+)"[^>]*text-anchor="{anchor}"[^>]*>([^<]+)<', drawn)
-    places = [float(x) if anchor == "middle" else float(y) - 4 for x, y, _ in texts]
-    return along([(place, number(unescape(text))) for place, (*_, text) in zip(places, texts, strict=True)])
+    positions = [float(x) if anchor == "middle" else float(y) - 4 for x, y, _ in texts]
+    return along(
+        [(position, number(unescape(text))) for position, (*_, text) in zip(positions, texts, strict=True)]
+    )
 
 
 def along(ticks: Sequence[tuple[float, float | None]]) -> Scale:
-    """A logarithmic axis, by the first and the last of its ticks."""
-    named = [(place, math.log(value)) for place, value in ticks if value]
-    (first, low), (last, high) = named[0], named[-1]
+    """Logarithmic scale through the first and the last tick."""
+    known_ticks = [(position, math.log(value)) for position, value in ticks if value]
+    (first, low), (last, high) = known_ticks[0], known_ticks[-1]
     return lambda value: first + (last - first) * (math.log(value) - low) / (high - low)
 
 
 def number(text: str) -> float | None:
-    """A size or a rate; None of what is none, as the name of an axis."""
-    found = re.fullmatch(r"([\d.,]+)(?: (\S+))?", text)
-    return float(found[1].replace(",", "")) * UNITS.get(found[2] or "FLOP/s", math.nan) if found else None
+    """Size or rate in a label; None for other texts, such as the name of an axis."""
+    match = re.fullmatch(r"([\d.,]+)(?: (\S+))?", text)
+    return float(match[1].replace(",", "")) * UNITS.get(match[2] or "FLOP/s", math.nan) if match else None

@@ -1,4 +1,4 @@
-"""The program from outside, on the fake backend: output, exit codes, and what survives what."""
+"""The command line as a process, with the fake backend: output, exit codes, signals and kills."""
 
 import json
 import os
@@ -69,24 +69,24 @@ gemm  m=1000 n=1000 k=500 · float32 · cpu
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["markdown", "csv", "json", "terminal"])
 def test_every_text_format_goes_to_standard_output_or_a_file(stored: Path, name: str) -> None:
-    shown = accelbench("report", "--format", name, cwd=stored).stdout
+    output = accelbench("report", "--format", name, cwd=stored).stdout
     accelbench("report", "--format", name, "--output", "file.txt", cwd=stored)
-    assert "gemm" in shown
-    assert (stored / "file.txt").read_text() == shown
+    assert "gemm" in output
+    assert (stored / "file.txt").read_text() == output
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(("name", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_plots_go_to_the_output_folder(stored: Path, name: str, start: bytes) -> None:
     accelbench("report", "--format", name, "--output", "plots", cwd=stored)
-    found = sorted((stored / "plots").iterdir())
-    assert [path.name for path in found] == [f"latency.{name}", f"throughput.{name}"]
-    assert all(path.read_bytes().startswith(start) for path in found)
+    plots = sorted((stored / "plots").iterdir())
+    assert [path.name for path in plots] == [f"latency.{name}", f"throughput.{name}"]
+    assert all(path.read_bytes().startswith(start) for path in plots)
 
 
 @pytest.mark.real
 def test_each_kind_of_failure_has_its_status_and_the_rest_is_measured(tmp_path: Path) -> None:
-    wanted = {
+    statuses = {
         "honest": "ok",
         "talkative": "ok",
         "zeros": "wrong_result",
@@ -96,13 +96,13 @@ def test_each_kind_of_failure_has_its_status_and_the_rest_is_measured(tmp_path: 
         "failing": "failed",
         "hungry": "out_of_memory",
     }
-    done = accelbench(*ONCE, "-w", ",".join(wanted), cwd=tmp_path, code=4)
-    found = {row["workload"]: row for row in rows(tmp_path)}
-    assert {name: row["status"] for name, row in found.items()} == wanted
-    assert all(row["latency_s"] is None for row in found.values() if row["status"] != "ok")
-    assert found["honest"]["relative_error"] < 1e-6
-    assert found["zeros"]["relative_error"] == pytest.approx(1.0)
-    assert "SIGSEGV" in found["crashing"]["message"]
+    done = accelbench(*ONCE, "-w", ",".join(statuses), cwd=tmp_path, code=4)
+    rows_by_workload = {row["workload"]: row for row in rows(tmp_path)}
+    assert {name: row["status"] for name, row in rows_by_workload.items()} == statuses
+    assert all(row["latency_s"] is None for row in rows_by_workload.values() if row["status"] != "ok")
+    assert rows_by_workload["honest"]["relative_error"] < 1e-6
+    assert rows_by_workload["zeros"]["relative_error"] == pytest.approx(1.0)
+    assert "SIGSEGV" in rows_by_workload["crashing"]["message"]
     assert "2 ok" in done.stderr
 
 
@@ -118,8 +118,8 @@ def test_a_run_without_any_speed_has_a_table_and_no_empty_picture(tmp_path: Path
 @pytest.mark.real  # waits until a limit is over
 def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> None:
     accelbench(*ONCE, "-w", "hanging,honest", "--timeout", "4", cwd=tmp_path, code=4)
-    found = {row["workload"]: row["status"] for row in rows(tmp_path)}
-    assert found == {"hanging": "timeout", "honest": "ok"}
+    statuses = {row["workload"]: row["status"] for row in rows(tmp_path)}
+    assert statuses == {"hanging": "timeout", "honest": "ok"}
 
 
 @pytest.mark.real
@@ -129,8 +129,8 @@ def test_each_isolation_is_recorded_and_survives_a_crash(tmp_path: Path, isolati
     accelbench(*ONCE, *arguments, cwd=tmp_path, code=4)
     stored = [json.loads(line) for line in records(tmp_path)]
     assert {record["isolation"] for record in stored} == {isolation}
-    found = {row["workload"]: row["status"] for row in rows(tmp_path)}
-    assert found == {"honest": "ok", "crashing": "crashed", "gemm": "ok"}
+    statuses = {row["workload"]: row["status"] for row in rows(tmp_path)}
+    assert statuses == {"honest": "ok", "crashing": "crashed", "gemm": "ok"}
 
 
 @pytest.mark.real
@@ -225,7 +225,7 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("history", "-o", "h.pdf"), 2, "h.pdf has the extension of no format.", "--format"),
     ],
 )  # fmt: skip
-def test_every_mistake_has_its_code_and_a_hint(
+def test_every_usage_error_has_its_code_and_a_hint(
     tmp_path: Path, arguments: tuple[str, ...], code: int, message: str, hint: str
 ) -> None:
     done = accelbench(*arguments, cwd=tmp_path, code=code)
@@ -236,8 +236,8 @@ def test_every_mistake_has_its_code_and_a_hint(
 
 def test_the_suggested_next_command_finds_the_run_in_its_folder(tmp_path: Path) -> None:
     done = accelbench(*ONCE, "-w", "gemm", "--results", "my results", cwd=tmp_path)
-    typed = shlex.split(done.stderr.splitlines()[-1].removeprefix("next: accelbench "))
-    assert "gemm" in accelbench(*typed, "--format", "markdown", cwd=tmp_path).stdout
+    arguments = shlex.split(done.stderr.splitlines()[-1].removeprefix("next: accelbench "))
+    assert "gemm" in accelbench(*arguments, "--format", "markdown", cwd=tmp_path).stdout
     wrong = accelbench("report", "x", "--results", "my results", cwd=tmp_path, code=5)
     assert "accelbench list runs --results 'my results'" in wrong.stderr
 
@@ -258,12 +258,12 @@ left out: 1 on fake:cpu, unsupported: TF32 is a mode of NVIDIA tensor cores; a C
 
 @pytest.mark.real
 @pytest.mark.parametrize("what", ["workloads", "backends", "suites", "runs"])
-def test_every_list_has_a_form_for_programs(stored: Path, what: str) -> None:
-    shown = accelbench("list", what, cwd=stored).stdout
+def test_every_list_has_a_json_form(stored: Path, what: str) -> None:
+    output = accelbench("list", what, cwd=stored).stdout
     parsed = json.loads(accelbench("list", what, "--format", "json", cwd=stored).stdout)
     assert parsed
-    names = [next(iter(each.values())) for each in parsed]
-    assert [line.split()[0] for line in shown.splitlines()[1 : 1 + len(names)]] == names
+    names = [next(iter(entry.values())) for entry in parsed]
+    assert [line.split()[0] for line in output.splitlines()[1 : 1 + len(names)]] == names
 
 
 def test_devices_are_listed_for_people_and_programs(tmp_path: Path) -> None:
@@ -287,14 +287,14 @@ def begun(tmp_path: Path, shell: str = "") -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
 )
-def test_a_signal_keeps_what_is_finished_ends_the_children_and_says_so(
+def test_a_signal_keeps_finished_cases_ends_the_children_and_is_reported(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     process = begun(tmp_path)
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == code, errors
-    assert "kept" in errors
+    assert "stored" in errors
     assert not mentioning(f" {process.pid}")
     statuses = {row["workload"]: row["status"] for row in rows(tmp_path)}
     assert statuses["honest"] == "ok"
@@ -302,7 +302,7 @@ def test_a_signal_keeps_what_is_finished_ends_the_children_and_says_so(
 
 
 @pytest.mark.real
-def test_an_interrupt_is_handled_where_the_shell_ignores_it(tmp_path: Path) -> None:
+def test_an_interrupt_that_the_shell_ignores_is_handled(tmp_path: Path) -> None:
     process = begun(tmp_path, shell="trap '' INT")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
@@ -330,13 +330,13 @@ STOP = "os.kill(os.getpid(), signal.SIGINT)"
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("on_load", "in_command", "told"),
+    ("on_load", "in_command", "message"),
     [(STOP, "pass", "interrupted\n"), ("pass", STOP, "interrupted: nothing that was stored is lost\n")],
 )
-def test_a_signal_is_handled_from_the_first_line_on(on_load: str, in_command: str, told: str) -> None:
+def test_a_signal_is_handled_from_the_first_line_on(on_load: str, in_command: str, message: str) -> None:
     command = [sys.executable, "-c", LOADED.format(on_load=on_load, in_command=in_command)]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", message)
 
 
 def test_little_is_imported_before_signals_are_handled() -> None:
@@ -346,7 +346,7 @@ def test_little_is_imported_before_signals_are_handled() -> None:
 
 
 @pytest.mark.real
-def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_path: Path) -> None:
+def test_killing_the_program_leaves_no_process_and_keeps_finished_cases(tmp_path: Path) -> None:
     process = begun(tmp_path)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
@@ -354,24 +354,24 @@ def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_p
     assert {row["workload"]: row["status"] for row in rows(tmp_path)}["honest"] == "ok"
 
 
-def test_the_help_of_run_has_panels_and_an_example_a_line(tmp_path: Path) -> None:
-    shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="80").stdout
-    panels = re.findall(r"╭─ (.+?) ─", shown)
+def test_the_help_of_run_has_panels_and_one_example_per_line(tmp_path: Path) -> None:
+    output = accelbench("run", "--help", cwd=tmp_path, COLUMNS="80").stdout
+    panels = re.findall(r"╭─ (.+?) ─", output)
     assert panels == ["Arguments", "Options", *PANELS]
-    assert "list[str]" not in shown
-    assert shown.split("╭")[0].count("\n accelbench ") == 4
+    assert "list[str]" not in output
+    assert output.split("╭")[0].count("\n accelbench ") == 4
 
 
 def test_every_example_of_every_verb_fits_into_a_line_of_80_columns() -> None:
     import_commands(())
-    waiting, examples = [typer.main.get_command(app)], []
-    while waiting:
-        command: Any = waiting.pop()
-        waiting += [arranged(each) for each in getattr(command, "commands", {}).values()]
+    pending, examples = [typer.main.get_command(app)], []
+    while pending:
+        command: Any = pending.pop()
+        pending += [arranged(subcommand) for subcommand in getattr(command, "commands", {}).values()]
         if EXAMPLES in command.help:
             examples += command.help.partition(EXAMPLES)[2].strip().splitlines()
     assert len(examples) > 30
-    assert all(each.startswith("accelbench ") and len(each) <= 78 for each in examples)
+    assert all(example.startswith("accelbench ") and len(example) <= 78 for example in examples)
 
 
 @pytest.mark.real
@@ -433,8 +433,8 @@ def test_every_error_is_a_line_with_the_fact_and_a_line_with_the_next_step(
 def test_a_threshold_has_one_spelling(stored: Path) -> None:
     accelbench("history", "--threshold", "3%", cwd=stored)
     accelbench("history", "--threshold", "0.03", cwd=stored)
-    shown = accelbench("compare", "latest", "latest", "--threshold", "0.05", cwd=stored).stdout
-    assert "threshold 5%" in shown
+    output = accelbench("compare", "latest", "latest", "--threshold", "0.05", cwd=stored).stdout
+    assert "threshold 5%" in output
 
 
 def test_a_size_that_changes_alone_is_noted(tmp_path: Path) -> None:
@@ -446,13 +446,13 @@ def test_a_size_that_changes_alone_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_verbose_shows_where_the_time_went(tmp_path: Path) -> None:
+def test_verbose_prints_a_summary_of_the_time_spent(tmp_path: Path) -> None:
     brief = accelbench(*ONCE, "-w", "gemm", cwd=tmp_path).stderr
     assert [line.split()[:2] for line in brief.splitlines()[-2:]] == [["1", "ok"], ["next:", "accelbench"]]
     verbose = accelbench(*ONCE, "-w", "gemm", "--verbose", cwd=tmp_path).stderr
-    (told,) = re.findall(r"^time: (.*)$", verbose, re.MULTILINE)
-    assert "_" not in told
-    assert " 0.0 s" not in told
+    (summary,) = re.findall(r"^time: (.*)$", verbose, re.MULTILINE)
+    assert "_" not in summary
+    assert " 0.0 s" not in summary
 
 
 def test_without_a_command_the_usage_is_shown_once(tmp_path: Path) -> None:

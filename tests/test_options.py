@@ -1,4 +1,4 @@
-"""One definition of what can be asked of a measurement: flags, keywords and what becomes of them."""
+"""Options of a measurement: flags, keywords and their values."""
 
 import inspect
 from dataclasses import fields
@@ -26,35 +26,35 @@ from benchbench.model.options import (
 from benchbench.running import request
 
 
-def read(*arguments: str, **chosen: Any) -> MeasureOptions:
-    """What a command is given for these arguments; the command itself does nothing."""
-    seen: list[MeasureOptions] = []
+def read(*arguments: str, **selection: Any) -> MeasureOptions:
+    """Options that a command gets for these arguments."""
+    received: list[MeasureOptions] = []
     app = typer.Typer()
 
     @app.command()
-    @measure_options(**chosen)
+    @measure_options(**selection)
     def command(*, options: MeasureOptions) -> None:
-        seen.append(options)
+        received.append(options)
 
     app(list(arguments), standalone_mode=False)
-    (options,) = seen
+    (options,) = received
     return options
 
 
 def test_every_field_has_a_flag_and_a_keyword_and_no_other_does() -> None:
     assert set(OPTIONS) == {"suites", *MeasureKeywords.__annotations__}
-    assert set(OPTIONS) == {each.name for each in fields(MeasureOptions)} - {"command"}
-    typed = [name for each in OPTIONS.values() for flag in each.flags for name in flag.names]
-    assert len(set(typed)) == len(typed)
+    assert set(OPTIONS) == {field.name for field in fields(MeasureOptions)} - {"command"}
+    flags = [name for option in OPTIONS.values() for flag in option.flags for name in flag.names]
+    assert len(set(flags)) == len(flags)
 
 
-def test_nothing_typed_is_nothing_given() -> None:
+def test_without_arguments_all_options_have_defaults() -> None:
     assert read() == MeasureOptions(command=read().command)
     assert read().changed_fields == set()
     assert from_keywords((), {}, "f") == MeasureOptions(command=("f",))
 
 
-def test_what_is_typed_is_what_python_is_given() -> None:
+def test_arguments_and_keywords_give_the_same_options() -> None:
     typed = read(
         *("-s", "conv,quick", "-w", "gemm", "-w", "copy", "--phase", "train,forward"),
         *("-b", "torch,jax", "-d", "cpu"),
@@ -114,15 +114,15 @@ def test_two_presets_exclude_each_other_and_a_budget_excludes_both() -> None:
 
 def test_a_command_takes_only_the_flags_it_is_for() -> None:
     assert read("-b", "torch", only=("backends", "threads")).backends == ("torch",)
-    for chosen in ({"only": ("backends",)}, {"without": ("seed",)}):
+    for selection in ({"only": ("backends",)}, {"without": ("seed",)}):
         with pytest.raises(typer.BadParameter.__mro__[1], match="No such option"):
-            read("--seed", "1", **chosen)
+            read("--seed", "1", **selection)
     assert flag_of("preset") == "--brief/--quick/--rigorous"
 
 
 @pytest.mark.real
 @given(st.lists(st.text("abc@._", min_size=1, max_size=5), max_size=4))
-def test_one_name_is_as_good_as_several(names: list[str]) -> None:
+def test_one_name_and_a_list_of_names_are_equivalent(names: list[str]) -> None:
     many = from_keywords((), {"backends": names}, "f")
     assert many.backends == tuple(names)
     assert read("--backend", ",".join(names)).backends == many.backends
@@ -131,19 +131,19 @@ def test_one_name_is_as_good_as_several(names: list[str]) -> None:
 
 
 def test_names_become_values_when_a_request_is_made() -> None:
-    asked = request.request(
+    measure_request = request.request(
         MeasureOptions(dtypes=("float64",), caches=("cold",), params={"m": 3}, threads=(1,))
     )
-    assert asked.selection.dtypes == (Dtype.FLOAT64,)
-    assert asked.selection.caches == (Cache.COLD,)
-    assert asked.selection.params == {"m": [3]}
-    assert asked.settings.allocator is Allocator.STEADY
+    assert measure_request.selection.dtypes == (Dtype.FLOAT64,)
+    assert measure_request.selection.caches == (Cache.COLD,)
+    assert measure_request.selection.params == {"m": [3]}
+    assert measure_request.settings.allocator is Allocator.STEADY
 
 
 @pytest.mark.parametrize(
     "wrong", [{"allocator": "steedy"}, {"isolation": "frk"}, {"dtypes": ("float31",)}, {"caches": ("warm",)}]
 )
-def test_a_name_that_is_not_known_is_a_mistake_with_a_hint(wrong: dict[str, Any]) -> None:
+def test_an_unknown_name_raises_an_error_with_a_hint(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         request.request(MeasureOptions(**wrong))
     assert caught.value.hint
@@ -154,7 +154,7 @@ def test_a_function_takes_the_keywords_it_shows_and_no_other() -> None:
         benchbench.run(backend="fake")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'seed'"):
         benchbench.devices(seed=1)
-    shown = inspect.signature(benchbench.run).parameters
-    assert next(iter(shown)) == "suite"
-    assert {*MeasureKeywords.__annotations__} < set(shown)
-    assert shown["timeout_s"].default == MeasureOptions().timeout_s
+    parameters = inspect.signature(benchbench.run).parameters
+    assert next(iter(parameters)) == "suite"
+    assert {*MeasureKeywords.__annotations__} < set(parameters)
+    assert parameters["timeout_s"].default == MeasureOptions().timeout_s

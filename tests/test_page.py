@@ -1,4 +1,4 @@
-"""The HTML page: what it draws is what was measured, nothing in it acts, and a browser shows all of it."""
+"""HTML pages: marks match the measurements, hostile text has no effect, and no script is needed."""
 
 import gzip
 import html
@@ -55,8 +55,8 @@ def page(document: Document) -> str:
     return content.decode()
 
 
-def measured(works: int = 3, seed: int = 1, backends: tuple[str, ...] = BACKENDS) -> Run:
-    """Some works on several backends, some of which overlap, in three rounds."""
+def random_run(works: int = 3, seed: int = 1, backends: tuple[str, ...] = BACKENDS) -> Run:
+    """Run of some works on several backends in three rounds; some alternatives have overlapping times."""
     draw = random.Random(seed)
     records = []
     for number in range(works):
@@ -71,7 +71,7 @@ def measured(works: int = 3, seed: int = 1, backends: tuple[str, ...] = BACKENDS
 
 
 class Census(HTMLParser):
-    """Counts elements with the names of their attributes, and collects what can be read."""
+    """Counts elements by tag and attribute names, and collects the visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -94,17 +94,17 @@ class Census(HTMLParser):
 
 
 def sections(text: str) -> dict[str, str]:
-    """The sections by their titles."""
-    found = re.findall(r'<section id="[^"]+" data-title="([^"]*)">(.*?)</section>', text, re.DOTALL)
-    return {unescape(title): body for title, body in found}
+    """Sections by title."""
+    matches = re.findall(r'<section id="[^"]+" data-title="([^"]*)">(.*?)</section>', text, re.DOTALL)
+    return {unescape(title): body for title, body in matches}
 
 
 def read_back(table: str) -> list[list[tuple[float, bool]]]:
-    """The value and the hollowness of the marks of each row, by the ticks of the axis alone."""
+    """Value and hollowness of the marks in each row, read with the ticks of the axis."""
     axis, *rows = re.findall(r"<tr.*?</tr>", table.split("<tbody")[1], re.DOTALL)
-    named = re.findall(r'<text x="([\d.]+)"[^>]*>([\d.]+)(?:×| (.?s))</text>', axis)
+    labels = re.findall(r'<text x="([\d.]+)"[^>]*>([\d.]+)(?:×| (.?s))</text>', axis)
     scale = {"": 1.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
-    ticks = [(float(x), math.log(float(value) * scale[unit])) for x, value, unit in named]
+    ticks = [(float(x), math.log(float(value) * scale[unit])) for x, value, unit in labels]
     (first_x, first), (last_x, last) = ticks[0], ticks[-1]
     per_pixel = (last - first) / (last_x - first_x)
     return [
@@ -117,29 +117,29 @@ def read_back(table: str) -> list[list[tuple[float, bool]]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_drawn_is_what_was_measured(seed: int) -> None:
-    found = report_document(measured(seed=seed))
-    shown = sections(page(found))
-    for table in found.tables:
+def test_marks_have_the_measured_values(seed: int) -> None:
+    report = report_document(random_run(seed=seed))
+    sections_by_title = sections(page(report))
+    for table in report.tables:
         latencies = [
-            row.value("latency_s") for row in found.rows if f"m={row.case.params['m']} " in table.title
+            row.value("latency_s") for row in report.rows if f"m={row.case.params['m']} " in table.title
         ]
-        drawn = [value for row in read_back(shown[table.title]) for value, _ in row]
-        for value, latency in zip(drawn, sorted(each or 0 for each in latencies), strict=True):
+        drawn = [value for row in read_back(sections_by_title[table.title]) for value, _ in row]
+        for value, latency in zip(drawn, sorted(latency or 0 for latency in latencies), strict=True):
             assert abs(math.log(value / latency)) < 0.02  # about a pixel of the ruler
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_format_gives_the_same_verdict_and_nothing_open_is_green(seed: int) -> None:
-    found = report_document(measured(works=5, seed=seed))
-    drawn = read_back(sections(page(found))["Fastest per work"])
-    overview = found.overview[0]
-    for work, row, marks in zip(found.data["works"], overview.rows, drawn, strict=True):
+def test_page_and_data_have_the_same_verdicts_and_open_works_are_not_green(seed: int) -> None:
+    report = report_document(random_run(works=5, seed=seed))
+    drawn = read_back(sections(page(report))["Fastest per work"])
+    overview = report.overview[0]
+    for work, row, marks in zip(report.data["works"], overview.rows, drawn, strict=True):
         answer = row[1]
         assert answer
         assert (answer.tone is Tone.GOOD) == (work["standing"] == "won")
         assert marks[0][1] == (work["standing"] != "won")
-        rivals = [each for each in work["rivals"] if each["ratio"]]
+        rivals = [rival for rival in work["rivals"] if rival["ratio"]]
         assert len(marks) == 1 + len(rivals)
         for (value, hollow), rival in zip(marks[1:], rivals, strict=True):
             assert abs(math.log(value / rival["ratio"])) < 0.02
@@ -149,27 +149,27 @@ def test_every_format_gives_the_same_verdict_and_nothing_open_is_green(seed: int
 
 
 @pytest.mark.real
-def test_all_formats_of_two_hundred_runs_say_the_same() -> None:
-    """On the page, in Markdown and on the terminal as in JSON; nothing open is green."""
+def test_all_formats_of_two_hundred_runs_have_the_same_verdicts() -> None:
+    """HTML, Markdown and terminal agree with the JSON form, and open works are not green."""
     standings: Counter[str] = Counter()
     for seed in range(200):
-        found = report_document(measured(works=1, seed=seed, backends=BACKENDS[: 2 + seed % 3]))
-        shown, drawn = sections(page(found)), rendered(found, "markdown")
-        printed = Terminal(200).render(found)
-        (headline,) = found.answer[:1]
-        assert html.escape(str(headline), quote=False) in page(found)
-        assert str(headline) in drawn.replace("\\", "")
-        assert " ".join(str(headline).split()) in " ".join(printed.split())
-        for table, work in zip(found.tables, found.data["works"], strict=True):
+        report = report_document(random_run(works=1, seed=seed, backends=BACKENDS[: 2 + seed % 3]))
+        sections_by_title, markdown = sections(page(report)), rendered(report, "markdown")
+        terminal = Terminal(200).render(report)
+        (headline,) = report.answer[:1]
+        assert html.escape(str(headline), quote=False) in page(report)
+        assert str(headline) in markdown.replace("\\", "")
+        assert " ".join(str(headline).split()) in " ".join(terminal.split())
+        for table, work in zip(report.tables, report.data["works"], strict=True):
             standings[work["standing"]] += 1
             leader = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
             ratio = leader["ratio"]
             assert ratio
             decided = work["standing"] in ("won", "alone")
             assert (ratio.tone is Tone.GOOD, ratio.unsure) == (decided, not decided), work
-            assert ('<span class="good">1.00×</span>' in shown[table.title]) == decided
-            assert ("1.00× ?" in shown[table.title]) != decided
-            assert read_back(shown[table.title])[0][0][1] != decided
+            assert ('<span class="good">1.00×</span>' in sections_by_title[table.title]) == decided
+            assert ("1.00× ?" in sections_by_title[table.title]) != decided
+            assert read_back(sections_by_title[table.title])[0][0][1] != decided
     assert standings["won"] > 20
     assert standings["open"] > 20
 
@@ -188,78 +188,78 @@ def test_hostile_text_adds_no_element_and_no_attribute() -> None:
 
 
 def ceilings_of(device: str) -> tuple[Ceiling, ...]:
-    """So that a roofline is drawn."""
+    """Ceilings that are sufficient for a roofline."""
     return tuple(a_ceiling(quantity, 1e12, device=device, threads=None) for quantity in ("float32", "memory"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("shade", [*COLOURS.values(), *OTHERS, PLAIN])
-def test_every_colour_of_a_mark_is_told_from_the_page_in_both_themes(shade: str, theme: str) -> None:
-    """By 3:1, as WCAG 2.1 asks of graphics (1.4.11); the attribute is for where styles are forbidden."""
+def test_mark_colours_have_enough_contrast_in_both_themes(shade: str, theme: str) -> None:
+    """At least 3:1, as WCAG 2.1 requires for graphics (1.4.11). Without styles the attribute applies."""
     style = Path(exporters.__file__).with_name("page.css").read_text()
-    (own,) = re.findall(rf":root\[data-theme={theme}\]{{(.*?)}}", style)
-    values = dict(re.findall(r"--(\w+):(#\w+)", own))
+    (variables,) = re.findall(rf":root\[data-theme={theme}\]{{(.*?)}}", style)
+    values = dict(re.findall(r"--(\w+):(#\w+)", variables))
     for paint in ("fill", "stroke"):
-        changed = re.search(rf'\[{paint}="{shade}"\]{{{paint}:var\(--(\w+)\)}}', style)
-        assert contrast(values[changed[1]] if changed else shade, values["paper"]) >= 3
+        override = re.search(rf'\[{paint}="{shade}"\]{{{paint}:var\(--(\w+)\)}}', style)
+        assert contrast(values[override[1]] if override else shade, values["paper"]) >= 3
 
 
-def contrast(one: str, other: str) -> float:
-    low, high = sorted(map(luminance, (one, other)))
+def contrast(first: str, second: str) -> float:
+    low, high = sorted(map(luminance, (first, second)))
     return (high + 0.05) / (low + 0.05)
 
 
 def luminance(shade: str) -> float:
-    """The relative luminance of sRGB, as WCAG defines it."""
-    digits = shade[1:] if len(shade) == 7 else "".join(2 * each for each in shade[1:])
-    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    """Relative luminance of an sRGB colour, as defined by WCAG."""
+    digits = shade[1:] if len(shade) == 7 else "".join(2 * digit for digit in shade[1:])
+    parts = [int(digits[index : index + 2], 16) / 255 for index in (0, 2, 4)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_the_system_s_themes_are_those_that_can_be_chosen() -> None:
+def test_system_themes_equal_the_selectable_themes() -> None:
     style = Path(exporters.__file__).with_name("page.css").read_text()
-    light, dark, *chosen = re.findall("--ink:[^}]*", style)
-    assert [light, dark] == chosen
+    light, dark, *selectable = re.findall("--ink:[^}]*", style)
+    assert [light, dark] == selectable
 
 
 def test_a_page_loads_nothing() -> None:
-    text = page(report_document(measured()))
+    text = page(report_document(random_run()))
     assert not re.search(r"(?:src|href)=\"(?!#)|url\(|@import|<link", text)
 
 
 def test_every_number_of_the_tables_is_on_the_page_without_a_script() -> None:
-    found = report_document(measured())
-    words = "".join(Census(page(found)).words)
-    for table in found.tables:
+    report = report_document(random_run())
+    words = "".join(Census(page(report)).words)
+    for table in report.tables:
         for cell in table.cells:
             assert str(cell) in words or set(str(cell)) <= set("█▉▊▋▌▍▎▏")
-    for line in (*found.facts, *found.notes, *map(str, found.answer)):
+    for line in (*report.facts, *report.notes, *map(str, report.answer)):
         assert line in words
 
 
-def test_the_finding_is_the_headline_and_what_is_in_doubt_stands_before_the_numbers() -> None:
-    run = a_run(measured().records, damaged=("records.jsonl line 3 is damaged",))
-    found = report_document(run)
-    text = page(found)
-    (headline,) = re.findall("<h1>(.*?)</h1>", text)
-    assert unescape(headline) == str(found.answer[0])
-    assert f"<title>{headline}</title>" in text
+def test_the_heading_is_the_answer_and_cautions_precede_the_numbers() -> None:
+    run = a_run(random_run().records, damaged=("records.jsonl line 3 is damaged",))
+    report = report_document(run)
+    text = page(report)
+    (heading,) = re.findall("<h1>(.*?)</h1>", text)
+    assert unescape(heading) == str(report.answer[0])
+    assert f"<title>{heading}</title>" in text
     assert text.index("line 3 is damaged") < text.index("Fastest per work")
 
 
-def test_a_case_without_a_speed_says_why_in_a_line_of_its_own() -> None:
+def test_a_case_without_a_speed_has_a_row_with_the_reason() -> None:
     failed = a_record(a_failure(message="no room"), case=a_case(backend="jax", mode="jit"))
-    found = report_document(a_run([*some_rounds(0.001, 0.001, 0.001), failed]))
-    assert "no room" in sections(page(found))[found.tables[0].title]
-    assert "no room" in sections(page(found))["Results per backend and device"]
+    report = report_document(a_run([*some_rounds(0.001, 0.001, 0.001), failed]))
+    assert "no room" in sections(page(report))[report.tables[0].title]
+    assert "no room" in sections(page(report))["Results per backend and device"]
 
 
-def test_no_value_is_labelled_with_the_sign_that_it_begins_with() -> None:
+def test_labels_omit_a_sign_that_the_value_has() -> None:
     interval = Number(0.22, "±")
     cells: dict[str, Content] = {"rate": Number(2.0, "×"), "±": interval, "± fastest": interval}
-    made = page(Document(name="x", title="x", tables=(document.table([cells]),)))
-    labels = re.findall(r'<td[^>]*?(?: data-n="([^"]*)")?>([^<]*)</td>', made)
+    text = page(Document(name="x", title="x", tables=(document.table([cells]),)))
+    labels = re.findall(r'<td[^>]*?(?: data-n="([^"]*)")?>([^<]*)</td>', text)
     assert labels == [("rate", "2.00×"), ("", "±22 %"), ("fastest", "±22 %")]
 
 
@@ -277,29 +277,31 @@ def test_sizes_are_drawn_as_lines() -> None:
 
 
 def test_a_case_costs_two_kilobytes_beyond_the_page_s_own_forty() -> None:
-    content = page(report_document(measured(works=50))).encode()
+    content = page(report_document(random_run(works=50))).encode()
     assert len(content) <= 40_000 + 200 * 2_000
     assert len(gzip.compress(content)) <= 60_000
 
 
-SAME = """
+HASH_PROGRAM = """
 import hashlib
-from tests.test_page import measured, page
+from tests.test_page import page, random_run
 from benchbench.documents.run import report_document
-print(hashlib.sha256(page(report_document(measured())).encode()).hexdigest())
+print(hashlib.sha256(page(report_document(random_run())).encode()).hexdigest())
 """
 
 
 @pytest.mark.real
-def test_two_processes_make_the_same_bytes() -> None:
-    def made(**variables: str) -> str:
+def test_pages_do_not_depend_on_the_process_or_its_environment() -> None:
+    def page_hash(**variables: str) -> str:
         environment = {**os.environ, **variables}
-        done = subprocess.run(
-            [sys.executable, "-c", SAME], env=environment, capture_output=True, text=True, check=True
+        process = subprocess.run(
+            [sys.executable, "-c", HASH_PROGRAM], env=environment, capture_output=True, text=True, check=True
         )
-        return done.stdout
+        return process.stdout
 
-    assert made(PYTHONHASHSEED="1", TZ="UTC") == made(PYTHONHASHSEED="2", TZ="Asia/Tokyo", LC_ALL="C.UTF-8")
+    assert page_hash(PYTHONHASHSEED="1", TZ="UTC") == page_hash(
+        PYTHONHASHSEED="2", TZ="Asia/Tokyo", LC_ALL="C.UTF-8"
+    )
 
 
 def fake_case(**over: Any) -> Case:
@@ -323,42 +325,42 @@ def fake_case(**over: Any) -> Case:
     ],
     ids=["plain", "cold", "variable", "two devices"],
 )
-def test_the_command_of_a_row_plans_that_case_alone(case: Case, tmp_path: Path) -> None:
+def test_the_command_of_a_case_plans_only_that_case(case: Case, tmp_path: Path) -> None:
     planned = accelbench(*shlex.split(command_of(case))[1:], "--dry-run", cwd=tmp_path, COLUMNS="400").stdout
     assert len(re.findall(r"^[a-z0-9_]+\(", planned, re.MULTILINE)) == 1
-    wanted = case.id.partition("(")[2].partition("/")[2]
-    assert wanted in planned
+    expected = case.id.partition("(")[2].partition("/")[2]
+    assert expected in planned
     for name, value in case.params.items():
         assert f"{name}={value}" in planned
 
 
 @pytest.mark.real
-def test_every_command_on_a_page_plans_its_row_alone(tmp_path: Path) -> None:
-    chosen = ("-w", "gemm", "-p", "m=8", "-p", "n=8,16", "-p", "k=8", "--cache", "hot,cold")
-    accelbench("run", *chosen, "-b", "fake", "--rounds", "1", cwd=tmp_path)
+def test_every_command_on_a_page_plans_only_its_row(tmp_path: Path) -> None:
+    selection = ("-w", "gemm", "-p", "m=8", "-p", "n=8,16", "-p", "k=8", "--cache", "hot,cold")
+    accelbench("run", *selection, "-b", "fake", "--rounds", "1", cwd=tmp_path)
     text = accelbench("report", "--format", "html", cwd=tmp_path).stdout
-    planned, typed = [], [unescape(each) for each in re.findall("<code>(.*?)</code>", text)]
-    printed = accelbench("report", "--commands", cwd=tmp_path, COLUMNS="60").stdout.splitlines()
-    assert printed == typed
+    planned, page_commands = [], [unescape(command) for command in re.findall("<code>(.*?)</code>", text)]
+    printed_commands = accelbench("report", "--commands", cwd=tmp_path, COLUMNS="60").stdout.splitlines()
+    assert printed_commands == page_commands
     refused = accelbench("report", "--commands", "--format", "csv", cwd=tmp_path, code=2)
     assert "--format" in refused.stderr
-    for each in typed:
-        command = shlex.split(each)[1:]
-        found = json.loads(accelbench(*command, "--dry-run", "--format", "json", cwd=tmp_path).stdout)
-        (only,) = found["cases"]
-        planned.append(only["case"])
+    for text in page_commands:
+        arguments = shlex.split(text)[1:]
+        plan = json.loads(accelbench(*arguments, "--dry-run", "--format", "json", cwd=tmp_path).stdout)
+        (case,) = plan["cases"]
+        planned.append(case["case"])
     assert len(planned) == 4
     assert sorted(planned) == sorted(row["case"] for row in rows(tmp_path))
 
 
-def test_a_case_of_several_numbers_of_threads_is_measured_with_its_own() -> None:
+def test_the_command_of_a_case_has_its_number_of_threads() -> None:
     assert command_of(a_case(threads=3)).endswith("--threads 3")
 
 
-def test_the_command_of_a_case_of_the_user_s_model_says_where_it_is_and_what_it_was_given() -> None:
+def test_the_command_of_a_user_model_has_its_location_and_options() -> None:
     settings = Settings(threads=1, input="in.npz", weights=Weights.AS_THEY_ARE, max_error=0.01)
     info = a_run_info(models={"net": "lib/net.py:Net"}, settings=settings)
-    own = [
+    model_options = [
         "--model",
         "lib/net.py:Net",
         "--input",
@@ -368,22 +370,22 @@ def test_the_command_of_a_case_of_the_user_s_model_says_where_it_is_and_what_it_
         "--max-error",
         "0.01",
     ]
-    assert shlex.split(command_of(a_case(workload="net"), info))[2:12] == [*own, "-w", "net"]
+    assert shlex.split(command_of(a_case(workload="net"), info))[2:12] == [*model_options, "-w", "net"]
     assert command_of(a_case(), info) == command_of(a_case())
 
 
-def test_a_case_that_no_command_can_measure_has_none() -> None:
+def test_a_case_that_options_cannot_describe_has_no_command() -> None:
     assert command_of(a_case(environment={"A": "1,2"})) == ""
     assert command_of(a_case(dtype=None)) == ""
 
 
-def test_the_page_of_the_readme_is_that_of_the_committed_run() -> None:
+def test_the_page_in_the_readme_is_up_to_date() -> None:
     assert page_picture.PAGE.read_bytes() == page_picture.page(), (
         "python -m studies.page_picture writes it anew"
     )
 
 
-def test_a_report_of_one_backend_answers_nothing_and_is_a_page(tmp_path: Path) -> None:
-    found: RunReport = report_document(measured(backends=("torch",)))
-    assert [table.title for table in found.overview] == ["Results per backend and device"]
-    assert "torch" in page(found)
+def test_a_report_of_one_backend_is_a_page_without_an_answer(tmp_path: Path) -> None:
+    report: RunReport = report_document(random_run(backends=("torch",)))
+    assert [table.title for table in report.overview] == ["Results per backend and device"]
+    assert "torch" in page(report)

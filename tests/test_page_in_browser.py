@@ -19,7 +19,7 @@ from tests.browser import Tab, a_browser, needs_chromium
 from tests.factories import a_case, a_failure, a_record, a_run
 from tests.test_charts import CEILINGS, PEAK, along, number, saturating
 from tests.test_documents import DOCUMENTS
-from tests.test_page import BACKENDS, HOSTILE, measured, page
+from tests.test_page import BACKENDS, HOSTILE, page, random_run
 
 pytestmark = [pytest.mark.real, needs_chromium, pytest.mark.xdist_group("browser")]
 Show = Callable[..., None]
@@ -110,7 +110,7 @@ def documents(name: str) -> tuple[Document, ...]:
 
 def with_a_failure() -> RunReport:
     failed = a_record(a_failure(message="no room"), case=a_case(backend="openvino"))
-    return report_document(a_run([*measured().records, failed]))
+    return report_document(a_run([*random_run().records, failed]))
 
 
 class Jenkins(SimpleHTTPRequestHandler):
@@ -167,7 +167,7 @@ def test_where_scripts_and_styles_are_forbidden_every_value_is_seen(
 
 @pytest.mark.parametrize("width", [400, 1600])
 def test_a_drawing_is_read_back_to_the_pixel(width: int, tab: Tab, show: Show) -> None:
-    found = report_document(measured())
+    found = report_document(random_run())
     tab.window(width)
     show(found)
     tables = {table.title: table for table in (*found.overview, *found.tables)}
@@ -237,7 +237,7 @@ def test_hostile_text_adds_nothing_does_nothing_and_loads_nothing(tab: Tab, show
 def test_no_page_is_wider_than_its_window_and_no_text_lies_on_another(
     name: str, tab: Tab, show: Show
 ) -> None:
-    for document in (report_document(measured()), *documents(name)):
+    for document in (report_document(random_run()), *documents(name)):
         show(document)
         for width in WIDTHS:
             tab.window(width)
@@ -262,7 +262,7 @@ def test_axe_finds_nothing_that_keeps_anybody_out(tab: Tab, show: Show) -> None:
 
 def test_the_keyboard_alone_filters_picks_sorts_and_folds(tab: Tab, show: Show) -> None:
     tab.window(1280)
-    found = report_document(measured())
+    found = report_document(random_run())
     show(found)
     title = found.tables[0].title
     before = dict(tab.value(SHOWN))[title]
@@ -301,7 +301,7 @@ def focus_on(tab: Tab, wanted: str) -> None:
 
 def test_a_link_opens_the_same_order_the_same_rows_and_the_same_theme(tab: Tab, show: Show) -> None:
     tab.window(1280)
-    found = report_document(measured())
+    found = report_document(random_run())
     title = found.tables[0].title
     show(found)
     plain = dict(tab.value(SHOWN))[title]
@@ -321,7 +321,7 @@ def test_a_link_opens_the_same_order_the_same_rows_and_the_same_theme(tab: Tab, 
 
 def test_a_link_to_a_work_leads_there(tab: Tab, show: Show) -> None:
     tab.window(1280, 300)
-    found = report_document(measured())
+    found = report_document(random_run())
     show(found)
     name = tab.value("[...document.querySelectorAll('section')].at(-1).id")
     show(found, f"#{name}")

@@ -1,4 +1,4 @@
-"""What the plots of a report hold and how they are drawn; those of a history are in test_trend.py."""
+"""Plots of a report; those of a history are in test_trend.py."""
 
 import re
 from typing import Any
@@ -22,26 +22,26 @@ from tests.test_exporters import a_typical_run
     ("plot", "status"),
     [("throughput", "wrong_result"), ("training", "out_of_memory"), ("latency", "wrong_result")],
 )
-def test_a_plot_shows_the_status_where_there_is_no_number(plot: str, status: str) -> None:
+def test_a_plot_shows_the_status_of_cases_without_a_number(plot: str, status: str) -> None:
     written = texts(Svg().export(report_document(a_typical_run()))[f"{plot}.svg"])
     assert {status, "torch eager"} <= set(written)
 
 
 def drawn(document: Document) -> list[Plot]:
-    """The plots of which there is a picture: without ceilings there is no roofline."""
+    """Plots with panels; without ceilings there is no roofline."""
     return [plot for plot in document.plots if plot.panels]
 
 
 def texts(svg: bytes) -> list[str]:
-    """What is written in a plot: matplotlib's own label of a text drawn as shapes."""
+    """Texts of a plot, from the comments with which matplotlib labels them."""
     return re.findall(r"<!-- (.*?) -->", svg.decode(), re.DOTALL)
 
 
 def test_panels_of_one_picture_have_one_kind_of_unit() -> None:
     copy = {"cost": a_cost(flops=0, bytes=10**9, items=1, item="copy")}
-    more = some_rounds(0.02, 0.021, case=a_case(workload="copy", params={"n": 9}), **copy)
+    copy_records = some_rounds(0.02, 0.021, case=a_case(workload="copy", params={"n": 9}), **copy)
     run = a_typical_run()
-    plots = drawn(report_document(a_run([*run.records, *more])))
+    plots = drawn(report_document(a_run([*run.records, *copy_records])))
     units = {plot.name: {getattr(panel, "unit", "s") for panel in plot.panels} for plot in plots}
     assert units == {
         "throughput": {"FLOP/s"},
@@ -51,7 +51,7 @@ def test_panels_of_one_picture_have_one_kind_of_unit() -> None:
     }
 
 
-def test_the_bar_of_a_collective_is_its_link_s_rate_as_in_the_table() -> None:
+def test_the_bar_of_a_collective_is_its_link_rate() -> None:
     over_two = Placement(devices=2, strategy=Strategy.COLLECTIVE)
     case = a_case(workload="all_reduce", params={"n": 9}, placement=over_two)
     cost = a_cost(flops=0, bytes=3 * 10**9, link_bytes=10**9, items=1, item="element")
@@ -59,7 +59,7 @@ def test_the_bar_of_a_collective_is_its_link_s_rate_as_in_the_table() -> None:
     assert bar.value == pytest.approx(2e9)
 
 
-def test_the_fastest_is_first_and_what_has_no_number_last() -> None:
+def test_the_fastest_is_first_and_cases_without_a_number_are_last() -> None:
     throughput, training, latency = drawn(report_document(a_typical_run()))
     assert [bar.label for bar in bars(training)] == ["jax jit", "tensorflow function", "torch eager"]
     assert [bar.value for bar in bars(throughput)][-1] is None
@@ -73,7 +73,7 @@ def bars(plot: Plot) -> tuple[Bar, ...]:
     return panel.bars
 
 
-def test_a_plot_says_on_what_with_what_and_when() -> None:
+def test_a_plot_has_hardware_versions_and_date() -> None:
     document = report_document(a_typical_run())
     for plot, content in zip(drawn(document), Svg().export(document).values(), strict=True):
         assert plot.facts[0] == "Example CPU, 2 of 2 threads"
@@ -82,7 +82,7 @@ def test_a_plot_says_on_what_with_what_and_when() -> None:
         assert set(plot.facts) <= {text.replace("\n", " ") for text in texts(content)}
 
 
-def test_a_backend_has_one_colour_in_every_plot_and_a_foreign_one_that_of_its_name() -> None:
+def test_a_backend_has_one_colour_in_every_plot() -> None:
     shades = [colour(name) for name in entry_names("benchbench.backends")]
     assert len(set(shades)) == len(shades)
     assert colour("mine") == "#882255"
@@ -94,7 +94,7 @@ def test_a_backend_has_one_colour_in_every_plot_and_a_foreign_one_that_of_its_na
 
 def sized(*sizes: int, **over: Any) -> list[Record]:
     cases = [a_case(params={"m": size, "n": size, "k": over.get("k", size)}) for size in sizes]
-    return [each for case in cases for each in some_rounds(1e-6 * case.params["m"], case=case)]  # type: ignore[operator]
+    return [record for case in cases for record in some_rounds(1e-6 * case.params["m"], case=case)]  # type: ignore[operator]
 
 
 @pytest.mark.real
@@ -106,7 +106,7 @@ def sized(*sizes: int, **over: Any) -> list[Record]:
         (sized(32, 8, 16, k=4), [("gemm  k=4 · float32", "m = n", [8, 16, 32])]),
     ],
 )
-def test_work_that_differs_in_size_alone_is_a_line(records: list[Record], axes: list[object]) -> None:
+def test_works_that_differ_only_in_size_are_one_line(records: list[Record], axes: list[object]) -> None:
     document = report_document(a_run(records))
     panels = [panel for plot in document.plots for panel in plot.panels if isinstance(panel, Sweeps)]
     assert [
@@ -115,9 +115,9 @@ def test_work_that_differs_in_size_alone_is_a_line(records: list[Record], axes: 
     assert all(Svg().export(document).values())
 
 
-def test_many_panels_are_several_pictures() -> None:
+def test_many_panels_are_split_into_pictures() -> None:
     cases = [a_case(params={"m": number + 1, "n": (number * 7) % 50}) for number in range(50)]
-    run = a_run([each for case in cases for each in some_rounds(0.001, 0.002, case=case)])
+    run = a_run([record for case in cases for record in some_rounds(0.001, 0.002, case=case)])
     plots = [plot for plot in report_document(run).plots if plot.name.startswith("latency")]
     assert [(plot.name, len(plot.panels)) for plot in plots] == [
         *(("latency", 24), ("latency-2", 24), ("latency-3", 2))
@@ -134,11 +134,11 @@ def test_a_case_without_a_headline_shows_its_samples() -> None:
     assert b"<image" in content
 
 
-def test_a_picture_s_title_is_who_is_fastest_and_what_cannot_be_told_is_hollow() -> None:
+def test_the_title_names_the_fastest_and_undecided_bars_are_hollow() -> None:
     other = a_case(backend="jax", mode="jit")
-    won = report_document(a_run([*some_rounds(1, 1.001, 0.999), *some_rounds(2, 2.001, 2, case=other)]))
-    unlike = report_document(a_run([*some_rounds(1, 1.3, 0.8), *some_rounds(0.9, 1.2, 1.1, case=other)]))
-    for document, is_undecided in ((won, False), (unlike, True)):
+    decided = report_document(a_run([*some_rounds(1, 1.001, 0.999), *some_rounds(2, 2.001, 2, case=other)]))
+    undecided = report_document(a_run([*some_rounds(1, 1.3, 0.8), *some_rounds(0.9, 1.2, 1.1, case=other)]))
+    for document, is_undecided in ((decided, False), (undecided, True)):
         for plot in drawn(document):
             assert "torch" in plot.title
             assert plot.shared.endswith("(less is better) · float32 · cpu") or plot.name != "latency"
@@ -165,7 +165,7 @@ def test_processes_that_disagree_are_drawn_one_by_one_in_pictures_and_pages() ->
     assert page.count("<svg") == 3  # its backend, its ruler, its lanes
 
 
-def test_a_picture_has_one_kind_of_scale_and_no_title_on_two_lines() -> None:
+def test_a_picture_has_one_kind_of_scale_and_titles_on_one_line() -> None:
     wide = some_rounds(0.001, 0.2, 0.21, case=a_case(workload="a" * 200))
     document = report_document(a_run([*some_rounds(1, 1.1, 1.2), *wide]))
     for plot in drawn(document):

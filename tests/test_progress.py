@@ -1,4 +1,4 @@
-"""What a person is told while a run goes on."""
+"""Output while a run is measured."""
 
 import os
 import pty
@@ -25,9 +25,9 @@ def test_long_lines_break_at_words_and_never_within_a_command(columns: int) -> N
     command = "accelbench env create torch_xla --python /somewhere/else"
     text = "left out: 8 on torch_xla:cpu, unavailable: " + "no module of that name " * 6 + f"→ {command}"
     lines = at_words(text, columns)
-    assert all(len(each) <= columns for each in lines)
+    assert all(len(line_text) <= columns for line_text in lines)
     assert " ".join(" ".join(lines).split()) == text
-    assert any(command in each for each in lines)
+    assert any(command in line_text for line_text in lines)
     assert at_words("short", columns) == ["short"]
 
 
@@ -38,7 +38,7 @@ def test_durations_are_whole_seconds(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_line_tells_status_case_and_time_or_reason() -> None:
+def test_a_line_has_status_case_and_time_or_reason() -> None:
     ok = line(a_record(a_measurement(iterations=10, block_s=(0.02, 0.02, 0.02), steady=False)))
     assert "ok" in ok
     assert "2.00 ms" in ok
@@ -49,7 +49,7 @@ def test_a_line_tells_status_case_and_time_or_reason() -> None:
 
 
 def two_sides(*pairs: tuple[LeftOut, LeftOut]) -> list[RunInfo]:
-    """The heads of a pair of runs that leave these cases out."""
+    """Heads of two interleaved runs that leave these cases out."""
     heads = []
     for side, (name, label) in enumerate((("A", "mode=eager"), ("B", "mode=compile"))):
         partner = Partner(label=label, run="", cases={})
@@ -57,7 +57,7 @@ def two_sides(*pairs: tuple[LeftOut, LeftOut]) -> list[RunInfo]:
     return heads
 
 
-def test_a_case_that_two_sides_leave_out_is_told_once_with_the_side_that_cannot_run_it() -> None:
+def test_a_case_that_two_sides_leave_out_is_listed_once_with_the_side_that_cannot_run_it() -> None:
     other = a_case(mode="compile", device="cuda:0")
     both = a_left_out(), a_left_out(case=other)
     waits = a_left_out(status=Status.SKIPPED, reason="its counterpart cannot run: no GPU")
@@ -72,38 +72,37 @@ def test_a_case_that_two_sides_leave_out_is_told_once_with_the_side_that_cannot_
     ]
 
 
-def test_interrupted_command_names_the_one_that_goes_on() -> None:
+def test_an_interrupted_command_suggests_the_next_command() -> None:
     lines = Lines()
     assert "resume it" not in lines.interruption_message("resume it")
     lines.begin(two_sides()[:1])
-    assert "resume it" in lines.interruption_message(
-        "resume it"
-    )  # a record may be on disk before the observer hears of it
+    # A record may be stored before the observer receives it.
+    assert "resume it" in lines.interruption_message("resume it")
     lines.begin(two_sides())
     assert "accelbench compare A B" in lines.interruption_message("resume it")
 
 
 def read_until_closed(descriptor: int) -> str:
-    """What a terminal shows until the last program on it ends (Linux says so with EIO)."""
-    seen = bytearray()
+    """Output on a terminal until its last program ends (Linux reports EIO then)."""
+    content = bytearray()
     while True:
         try:
             chunk = os.read(descriptor, 4096)
         except OSError:
             chunk = b""
         if not chunk:
-            return seen.decode(errors="replace")
-        seen += chunk
+            return content.decode(errors="replace")
+        content += chunk
 
 
 @pytest.mark.real
 def test_on_a_terminal_there_is_a_bar_with_the_time_left(tmp_path: Path) -> None:
-    ours, theirs = os.openpty()
+    master, terminal = os.openpty()
     arguments = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
-    process = started(*arguments, cwd=tmp_path, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    text = read_until_closed(ours)
-    os.close(ours)
+    process = started(*arguments, cwd=tmp_path, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    text = read_until_closed(master)
+    os.close(master)
     assert process.wait(30) == 0
     assert " left" in text
     assert "━" in text
@@ -111,7 +110,7 @@ def test_on_a_terminal_there_is_a_bar_with_the_time_left(tmp_path: Path) -> None
 
 
 def screen(written: str) -> list[str]:
-    """The lines that are left on a terminal, of what moves in it as Rich does."""
+    """Lines that remain on a terminal, with the control sequences that Rich uses."""
     lines, row = [""], 0
     for part in re.split(r"(\x1b\[[0-9;?]*[a-zA-Z]|\r|\n)", written):
         if part == "\n":
@@ -127,7 +126,7 @@ def screen(written: str) -> list[str]:
 
 
 def on_a_terminal(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
-    """What is written to it."""
+    """Everything that the command writes to a terminal."""
     master, terminal = pty.openpty()
     command = [sys.executable, "-m", "benchbench.cli", *arguments]
     environ = environment(TERM="xterm", **folders_for(arguments), **variables)
@@ -148,13 +147,13 @@ def on_a_terminal(folder: Path, *arguments: str, code: int = 0, **variables: str
 def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
     written = on_a_terminal(tmp_path, "run", "-b", "fake", "-w", "honest", "--rounds", "1")
     assert "━" in written
-    left = screen(written)
-    assert not [each for each in left if "━" in each or " left " in each]
-    assert [line.split()[0] for line in left if line.strip()][-2:] == ["1", "next:"]
+    remaining = screen(written)
+    assert not [line for line in remaining if "━" in line or " left " in line]
+    assert [line.split()[0] for line in remaining if line.strip()][-2:] == ["1", "next:"]
 
 
 @pytest.mark.real
-def test_a_failure_stands_out_on_a_terminal(tmp_path: Path) -> None:
+def test_a_failure_is_red_on_a_terminal(tmp_path: Path) -> None:
     arguments = ("run", "-b", "fake", "-w", "zeros", "--rounds", "1")
     assert "\x1b[31mwrong_result" in on_a_terminal(tmp_path, *arguments, code=4)
     assert "\x1b[31m" not in on_a_terminal(tmp_path, *arguments, code=4, NO_COLOR="1")
