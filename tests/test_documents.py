@@ -1,4 +1,4 @@
-"""Every verb's document in every format: none loses a fact, and no text from data acts in one."""
+"""The documents of all verbs in all formats: no fact is lost, and hostile text has no effect."""
 
 import csv
 import io
@@ -94,7 +94,7 @@ from tests.test_architecture import ROOT
 
 LATENCY = metric_named("latency_s")
 Make = Callable[[str, Path], Document]
-Made = Callable[[str, str], Document]
+BuildDocument = Callable[[str, str], Document]
 
 
 def the_report(name: str, _: Path) -> Document:
@@ -102,34 +102,33 @@ def the_report(name: str, _: Path) -> Document:
 
 
 def the_comparison(name: str, _: Path) -> Document:
-    found = compare_runs(a_run(some_rounds(1e-3, 1e-3, 1e-3)), a_hostile_run(name))
-    return comparison_document(found, found.verdicts)
+    comparison = compare_runs(a_run(some_rounds(1e-3, 1e-3, 1e-3)), a_hostile_run(name))
+    return comparison_document(comparison, comparison.verdicts)
 
 
 def the_check(name: str, _: Path) -> Document:
     cases = [a_case(), a_case(workload=name)]
-    sessions, run = (
-        digest(
-            a_run([each for case in cases for each in some_rounds(*[seconds] * 3, case=case)], id=f"{name}R")
-        )
-        for seconds in (1e-3, 1.2e-3)
-    )
-    found = decide([sessions], run, GatePolicy(metrics=METRICS[:2], confirm=False))
-    return check_document(Gate(name=name, result=found, note=name))
+    records = [
+        [record for case in cases for record in some_rounds(*[step] * 3, case=case)]
+        for step in (1e-3, 1.2e-3)
+    ]
+    sessions, run = (digest(a_run(run_records, id=f"{name}R")) for run_records in records)
+    result = decide([sessions], run, GatePolicy(metrics=METRICS[:2], confirm=False))
+    return check_document(Gate(name=name, result=result, note=name))
 
 
 def the_profile(name: str, _: Path) -> Document:
     profile = a_profile(an_operator(name, 0.05), profiler=name, traces=(name,))
-    found = [
+    tables = [
         operator_table(a_profiled(profile, case=a_case(target=target)), profile, None)
         for target in (name, "other")
     ]
-    return profile_document(found, 5, Path(name))
+    return profile_document(tables, 5, Path(name))
 
 
 def the_difference(name: str, _: Path) -> Document:
     profiles = [a_profile(an_operator(name, seconds)) for seconds in (0.05, 0.08)]
-    ref, new = (operator_table(a_profiled(each), each, None) for each in profiles)
+    ref, new = (operator_table(a_profiled(profile), profile, None) for profile in profiles)
     return differences_document([difference(ref, new)], 5)
 
 
@@ -164,7 +163,7 @@ def the_selftest(name: str, _: Path) -> Document:
 
 
 def the_noise(name: str, _: Path) -> Document:
-    found = Noise(
+    noise = Noise(
         case=name,
         processes=10,
         cv=0.01,
@@ -174,12 +173,12 @@ def the_noise(name: str, _: Path) -> Document:
         threshold=0.03,
         reason=name,
     )
-    return noise_document([found])
+    return noise_document([noise])
 
 
 def the_history(name: str, _: Path) -> Document:
     levels = [1e-3] * 8 + [1.1e-3] * 8
-    stored = [
+    history_runs = [
         a_run(
             some_rounds(level, level * 1.001, case=a_case(workload=name)),
             id=f"{name}{number:02}",
@@ -187,13 +186,13 @@ def the_history(name: str, _: Path) -> Document:
         )
         for number, level in enumerate(levels)
     ]
-    return history_document(trends(stored, LATENCY))
+    return history_document(trends(history_runs, LATENCY))
 
 
 def the_bisection(name: str, _: Path) -> Document:
     ends = (EndsOfCase(case=name, changes=(0.05, 0.05), end=SearchEnd.NAMED),)
     whole = Estimate(0.05, 0.04, 0.06)
-    found = SearchResult(end=SearchEnd.NAMED, pairs=2, whole=whole, span=Span(1, 2, 0.96), step=whole)
+    result = SearchResult(end=SearchEnd.NAMED, pairs=2, whole=whole, span=Span(1, 2, 0.96), step=whole)
     return bisection_document(
         Bisection(
             id=name,
@@ -202,7 +201,7 @@ def the_bisection(name: str, _: Path) -> Document:
             rules=SearchRules(versions=3),
             ends=ends,
             case=f"{name}!",
-            found=found,
+            found=result,
             pairs=(VersionPair(version=2, beside=0, change=0.05),),
             runs={0: (name,), 2: (name,)},
             skipped={1: name},
@@ -213,18 +212,19 @@ def the_bisection(name: str, _: Path) -> Document:
 
 def the_bisect_plan(name: str, _: Path) -> Document:
     versions = (Version(label=name, about=name), Version(label="x"))
-    planned = tuple(PlannedVersion(version=version, reason=name) for version in versions)
+    planned_versions = tuple(PlannedVersion(version=version, reason=name) for version in versions)
     pairs = (ExpectedPairs(step=0.05, deviation=0.02, middle=20, most=30),)
     rules = SearchRules(versions=2)
-    return bisect_plan_document(BisectPlan(versions=planned, rules=rules, deviation=None, pairs=pairs))
+    plan = BisectPlan(versions=planned_versions, rules=rules, deviation=None, pairs=pairs)
+    return bisect_plan_document(plan)
 
 
 def the_hardware(name: str, _: Path) -> Document:
-    stored = [
+    hardware_runs = [
         a_run(
             [
-                replace(each, device_model=f"{name}{number // 3}")
-                for each in some_rounds(step, step, step, case=a_case(workload=name, target=name))
+                replace(record, device_model=f"{name}{number // 3}")
+                for record in some_rounds(step, step, step, case=a_case(workload=name, target=name))
             ],
             id=f"{name}{number}",
             tags={"machine": f"{name}{number}"},
@@ -232,7 +232,7 @@ def the_hardware(name: str, _: Path) -> Document:
         for number, step in enumerate([1e-3, 1e-3, 3e-3, 9e-3])
     ]
     prices = Prices(currency=name, per_hour={"*": 2.0})
-    return hardware_document(compare_hardware(stored, prices))
+    return hardware_document(compare_hardware(hardware_runs, prices))
 
 
 def the_runs(name: str, results: Path) -> Document:
@@ -241,9 +241,9 @@ def the_runs(name: str, results: Path) -> Document:
 
 
 @cache
-def a_list(what: str) -> Document:
-    """Of what accelbench itself has: no text is anybody else's."""
-    return list_document(what, Path("nowhere"))
+def a_list(subject: str) -> Document:
+    """Document of a list of accelbench itself, without user-defined texts."""
+    return list_document(subject, Path("nowhere"))
 
 
 def the_devices(name: str, _: Path) -> Document:
@@ -255,8 +255,8 @@ def the_plan(name: str, _: Path) -> Document:
 
 
 def the_environments(name: str, _: Path) -> Document:
-    found = EnvironmentState(name="torch@old", backend="torch", record=None, health="incomplete", reason=name)
-    return environments_document([found])
+    state = EnvironmentState(name="torch@old", backend="torch", record=None, health="incomplete", reason=name)
+    return environments_document([state])
 
 
 def the_download(name: str, results: Path) -> Document:
@@ -304,8 +304,8 @@ every_document = pytest.mark.parametrize("verb", DOCUMENTS)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """The document of a verb about what has this name; nothing of it can change, so each is made once."""
+def build_document(tmp_path_factory: pytest.TempPathFactory) -> BuildDocument:
+    """Function that builds the document of a verb with `name` in all its texts; results are cached."""
     return cache(lambda verb, name: DOCUMENTS[verb](name, tmp_path_factory.mktemp("documents")))
 
 
@@ -318,9 +318,9 @@ EVERY_FORMAT = {
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", EVERY_FORMAT)
-def test_every_document_can_be_rendered_in_every_format(name: str, made: Made) -> None:
+def test_every_document_can_be_rendered_in_every_format(name: str, build_document: BuildDocument) -> None:
     for verb in DOCUMENTS:
-        document = made(verb, "name")
+        document = build_document(verb, "name")
         files = EVERY_FORMAT[name]().export(document)
         extension = EVERY_FORMAT[name].extension
         if EVERY_FORMAT[name].pictures:
@@ -332,26 +332,26 @@ def test_every_document_can_be_rendered_in_every_format(name: str, made: Made) -
 
 
 @every_document
-def test_text_for_people_loses_no_fact(verb: str, made: Made) -> None:
-    document = made(verb, "name")
-    known = marks(document)
-    cells = [cell_text(each, known) for table in document.tables for each in table.cells]
-    lines = [each for table in document.tables for each in (table.title, *table.facts, *table.notes)]
+def test_terminal_and_markdown_have_all_texts(verb: str, build_document: BuildDocument) -> None:
+    document = build_document(verb, "name")
+    footnote_marks = marks(document)
+    cells = [cell_text(cell, footnote_marks) for table in document.tables for cell in table.cells]
+    lines = [line for table in document.tables for line in (table.title, *table.facts, *table.notes)]
     lines += [*document.facts, *document.notes, *document.footnotes, *map(str, document.answer)]
     assert cells or lines
-    shown, markdown = Terminal(10_000).render(document), rendered(document, "markdown")
-    aligned = re.sub(" +", " ", shown)  # numbers stand under numbers
-    for each in (*cells, *lines):
-        assert re.sub(" +", " ", each) in aligned
-        assert escape(each) in markdown
+    terminal_text, markdown = Terminal(10_000).render(document), rendered(document, "markdown")
+    aligned = re.sub(" +", " ", terminal_text)  # numbers are aligned
+    for text in (*cells, *lines):
+        assert re.sub(" +", " ", text) in aligned
+        assert escape(text) in markdown
 
 
 @every_document
-def test_programs_get_the_data_and_a_spreadsheet_lines_of_one_length(verb: str, made: Made) -> None:
-    document = made(verb, "name")
+def test_json_has_the_data_and_csv_rows_have_one_length(verb: str, build_document: BuildDocument) -> None:
+    document = build_document(verb, "name")
     assert json.loads(rendered(document, "json")) == json.loads(json.dumps(document.data))
-    found = list(csv.reader(io.StringIO(rendered(document, "csv"))))
-    lengths = {len(line) for line in found if len(line) > 1}
+    csv_rows = list(csv.reader(io.StringIO(rendered(document, "csv"))))
+    lengths = {len(row) for row in csv_rows if len(row) > 1}
     tables = {len(table.columns) for table in document.tables if table.columns}
     assert lengths == ({len(document.records.names)} if document.records else tables)
 
@@ -363,30 +363,30 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "csv", "json", "html"])
-def test_no_text_from_data_acts(name: str, made: Made) -> None:
+def test_hostile_text_has_no_effect(name: str, build_document: BuildDocument) -> None:
     for verb, text in product(DOCUMENTS, HOSTILE):
-        shown = rendered(made(verb, text), name)
-        assert not {"\x1b", "\u202e"} & set(shown), verb
-        assert not commands_in(shown), verb
+        output = rendered(build_document(verb, text), name)
+        assert not {"\x1b", "\u202e"} & set(output), verb
+        assert not commands_in(output), verb
         if name == "markdown":
-            assert "<script>" not in shown, verb
-            tables = [line.replace("\\|", "") for line in shown.splitlines() if line.startswith("|")]
+            assert "<script>" not in output, verb
+            tables = [line.replace("\\|", "") for line in output.splitlines() if line.startswith("|")]
             assert all(line.endswith("|") for line in tables), verb
         if name == "csv":
-            fields = [field for line in csv.reader(io.StringIO(shown)) for field in line]
+            fields = [field for line in csv.reader(io.StringIO(output)) for field in line]
             assert not [field for field in fields if field.startswith(("=", "@"))], verb
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_no_line_is_wider_than_the_terminal(width: int, made: Made) -> None:
+def test_no_line_is_wider_than_the_terminal(width: int, build_document: BuildDocument) -> None:
     for verb in DOCUMENTS:
-        lines = Terminal(width).render(made(verb, "name")).splitlines()
+        lines = Terminal(width).render(build_document(verb, "name")).splitlines()
         assert max(map(cell_len, lines)) <= width, verb
 
 
-def test_colour_is_only_where_it_is_asked_for(made: Made) -> None:
+def test_only_requested_colour_is_used(build_document: BuildDocument) -> None:
     for verb in DOCUMENTS:
-        document = made(verb, "name")
+        document = build_document(verb, "name")
         assert "\x1b" in Terminal(100, color=True).render(document), verb
         assert "\x1b" not in Terminal(100).render(document), verb
 
@@ -395,7 +395,7 @@ def test_colour_is_only_where_it_is_asked_for(made: Made) -> None:
 @pytest.mark.parametrize(
     ("force", "no", "coloured"), [("", "", False), ("1", "", True), ("1", "1", False), ("", "1", False)]
 )
-def test_the_environment_decides_on_colour(force: str, no: str, coloured: bool, tmp_path: Path) -> None:
+def test_environment_variables_control_colour(force: str, no: str, coloured: bool, tmp_path: Path) -> None:
     done = accelbench("list", "metrics", cwd=tmp_path, FORCE_COLOR=force, NO_COLOR=no)
     assert ("\x1b[" in done.stdout) == coloured
 
@@ -413,7 +413,7 @@ def test_verdicts_have_colours(tmp_path: Path) -> None:
     assert "\x1b" not in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
 
 
-def test_what_a_document_is_made_of_needs_nothing_heavy() -> None:
+def test_the_document_module_imports_no_heavy_library() -> None:
     code = "import sys, benchbench.documents.document; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
@@ -425,7 +425,7 @@ def test_what_a_document_is_made_of_needs_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "shown"),
+    ("content", "text"),
     [
         (None, ""),
         (3, "3"),
@@ -446,17 +446,17 @@ def test_what_a_document_is_made_of_needs_nothing_heavy() -> None:
         (Cell((Number(1, "s"), "→", Number(2, "s"))), "1.00 s → 2.00 s"),
     ],
 )
-def test_a_cell_reads_as_people_expect(content: Cell | Number | str | int | None, shown: str) -> None:
-    assert str(cell(content)) == shown
+def test_the_text_of_a_cell(content: Cell | Number | str | int | None, text: str) -> None:
+    assert str(cell(content)) == text
 
 
-def test_a_paragraph_has_the_labels_of_what_is_there() -> None:
+def test_a_paragraph_omits_the_labels_of_empty_cells() -> None:
     columns = [Column("ratio", line=1), Column("p", line=1, label="p"), Column("notes", line=2)]
     assert paragraph(columns, [cell("1.1×"), cell(Number(0.2, "p")), cell("why")]) == ["1.1×  p 0.200", "why"]
     assert paragraph(columns, [cell("1.1×"), None, Cell()]) == ["1.1×"]
 
 
-def test_a_list_without_entries_says_so_in_every_text() -> None:
+def test_an_empty_list_is_reported_in_every_text_format() -> None:
     document = Document(name="runs", title="Runs", tables=(table([]),), data=[])
     assert {name: rendered(document, name) for name in TEXTS} == {
         "terminal": "none\n",
@@ -466,7 +466,7 @@ def test_a_list_without_entries_says_so_in_every_text() -> None:
     }
 
 
-def test_a_column_of_one_unit_is_numbers_in_a_spreadsheet_and_a_mixed_one_is_text() -> None:
+def test_csv_columns_of_one_unit_are_numbers_and_mixed_ones_are_texts() -> None:
     rows: list[dict[str, Content]] = [
         {"time": Number(0.5, "s"), "mixed": Number(1, "s")},
         {"time": None, "mixed": "–"},
@@ -476,23 +476,23 @@ def test_a_column_of_one_unit_is_numbers_in_a_spreadsheet_and_a_mixed_one_is_tex
 
 
 def two_alternatives() -> Document:
-    """Two tables of the same columns, the first with a long cell that ends its row."""
+    """Two tables with the same columns; the first ends with a long cell."""
     columns = (Column(""), Column("latency"), Column("rate"))
     rows: list[dict[str, Content]] = [
         {"": "torch", "latency": Number(0.5, "s"), "rate": Number(2, "image/s")},
         {"": "jax", "latency": "unsupported: no builder for this one"},
     ]
-    made = [table(rows, columns, layout=Layout.ALTERNATIVES, title=title) for title in ("one", "two")]
-    return Document(name="x", title="x", tables=tuple(made))
+    tables = [table(rows, columns, layout=Layout.ALTERNATIVES, title=title) for title in ("one", "two")]
+    return Document(name="x", title="x", tables=tuple(tables))
 
 
-def test_alternatives_that_share_their_columns_are_one_table_to_paste() -> None:
-    shown = rendered(two_alternatives(), "markdown")
-    assert shown.count("| latency |") == 1
-    assert "| **one** |  |  |\n| torch | 500 ms | 2.00 image/s |" in shown
+def test_alternatives_with_the_same_columns_are_one_markdown_table() -> None:
+    markdown = rendered(two_alternatives(), "markdown")
+    assert markdown.count("| latency |") == 1
+    assert "| **one** |  |  |\n| torch | 500 ms | 2.00 image/s |" in markdown
 
 
-# A format more
+# An additional format
 
 ORG = '''
 """Org mode."""
@@ -521,9 +521,9 @@ class Org(Exporter):
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with one file more, and two runs."""
+    """A copy of the package with an additional exporter, and two runs."""
     folder = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # compiled as it is
+    shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # with its compiled files
     (folder / "benchbench/exporters/org.py").write_text(ORG)
     for number, seconds in enumerate((0.001, 0.002)):
         info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
@@ -554,8 +554,8 @@ IN_ORG = {
 
 
 @pytest.fixture(scope="module")
-def told(extended: Path) -> Path:
-    """Where the output of each verb is, forked from one process of that package: this one has another."""
+def outputs(extended: Path) -> Path:
+    """Folder with the output of each verb, written by processes forked from one that imported the copy."""
     commands = {arguments[0]: [*arguments, "--format", "org"] for arguments in IN_ORG}
     commands["nothing"] = ["history", "-o", "found.org"]
     program = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
@@ -565,11 +565,11 @@ def told(extended: Path) -> Path:
 
 @pytest.mark.real
 @pytest.mark.parametrize("arguments", IN_ORG)
-def test_one_file_is_a_format_of_every_verb(arguments: tuple[str, ...], told: Path) -> None:
-    assert IN_ORG[arguments] in (told / arguments[0]).read_text()
+def test_a_new_exporter_file_is_a_format_of_every_verb(arguments: tuple[str, ...], outputs: Path) -> None:
+    assert IN_ORG[arguments] in (outputs / arguments[0]).read_text()
 
 
 @pytest.mark.real
-def test_a_file_with_its_ending_is_written_in_it(told: Path) -> None:
-    assert (told / "found.org").read_text().startswith("* History")
-    assert (told / "nothing").read_text() == ""
+def test_a_new_format_is_selected_by_its_file_extension(outputs: Path) -> None:
+    assert (outputs / "found.org").read_text().startswith("* History")
+    assert (outputs / "nothing").read_text() == ""
