@@ -186,7 +186,7 @@ def load() -> str:
     """What other programs use now."""
     pause = watch_neighbours()
     cores = "an unknown share" if pause.cores is None else f"{pause.cores:.2f}"
-    return f"others use {cores} of {pause.cpus} CPUs, load average {os.getloadavg()[0]:.1f}"
+    return f"other programs use {cores} of {pause.cpus} CPUs, load average {os.getloadavg()[0]:.1f}"
 
 
 def main(heats: int, runs: int, works: Sequence[str]) -> None:

@@ -276,9 +276,11 @@ def test_without_samples_the_median_is_the_value_of_a_process(tmp_path: Path) ->
     files = [a_file(tmp_path, a_benchmark(stats=stats), name=f"{number}.json") for number in range(3)]
     (row,) = map(flatten, rows(import_files(files)))
     assert (row["latency_s"], row["rounds"], row["samples"]) == (pytest.approx(2e-3), 3, 3)
-    assert "pytest-benchmark kept no samples: the median of 40 is the one value of a process" in row["notes"]
+    assert (
+        "pytest-benchmark stored no samples: the median of 40 is the only value of a process" in row["notes"]
+    )
     (with_samples,) = map(flatten, rows(import_files([a_file(tmp_path)])))
-    assert not any("kept no samples" in note for note in with_samples["notes"])
+    assert not any("stored no samples" in note for note in with_samples["notes"])
 
 
 # pyperf and Google Benchmark
@@ -368,7 +370,9 @@ def test_aggregates_alone_are_one_value_and_complexities_none(tmp_path: Path) ->
     file = of_google(tmp_path, an_aggregate("mean", 3.0), an_aggregate("median", 2.0), fit)
     (row,) = map(flatten, rows(import_files([file])))
     assert row["latency_s"] == pytest.approx(2e-6)
-    assert "google-benchmark kept no samples: the median of 9 is the one value of a process" in row["notes"]
+    assert (
+        "google-benchmark stored no samples: the median of 9 is the only value of a process" in row["notes"]
+    )
 
 
 def test_what_failed_in_google_benchmark_has_no_speed(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_report_has_what_stages_were_idle_beside_the_bubble() -> None:
     measured = combined(a_cost(), [(0, "cpu", a_measurement(notes=(told,))) for _ in range(2)])
     run = replace(a_run([a_record(measured, case=staged)]), idle={staged.id: 0.25})
     (row,) = rows(run)
-    assert row.notes[-1].text.startswith("a stage computed nothing for 25.0 % of a profiled step")
+    assert row.notes[-1].text.startswith("a stage was idle for 25.0 % of a profiled step")
     assert flatten(row)["idle_share"] == 0.25
     document = report_document(run)
     shown = columns_of(document, [table.title for table in document.tables].index("Ranks"))

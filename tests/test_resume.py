@@ -230,7 +230,7 @@ def test_a_run_is_resumed_as_it_was_begun(
 def test_a_run_that_has_ended_or_is_not_asked_for_is_not_resumed(ended: Path) -> None:
     place = ended.parent
     assert "has ended" in accelbench("run", "--resume", "latest", cwd=place, code=2).stderr
-    assert "no suite 'relu', and no model" in accelbench("run", "relu", cwd=place, code=2).stderr
+    assert "no suite and no model 'relu'" in accelbench("run", "relu", cwd=place, code=2).stderr
 
 
 @pytest.mark.real

@@ -76,7 +76,10 @@ def test_an_idle_machine_has_no_warning_and_no_wait(presence: Presence) -> None:
 
 @pytest.mark.parametrize(
     ("look", "told"),
-    [(BUSY, "others use 1.50 of 2 CPUs (spin 1.50)"), (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs")],
+    [
+        (BUSY, "other programs use 1.50 of 2 CPUs (spin 1.50)"),
+        (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs"),
+    ],
 )
 def test_without_a_wait_disturbances_are_warned_about_once(
     presence: Presence, look: Pause, told: str
@@ -132,7 +135,7 @@ def test_three_quiet_looks_in_a_row_are_waited_for(presence: Presence) -> None:
     machine = Machine(presence, BUSY, QUIET, QUIET, BUSY, QUIET, QUIET, QUIET, BUSY)
     assert machine.waits(600) == 12
     assert machine.told == snapshot(
-        ["others use 1.50 of 2 CPUs (spin 1.50): waiting for up to 10 min 00 s", "idle after 12 s"]
+        ["other programs use 1.50 of 2 CPUs (spin 1.50): waiting for up to 10 min 00 s", "idle after 12 s"]
     )
 
 
@@ -140,7 +143,7 @@ def test_after_the_longest_wait_a_run_measures(presence: Presence) -> None:
     machine = Machine(presence, BUSY)
     assert machine.waits(60) == 60
     assert machine.told[1:] == [
-        "others use 1.50 of 2 CPUs (spin 1.50): cases it disturbs will be marked contended"
+        "other programs use 1.50 of 2 CPUs (spin 1.50): cases it disturbs will be marked contended"
     ]
 
 

@@ -196,7 +196,7 @@ def test_a_comparison_says_that_processes_cluster() -> None:
     ref, new = (measured(POLICIES["quick"], logs(source)) for _ in range(2))
     found = compare_runs(ref, new)
     assert found.modes
-    assert "processes cluster" in rendered(comparison.comparison_document(found, ()), "terminal")
+    assert "processes form clusters" in rendered(comparison.comparison_document(found, ()), "terminal")
     assert comparison.comparison_document(found, ()).data["modes"]
 
 

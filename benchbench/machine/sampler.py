@@ -440,9 +440,11 @@ class Pause:
 
     @property
     def text(self) -> str:
-        """`others use 1.50 of 2 CPUs (python 1.00, cc1 0.50)`."""
+        """`other programs use 1.50 of 2 CPUs (python 1.00, cc1 0.50)`."""
         names = ", ".join(f"{name} {used:.2f}" for name, used in self.busiest)
-        return f"others use {self.cores or 0.0:.2f} of {self.cpus} CPUs{f' ({names})' if names else ''}"
+        return (
+            f"other programs use {self.cores or 0.0:.2f} of {self.cpus} CPUs{f' ({names})' if names else ''}"
+        )
 
 
 def beginning(root: Path = Path("/")) -> Beginning:

@@ -141,8 +141,8 @@ CLAUSES = {
     NoteKind.OVERSUBSCRIBED: "{ranks} devices share fewer cores, so it is not ranked",
     NoteKind.BATCH_STATISTICS: "batch normalisation takes its statistics over {extent}, "
     "as its reference does",
-    NoteKind.PIPELINE: "{micro_batches} micro-batches pass through {stages} stages: stages that take equally "
-    "long wait {share} of a step",
+    NoteKind.PIPELINE: "{micro_batches} micro-batches pass through {stages} stages: with equally long "
+    "stages, each waits for {share} of a step",
     NoteKind.EXECUTED: "executes {times} the FLOPs that are counted: {what}",
     NoteKind.RECOMPILED: "recompiled while timed, {count}×: the step's graph kept changing",
     NoteKind.MORE_PRECISE: "its {output} is {dtype}, more precise than the requested {asked}",
@@ -151,8 +151,9 @@ CLAUSES = {
     NoteKind.COPIES_IN_PEAKS: "inputs rotate among {copies} copies; memory peaks include their {bytes}",
     NoteKind.INPUTS_EXCEED_CACHE: "inputs of {bytes} exceed the cache anyway: one copy",
     NoteKind.SHARED_PROCESS: "measured in the test's process, whose host memory it shares",
-    NoteKind.WARM_UP_UNKNOWN: "made by {tool}: whether it had warmed up is not known",
-    NoteKind.SAMPLES_NOT_KEPT: "{tool} kept no samples: the {what} of {count} is the one value of a process",
+    NoteKind.WARM_UP_UNKNOWN: "measured by {tool}: unknown whether warm-up was complete",
+    NoteKind.SAMPLES_NOT_KEPT: "{tool} stored no samples: the {what} of {count} is the only value of a "
+    "process",
     NoteKind.NOT_SAMPLED: "{reason}",
     NoteKind.SAMPLING_ENDED: "telemetry ended early: {error}",
     NoteKind.MISSING_ROUNDS: "{count} of {rounds}",
@@ -180,24 +181,25 @@ CLAUSES = {
     NoteKind.NOT_PROFILED: "{reason}",
     NoteKind.SIDE_BY_SIDE: "{hidden} of the shorter of its two parts is hidden behind the longer; "
     "{waiting} of a step is waiting",
-    NoteKind.STAGES_IDLE: "a stage computed nothing for {share} of a profiled step, in the mean: the bubble, "
-    "what passes between stages, waiting for slower ones, and Python between operators",
+    NoteKind.STAGES_IDLE: "a stage was idle for {share} of a profiled step on average: the bubble, transfers "
+    "between stages, waiting for slower stages, and Python between operators",
     NoteKind.UNVERIFIED: "{reason}",
-    NoteKind.HOST_WAITS: "a step waits for the device before it returns, so none is launched ahead: a scaled "
-    "loss, pageable memory or a barrier does that",
-    NoteKind.SKIPPED_GRAPHS: "inductor made no CUDA graph of {count} of the programs, though {mode} is to",
+    NoteKind.HOST_WAITS: "a step waits for the device before it returns, so none is launched ahead; possible "
+    "causes are a scaled loss, pageable memory or a barrier",
+    NoteKind.SKIPPED_GRAPHS: "inductor made no CUDA graph for {count} of the programs, although {mode} "
+    "requests it",
     NoteKind.ATTENTION: "attention is {by}",
-    NoteKind.HIDDEN_WEIGHTS: "verification cannot see {share} of the weights: these rows could be zero, and "
-    "no output would leave its tolerance",
+    NoteKind.HIDDEN_WEIGHTS: "verification does not cover {share} of the weights: if these rows were zero, "
+    "all outputs would stay within their tolerance",
     NoteKind.NOT_COMPARED: "these outputs are not compared: {outputs} (rounding or chance alone changes them "
     "too much, or they are empty)",
     NoteKind.LOSSY: "{how}; verified to {allowed} only, so smaller errors are not detected",
-    NoteKind.HIDDEN_UPDATES: "verification cannot see what {share} of the weights learn: rounding "
-    "alone takes their updates as far as they go",
+    NoteKind.HIDDEN_UPDATES: "verification does not cover the updates of {share} of the weights: they are no "
+    "larger than rounding errors",
     NoteKind.HEAT_IN_PARTS: "measured in {parts} groups: memory does not hold all cases at once",
     NoteKind.MEASURED_ALONE: "measured alone, one after another: its process does not take turns with others",
-    NoteKind.WEIGHTS_AS_THEY_ARE: "weights as they are: {count} of its tensors are all one number, and "
-    "verification cannot see whether such a bias of zeros or scale of ones is used",
+    NoteKind.WEIGHTS_AS_THEY_ARE: "weights as they are: all elements of {count} of its tensors are equal, "
+    "and verification does not cover the use of such a bias of zeros or scale of ones",
 }
 
 

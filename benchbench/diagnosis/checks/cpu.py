@@ -28,7 +28,7 @@ def system_load(host: Host) -> Sequence[Observation]:
     cores = (host.after.busy_s - host.before.busy_s) / host.pause_s
     average = load_average(host.root)
     names = ", ".join(f"{name} {used:.2f}" for name, used in host.busiest)
-    text = f"others use {cores:.2f} of {len(host.cpus)} CPUs{f' ({names})' if names else ''}"
+    text = f"other programs use {cores:.2f} of {len(host.cpus)} CPUs{f' ({names})' if names else ''}"
     if average is not None:
         text += f"; load average {average:.2f}"
     level = _level_of_load(cores, host.threads)
