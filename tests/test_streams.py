@@ -88,7 +88,7 @@ def test_a_character_that_the_output_cannot_show_is_no_error() -> None:
     reader, writer = os.pipe()
     with (
         os.fdopen(writer, "wb"),
-        text_stream(io.TextIOWrapper(io.BytesIO(), "ascii"), writer, needed=True) as stream,
+        text_stream(io.TextIOWrapper(io.BytesIO(), "ascii"), writer, is_required=True) as stream,
     ):
         stream.write("footnote ¹")
     with os.fdopen(reader, "rb") as lines:

@@ -78,7 +78,7 @@ class Jax(Backend):
         }
     )
     extra = "jax"
-    start_up = StartUp(import_s=1.5, call_s=0.08, layer_s=0.02, kept=0.25, profile_s=3.0)
+    start_up = StartUp(import_s=1.5, call_s=0.08, layer_s=0.02, warm_fraction=0.25, profile_s=3.0)
     spread = Spread.DEVICES
     full_memory = (*FULL_MEMORY, "RESOURCE_EXHAUSTED")  # XLA's status code
     statistics_per_device = False  # a sharded batch is one array

@@ -113,9 +113,9 @@ class Torch(Backend):
     mode_start_ups = MappingProxyType(
         {
             **dict.fromkeys(
-                COMPILED, StartUp(import_s=5.0, call_s=2.0, layer_s=0.6, kept=0.4, profile_s=2.0)
+                COMPILED, StartUp(import_s=5.0, call_s=2.0, layer_s=0.6, warm_fraction=0.4, profile_s=2.0)
             ),
-            AOTI: StartUp(import_s=5.0, call_s=40.0, layer_s=0.6, kept=0.01, profile_s=2.0),
+            AOTI: StartUp(import_s=5.0, call_s=40.0, layer_s=0.6, warm_fraction=0.01, profile_s=2.0),
         }
     )
     spread = Spread.PROCESSES

@@ -15,10 +15,10 @@ from benchbench.errors import CannotWrite
 class Stream(io.FileIO):
     """A standard stream of bytes. After an error, further output is dropped."""
 
-    def __init__(self, descriptor: int, *, needed: bool) -> None:
-        """`needed`: an error raises CannotWrite, except that the reader closed the pipe."""
+    def __init__(self, descriptor: int, *, is_required: bool) -> None:
+        """`is_required`: an error raises CannotWrite, except that the reader closed the pipe."""
         super().__init__(descriptor, "w", closefd=False)
-        self._needed = needed
+        self._needed = is_required
         self._lost = False
 
     def write(self, content: Any) -> int:
@@ -49,17 +49,17 @@ def open_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # uses the lowest free descriptor, which is this one
-    sys.stdout = text_stream(sys.stdout, 1, needed=True)
-    sys.stderr = text_stream(sys.stderr, 2, needed=False)
+    sys.stdout = text_stream(sys.stdout, 1, is_required=True)
+    sys.stderr = text_stream(sys.stderr, 2, is_required=False)
 
 
-def text_stream(original: Any, descriptor: int, *, needed: bool) -> io.TextIOWrapper:
+def text_stream(original: Any, descriptor: int, *, is_required: bool) -> io.TextIOWrapper:
     """Text stream with Python's settings, except that unencodable characters are escaped."""
     with suppress(OSError, ValueError, AttributeError):
         original.flush()
-    stream = Stream(descriptor, needed=needed)
+    stream = Stream(descriptor, is_required=is_required)
     encoding = getattr(original, "encoding", None) or "utf-8"
-    buffering = not needed or stream.isatty()
+    buffering = not is_required or stream.isatty()
     return io.TextIOWrapper(
         io.BufferedWriter(stream), encoding, errors="backslashreplace", line_buffering=buffering
     )

@@ -49,8 +49,8 @@ def _scaling_line(view: RunView, scaling: Scaling) -> dict[str, Content]:
 
 
 def _scaled_work_title(case: Case) -> str:
-    where = f"{case.target} {case.mode}, {case.device}"
-    return f"{case.workload} {params_text(case.params)}".strip() + f" · {case.dtype} · {where}"
+    placement = f"{case.target} {case.mode}, {case.device}"
+    return f"{case.workload} {params_text(case.params)}".strip() + f" · {case.dtype} · {placement}"
 
 
 def _rate_cell(row: Row) -> Cell:
@@ -157,7 +157,7 @@ def link_tables(rows: Sequence[Row]) -> tuple[Table, ...]:
     return tuple(_link_table(group, links) for group, links in links_by_group.items())
 
 
-def _link_table(where: str, links: Mapping[Link, Row]) -> Table:
+def _link_table(group: str, links: Mapping[Link, Row]) -> Table:
     ranks = range(1 + max(rank for link in links for rank in link))
     cells: dict[Link, Content] = {}
     for link in combinations(ranks, 2):
@@ -167,4 +167,4 @@ def _link_table(where: str, links: Mapping[Link, Row]) -> Table:
             assert latency is not None
             cells[link] = cells[link[::-1]] = Cell((Number(bandwidth, "B/s"), Number(latency, "s")))
     lines = [{"rank": str(one), **{str(other): cells.get((one, other)) for other in ranks}} for one in ranks]
-    return document.table(lines, title=f"Links: send_recv {where}")
+    return document.table(lines, title=f"Links: send_recv {group}")

@@ -221,7 +221,7 @@ def gate_facts(gate: Gate) -> list[str]:
     result = gate.result
     sessions, again = result.sessions, result.confirmation
     newest = sessions[-1]
-    days = len(set(days_of([each.started for each in sessions])))
+    days = len(set(days_of([session.started for session in sessions])))
     on_days = f" on {fmt.count_of(days, 'day')}" if days < len(sessions) else ""
     sessions_text = f"{fmt.count_of(len(sessions), 'session')}{on_days}"
     subject = f"baseline {gate.name}: {sessions_text} of {hardware_text(newest.machine)}"

@@ -108,8 +108,8 @@ def _too_few_points(trends: Sequence[Trend], results_option: str) -> Iterator[st
     count = "there is one" if len(points) == 1 else f"there are {len(points)}"
     ids = list(dict.fromkeys(point.run for point in points))
     command = f"compare {ids[-2]} {ids[-1]}" if len(ids) > 1 else f"report {ids[0]}"
-    needed = f"to detect a change takes {MIN_POINTS} {unit} that can be compared, and {count}"
-    yield f"{needed}: repeat the run to add one; until then: accelbench {command}{results_option}"
+    requirement = f"to detect a change takes {MIN_POINTS} {unit} that can be compared, and {count}"
+    yield f"{requirement}: repeat the run to add one; until then: accelbench {command}{results_option}"
 
 
 def _longest_segment(trend: Trend) -> Sequence[Point]:

@@ -215,11 +215,11 @@ def _suite_fields(
 
 def _likely_probes(earlier: Sequence[EarlierRun]) -> Iterator[Probe]:
     """Probe of each backend: from an earlier run, or inferred from installed packages and the machine."""
-    stored = {probe.target.name: probe for run in earlier for probe in run.info.probes}
+    probes_by_name = {probe.target.name: probe for run in earlier for probe in run.info.probes}
     for name in registry.entry_names("benchbench.backends"):
         kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         if not kind.virtual and _is_installed(kind):
-            yield stored.get(name) or Probe(
+            yield probes_by_name.get(name) or Probe(
                 target=Target(name=name, backend=name, python=""), version=None, devices=(_likely_device(),)
             )
 

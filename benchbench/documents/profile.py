@@ -87,10 +87,10 @@ def _change_in_words(difference: ProfileDifference) -> str:
 
 def _operator_table(table: OperatorTable, top: int, traces: Path) -> Table:
     rows = [_row_cells(row, table) for row in table.rows[:top]]
-    others = table.rows[top:]
-    if others:
+    remaining = table.rows[top:]
+    if remaining:
         rows.append(
-            _total_cells(fmt.count_of(len(others), "other"), sum(row.self_s for row in others), table)
+            _total_cells(fmt.count_of(len(remaining), "other"), sum(row.self_s for row in remaining), table)
         )
     rows.append(_total_cells(IDLE, table.idle_s, table))
     rows.append(_total_cells("total", table.step_s, table))
@@ -117,8 +117,8 @@ def _table_facts(table: OperatorTable) -> Iterator[str]:
     longest = f", the longest {fmt.seconds(gaps.longest_s)}" if gaps.count else ""
     after = f" after {gaps.after}" if gaps.after else ""
     is_timed = gaps.count or not gaps.total_s  # counters alone do not tell when an operator ran
-    counted = f"; {fmt.count_of(gaps.count, 'gap')}{longest}{after}" if is_timed else ""
-    yield f"{active} {fmt.percent(table.busy)} of the time{counted}"
+    gaps_text = f"; {fmt.count_of(gaps.count, 'gap')}{longest}{after}" if is_timed else ""
+    yield f"{active} {fmt.percent(table.busy)} of the time{gaps_text}"
 
 
 def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
@@ -212,11 +212,13 @@ def _time_cell(seconds: float, step_s: float) -> Cell:
 def _difference_table(difference: ProfileDifference, top: int) -> Table:
     names = dict.fromkeys((difference.ref.case, difference.new.case))
     rows = [_change_cells(change, difference) for change in difference.changes[:top]]
-    others = difference.changes[top:]
-    if others:
+    remaining = difference.changes[top:]
+    if remaining:
         rows.append(
             _sum_cells(
-                fmt.count_of(len(others), "other"), sum(change.change_s for change in others), difference
+                fmt.count_of(len(remaining), "other"),
+                sum(change.change_s for change in remaining),
+                difference,
             )
         )
     rows.append(

@@ -84,7 +84,7 @@ def report_document(
     by: str = "",
     results_option: str = "",
 ) -> RunReport:
-    """Report with a table per work and a row per target, mode and device, fastest first.
+    """Build the report: a table per work with a row per target, mode and device, fastest first.
 
     `ceilings` are those measured on the machine of the run, `prices` those of its devices. `columns` are
     column names; an empty sequence selects the default columns. `by` is an axis whose values become columns.
@@ -110,12 +110,11 @@ def report_document(
         *rank_tables(view),
     )
     flat = tuple(flatten(row) for row in rows)
+    answer = _answer_cells(judged_works, view)
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
-        summary_line=""
-        if (answer := _answer_cells(judged_works, view))
-        else _summary_without_rivals(visible_rows),
+        summary_line="" if answer else _summary_without_rivals(visible_rows),
         answer=tuple(answer),
         cautions=tuple(_cautions(view, results_option)),
         overview=overview(judged_works, rows),
@@ -199,17 +198,17 @@ def _disturbances(view: RunView) -> list[str]:
     return [*contention([row for row in view.rows if row.ok]), *_run_notes(view), *lost]
 
 
-def contention(measured: Sequence[Row]) -> list[str]:
+def contention(measured_rows: Sequence[Row]) -> list[str]:
     """Number of cases disturbed by other programs, and the worst disturbance of each kind."""
-    count = sum(bool(row.contended) for row in measured)
-    notes = [note for row in measured for note in row.notes if note.kind in CONTENTION]
+    count = sum(bool(row.contended) for row in measured_rows)
+    notes = [note for row in measured_rows for note in row.notes if note.kind in CONTENTION]
 
     def cores_or_processes(contended: Note) -> float:
         return max(map(float, contended.data.values()))
 
     worst = {note.kind: note.clause for note in sorted(notes, key=cores_or_processes)}
     return (
-        [f"contended: {count} of {len(measured)} cases; at worst {'; '.join(worst.values())}"]
+        [f"contended: {count} of {len(measured_rows)} cases; at worst {'; '.join(worst.values())}"]
         if count
         else []
     )
@@ -290,8 +289,8 @@ def _notes(tables: Iterable[Table], hidden: Iterable[Row]) -> list[str]:
 def answer(run: Run) -> list[str]:
     """Result lines of a run, as shown at the top of its report."""
     view = RunView(run)
-    measured = [row for row in view.rows if row.ok]
-    return list(map(str, _answer_cells(with_verdicts(works(measured), view), view)))
+    measured_rows = [row for row in view.rows if row.ok]
+    return list(map(str, _answer_cells(with_verdicts(works(measured_rows), view), view)))
 
 
 def _summary_without_rivals(rows: Sequence[Row]) -> str:
@@ -425,8 +424,8 @@ def _rounds_needed(work: Work, info: RunInfo) -> int | None:
         return MIN_ROUNDS
     if any(rival.is_doubted for rival in undecided):
         return None
-    needed = [rival.rounds_to_decide(info.policy) for rival in undecided]
-    return None if None in needed else max(filter(None, needed))
+    rounds = [rival.rounds_to_decide(info.policy) for rival in undecided]
+    return None if None in rounds else max(filter(None, rounds))
 
 
 def work_data(work: Work) -> dict[str, Any]:

@@ -67,10 +67,10 @@ def roofline_panels(view: RunView, works: Sequence[Work]) -> tuple[list[Roofline
         for place, group in groups.items()
         if group.roofs
     ]
-    missing = [
+    missing_panels = [
         f"{_place_title(place)}: {group.why_none}" for place, group in groups.items() if not group.roofs
     ]
-    return panels, ". ".join(missing)
+    return panels, ". ".join(missing_panels)
 
 
 def _place(view: RunView, row: Row) -> Place:

@@ -528,7 +528,7 @@ def works(rows: Sequence[Row], by: str = "") -> list[Work]:
 
 
 def axis(name: str, rows: Iterable[Row]) -> str:
-    """Validate the name of an axis. Raises UsageError."""
+    """Axis with this name; `backend` is an alias of `target`. Raises UsageError for an unknown name."""
     available = [*CASE_AXES, *dict.fromkeys(key for row in rows for key in row.case.params)]
     if name not in ("backend", *available):
         raise UsageError(f"Cases have no {name!r}.", unknown("axes", name, available))

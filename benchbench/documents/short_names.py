@@ -25,8 +25,8 @@ def varying_params(sizes: Iterable[tuple[str, Mapping[str, object]]]) -> Varying
 
 def short_params(workload: str, params: Mapping[str, T], varying: VaryingParams) -> dict[str, T]:
     """Parameters that vary between sizes, or the first two if none does."""
-    shown = {name: value for name, value in params.items() if (workload, name) in varying}
-    return shown or dict(list(params.items())[:DEFAULT_PARAMS])
+    selected = {name: value for name, value in params.items() if (workload, name) in varying}
+    return selected or dict(list(params.items())[:DEFAULT_PARAMS])
 
 
 def case_cells(ids: Iterable[str]) -> dict[str, Cell]:
@@ -52,6 +52,6 @@ def _parse_params(text: str) -> dict[str, str]:
 
 
 def _short_id(workload: str, params: Mapping[str, str], suffix: str, varying: VaryingParams) -> str:
-    shown = short_params(workload, params, varying)
-    texts = [f"{name}={value}" for name, value in shown.items()]
-    return f"{workload}({','.join([*texts, '…'] if len(shown) < len(params) else texts)}){suffix}"
+    selected = short_params(workload, params, varying)
+    texts = [f"{name}={value}" for name, value in selected.items()]
+    return f"{workload}({','.join([*texts, '…'] if len(selected) < len(params) else texts)}){suffix}"

@@ -86,12 +86,13 @@ class Flag:
 class Option:
     """Metadata of a field: its flags, and the parser of their values, which may raise UsageError.
 
-    `kept`: a resumed run keeps its original value. `of_baseline`: a check takes the value of the baseline.
+    `is_kept_on_resume`: a resumed run keeps its original value. `of_baseline`: a check takes the value of the
+    baseline.
     """
 
     flags: tuple[Flag, ...]
     read: Callable[[Any], Any] = lambda value: value
-    kept: bool = True
+    is_kept_on_resume: bool = True
     of_baseline: bool = True
 
 
@@ -232,7 +233,7 @@ class MeasureOptions:
     model: tuple[str, ...] = _names(
         "--model",
         text="Your model: FILE.py, FILE.py:Model, package.module:Model, or a transformers JSON.",
-        kept=False,
+        is_kept_on_resume=False,
         of_baseline=False,
     )
     input: str | None = _option(
@@ -265,7 +266,7 @@ class MeasureOptions:
         "--python",
         text="Interpreter for a backend or a label such as torch@old.",
         read=parse_interpreters,
-        kept=False,
+        is_kept_on_resume=False,
         of_baseline=False,
     )
     devices: tuple[str, ...] = _names(
@@ -334,7 +335,7 @@ class MeasureOptions:
         text="Wait until the machine is idle, for at most this long: 10m. Then measure.",
         kind=str | None,
         read=seconds_in,
-        kept=False,
+        is_kept_on_resume=False,
         of_baseline=False,
     )
     threads: tuple[int, ...] = _option(
@@ -374,14 +375,16 @@ class MeasureOptions:
     @property
     def changed_kept_fields(self) -> list[str]:
         """Changed fields whose original values a resumed run keeps, sorted."""
-        return sorted(name for name in self.changed_fields if OPTIONS[name].kept)
+        return sorted(name for name in self.changed_fields if OPTIONS[name].is_kept_on_resume)
 
     def resuming(self, begun: MeasureOptions) -> MeasureOptions:
         """Options of a resumed run: those of `begun`, with the fields of this object that are not kept.
 
         The models of `begun` are used if this object names none.
         """
-        replaced = {name: getattr(self, name) for name, option in OPTIONS.items() if not option.kept}
+        replaced = {
+            name: getattr(self, name) for name, option in OPTIONS.items() if not option.is_kept_on_resume
+        }
         return replace(begun, command=self.command, **{**replaced, "model": self.model or begun.model})
 
 

@@ -16,7 +16,7 @@ class StartUp:
     call_s: float = 0.1
     layer_s: float = 0.005
     weight_s: float = 0.0  # per byte
-    kept: float = 1.0  # fraction of the first call if programs are already compiled
+    warm_fraction: float = 1.0  # of the first call if programs are already compiled
     unrolls: bool = False  # each step of a recurrent layer is compiled like a layer
     block_s: float = 1e-3  # shortest block, if the timer costs more than reading a clock
     slowdown: float = 1.0  # of its steps relative to other backends

@@ -109,7 +109,7 @@ def _prepared_s(case: Case, *, first: bool) -> float:
     """Seconds before timing, and to generate the inputs of the check afterwards."""
     startup = start_up(case)
     call = startup.call_s + startup.layer_s * _layers(case) + startup.weight_s * _weight_bytes(case)
-    return FORK_S + 2 * DRAW_S * _drawn_bytes(case) + call * (1.0 if first else startup.kept)
+    return FORK_S + 2 * DRAW_S * _drawn_bytes(case) + call * (1.0 if first else startup.warm_fraction)
 
 
 def _timing_s(case: Case, step: float, policy: Policy) -> float:
