@@ -27,12 +27,11 @@ FILES = (
     *(f"benchbench/worker/{name}.py" for name in ("verify", "after_timing", "plausibility")),
 )
 TESTS = (
-    "ab", "acceptance", "asynchronous", "baselines", "caches", "ceilings", "changed_work", "check",
-    "check_inputs", "check_rates", "collectives", "common_change", "common_factor", "compare", "drift",
-    "estimates", "float8", "gate", "generation", "graphs", "heats", "history", "hours", "linear_growth",
-    "measure", "metrics", "moving", "plausibility", "plausible", "pricing", "ranking", "report", "roofline",
-    "schedule", "session_variance", "sessions", "stats", "timed_mutants", "tolerance", "trend", "variance",
-    "waiting", "whole_output",
+    "acceptance", "asynchronous", "changed_work", "check", "check_inputs", "check_rates",
+    "common_change", "common_factor", "compare", "drift", "estimates", "float8", "gate", "heats",
+    "history", "hours", "linear_growth", "measure", "metrics", "plausibility", "plausible", "ranking",
+    "report", "roofline", "schedule", "session_variance", "sessions", "stats", "timed_mutants",
+    "tolerance", "variance", "whole_output",
 )  # fmt: skip
 # Read by every process that tests start, which cannot find the settings of mutmut: nothing is recorded there.
 START = """\
