@@ -47,42 +47,42 @@ TORCH, TENSORFLOW, JAX = (
 
 def of_one_work(*records: Record, **over: Any) -> RunReport:
     """A run of `records`, all of one work."""
-    made = report_document(a_run(records, **over))
-    assert len(made.tables) == 1
-    return made
+    report = report_document(a_run(records, **over))
+    assert len(report.tables) == 1
+    return report
 
 
-def texts(made: RunReport, column: str, number: int = 0) -> tuple[str, ...]:
+def texts(report: RunReport, column: str, number: int = 0) -> tuple[str, ...]:
     """What a table shows in that column."""
-    return columns_of(made, number)[column]
+    return columns_of(report, number)[column]
 
 
-def verdict_of(made: RunReport) -> dict[str, Any]:
+def verdict_of(report: RunReport) -> dict[str, Any]:
     """The verdict of the only work."""
-    (work,) = made.data["works"]
+    (work,) = report.data["works"]
     return dict(work)
 
 
-def names(made: RunReport, number: int = 0) -> tuple[str, ...]:
-    return texts(made, "", number)
+def names(report: RunReport, number: int = 0) -> tuple[str, ...]:
+    return texts(report, "", number)
 
 
 def test_backends_are_lines_fastest_first_and_those_without_a_speed_last() -> None:
-    made = of_one_work(
+    report = of_one_work(
         a_record(a_failure(), case=a_case(backend="torch", mode="compile")),
         *some_rounds(2, case=TENSORFLOW),
         *some_rounds(1, case=JAX),
         *some_rounds(3, case=TORCH),
     )
 
-    assert names(made) == ("jax jit", "tensorflow function", "torch eager", "torch compile")
-    assert made.tables[0].title == "gemm  m=64 n=64 k=64 · float32 · cpu"
+    assert names(report) == ("jax jit", "tensorflow function", "torch eager", "torch compile")
+    assert report.tables[0].title == "gemm  m=64 n=64 k=64 · float32 · cpu"
 
 
 def test_a_line_shows_the_numbers_of_a_case() -> None:
-    made = of_one_work(*some_rounds(0.00099, 0.001, 0.00101, case=TORCH))
+    report = of_one_work(*some_rounds(0.00099, 0.001, 0.00101, case=TORCH))
 
-    assert columns_of(made) == snapshot(
+    assert columns_of(report) == snapshot(
         {
             "": ("torch eager",),
             "latency": ("1.00 ms ±3 %",),
@@ -107,12 +107,12 @@ def test_different_work_is_never_in_one_table() -> None:
     assert len(report_document(a_run(records)).tables) == 6
 
 
-def test_a_short_title_keeps_what_tells_the_works_apart() -> None:
+def test_a_short_title_has_the_parameters_that_differ() -> None:
     cases = [a_case(params={"batch": 8, "m": size, "n": 64}) for size in (64, 128)]
     cases.append(a_case(workload="conv2d", params={"batch": 8, "height": 28, "width": 28}))
-    made = report_document(a_run([record for case in cases for record in some_rounds(1, case=case)]))
+    report = report_document(a_run([record for case in cases for record in some_rounds(1, case=case)]))
 
-    assert [table.short_title for table in made.tables] == [
+    assert [table.short_title for table in report.tables] == [
         "gemm  m=64 … · float32 · cpu",
         "gemm  m=128 … · float32 · cpu",
         "conv2d  batch=8 height=28 … · float32 · cpu",
@@ -120,49 +120,49 @@ def test_a_short_title_keeps_what_tells_the_works_apart() -> None:
 
 
 def test_devices_of_one_work_are_lines_of_one_table() -> None:
-    made = of_one_work(*some_rounds(2, case=TORCH), *some_rounds(1, case=a_case(device="cuda:0")))
+    report = of_one_work(*some_rounds(2, case=TORCH), *some_rounds(1, case=a_case(device="cuda:0")))
 
-    assert made.tables[0].title == "gemm  m=64 n=64 k=64 · float32"
-    assert names(made) == ("torch eager cuda:0", "torch eager cpu")
+    assert report.tables[0].title == "gemm  m=64 n=64 k=64 · float32"
+    assert names(report) == ("torch eager cuda:0", "torch eager cpu")
 
 
 def test_placements_and_environments_of_one_target_are_lines_of_their_own() -> None:
-    made = of_one_work(*some_rounds(1, case=TORCH), *some_rounds(2, case=a_case(environment={"A": "1"})))
+    report = of_one_work(*some_rounds(1, case=TORCH), *some_rounds(2, case=a_case(environment={"A": "1"})))
 
-    assert names(made) == ("torch eager", "torch eager [env:A=1]")
+    assert names(report) == ("torch eager", "torch eager [env:A=1]")
 
 
-def test_a_mode_is_left_out_of_the_short_name_where_the_target_says_it() -> None:
+def test_a_short_name_omits_the_only_mode_of_a_target() -> None:
     def short(*cases: Case) -> list[str]:
-        made = of_one_work(*[record for case in cases for record in some_rounds(1, case=case)])
-        return [str(row[0] and row[0].short) for row in made.tables[0].rows]
+        report = of_one_work(*[record for case in cases for record in some_rounds(1, case=case)])
+        return [str(row[0] and row[0].short) for row in report.tables[0].rows]
 
     assert short(TORCH, JAX) == ["torch", "jax"]
     assert short(TORCH, JAX, a_case(backend="torch", mode="compile")) == ["", "", ""]
 
 
-def test_the_memory_of_the_device_goes_before_that_of_the_host() -> None:
+def test_device_memory_is_preferred_to_host_memory() -> None:
     on_device = a_measurement(peak_device=Memory(bytes=2**30), peak_host=Memory(bytes=2**20))
     nowhere = a_measurement(peak_host=Memory(bytes=None, reason="no /proc"))
 
-    made = of_one_work(
+    report = of_one_work(
         a_record(on_device, case=TORCH),
         a_record(case=TENSORFLOW),
         a_record(nowhere, case=JAX),
         a_record(case=a_case(device="cuda:0")),
     )
 
-    assert texts(made, "memory") == ("1.00 GiB", "62.0 MiB", "", "62.0 MiB host")
+    assert texts(report, "memory") == ("1.00 GiB", "62.0 MiB", "", "62.0 MiB host")
 
 
 def test_work_without_flops_shows_bytes() -> None:
-    made = of_one_work(a_record(a_measurement(cost=a_cost(flops=0))))
+    report = of_one_work(a_record(a_measurement(cost=a_cost(flops=0))))
 
-    assert texts(made, "FLOP/s") == ("49.2 MB/s",)
+    assert texts(report, "FLOP/s") == ("49.2 MB/s",)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "flops", "shown"),
+    ("dtype", "flops", "text"),
     [
         (Dtype.FLOAT32, 2_000, "12.0 MB/s"),  # b + s c: three elements, a product and a sum
         (Dtype.FLOAT32, 47_000, "12.0 MB/s"),
@@ -171,21 +171,19 @@ def test_work_without_flops_shows_bytes() -> None:
         (Dtype.FLOAT64, 25_000, "25.0 MFLOP/s"),
     ],
 )
-def test_work_that_computes_little_for_each_byte_is_told_in_bytes_everywhere(
-    dtype: Dtype, flops: int, shown: str
-) -> None:
+def test_memory_bound_work_is_reported_in_bytes_everywhere(dtype: Dtype, flops: int, text: str) -> None:
     cost = a_cost(flops=flops, bytes=12_000)
-    made = of_one_work(a_record(a_measurement(cost=cost), case=a_case(dtype=dtype)))
-    assert texts(made, "FLOP/s") == (shown,)
-    (plot,) = (each for each in made.plots if each.name in ("throughput", "bandwidth"))
+    report = of_one_work(a_record(a_measurement(cost=cost), case=a_case(dtype=dtype)))
+    assert texts(report, "FLOP/s") == (text,)
+    (plot,) = (plot for plot in report.plots if plot.name in ("throughput", "bandwidth"))
     (panel,) = plot.panels
     assert isinstance(panel, Bars)
-    assert shown.endswith(panel.unit)
+    assert text.endswith(panel.unit)
     assert panel.bars[0].value == pytest.approx(12e6 if panel.unit == "B/s" else flops * 1e3)
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "shown"),
+    ("one", "other", "ratios"),
     [
         ((0.99, 1.00, 1.01), (1.49, 1.50, 1.51), ("1.00×", "1.50×")),
         ((0.90, 1.00, 1.10), (1.40, 1.50, 1.60), ("1.00×", "1.50×")),
@@ -195,16 +193,18 @@ def test_work_that_computes_little_for_each_byte_is_told_in_bytes_everywhere(
     ],
     ids=["apart", "apart in each round", "across", "one round", "one round of both"],
 )
-def test_a_difference_that_the_rounds_do_not_carry_is_questioned(
-    one: tuple[float, ...], other: tuple[float, ...], shown: tuple[str, ...]
+def test_a_difference_that_is_not_significant_has_a_question_mark(
+    one: tuple[float, ...], other: tuple[float, ...], ratios: tuple[str, ...]
 ) -> None:
     for first, second in ((one, other), (other, one)):
         names = (TORCH, JAX) if first is one else (JAX, TORCH)
         pairs = zip((first, second), names, strict=True)
-        made = of_one_work(*[record for rounds, case in pairs for record in some_rounds(*rounds, case=case)])
+        report = of_one_work(
+            *[record for rounds, case in pairs for record in some_rounds(*rounds, case=case)]
+        )
 
-        assert texts(made, "ratio") == shown
-        assert (UNSURE in made.notes) == ("?" in shown[1])
+        assert texts(report, "ratio") == ratios
+        assert (UNSURE in report.notes) == ("?" in ratios[1])
 
 
 def disturbed(step_s: float, case: Case) -> list[Record]:
@@ -214,14 +214,14 @@ def disturbed(step_s: float, case: Case) -> list[Record]:
     return [a_record(measured, case=case, round=number) for number in range(3)]
 
 
-def test_processes_that_disagree_have_no_number_but_their_place_and_an_open_ratio() -> None:
+def test_processes_that_disagree_have_a_rank_and_an_undecided_ratio() -> None:
     wild = some_rounds(3.55e-3, 0.216, 0.213, case=TORCH)
-    made = of_one_work(*wild, *some_rounds(1, case=JAX))
+    report = of_one_work(*wild, *some_rounds(1, case=JAX))
 
-    assert texts(made, "latency") == ("processes disagree: 3.55, 216, 213 ms", "1.00 s¹")
-    assert texts(made, "rate") == ("", "1.00 product/s")
-    assert texts(made, "ratio") == ("1.00× ?", "282× ?")
-    panels = [panel for plot in made.plots for panel in plot.panels]
+    assert texts(report, "latency") == ("processes disagree: 3.55, 216, 213 ms", "1.00 s¹")
+    assert texts(report, "rate") == ("", "1.00 product/s")
+    assert texts(report, "ratio") == ("1.00× ?", "282× ?")
+    panels = [panel for plot in report.plots for panel in plot.panels]
     drawn = [panel.strips if isinstance(panel, Strips) else panel.bars for panel in panels]  # type: ignore[union-attr]
     assert [[bar.status for bar in bars if bar.value is None] for bars in drawn] == [
         ["processes disagree: 3.55, 216, 213 ms"]
@@ -235,19 +235,19 @@ def test_processes_that_disagree_have_no_number_but_their_place_and_an_open_rati
         (1.5, 1.0, {"torch eager": "1.50× ?", "jax jit": "1.00× ?"}, "open"),
     ],
 )
-def test_others_on_the_device_weigh_only_against_the_slower_one_and_are_told_everywhere(
+def test_contention_matters_only_for_the_slower_case_and_is_always_reported(
     busy_s: float, calm_s: float, ratios: dict[str, str], standing: str
 ) -> None:
     calm = some_rounds(0.999 * calm_s, calm_s, 1.001 * calm_s, case=JAX)
-    made = of_one_work(*disturbed(busy_s, TORCH), *calm)
-    shown = dict(zip(names(made), texts(made, "latency"), strict=True))
+    report = of_one_work(*disturbed(busy_s, TORCH), *calm)
+    latencies = dict(zip(names(report), texts(report, "latency"), strict=True))
 
-    assert shown["torch eager"].endswith(" contended¹")
-    assert dict(zip(names(made), texts(made, "ratio"), strict=True)) == ratios
-    told = "contended: 1 of 2 cases; at worst "
-    assert f"{told}other processes used 0.5 of a core" in made.facts
-    assert verdict_of(made)["standing"] == standing
-    bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
+    assert latencies["torch eager"].endswith(" contended¹")
+    assert dict(zip(names(report), texts(report, "ratio"), strict=True)) == ratios
+    prefix = "contended: 1 of 2 cases; at worst "
+    assert f"{prefix}other processes used 0.5 of a core" in report.facts
+    assert verdict_of(report)["standing"] == standing
+    bars = [panel.bars for plot in report.plots for panel in plot.panels if isinstance(panel, Bars)]
     is_undecided = standing == "open"
     assert {bar.label: bar.is_undecided for bar in bars[0]} == {
         "torch eager": is_undecided,
@@ -256,21 +256,21 @@ def test_others_on_the_device_weigh_only_against_the_slower_one_and_are_told_eve
 
 
 @pytest.mark.parametrize(("fall", "winner"), [(1.05, "jax"), (2.0, None)])
-def test_a_case_that_never_settled_is_slower_where_its_own_blocks_cannot_explain_it(
+def test_an_unsteady_case_is_slower_if_warm_up_cannot_explain_the_difference(
     fall: float, winner: str | None
 ) -> None:
     warming = [
         a_record(a_measurement(block_s=(15.0 * fall, 15.0, 15.0), steady=False), case=TORCH, round=number)
         for number in range(3)
     ]
-    made = of_one_work(*warming, *some_rounds(0.999, 1.0, 1.001, case=JAX))
-    told = {text for cell in made.tables[0].cells for text in cell.footnotes}
+    report = of_one_work(*warming, *some_rounds(0.999, 1.0, 1.001, case=JAX))
+    footnotes = {text for cell in report.tables[0].cells for text in cell.footnotes}
 
-    assert "still warming up when measured, in 3 of 3 rounds" in told
+    assert "still warming up when measured, in 3 of 3 rounds" in footnotes
     is_undecided = winner is None
-    assert (UNSURE in made.notes) == is_undecided
-    assert verdict_of(made)["winner"] == winner
-    bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
+    assert (UNSURE in report.notes) == is_undecided
+    assert verdict_of(report)["winner"] == winner
+    bars = [panel.bars for plot in report.plots for panel in plot.panels if isinstance(panel, Bars)]
     assert {bar.label: bar.is_undecided for bar in bars[0]} == {
         "torch eager": is_undecided,
         "jax jit": is_undecided,
@@ -279,25 +279,25 @@ def test_a_case_that_never_settled_is_slower_where_its_own_blocks_cannot_explain
 
 def test_a_case_that_settled_in_some_processes_may_be_fastest() -> None:
     last = a_record(a_measurement(block_s=(10.0,) * 5, steady=False), case=TORCH, round=2)
-    made = of_one_work(*some_rounds(0.999, 1.001, case=TORCH), last, *some_rounds(2, 2, 2, case=JAX))
-    assert verdict_of(made)["winner"] == "torch"
-    told = [text for cell in made.tables[0].cells for text in cell.footnotes]
-    assert "still warming up when measured, in 1 of 3 rounds" in told
+    report = of_one_work(*some_rounds(0.999, 1.001, case=TORCH), last, *some_rounds(2, 2, 2, case=JAX))
+    assert verdict_of(report)["winner"] == "torch"
+    footnotes = [text for cell in report.tables[0].cells for text in cell.footnotes]
+    assert "still warming up when measured, in 1 of 3 rounds" in footnotes
 
 
-def test_what_is_not_ranked_is_shown_with_the_reason_and_compared_with_nothing() -> None:
-    told = note(NoteKind.UNRANKED, reason="interpreted")
+def test_an_unranked_case_has_the_reason_and_no_ratio() -> None:
+    footnotes = note(NoteKind.UNRANKED, reason="interpreted")
     rounds = [
-        a_record(a_measurement(block_s=(5.0,) * 5, notes=(told,)), case=TORCH, round=number)
+        a_record(a_measurement(block_s=(5.0,) * 5, notes=(footnotes,)), case=TORCH, round=number)
         for number in range(3)
     ]
     slower = [*some_rounds(0.99, 1, 1.01, case=TENSORFLOW), *some_rounds(1.99, 2, 2.01, case=JAX)]
-    made = of_one_work(*rounds, *slower)
-    assert names(made) == ("tensorflow function", "jax jit", "torch eager")
-    assert texts(made, "ratio") == ("1.00×", "2.00×", "")
-    assert verdict_of(made)["winner"] == "tensorflow"
-    assert "not ranked: interpreted" in [text for cell in made.tables[0].cells for text in cell.footnotes]
-    bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
+    report = of_one_work(*rounds, *slower)
+    assert names(report) == ("tensorflow function", "jax jit", "torch eager")
+    assert texts(report, "ratio") == ("1.00×", "2.00×", "")
+    assert verdict_of(report)["winner"] == "tensorflow"
+    assert "not ranked: interpreted" in [text for cell in report.tables[0].cells for text in cell.footnotes]
+    bars = [panel.bars for plot in report.plots for panel in plot.panels if isinstance(panel, Bars)]
     assert {bar.label for bar in bars[0]} == {"tensorflow function", "jax jit"}
 
 
@@ -309,33 +309,33 @@ def test_processes_that_disagree_decide_nothing_unless_all_are_slower() -> None:
     assert verdict_of(slow)["winner"] == "torch"
 
 
-def test_one_number_is_compared_with_nothing() -> None:
-    made = of_one_work(a_record(case=TORCH), a_record(a_failure(), case=JAX))
+def test_a_single_result_is_not_compared() -> None:
+    report = of_one_work(a_record(case=TORCH), a_record(a_failure(), case=JAX))
 
-    assert not {"ratio", "speed"} & columns_of(made).keys()
-    assert made.answer == ()
+    assert not {"ratio", "speed"} & columns_of(report).keys()
+    assert report.answer == ()
 
 
-def test_a_short_reason_stands_where_the_numbers_would() -> None:
+def test_a_short_reason_replaces_the_numbers() -> None:
     wrong = a_failure(status=Status.WRONG_RESULT, message="relative error 1 > 1e-05")
 
-    made = of_one_work(a_record(case=TORCH), a_record(wrong, case=JAX))
+    report = of_one_work(a_record(case=TORCH), a_record(wrong, case=JAX))
 
-    assert texts(made, "latency")[1] == "wrong_result: relative error 1 > 1e-05"
-    assert made.tables[0].rows[1][2:] == (None,) * 4
+    assert texts(report, "latency")[1] == "wrong_result: relative error 1 > 1e-05"
+    assert report.tables[0].rows[1][2:] == (None,) * 4
 
 
-def test_long_reasons_are_footnotes_and_the_same_one_is_told_once() -> None:
+def test_long_reasons_are_footnotes_without_duplicates() -> None:
     long = a_failure(status=Status.OUT_OF_MEMORY, message="needs about 31 GiB, the limit is 23 GiB")
 
-    made = of_one_work(
+    report = of_one_work(
         a_record(long, case=TORCH),
         a_record(long, case=TENSORFLOW),
         a_record(a_measurement(steady=False), case=JAX),
     )
 
-    assert texts(made, "latency") == ("1.00 ms¹ ²", "out_of_memory³", "out_of_memory³")
-    assert tuple(foot(made)) == (
+    assert texts(report, "latency") == ("1.00 ms¹ ²", "out_of_memory³", "out_of_memory³")
+    assert tuple(foot(report)) == (
         "¹ 1 of 3 rounds",
         "² still warming up when measured, in 1 of 1 round",
         "³ out_of_memory: needs about 31 GiB, the limit is 23 GiB",
@@ -350,13 +350,13 @@ def test_notes_that_differ_in_numbers_share_a_footnote_and_marks_are_sorted() ->
             for number, stop in enumerate(stops)
         ]
 
-    made = of_one_work(*stopped(3, TORCH), *stopped(1, JAX))
+    report = of_one_work(*stopped(3, TORCH), *stopped(1, JAX))
 
-    assert made.footnotes == (
+    assert report.footnotes == (
         "less precise than asked in 1–3 of 3 rounds (stopped by time)",
         "still warming up when measured, in 3 of 3 rounds",
     )
-    assert [latency.partition("%")[2] for latency in texts(made, "latency")] == ["¹", "¹ ²"]
+    assert [latency.partition("%")[2] for latency in texts(report, "latency")] == ["¹", "¹ ²"]
 
 
 def test_reasons_without_a_speed_are_never_merged() -> None:
@@ -364,25 +364,26 @@ def test_reasons_without_a_speed_are_never_merged() -> None:
         a_failure(message=f"worker killed by signal {number}, in one of several places") for number in (9, 11)
     ]
 
-    made = of_one_work(*[a_record(each, case=case) for each, case in zip(failed, (TORCH, JAX), strict=True)])
+    cases = zip(failed, (TORCH, JAX), strict=True)
+    report = of_one_work(*[a_record(failure, case=case) for failure, case in cases])
 
-    assert len(made.footnotes) == 2
+    assert len(report.footnotes) == 2
 
 
 def test_the_reason_of_an_empty_cell_is_no_footnote() -> None:
     assert tuple(foot(report_document(a_run()))) == ()  # though energy, p99 and device memory are empty
 
 
-def test_a_case_left_out_is_a_line_where_its_target_has_others() -> None:
+def test_an_omitted_case_is_a_row_if_its_target_has_other_cases() -> None:
     missing = a_left_out(case=JAX, status=Status.UNSUPPORTED, reason="no builder")
     elsewhere = a_case(backend="jax", mode="jit", workload="conv2d")
 
-    made = report_document(
+    report = report_document(
         a_run([*some_rounds(0.001, case=TORCH), *some_rounds(0.001, case=elsewhere)], left_out=(missing,))
     )
 
-    assert texts(made, "latency")[1] == "unsupported: no builder"
-    assert names(made, 1) == ("jax jit",)
+    assert texts(report, "latency")[1] == "unsupported: no builder"
+    assert names(report, 1) == ("jax jit",)
 
 
 # Who is fastest
@@ -400,11 +401,11 @@ def a_contest(*seconds: tuple[float, float]) -> RunReport:
 
 
 def test_answer_counts_wins_and_has_a_line_for_each_work() -> None:
-    made = a_contest((1, 2), (1, 1), (1, 2), (2, 1))
-    works = made.data["works"]
+    report = a_contest((1, 2), (1, 1), (1, 2), (2, 1))
+    works = report.data["works"]
     assert [work["winner"] for work in works] == ["torch", None, "torch", "jax"]
     assert [work["standing"] for work in works] == ["won", "tied", "won", "won"]
-    count, *lines = map(str, made.answer)
+    count, *lines = map(str, report.answer)
     assert re.findall(r"torch in (\d)|jax in (\d)|in (\d) work", count) == [
         ("2", "", ""),
         ("", "1", ""),
@@ -418,10 +419,10 @@ def test_answer_counts_wins_and_has_a_line_for_each_work() -> None:
 CLOSE = [*some_rounds(1.0, 1.1, 0.9, case=TORCH), *some_rounds(1.1, 1.15, 1.1, case=JAX)]
 
 
-def test_an_open_work_names_its_candidates_the_slower_ones_and_a_command_that_decides() -> None:
+def test_an_open_work_has_candidates_slower_cases_and_a_deciding_command() -> None:
     slow = some_rounds(9.0, 9.1, 9.0, case=TENSORFLOW)
-    made = of_one_work(*CLOSE, *slow, command=("run", "--suite", "hello"))
-    work = verdict_of(made)
+    report = of_one_work(*CLOSE, *slow, command=("run", "--suite", "hello"))
+    work = verdict_of(report)
     assert (work["standing"], work["winner"]) == ("open", None)
     assert {rival["case"].partition("@")[2]: rival["slower"] for rival in work["rivals"]} == {
         "jax:cpu": False,
@@ -432,11 +433,11 @@ def test_an_open_work_names_its_candidates_the_slower_ones_and_a_command_that_de
     assert "jax" in candidates
     assert "tensorflow" not in candidates
     assert "tensorflow" in slower
-    assert "accelbench run --suite hello --heats " in str(made.answer[-1])
+    assert "accelbench run --suite hello --heats " in str(report.answer[-1])
 
 
 @pytest.mark.parametrize(
-    ("typed", "wanted"),
+    ("arguments", "expected"),
     [
         ("run --suite hello", "accelbench run --suite hello --heats "),
         ("run -w gemm,conv2d --rounds=3 --tag a", "accelbench run -w gemm,conv2d --heats "),
@@ -445,15 +446,14 @@ def test_an_open_work_names_its_candidates_the_slower_ones_and_a_command_that_de
         ("check --ab rev:HEAD", ""),
     ],
 )
-def test_the_command_that_would_tell_what_is_open_is_the_run_s_own_with_more_rounds(
-    typed: str, wanted: str
-) -> None:
-    report = report_document(a_run(CLOSE, command=tuple(typed.split())))
+def test_the_deciding_command_is_that_of_the_run_with_more_rounds(arguments: str, expected: str) -> None:
+    report = report_document(a_run(CLOSE, command=tuple(arguments.split())))
     commands = [str(line).partition("accelbench ")[2] for line in report.answer if "accelbench" in str(line)]
-    assert [f"accelbench {command}".startswith(wanted) for command in commands] == ([True] if wanted else [])
+    matches = [f"accelbench {command}".startswith(expected) for command in commands]
+    assert matches == ([True] if expected else [])
 
 
-def test_only_the_workloads_that_are_open_are_measured_longer() -> None:
+def test_the_deciding_command_has_only_open_workloads() -> None:
     plan = (TORCH, replace(TORCH, workload="conv2d", params={}))
     info = a_run([], plan=plan, command=("run", "-w", "gemm,conv2d", "--quick")).info
     assert longer_command(info, ["gemm"], 9) == "accelbench run --quick -w gemm --heats 9"
@@ -461,7 +461,7 @@ def test_only_the_workloads_that_are_open_are_measured_longer() -> None:
     assert longer_command(info, ["conv2d", "gemm"], 9) == both
 
 
-def test_two_modes_of_one_backend_need_not_be_told_apart_to_know_the_backend() -> None:
+def test_two_equally_fast_modes_of_one_backend_have_a_winner() -> None:
     compiled = a_case(backend="torch", mode="compile")
     rounds = [(TORCH, 1.0), (compiled, 1.0), (JAX, 2.0)]
     records = [record for case, step in rounds for record in some_rounds(step, step * 1.001, step, case=case)]
@@ -477,21 +477,21 @@ def test_two_modes_of_one_backend_need_not_be_told_apart_to_know_the_backend() -
 MODES, DEVICES = ("eager", "compile"), ("cpu", "cuda:0")
 
 
-def asked(*names: str, by: str = "", run: Run | None = None) -> RunReport:
+def report_with(*names: str, by: str = "", run: Run | None = None) -> RunReport:
     return report_document(run or a_run(), columns=names, by=by)
 
 
 @pytest.mark.parametrize("name", column_names())
 def test_every_number_of_a_row_can_be_a_column(name: str) -> None:
-    made = asked(name)
+    report = report_with(name)
 
-    (shown, *_) = [column for column in columns_of(made) if column] or ["none"]
-    assert shown in (name, "none", *REPORT_COLUMNS)
-    assert not [cell for cell in made.tables[0].cells if str(cell) == "None"]
+    (name_shown, *_) = [column for column in columns_of(report) if column] or ["none"]
+    assert name_shown in (name, "none", *REPORT_COLUMNS)
+    assert not [cell for cell in report.tables[0].cells if str(cell) == "None"]
 
 
-def test_columns_come_as_they_are_asked_for() -> None:
-    assert columns_of(asked("p90", "latency", "rate", "relative_error", "p99")) == snapshot(
+def test_columns_are_in_the_requested_order() -> None:
+    assert columns_of(report_with("p90", "latency", "rate", "relative_error", "p99")) == snapshot(
         {
             "": ("torch eager",),
             "p90": ("1.02 ms",),
@@ -501,12 +501,12 @@ def test_columns_come_as_they_are_asked_for() -> None:
             "p99": ("–¹",),
         }
     )
-    assert asked("p99").footnotes == ("no p99: 15 samples, needs 662",)
+    assert report_with("p99").footnotes == ("no p99: 15 samples, needs 662",)
 
 
-def test_a_column_that_is_none_is_an_error_with_a_hint() -> None:
+def test_an_unknown_column_raises_an_error_with_a_hint() -> None:
     with pytest.raises(UsageError, match="No column named 'latancy'") as caught:
-        asked("latancy")
+        report_with("latancy")
     assert caught.value.hint == "Did you mean 'latency'?"
 
 
@@ -514,7 +514,7 @@ def test_every_number_has_its_unit() -> None:
     assert set(NUMBERS) - set(UNITS) == {"rounds", "samples", "relative_error", "error_of_allowed"}
 
 
-def test_an_axis_stands_side_by_side() -> None:
+def test_values_of_an_axis_are_columns() -> None:
     narrow = {"dtype": Dtype.BFLOAT16}
     run = a_run(
         [
@@ -524,10 +524,10 @@ def test_an_axis_stands_side_by_side() -> None:
             a_record(a_failure(), case=a_case(backend="jax", mode="jit", **narrow)),
         ]
     )
-    made = asked(by="dtype", run=run)
+    report = report_with(by="dtype", run=run)
 
-    assert [table.title for table in made.tables] == ["gemm  m=64 n=64 k=64 · cpu"]
-    assert columns_of(made) == snapshot(
+    assert [table.title for table in report.tables] == ["gemm  m=64 n=64 k=64 · cpu"]
+    assert columns_of(report) == snapshot(
         {
             "": ("torch eager", "jax jit"),
             "float32": ("1.00 ms ±2 %", "2.00 ms ±2 %"),
@@ -550,38 +550,38 @@ def test_an_axis_stands_side_by_side() -> None:
         ),
     ],
 )
-def test_every_axis_can_stand_side_by_side(by: str, columns: tuple[str, ...], names: tuple[str, ...]) -> None:
+def test_every_axis_can_be_columns(by: str, columns: tuple[str, ...], names: tuple[str, ...]) -> None:
     cases = [
         a_case(mode=mode, device=device) for device in ("cpu", "cuda:0") for mode in ("eager", "compile")
     ]
     run = a_run([record for step, case in enumerate(cases, 1) for record in some_rounds(step, case=case)])
-    found = columns_of(asked(by=by, run=run))
+    columns_by_name = columns_of(report_with(by=by, run=run))
 
-    assert tuple(name for name in found if name not in ("", "ratio")) == columns
-    assert found[""] == names
+    assert tuple(name for name in columns_by_name if name not in ("", "ratio")) == columns
+    assert columns_by_name[""] == names
 
 
-def test_the_ratio_is_of_the_column_asked_for() -> None:
+def test_the_ratio_refers_to_the_first_requested_column() -> None:
     run = a_run([record for size in (1, 2) for record in some_rounds(size, case=a_case(params={"m": size}))])
-    found = columns_of(asked("memory", "rate", by="m", run=run))
+    columns_by_name = columns_of(report_with("memory", "rate", by="m", run=run))
 
-    assert found["ratio"] == ("1.00×",)
-    assert list(found) == ["", "m=1", "rate", "m=2", "ratio"]
+    assert columns_by_name["ratio"] == ("1.00×",)
+    assert list(columns_by_name) == ["", "m=1", "rate", "m=2", "ratio"]
 
 
-def test_an_axis_that_cases_do_not_have_is_an_error_with_a_hint() -> None:
+def test_an_unknown_axis_raises_an_error_with_a_hint() -> None:
     with pytest.raises(UsageError, match="Cases have no 'dtypes'") as caught:
-        asked(by="dtypes")
+        report_with(by="dtypes")
     assert caught.value.hint == "Did you mean 'dtype'?"
 
 
-def test_columns_without_a_planned_case_are_told_below_the_table() -> None:
+def test_targets_without_a_planned_case_are_listed_below_the_table() -> None:
     missing = [a_left_out(), a_left_out(case=a_case(device="cuda:0", workload="conv2d"))]
 
-    made = report_document(a_run(left_out=tuple(missing)))
+    report = report_document(a_run(left_out=tuple(missing)))
 
-    assert len(made.tables) == 1
-    assert made.notes == ("left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build",)
+    assert len(report.tables) == 1
+    assert report.notes == ("left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build",)
 
 
 def test_a_version_unknown_in_one_case_is_taken_from_another() -> None:
@@ -592,10 +592,10 @@ def test_a_version_unknown_in_one_case_is_taken_from_another() -> None:
 
 
 def test_a_run_in_which_nothing_could_be_planned_is_still_a_report() -> None:
-    made = report_document(a_run([], left_out=(a_left_out(),)))
+    report = report_document(a_run([], left_out=(a_left_out(),)))
 
-    assert made.tables == ()
-    assert len(made.notes) == 1
+    assert report.tables == ()
+    assert len(report.notes) == 1
 
 
 HOSTILE = "\x1b[31m\u202e\n"
@@ -607,8 +607,8 @@ def test_x4_nothing_in_the_table_acts_on_a_terminal(name: str) -> None:
 
 
 def test_threads_that_were_left_idle_are_told_in_the_head() -> None:
-    made = report_document(a_run([a_record()], settings=Settings(threads=1)))
-    assert "machine: Example CPU, 1 of 2 threads, Linux 6.8" in made.facts
+    report = report_document(a_run([a_record()], settings=Settings(threads=1)))
+    assert "machine: Example CPU, 1 of 2 threads, Linux 6.8" in report.facts
 
 
 def test_the_page_of_environments_shows_two_versions_as_a_report_does() -> None:

@@ -71,9 +71,9 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Which framework, device and setting runs my work fastest, and by how much?
+    """Find out which framework, device and setting runs your work fastest, and by how much.
 
-    Begin with: accelbench run --suite hello
+    Start with: accelbench run --suite hello
     """
 
 

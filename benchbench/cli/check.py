@@ -66,9 +66,9 @@ def check_(
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Check for regressions: exits 10 if a case became slower than the baseline.
+    """Check for regressions against a baseline or other code.
 
-    11: nothing could be compared. 12: slower, but too few sessions to be sure. 13: undecided.
+    Exit codes: 10 slower; 11 nothing could be compared; 12 slower, but too few sessions; 13 undecided.
 
     With --ab and no --baseline, it measures a suite, selected as for `run`, interleaved with other code.
 

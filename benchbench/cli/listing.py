@@ -30,7 +30,7 @@ class Listing(StrEnum):
 
 @app.command("list", rich_help_panel=INSPECT)
 def list_(
-    subject: Annotated[Listing, typer.Argument(help="What to list.")],
+    subject: Annotated[Listing, typer.Argument(help="Subject of the list.")],
     tag: Annotated[Names, option("--tag", text="Runs with this tag: NAME=VALUE.")] = None,
     suite: Annotated[Names, option("--suite", text="Runs of these suites.")] = None,
     since: Annotated[str, option("--since", text="Runs since that day: 2026-01-31.")] = "",
