@@ -1,6 +1,6 @@
-"""After timing: what was timed computes with the inputs it is given, all of them, and was waited for.
+"""Checks after timing: the program uses all its inputs, and the timer waited for its results.
 
-Each check computes once more with the program that was timed. Raises WrongResult, or Implausible.
+Each check runs a few more steps of the timed program. Raises WrongResult or Implausible.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from benchbench.workloads.base import OUTPUT, Draw, Operation, Training, Workloa
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
-DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
+MAX_DRIFT = 3  # changes of the loss per step: a smooth descent repeats about the same change
 OTHER_BATCHES = 3
-NOISE = 1e-4  # of a gradient: what two equal steps may differ by, where sums are in no fixed order
-PROJECTED = 2**27  # elements of an output at most: it is read whole, in float64
-SKIPPED = 3  # steps in a row that a scale of the loss may skip, each of which halves it
-SPUN_STEPS, SHORTEST_SPIN_S = 4, 1e-3  # that a device spins for; a step behind it takes the host one at most
-SPIN_CYCLES = 1_000_000  # whose length tells that of a cycle: half a millisecond at 2 GHz
-FAR = 100.0  # times what a network was trained on, so that its loss is of that order
+GRADIENT_NOISE = 1e-4  # relative difference of two equal steps whose sums have no fixed order
+MAX_PROJECTED = 2**27  # elements of an output, which is read whole in float64
+MAX_SKIPPED_STEPS = 3  # in a row, by a loss scale that is halved each time
+SPUN_STEPS, MIN_SPIN_S = 4, 1e-3  # length of a spin; launching a step behind it takes at most one step
+SPIN_CYCLES = 1_000_000  # for calibration: half a millisecond at 2 GHz
+FAR = 100.0  # factor on the inputs of training, which raises the loss by about as much
 
 
 def waits_in_step(runner: Runner, session: Session, samples: Samples) -> bool:
-    """Whether a step waits for the device before it returns, so that none is launched ahead.
+    """True if a step waits for the device before it returns, so that no step is launched ahead.
 
-    The device is made to spin, and a step launched behind that: it returns before the spin is over, unless it
-    waits. Where launching is slow it takes the host as long as a step.
+    A step is launched while the device spins. Unless it waits, it returns before the spin ends. Slow
+    launching takes the host at most as long as a step.
     """
     cycles_s = session.timer().blocks(lambda: session.spin(SPIN_CYCLES), 1, 2)[1]
-    step_s = max(median(samples.block_s) / samples.iterations, SHORTEST_SPIN_S)
+    step_s = max(median(samples.block_s) / samples.iterations, MIN_SPIN_S)
     session.spin(round(SPUN_STEPS * step_s / cycles_s * SPIN_CYCLES))
     start = session.clock()
     output = runner.step()
@@ -80,7 +80,7 @@ def waits_in_step(runner: Runner, session: Session, samples: Samples) -> bool:
 def check_other_inputs(
     backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session, job: Message
 ) -> None:
-    """Raise WrongResult where what was timed does not compute with the inputs it is given."""
+    """Raise WrongResult if the timed program does not use its inputs."""
     if isinstance(workload, Operation):
         check_output(backend, workload, case, runner, session, job)
     elif isinstance(workload, Training) and not workload.has_loss:
@@ -97,10 +97,10 @@ def check_other_inputs(
 def check_output(
     backend: Backend, workload: Operation, case: Case, runner: Runner, session: Session, job: Message
 ) -> None:
-    """Raise WrongResult where an operation's output of other inputs deviates from their reference.
+    """Raise WrongResult if an operation's output for other inputs deviates from the reference.
 
-    The other inputs are in arrays of their own, in a case's first process; and where arrays can be
-    overwritten, in those that were timed, so that an output that is kept by their addresses is told.
+    In the first process of a case, the other inputs are new arrays. Where arrays can be overwritten, they are
+    also written into the timed ones, which detects outputs cached by address.
     """
     reference = reference_of(workload, job)
     if reference.unverified:
@@ -116,7 +116,7 @@ def check_output(
         projection=projection_of(workload, arrays, session),
     )
     overwrites = others is not timed and session.overwrites
-    if overwrites:  # first: other arrays would make a program forget an output that it keeps by address
+    if overwrites:  # first: new arrays would evict an output that is cached by address
         session.overwrite(timed, others)
         check(timed)
     if not (job["warm"] and overwrites):
@@ -127,7 +127,7 @@ def check_output(
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A product of the other inputs, times a vector of random signs: what its rows should be."""
+    """Rows of a product of the other inputs, multiplied by a vector of random signs."""
 
     signs: Floats
     expected: Floats
@@ -142,7 +142,7 @@ def check_output_of(
     reference: verify.Reference,
     projection: Projection | None,
 ) -> None:
-    """Raise WrongResult where the output of the other inputs is not that of their reference."""
+    """Raise WrongResult if the output for the other inputs deviates from the reference."""
     runner.inputs = repeat(others)
     output = runner.step()
     verify_form(workload, runner, output, session)
@@ -155,11 +155,11 @@ def check_output_of(
 
 
 def projection_of(workload: Operation, arrays: Arrays, session: Session) -> Projection | None:
-    """What a product's rows should be; None of other operations, of several devices, and of a huge output."""
+    """Expected projection of a product; None for other operations, several devices or a huge output."""
     import numpy as np
 
     is_whole = session.world.devices == 1 and not workload.differentiated
-    if not (workload.projects and is_whole and math.prod(workload.output_shape) <= PROJECTED):
+    if not (workload.projects and is_whole and math.prod(workload.output_shape) <= MAX_PROJECTED):
         return None
     signs = np.random.default_rng().choice([-1.0, 1.0], workload.output_shape[-1:])
     return Projection(signs, workload.projection(arrays, signs))
@@ -168,11 +168,11 @@ def projection_of(workload: Operation, arrays: Arrays, session: Session) -> Proj
 def check_projection(
     output: Any, projection: Projection, session: Session, reference: verify.Reference
 ) -> None:
-    """Raise WrongResult where a product's rows, times a vector of random signs, are not what they should be.
+    """Raise WrongResult if the rows of a product, multiplied by random signs, deviate from the expected ones.
 
-    All elements at once, by far fewer operations than the product takes (Freivalds 1977, "Probabilistic
-    machines can use less running time"). An element's error is that of its row, so of rows of n elements one
-    element counts where it is wrong by more than √n times what rounding explains of all.
+    This checks all elements with far fewer operations than the product takes (Freivalds 1977, "Probabilistic
+    machines can use less running time"). A single wrong element of a row of n elements is detected if its
+    error exceeds √n times the tolerance.
     """
     import numpy as np
 
@@ -192,10 +192,10 @@ def check_samples(
     session: Session,
     reference: verify.Reference,
 ) -> None:
-    """Raise WrongResult where a program computes fewer samples than its batch has.
+    """Raise WrongResult if a program computes only some samples of its batch.
 
-    Every sample is one of two whose outputs are known, by chance, which each process draws anew. So a program
-    that copies one sample's output to another is found, too, in half the processes.
+    Each sample is drawn at random, in each process anew, from two samples with known outputs. A program that
+    copies the output of one sample to another is detected in half of the processes.
     """
     import numpy as np
 
@@ -216,15 +216,14 @@ def check_samples(
 def check_steps(
     backend: Backend, workload: Training, case: Case, runner: Runner, session: Session, job: Message
 ) -> None:
-    """Raise WrongResult where a training step moves no parameters, or learns nothing from a sample.
+    """Raise WrongResult if a training step changes no parameters or ignores a sample.
 
-    Each step begins with the weights that training began with: later ones may be those of a network that has
-    learnt its batch, or diverged. The first step is given the batch that was timed; in each of the others one
-    sample is another: the last, and one by chance, which each process draws anew. NaN in place of a sample
-    would tell as much, but some frameworks' kernels swallow it, and tokens have none. Where nobody says what
-    a sample is, all inputs are others.
+    Each step starts from the initial weights, since a later network may have learnt its batch or diverged.
+    The first step gets the timed batch. In each other step one sample is replaced: the last one, and one that
+    each process draws at random. NaN in place of a sample would not do: some kernels drop it, and tokens have
+    none. If samples are not defined, all inputs are replaced.
 
-    All of these steps draw the same random numbers, if they draw any; one more draws others.
+    All these steps draw the same random numbers, if any. One more step draws others.
     """
     import numpy as np
 
@@ -245,15 +244,17 @@ def check_steps(
         runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays | mixed))
         if not timed.differs(once(), dtype):
             what = "its inputs" if sample is None else f"sample {sample} of {count}"
-            raise WrongResult(f"after timing, nothing is learnt from {what}", None)
+            raise WrongResult(f"after timing, a step of training ignores {what}", None)
     if runner.program.seed:
         runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays))
         if not timed.differs(once(seed=1), dtype):
-            raise WrongResult("after timing, other random numbers change nothing: nothing is dropped", None)
+            raise WrongResult(
+                "after timing, a step of training ignores its random numbers: nothing is dropped", None
+            )
 
 
 def moving_in(workload: Training, job: Message) -> Collection[str] | None:
-    """The parameters that a step must move, as float32's reference tells; None: all of them."""
+    """Parameters that a step must change, by the float32 reference; None: all of them."""
     if workload.all_move:
         return None
     fields = job["reference"]
@@ -271,31 +272,33 @@ def _with_sample(array: AnyArray, other: AnyArray, sample: int) -> AnyArray:
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOnce:
-    """What one step from the first weights did: its loss, and sampled elements of the gradients.
+    """Loss of one step from the initial weights, and sampled elements of the gradients.
 
-    These are as the optimizer's state tells them, or without a state the updates.
+    Gradients come from the state of the optimizer; without a state, they are the updates.
     """
 
     loss: float
     gradients: Mapping[str, Floats]
 
     def differs(self, other: TrainedOnce, dtype: Dtype) -> bool:
-        """Whether the gradients differ by more than noise: by the median over the tensors that have any.
+        """True if the median difference of the nonzero gradients exceeds the noise.
 
-        The median: of a sparse tensor, or one of few elements, another sample need not change those
-        that are looked at. Without any gradient the loss tells.
+        The median, since another sample need not change the sampled elements of a sparse or small tensor.
+        Without any gradient, the losses are compared.
         """
         import numpy as np
 
         def changes() -> Iterator[float]:
-            for name, own in self.gradients.items():
-                if size := float(np.linalg.norm(own)):
-                    yield float(np.linalg.norm(other.gradients[name] - own)) / size
+            for name, gradient in self.gradients.items():
+                if size := float(np.linalg.norm(gradient)):
+                    yield float(np.linalg.norm(other.gradients[name] - gradient)) / size
 
-        found = list(changes())
-        if not found:
+        relative_changes = list(changes())
+        if not relative_changes:
             return self.loss != other.loss
-        return not median(found) <= max(NOISE, UNIT_ROUNDOFF[dtype.compute] / 4)  # NaN differs, too
+        return not median(relative_changes) <= max(
+            GRADIENT_NOISE, UNIT_ROUNDOFF[dtype.compute] / 4
+        )  # NaN differs, too
 
 
 def train_once(
@@ -307,58 +310,58 @@ def train_once(
     moving: Collection[str] | None = None,
     seed: int = 0,
 ) -> TrainedOnce:
-    """One step with the runner's inputs, from the weights in `arrays`. Raises WrongResult where none moved.
+    """Run one step with the runner's inputs from the weights in `arrays`.
 
-    In float32 every parameter moves, since even a gradient that should be zero is a rounding error. In 16
-    bits an update may be less than the spacing of the parameter, so a gradient will do. `moving`: the
-    parameters that must, if not all. `seed`: of what the step draws.
+    Raises WrongResult if it does not change the parameters. In float32 every parameter changes, since even a
+    gradient that should be zero is a rounding error. In 16 bits an update may be smaller than the spacing of
+    the parameter, so a gradient suffices. `moving`: the parameters that must change, if not all. `seed`: of
+    the numbers that the step draws.
     """
     program = runner.program
     assert program.restart
     assert program.parameters
-    runner.state = ()  # or both would be in memory
+    runner.state = ()  # otherwise both states would be in memory
     runner.state = program.restart(arrays)
     if program.seed:
         program.seed(seed)
-    for _ in range(SKIPPED + 1):
+    for _ in range(MAX_SKIPPED_STEPS + 1):
         loss = loss_of(runner.step(), session)
         after = program.parameters(*runner.state)
-        moved = {name: verify.read_elements(name, tensor, session) for name, tensor in after.items()}
-        begun = {name: workload.weight_of(arrays, name) for name in moved}
-        updates = {name: end - verify.sampled_elements(name, begun[name]) for name, end in moved.items()}
+        elements = {name: verify.read_elements(name, tensor, session) for name, tensor in after.items()}
+        initial = {name: workload.weight_of(arrays, name) for name in elements}
+        updates = {name: end - verify.sampled_elements(name, initial[name]) for name, end in elements.items()}
         if dtype is not Dtype.AMP_FP16 or any(update.any() for update in updates.values()):
-            break  # else the gradients overflowed, and the scale of the loss is less now
-    kept = program.gradients(*runner.state) if program.gradients else {}
-    gradients = {name: verify.read_elements(name, tensor, session) for name, tensor in kept.items()}
+            break  # otherwise the gradients overflowed, and the loss scale was reduced
+    tensors = program.gradients(*runner.state) if program.gradients else {}
+    gradients = {name: verify.read_elements(name, tensor, session) for name, tensor in tensors.items()}
     if dtype.storage.itemsize > 2:
         for name in updates if moving is None else moving:
-            if not updates[name].any() and not (session.fetch(after[name]) != begun[name]).any():
-                raise WrongResult(f"after timing, a step of training does not move {name}", None)
+            if not updates[name].any() and not (session.fetch(after[name]) != initial[name]).any():
+                raise WrongResult(f"after timing, a step of training does not change {name}", None)
     elif gradients and not any(values.any() for values in (*updates.values(), *gradients.values())):
-        raise WrongResult("after timing, a step of training gives no gradient and moves nothing", None)
+        raise WrongResult("after timing, a step of training has no gradient and changes nothing", None)
     return TrainedOnce(loss, gradients or updates)
 
 
 def check_loss(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
-    """Raise WrongResult where a training step's loss is about the same for every other batch.
+    """Raise WrongResult if the loss of a training step is about the same for every other batch.
 
-    It must change by more than it does from step to step. One batch may happen to be as hard as the first, so
-    `OTHER_BATCHES` are tried. Where training is not smooth, the loss changes so much by itself that none of
-    them tells; then inputs of NaN must give no number.
+    It must change by more than from step to step. `OTHER_BATCHES` are tried, since one may happen to be as
+    hard as the first. If the loss fluctuates too much to decide, inputs of NaN must give a loss of NaN.
     """
     before, same = (loss_of(runner.step(), session) for _ in range(2))
     for batch in range(1, OTHER_BATCHES + 1):
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
         change = abs(loss_of(runner.step(), session) - same)
-        if not change <= DRIFT * abs(same - before):  # a loss that is no number has changed, too
+        if not change <= MAX_DRIFT * abs(same - before):  # true for NaN, too
             return
     poison_inputs(backend, workload, case, runner, session)
     if not math.isnan(loss_of(runner.step(), session)):
-        raise WrongResult("after timing, other batches have the loss of the one before", None)
+        raise WrongResult("after timing, the loss does not depend on the batch", None)
 
 
 def poison_inputs(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
-    """Have the runner compute with NaN from here on."""
+    """Replace the inputs of all further steps by NaN."""
     import numpy as np
 
     poison = partial(np.full_like, fill_value=np.nan)
@@ -368,21 +371,21 @@ def poison_inputs(backend: Backend, workload: Workload, case: Case, runner: Runn
 def check_fed_step(
     backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
 ) -> None:
-    """Raise WrongResult where inputs `FAR` times as large change the loss by no more than a step of training.
+    """Raise WrongResult if inputs `FAR` times as large change the loss by no more than a step of training.
 
-    Of a step that an input pipeline feeds. Another batch of the pipeline would not tell: to a network that
-    sees each batch for the first time, all of them are equally hard.
+    For steps with an input pipeline. Another batch of the pipeline would not do: for a network that gets each
+    batch for the first time, all batches are equally hard.
     """
     before, same = (loss_of(runner.step_on(runner.program.inputs), session) for _ in range(2))
     far = altered_inputs(backend, session, workload, case.computes_in, runner, lambda array: FAR * array)
-    if abs(loss_of(runner.step_on(far), session) - same) <= DRIFT * abs(same - before):
-        raise WrongResult("after timing, the loss does not follow from the inputs", None)
+    if abs(loss_of(runner.step_on(far), session) - same) <= MAX_DRIFT * abs(same - before):
+        raise WrongResult("after timing, the loss does not depend on the inputs", None)
 
 
 def check_update(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
-    """Raise WrongResult where gradients of NaN leave any element of a parameter a number.
+    """Raise WrongResult unless gradients of NaN make all elements of every parameter NaN.
 
-    They must not, whatever state the optimizer has, and in every dtype.
+    This holds for every state of the optimizer and every dtype.
     """
     import numpy as np
 
@@ -391,13 +394,13 @@ def check_update(backend: Backend, workload: Workload, case: Case, runner: Runne
     session.wait(runner.step())
     for name, parameter in runner.program.parameters(*runner.state).items():
         if not np.isnan(verify.sampled_elements(name, session.fetch(parameter))).all():
-            raise WrongResult(f"after timing, {name} does not follow from its gradient", None)
+            raise WrongResult(f"after timing, {name} does not depend on its gradient", None)
 
 
 def check_cpu_limits(workload: Workload, case: Case, step_s: float) -> None:
-    """Raise Implausible where a step is faster than all cores of the case's machines could make it.
+    """Raise Implausible if a step is faster than all cores of the machines of the case allow.
 
-    FLOPs count only where it is known how many multiplications an algorithm can save.
+    FLOPs are limited only if the workload knows how many multiplications an algorithm can save.
     """
     dtype, cores = case.computes_in, case.placement.hosts * (os.cpu_count() or 1)
     flags, cost = cpu_flags(Path("/")), workload.cost(dtype)
@@ -415,16 +418,16 @@ def check_cpu_limits(workload: Workload, case: Case, step_s: float) -> None:
 def check_waited(
     workload: Workload, runner: Runner, session: Session, timer: Stopwatch, iterations: int
 ) -> None:
-    """Raise Implausible where results can be read only long after the timer says that they are there."""
+    """Raise Implausible if results can be read only long after the timer reports their completion."""
     program = runner.program
     sampled = workload if isinstance(workload, Operation) and not workload.whole else None
-    places = verify.sample_indices(sampled) if sampled else {}
-    index = {name: program.index_of(name, asked) for name, asked in places.items()}
+    sample_indices = verify.sample_indices(sampled) if sampled else {}
+    index = {name: program.index_of(name, indices) for name, indices in sample_indices.items()}
 
     def finish(output: Any) -> None:
         if not index:
-            for each in output if isinstance(output, tuple) else (output,):
-                session.fetch(each)
+            for tensor in output if isinstance(output, tuple) else (output,):
+                session.fetch(tensor)
             return
         for name, tensor in verify.outputs_by_name(index, output).items():
             session.take(tensor, index[name])
