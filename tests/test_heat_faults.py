@@ -20,7 +20,7 @@ from benchbench.launch.transport import Answer, JobEnd
 from benchbench.machine.sampler import Sources, TurnSampler
 from benchbench.model.case import Case
 from benchbench.model.device import Target
-from benchbench.model.function import FUNCTIONS, PYTHON, Call, Found
+from benchbench.model.function import FUNCTIONS, PYTHON, Call, FunctionLocation
 from benchbench.model.run import Settings
 from benchbench.running.heat import LiveCase, run_heat
 from benchbench.timing.policy import POLICIES
@@ -105,7 +105,8 @@ def begin(tmp_path: Path, sleep: str) -> Iterator[Callable[[str], LocalJob]]:
 
 def job_of(folder: Path, name: str) -> dict[str, object]:
     call = Call(
-        function=Found(name=name, path=str(folder / "functions.py"), qualname=name), folder=str(folder)
+        function=FunctionLocation(name=name, path=str(folder / "functions.py"), qualname=name),
+        folder=str(folder),
     )
     case = Case.of_call(FUNCTIONS, name, PYTHON, "cpu")
     return {

@@ -24,7 +24,7 @@ from typing import Any
 from benchbench import paths
 from benchbench.errors import UsageError, kind_of, text_of
 from benchbench.format import size
-from benchbench.model.function import Call, Found
+from benchbench.model.function import Call, FunctionLocation
 from benchbench.redaction import hide_secrets
 
 MOST_BYTES = 256 * 2**20  # of what is sent by value, to each process anew
@@ -76,7 +76,7 @@ def call_named(text: str, setup: str = "") -> Call:
     )
 
 
-def _typed(text: str) -> Found:
+def _typed(text: str) -> FunctionLocation:
     where, colon, qualname = text.rpartition(":")
     if not (colon and where and qualname):
         hint = "Write it as file.py:function, or as package.module:function."
@@ -85,8 +85,8 @@ def _typed(text: str) -> Found:
         if not os.path.isfile(where):
             raise UsageError(f"There is no file {where!r}.", "Write it as file.py:function.")
         path = paths.absolute(where)
-        return Found(name=f"{shown_path(path)}:{qualname}", path=str(path), qualname=qualname)
-    return Found(name=text, module=where, qualname=qualname)
+        return FunctionLocation(name=f"{shown_path(path)}:{qualname}", path=str(path), qualname=qualname)
+    return FunctionLocation(name=text, module=where, qualname=qualname)
 
 
 def shown_path(path: Path) -> str:
@@ -98,7 +98,7 @@ def shown_path(path: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _found(function: Callable[..., Any], file: str, files: dict[str, bytes], most: int) -> Found:
+def _found(function: Callable[..., Any], file: str, files: dict[str, bytes], most: int) -> FunctionLocation:
     """Where the function is; one that has no name of its own is pickled into `files` as `file`."""
     if not callable(function):
         raise UsageError(f"What is to be measured is no function but of type {type(function).__name__}.")
@@ -106,10 +106,10 @@ def _found(function: Callable[..., Any], file: str, files: dict[str, bytes], mos
         return by_name
     name = _name_of(function)
     files[file] = by_value(function, name, most)
-    return Found(name=name, pickled=file)
+    return FunctionLocation(name=name, pickled=file)
 
 
-def _by_name(function: Callable[..., Any]) -> Found | None:
+def _by_name(function: Callable[..., Any]) -> FunctionLocation | None:
     """Where its own name finds it in a module or a file; None where that is another object, or nothing."""
     name, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not (isinstance(name, str) and isinstance(qualname, str)):
@@ -120,12 +120,16 @@ def _by_name(function: Callable[..., Any]) -> Found | None:
     spec = getattr(module, "__spec__", None)
     if name != MAIN or spec:  # `python -m package.module` has a name, too
         own = str(getattr(spec, "name", name)) if name == MAIN else name
-        return Found(name=f"{own}:{qualname}", module=own, qualname=qualname) if _is_importable(own) else None
+        return (
+            FunctionLocation(name=f"{own}:{qualname}", module=own, qualname=qualname)
+            if _is_importable(own)
+            else None
+        )
     path = getattr(module, "__file__", None)
     if path is None or not os.path.isfile(path):
         return None
     whole = paths.absolute(path)
-    return Found(name=f"{shown_path(whole)}:{qualname}", path=str(whole), qualname=qualname)
+    return FunctionLocation(name=f"{shown_path(whole)}:{qualname}", path=str(whole), qualname=qualname)
 
 
 def _attribute(module: ModuleType, qualname: str) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchbench.errors import UnreadableInput
 from benchbench.launch.functions import shown_path
 from benchbench.machine.variables import is_passed_on
-from benchbench.model.function import Call, Found
+from benchbench.model.function import Call, FunctionLocation
 from benchbench.reading import read_file
 
 MOST_SOURCE = 2**20  # bytes of a source file
@@ -34,7 +34,7 @@ def missing_variables(call: Call, worker: Mapping[str, str], shell: Mapping[str,
     return f"{'; '.join(parts)}, which its process does not get: add {options}" if parts else ""
 
 
-def _file_of(found: Found | None, call: Call) -> Path | None:
+def _file_of(found: FunctionLocation | None, call: Call) -> Path | None:
     """The source file of a function; None if nothing tells it without an import."""
     if found is None:
         return None

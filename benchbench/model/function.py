@@ -13,7 +13,7 @@ FUNCTIONS = "functions"  # suite name of cases that call a user's function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FunctionLocation:
     """Location of a function: `qualname` in a module or Python file, or pickled in a file of the job.
 
     `name` is used in messages and as the workload of the case.
@@ -34,8 +34,8 @@ class Call:
     the pickled data by file name.
     """
 
-    function: Found
-    setup: Found | None = None
+    function: FunctionLocation
+    setup: FunctionLocation | None = None
     arguments: str = ""
     search_path: tuple[str, ...] = ()
     folder: str = ""

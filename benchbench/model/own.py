@@ -91,7 +91,7 @@ class ModelSpec:
         return self.file.endswith(PROGRAM)
 
     @property
-    def is_saved(self) -> bool:
+    def is_keras_file(self) -> bool:
         """True for a model saved by Keras, which contains no code."""
         return self.file.endswith(KERAS_FILE)
 

@@ -117,7 +117,7 @@ def load(spec: ModelSpec, dtype: str = FLOAT32) -> LoadedModel:
     import keras
 
     with in_model_folder(spec):
-        if spec.is_saved:
+        if spec.is_keras_file:
             saved = LoadedModel(spec.attribute, True, lambda: _load_saved(spec), {}, None, DEFAULT_BATCH)
             return input_file.with_file_sizes(spec, saved)
         module, search = import_model_file(spec, variant=dtype), ModelSearch((keras.Model,), "Keras model")
@@ -176,7 +176,7 @@ def build(
     The layers of a saved model ask for the dtype in which they were saved, and so do the layers of a file
     that loads a model. These models are widened or narrowed, too.
     """
-    widens = widens or (spec.is_saved and dtype != FLOAT32)
+    widens = widens or (spec.is_keras_file and dtype != FLOAT32)
     model = _build_once(spec, params, dtype, seed, widens=widens)
     if (
         dtype == FLOAT32
