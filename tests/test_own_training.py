@@ -243,7 +243,7 @@ def test_a_step_that_leaves_a_sample_out_is_found_after_timing() -> None:
 
 def test_a_step_that_moves_nothing_is_found_after_timing(monkeypatch: Patch) -> None:
     changed_optimizer(update_dropped)(monkeypatch)
-    with pytest.raises(WrongResult, match="a step of training does not move"):
+    with pytest.raises(WrongResult, match="a step of training does not change"):
         checked_after_timing("train_decoder")
 
 
