@@ -270,3 +270,20 @@ assert found["tolerance"] and not found["unverified"], found
     env |= {"ACCELBENCH_DRAWN": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_module_whose_weight_is_computed_is_copied(tmp_path: Path) -> None:
+    import torch
+
+    (tmp_path / "normed.py").write_text(
+        "import torch\nmodel = torch.nn.Sequential(torch.nn.utils.weight_norm(torch.nn.Conv1d(2, 2, 3)))\n"
+        "def inputs(batch: int = 1): return torch.randn(batch, 2, 8)\n"
+    )
+    loaded = torch_module.load(parse_spec("normed.py", str(tmp_path)))
+    first, second = loaded.make(), loaded.make()
+    array = torch.randn(1, 2, 8)
+    assert torch.equal(first(array), second(array))
+    with torch.no_grad():
+        first[0].weight_g.zero_()
+    assert not torch.equal(first(array), second(array))

@@ -88,24 +88,26 @@ def check_new_inputs(
         prepare()
         return seconds(timed)
 
-    def new_s(prepare: Callable[[], None]) -> float:
-        inputs = refill(refill.arrays(next(drawn)))
+    def new_s(arrays: Mapping[str, AnyArray], prepare: Callable[[], None]) -> float:
+        inputs = refill(arrays)
         alive.append(inputs)
         prepare()
         return seconds(inputs)
 
     def ratio(prepare: Callable[[], None] = lambda: None) -> float:
+        new_arrays = [refill.arrays(next(drawn)) for _ in range(sets)]  # before: drawing evicts caches
         if session.overwrites:
             refill(timed_arrays)
         for _ in range(2):  # so that the timed inputs are no longer new after the ratio before this one
             seconds(timed)
         seen = min(seen_s(prepare) for _ in range(sets))
-        new = min(new_s(prepare) for _ in range(sets))
+        new = min(new_s(arrays, prepare) for arrays in new_arrays)
         return new / seen if new - seen > SMALLEST_GAIN_S else 1.0
 
     slower = smallest_ratio(ratio, timer, NEW_INPUTS_SLOWER)
     if slower > NEW_INPUTS_SLOWER:  # a table's rows that were not looked up before may be in no cache
-        slower = min(slower, ratio(lambda: evict(session)))
+        evicted = smallest_ratio(lambda: ratio(lambda: evict(session)), timer, NEW_INPUTS_SLOWER)
+        slower = min(slower, evicted)
     if isinstance(workload, Training):  # whose next check begins with the timed batch
         refill(timed_arrays)
     if slower > NEW_INPUTS_SLOWER:

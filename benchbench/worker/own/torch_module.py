@@ -84,12 +84,21 @@ def _factory(model: Any, name: str) -> tuple[Callable[..., Any], Mapping[str, Sc
     from torch import nn
 
     if isinstance(model, nn.Module):
-        return lambda: deepcopy(model), {}  # callers may move it to another device
+        return lambda: _copy(model), {}  # callers may move it to another device
     if not callable(model):
         raise ModelMistake(
             f"{name} is neither a torch module nor a factory of one.", "Name a class or a function."
         )
     return model, default_sizes(model, name)
+
+
+def _copy(model: Any) -> Any:
+    """Copy a module. Tensors computed from its parameters, as by `weight_norm`, are copied by value."""
+    from torch import Tensor
+
+    attributes = [value for module in model.modules() for value in vars(module).values()]
+    computed = [value for value in attributes if isinstance(value, Tensor) and not value.is_leaf]
+    return deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
 
 
 def _example_inputs(example: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
