@@ -72,7 +72,7 @@ def write_files(files: Mapping[str, bytes], place: Path, root: Path | None = Non
 def error_lines(error: Any) -> list[str]:
     """Lines of an expected error: message, log and hint. Empty if Typer printed the help instead."""
     if isinstance(error, AccelbenchError):
-        return [f"error: {error}", *error.log, *([f"hint: {error.hint}"] if error.hint else [])]
+        return [f"error: {error}", *error.log, *(f"hint: {error.hint}".splitlines() if error.hint else [])]
     if type(error).__name__ == "NoArgsIsHelpError":
         return list(error.message.splitlines())  # the help text; empty if Rich printed it
     message, hint = _typer_message(error)

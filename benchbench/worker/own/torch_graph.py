@@ -164,10 +164,13 @@ def _plain_arguments(values: Any) -> list[Any]:
 
 def constant_parameters(module: Any) -> list[str]:
     """Names of float parameters whose elements are all equal, such as new biases."""
+    import torch
+
     return [
         name
         for name, parameter in module.named_parameters()
-        if parameter.is_floating_point()
+        if parameter.layout is torch.strided
+        and parameter.is_floating_point()
         and parameter.numel()
         and bool((parameter == parameter.reshape(-1)[0]).all())
     ]

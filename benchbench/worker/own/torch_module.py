@@ -18,6 +18,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
+from benchbench.worker.causes import one_line
 from benchbench.worker.own import input_file, torch_program
 from benchbench.worker.own.source import (
     LoadedModel,
@@ -84,7 +85,7 @@ def _factory(model: Any, name: str) -> tuple[Callable[..., Any], Mapping[str, Sc
     from torch import nn
 
     if isinstance(model, nn.Module):
-        return lambda: _copy(model), {}  # callers may move it to another device
+        return lambda: _copy(model, name), {}  # callers may move it to another device
     if not callable(model):
         raise ModelMistake(
             f"{name} is neither a torch module nor a factory of one.", "Name a class or a function."
@@ -92,13 +93,24 @@ def _factory(model: Any, name: str) -> tuple[Callable[..., Any], Mapping[str, Sc
     return model, default_sizes(model, name)
 
 
-def _copy(model: Any) -> Any:
-    """Copy a module. Tensors computed from its parameters, as by `weight_norm`, are copied by value."""
-    from torch import Tensor
+def _copy(model: Any, name: str) -> Any:
+    """Copy a module. Raises ModelMistake if Python cannot.
 
-    attributes = [value for module in model.modules() for value in vars(module).values()]
-    computed = [value for value in attributes if isinstance(value, Tensor) and not value.is_leaf]
-    return deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
+    `weight_norm` and `spectral_norm` keep the tensors that they compute as attributes. torch copies no such
+    tensors, so the copy gets them without their gradient functions.
+    """
+    import torch
+
+    attributes = chain.from_iterable(vars(module).values() for module in model.modules())
+    values = chain.from_iterable(value if isinstance(value, list) else [value] for value in attributes)
+    computed = [value for value in values if isinstance(value, torch.Tensor) and not value.is_leaf]
+    try:
+        return deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
+    except Exception as error:
+        raise ModelMistake(
+            f"{name} cannot be copied: {one_line(error)}.".replace("..", "."),
+            "Define a function that makes it:\ndef model():\n    return …",
+        ) from error
 
 
 def _example_inputs(example: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
@@ -169,7 +181,19 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
         )
     if getattr(getattr(module, "config", None), "use_cache", False):
         module.config.use_cache = False  # otherwise the key-value cache would be an output
-    return module.eval()
+    module.eval()
+    if any(map(nn.parameter.is_lazy, chain(module.parameters(), module.buffers()))):
+        _initialise(module, _inputs(spec, params, module, 0))
+    return module
+
+
+def _initialise(module: Any, inputs: Any) -> None:
+    """Create the parameters of lazy layers, which take their shapes from the inputs of a first call."""
+    import torch
+
+    positional, keywords = arguments_like(inputs)(named_tensors(inputs))
+    with torch.no_grad():
+        module(*positional, **keywords)
 
 
 def make_inputs(
@@ -343,14 +367,25 @@ def _replace_tensors(value: Any, name: str, tensors: Mapping[str, Any]) -> Any:
 
 
 def as_array(tensor: Any) -> AnyArray:
-    """Convert to NumPy; bfloat16, which NumPy lacks, becomes float32."""
+    """Convert to NumPy; bfloat16, which NumPy lacks, becomes float32. Raises ModelMistake if it is sparse."""
     import torch
 
+    if tensor.layout is not torch.strided:
+        raise ModelMistake(
+            f"An input or output is sparse ({tensor.layout}), and accelbench compares dense tensors.",
+            "Make a constant sparse tensor a buffer of the model, or pass its indices and values.",
+        )
     plain = tensor.detach().cpu()
     array: AnyArray = (plain.float() if plain.dtype is torch.bfloat16 else plain).numpy().copy()
     return array
 
 
 def tensors_of(module: Any) -> dict[str, Any]:
-    """Every parameter and buffer by name, including non-persistent ones; shared ones once."""
-    return dict(chain(module.named_parameters(), module.named_buffers()))
+    """Every dense parameter and buffer by name, including non-persistent ones; shared ones once.
+
+    Sparse tensors keep the values with which the model was built.
+    """
+    import torch
+
+    tensors = chain(module.named_parameters(), module.named_buffers())
+    return {name: tensor for name, tensor in tensors if tensor.layout is torch.strided}

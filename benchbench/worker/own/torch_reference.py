@@ -150,5 +150,5 @@ def row_gradients(
     for weight, gradient in zip(weights, gradients, strict=True):
         if gradient is not None:  # otherwise the weight is unused
             shape = (int(weight.shape[0]) if weight.dim() else 1, -1)
-            rows = (tensor.detach().reshape(shape).numpy() for tensor in (weight, gradient))
+            rows = (tensor.detach().to_dense().reshape(shape).numpy() for tensor in (weight, gradient))
             yield *rows, id(weight) in embedding_ids

@@ -102,6 +102,9 @@ class OwnTraining(TorchWorkload, Training):
         module, make_inputs, layout = self.with_layout(context, arrays, unplaced_module)
         if not self.drops:
             disable_dropout(module)
+        if not isinstance(context, Session):
+            for layer in sparse_layers(module):  # few operators of the reference accept sparse gradients
+                layer.sparse = False
         trainable = trainable_parameters(module)
         optimizer = optimizer_of(self.spec, self.sizes, module, fused=isinstance(context, Session))
         initial = deepcopy(optimizer.state_dict())
@@ -127,7 +130,7 @@ class OwnTraining(TorchWorkload, Training):
             make_inputs(arrays),
             parameters=lambda: trainable,
             gradients=lambda: {
-                name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
                 for name, parameter in trainable.items()
             },
             last_gradient="last gradient",
@@ -179,8 +182,15 @@ def trainable_parameters(module: Any) -> dict[str, Any]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
+def sparse_layers(module: Any) -> list[Any]:
+    """Layers whose weights get sparse gradients, such as `Embedding(sparse=True)`."""
+    return [layer for layer in module.modules() if getattr(layer, "sparse", False) is True]
+
+
 def optimizer_of(spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, *, fused: bool) -> Any:
     """The optimizer that the user's file creates, or the default one.
+
+    torch's fused optimizers accept no sparse gradients, so a module with any has the plain one.
 
     Raises ModelMistake if the file creates another object.
     """
@@ -189,6 +199,7 @@ def optimizer_of(spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, *, f
     objective = objective_of(spec)
     if objective.optimizer is None:
         parameters = list(trainable_parameters(module).values())
+        fused = fused and not sparse_layers(module)
         return optimizer_named(str(sizes[OPTIMIZER])).torch(parameters, fused=fused)
     optimizer_sizes = {name: value for name, value in sizes.items() if name in objective.optimizer_sizes}
     with in_model_folder(spec):
