@@ -29,6 +29,7 @@ from benchbench.worker.verify import (
     worst,
 )
 from benchbench.workloads.base import Draw
+from tests.program import accelbench, rows
 
 pytestmark = [
     pytest.mark.real,
@@ -79,6 +80,20 @@ class Model(torch.nn.Module):
         self.layer = torch.nn.Linear(16, 4)
     def forward(self, index): return self.layer(self.table(index))
 def inputs(batch=4): return torch.randint(0, 50, (batch, 3))
+"""
+FULL_CACHE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.register_buffer("cache", torch.zeros(64, 8))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.long))
+    def forward(self, x):
+        self.cache.index_copy_(0, self.position, self.layer(x))
+        self.position += 1
+        return self.cache.sum(0)
+def inputs(): return torch.randn(1, 8)
 """
 SPARSE_TRAINING = f"""{SPARSE_GRADIENT}
 def loss(output, target): return torch.nn.functional.cross_entropy(output, target)
@@ -141,3 +156,14 @@ def test_obstacle_is_named_with_a_way_out(source: str, mistake: str, tmp_path: P
     description = describe_model(write_model(tmp_path, source), None)
     assert mistake in description["mistake"]
     assert description["hint"]
+
+
+def test_stateful_model_whose_cache_overflows_is_unverified(tmp_path: Path) -> None:
+    write_model(tmp_path, FULL_CACHE)
+    engine = ("-b", "torch", "--mode", "eager", "--brief", "--rounds", "1", "--threads", "1")
+    run = accelbench("run", f"{tmp_path.name}.py", *engine, cwd=tmp_path, code=4)
+    (row,) = rows(tmp_path)
+    assert row["status"] == "unverified"
+    for shown in (row["message"], run.stderr):
+        assert "keeps state between calls" in shown
+        assert "IndexError" in shown

@@ -13,6 +13,7 @@ from benchbench.cli.live import Lines
 from benchbench.documents.plan import left_out_summary
 from benchbench.format import at_words, duration
 from benchbench.model.case import LeftOut
+from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Partner, RunInfo
 from benchbench.model.status import Status
 from benchbench.running.observer import line
@@ -43,6 +44,8 @@ def test_a_line_has_status_case_and_time_or_reason() -> None:
     assert "ok" in ok
     assert "2.00 ms" in ok
     assert "still warming up" in ok
+    notes = (note(NoteKind.UNVERIFIED, reason="its outputs are integers"),)
+    assert "its outputs are integers" in line(a_record(a_measurement(notes=notes)))
     failed = line(a_record(a_failure(status=Status.TIMEOUT, message="no \x1b[31manswer")))
     assert "timeout" in failed
     assert "\x1b" not in failed

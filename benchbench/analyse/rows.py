@@ -107,7 +107,7 @@ class Row:
     @property
     def ok(self) -> bool:
         """True if the case was measured; it has a latency unless its processes disagree."""
-        return self.status in MEASURED_STATUSES
+        return self.status in MEASURED_STATUSES and not self.message  # a message is the reason of a failure
 
     @property
     def contended(self) -> str:
@@ -239,7 +239,8 @@ def _planned_row(context: _Context, case: Case, records: Sequence[Record]) -> Ro
     if finished:
         version, model = finished[0].framework_version, finished[0].device_model
     status, message = _status(finished)
-    if status in MEASURED_STATUSES and (reason := implausible(case, model, measurements)):
+    is_measured = status in MEASURED_STATUSES and not message
+    if is_measured and (reason := implausible(case, model, measurements)):
         status, message = Status.IMPLAUSIBLE, reason
     row = Row(
         case=case,

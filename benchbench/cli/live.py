@@ -95,11 +95,13 @@ class Lines(RunObserver):
             self._table.progress(place, state)
 
     def record(self, record: Record, side: int) -> None:
-        """Print failures at once; without a terminal, the other cases of a heat share a line."""
+        """Print failures and unverified cases; without a terminal, the other cases of a heat share a line."""
         if self._table:
             self._table.add(record, side)
         if isinstance(record.outcome, Failure):
             self._print(self._sides[side] + self._redact(observer.line(record)), "red")
+        elif record.outcome.unverified and not record.round:
+            self._print(self._sides[side] + self._redact(observer.line(record)))
         elif not self._table:
             self._heat.append((side, record))
 

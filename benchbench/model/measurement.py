@@ -238,8 +238,12 @@ class Measurement:
     @property
     def ending(self) -> Status:
         """OK, or UNVERIFIED if a note says that the result could not be verified."""
-        is_unverified = any(note.kind is NoteKind.UNVERIFIED for note in self.notes)
-        return Status.UNVERIFIED if is_unverified else Status.OK
+        return Status.UNVERIFIED if self.unverified else Status.OK
+
+    @property
+    def unverified(self) -> str:
+        """Reason why the result could not be verified; empty if it was."""
+        return next((note.clause for note in self.notes if note.kind is NoteKind.UNVERIFIED), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

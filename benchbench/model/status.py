@@ -30,7 +30,7 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     CRASHED = "crashed"
     WRONG_RESULT = "wrong_result"
-    UNVERIFIED = "unverified"  # measured, but the result could not be verified
+    UNVERIFIED = "unverified"  # the result could not be verified; measured unless a later call failed
     IMPLAUSIBLE = "implausible"
     FAILED = "failed"
     SKIPPED = "skipped"

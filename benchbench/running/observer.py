@@ -82,7 +82,9 @@ def line(record: Record) -> str:
     if isinstance(outcome, Failure):
         return f"{outcome.status:<14} {name}  {visible(outcome.message)}"
     unsteady = "" if outcome.steady else "  (still warming up)"
-    return f"{outcome.ending:<14} {name}  {seconds(step_s(outcome))}, round {record.round + 1}{unsteady}"
+    reason = f"  {visible(outcome.unverified)}" if outcome.unverified else ""
+    time = f"{seconds(step_s(outcome))}, round {record.round + 1}"
+    return f"{outcome.ending:<14} {name}  {time}{unsteady}{reason}"
 
 
 def profile_line(profile: Profiled) -> str:

@@ -30,6 +30,7 @@ from benchbench.worker.call import inspect_call, measure_call_job
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import last_lines, one_line
 from benchbench.worker.own.lookup import find_own_workload, use_cpu
+from benchbench.worker.own.side_effects import STATE
 from benchbench.worker.own.torch_training import OwnTraining
 from benchbench.worker.own.workload import OwnOperation, OwnWorkload
 from benchbench.worker.program import (
@@ -94,6 +95,9 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE, turns: Turns
         status = Status.OUT_OF_MEMORY if backend.out_of_memory(error) else Status.FAILED
         if status is Status.FAILED and (message := engine_refusal(error, job)):
             return reply_with_failure(Status.UNSUPPORTED, message)
+        if status is Status.FAILED and (job.get("reference") or {}).get("unverified") == STATE:
+            # Such as a cache that is full after some calls.
+            return reply_with_failure(Status.UNVERIFIED, f"{STATE}; a later call raises {one_line(error)}")
         log = last_lines("".join(traceback.format_exception(error)), MAX_LOG)  # without local variables
         return failure_reply(Failure(status=status, message=one_line(error), log=log))
 
