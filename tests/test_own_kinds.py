@@ -95,6 +95,15 @@ class Model(torch.nn.Module):
         return self.cache.sum(0)
 def inputs(): return torch.randn(1, 8)
 """
+OWN_FLOAT64 = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+    def forward(self, x): return self.layer(x) @ torch.ones(8, 8, dtype=torch.float64)
+def inputs(): return torch.randn(2, 8)
+"""
 SPARSE_TRAINING = f"""{SPARSE_GRADIENT}
 def loss(output, target): return torch.nn.functional.cross_entropy(output, target)
 def targets(batch=4): return torch.randint(0, 4, (batch,))
@@ -167,3 +176,12 @@ def test_stateful_model_whose_cache_overflows_is_unverified(tmp_path: Path) -> N
     for shown in (row["message"], run.stderr):
         assert "keeps state between calls" in shown
         assert "IndexError" in shown
+
+
+def test_model_with_its_own_float64_tensors_fails_with_advice(tmp_path: Path) -> None:
+    write_model(tmp_path, OWN_FLOAT64)
+    engine = ("-b", "torch", "--mode", "eager", "--brief", "--rounds", "1", "--threads", "1")
+    accelbench("run", f"{tmp_path.name}.py", *engine, cwd=tmp_path, code=4)
+    (row,) = rows(tmp_path)
+    assert row["status"] == "failed"
+    assert "use --dtype float64" in row["message"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -53,6 +54,8 @@ MAX_LOG = 4096  # characters, counted from the end
 MAX_EVENTS = 50_000  # per profile: torch's take 2 KB each while they are read, XLA's 40 µs
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
+MIXED_WITH_FLOAT64 = re.compile(r"same dtype.*\b[Dd]ouble\b|\b[Dd]ouble\b.*same dtype")
+
 
 def run_job(backend: Backend, job: Message, turns: Turns | None = None) -> Message:
     """Run the job in this process, or in one process per device. Failures of the case are returned as data.
@@ -99,7 +102,20 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE, turns: Turns
             # Such as a cache that is full after some calls.
             return reply_with_failure(Status.UNVERIFIED, f"{STATE}; a later call raises {one_line(error)}")
         log = last_lines("".join(traceback.format_exception(error)), MAX_LOG)  # without local variables
-        return failure_reply(Failure(status=status, message=one_line(error), log=log))
+        message = f"{one_line(error)}{float64_advice(error, job)}"
+        return failure_reply(Failure(status=status, message=message, log=log))
+
+
+def float64_advice(error: BaseException, job: Message) -> str:
+    """Advice if a user's torch module mixes its own float64 tensors with those of the case's dtype, or ""."""
+    case = job.get("case") or {}
+    if not case or case["dtype"] == Dtype.FLOAT64 or not MIXED_WITH_FLOAT64.search(str(error)):
+        return ""
+    if find_own_workload(case["workload"], case["params"]) is None:
+        return ""
+    return (
+        "; the model creates float64 tensors: use --dtype float64, or create them in the dtype of its inputs"
+    )
 
 
 def engine_refusal(error: BaseException, job: Message) -> str | None:
