@@ -36,6 +36,11 @@ class {name}(nn.Module):
     def forward(self, x):
         return self.layer(x)
 """
+WHOLE = """
+class Whole(nn.Sequential):
+    def __init__(self):
+        super().__init__(Part(), Part())
+"""
 INPUTS = """
 def inputs(batch=2):
     return torch.randn(batch, 4)
@@ -52,13 +57,17 @@ def of_text(tmp_path: Path, text: str, attribute: str = "") -> dict[str, Any]:
     ("text", "mistake", "hint"),
     [
         (BODY + INPUTS, "mine.py defines no torch module", "Name one"),
-        (BODY + MODULE.format(name="Net", more=""), "mine.py has no inputs", "def inputs(batch=1):"),
+        (BODY + MODULE.format(name="Net", more=""), "mine.py has no inputs", "torch.randn(batch, 4)"),
         (
             BODY + MODULE.format(name="One", more="") + MODULE.format(name="Two", more="") + INPUTS,
             "mine.py defines One, Two",
-            "mine.py:One",
+            "accelbench run mine.py:One\naccelbench run mine.py:Two",
         ),
-        (BODY + MODULE.format(name="Net", more=", width") + INPUTS, "Net needs 'width'", "Give it a default"),
+        (
+            BODY + MODULE.format(name="Net", more=", width, depth"),
+            "Net needs 'width', 'depth'. mine.py has no inputs.",
+            "    return Net(width=…, depth=…)\n",
+        ),
         (BODY + "model = lambda: 3\n" + INPUTS, "mine.py is int, not a torch module", "Return an nn.Module"),
     ],
 )
@@ -68,6 +77,19 @@ def test_a_file_without_a_model_or_inputs_is_a_mistake_with_a_hint(
     found = of_text(tmp_path, text)
     assert mistake in found["mistake"]
     assert hint in found["hint"]
+
+
+@pytest.mark.parametrize(
+    ("text", "attribute"),
+    [
+        (MODULE.format(name="Part", more="") + WHOLE, "Whole"),
+        (MODULE.format(name="Net", more="") + "net = Net()\n", "net"),
+    ],
+    ids=["part", "instance"],
+)
+def test_the_model_is_the_only_one_that_no_class_uses(tmp_path: Path, text: str, attribute: str) -> None:
+    found = of_text(tmp_path, BODY + text + INPUTS)
+    assert (found.get("mistake", ""), found["attribute"], found["is_default"]) == ("", attribute, True)
 
 
 def test_an_error_has_its_line_and_what_caused_it(tmp_path: Path) -> None:

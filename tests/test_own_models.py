@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from benchbench import paths
 from benchbench.analyse import rows as analysed
 from benchbench.documents.plan import has_failures
 from benchbench.documents.run import report_document
@@ -203,7 +204,12 @@ def test_what_is_no_model_is_refused_with_the_ways_to_write_one() -> None:
 
 @pytest.mark.parametrize(
     ("file", "stem", "shown"),
-    [("/here/lib/My-Net.py", "my_net", "lib/My-Net.py"), ("/else/3d.py", "model_3d", "3d.py")],
+    [
+        ("/here/lib/My-Net.py", "my_net", "lib/My-Net.py"),
+        ("/else/3d.py", "model_3d", "3d.py"),
+        ("/here/nanoGPT/model.py", "nanogpt", "nanoGPT/model.py"),
+        (f"{paths.home()}/model.py", "model", "model.py"),
+    ],
 )
 def test_names_are_words_and_no_path_of_this_machine_is_stored(file: str, stem: str, shown: str) -> None:
     spec = ModelSpec(folder="/here", file=file)
@@ -242,7 +248,7 @@ def describe_model(graphs: Mapping[int, int]) -> own_models.OwnModel:
 
 
 def described_steps(
-    graphs: Mapping[int, int], *, name: str = "net", has_loss: bool = False
+    graphs: Mapping[int, int], *, name: str = "net", has_loss: bool = False, taken: Sequence[str] = ()
 ) -> dict[str, own_models.OwnModel]:
     """The same with the step of its training, if it has a loss."""
 
@@ -258,7 +264,7 @@ def described_steps(
         return Answer({"described": facts | inputs})
 
     spec = ModelSpec(folder="/here", module=name)
-    return own_models.describe([spec], [], lambda kind: ask)
+    return own_models.describe([spec], taken, lambda kind: ask)
 
 
 def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
@@ -272,6 +278,12 @@ def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
     several = "net: Net(depth=2), inputs(batch=8,1); 2 M parameters, 8.00 kFLOP a step at batch=8"
     assert told(batch=[8, 1]) == several
     assert told(batch=[3]) == "net: Net(depth=2), inputs(batch=3)"  # its row says why it cannot run
+
+
+@pytest.mark.parametrize("taken", ["unet", "unet_train"])
+def test_model_named_like_a_shipped_workload_is_named_with_its_class(taken: str) -> None:
+    steps = described_steps({1: 1000}, name="unet", has_loss=True, taken=[taken])
+    assert list(steps) == ["unet_net", "unet_net_train"]
 
 
 def test_a_model_that_the_workloads_chosen_leave_out_is_refused() -> None:

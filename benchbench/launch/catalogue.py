@@ -137,11 +137,13 @@ def kind_of(name: str, code: UserCode | None = None) -> WorkloadKind:
 
 
 def suggested(name: str, known: Sequence[str]) -> str:
-    """A hint for an unknown name: the names that begin with it or contain it, else the most similar ones.
+    """Hint for an unknown name: the names that contain it or all of its words, else the most similar ones.
 
     For a misspelt name only similar ones are suggested.
     """
-    near = sorted((each for each in known if name in each), key=lambda each: not each.startswith(name))
+    words = set(name.split("_"))
+    matches = (other for other in known if name in other or words.issubset(other.split("_")))
+    near = sorted(matches, key=lambda other: not other.startswith(name))
     if not (name and near) or get_close_matches(name, known, n=1, cutoff=MISSPELT):
         return unknown("workloads", name, list(known))
     *others, last = map(repr, near)

@@ -367,7 +367,9 @@ def describe(
     for spec in map(with_kind, specs):
         ask = ask_of(spec.kind)
         facts = _asked(spec, None, ask)
-        name = spec.stem if facts.is_default else f"{spec.stem}_{facts.attribute.lower()}"
+        full_name = f"{spec.stem}_{facts.attribute.lower()}"
+        is_short = facts.is_default and not {spec.stem, f"{spec.stem}{TRAIN}"}.intersection(taken)
+        name = spec.stem if is_short else full_name
         steps = {name: (spec, facts)}
         if facts.has_loss and spec.kind == TORCH:
             training = dataclasses.replace(spec, trains=True)

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from types import MappingProxyType
 
+from benchbench import paths
 from benchbench.errors import UsageError
 
 VARIABLE = "ACCELBENCH_MODELS"  # environment variable that passes the user's models to workers
 CONFIG, SOURCE, PROGRAM, KERAS_FILE, ONNX_FILE = ".json", ".py", ".pt2", ".keras", ".onnx"
+UNNAMED = "model.py"  # file name that tells nothing about its model
 WAYS = (
     "Write FILE.py, FILE.py:Model, package.module:Model, FILE.pt2, FILE.onnx, FILE.keras, or the JSON file "
     "of a transformers configuration."
@@ -97,8 +99,12 @@ class ModelSpec:
 
     @property
     def stem(self) -> str:
-        """Default name: `my_model` for `lib/my-model.py`."""
-        name = PurePath(self.file).stem if self.file else self.module.rpartition(".")[2]
+        """Default name: `my_model` for `lib/my-model.py`, and `nanogpt` for `nanogpt/model.py`."""
+        path = PurePath(self.file)
+        name = path.stem if self.file else self.module.rpartition(".")[2]
+        # The name of the home folder is that of its user, which is not stored.
+        if path.name == UNNAMED and path.parent.name and str(path.parent) != paths.home():
+            name = path.parent.name
         word = "".join(letter if letter.isalnum() else "_" for letter in name).strip("_").lower()
         return word if word[:1].isalpha() else f"model_{word}".rstrip("_")
 

@@ -5,6 +5,7 @@ The user's code is executed here, in a worker. Its errors are reported with the 
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -24,7 +25,7 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.errors import UsageError
 from benchbench.model.case import Scalar
-from benchbench.model.own import ModelSpec
+from benchbench.model.own import ModelSpec, relative
 from benchbench.worker.own.uncached import UncachedLoader, prefer_folder
 from benchbench.workloads.base import SEED
 
@@ -97,30 +98,49 @@ class ModelSearch:
             )
         ]
 
+    def candidates(self, module: ModuleType) -> list[str]:
+        """Names of the models that no other class of the file uses. An instance stands for its class."""
+        defined = self.names_defined(module)
+        models = {name: getattr(module, name) for name in defined}
+        parts = _names_in_classes(module) | {type(model).__name__ for model in models.values()}
+        return [name for name in defined if name not in parts] or defined
+
     def default_name(self, module: ModuleType) -> str | None:
         """Name of the model that is used if the user names none, or None if it is ambiguous."""
         conventional = [name for name in DEFAULT_NAMES if callable(getattr(module, name, None))]
-        defined = self.names_defined(module)
-        return conventional[0] if conventional else defined[0] if len(defined) == 1 else None
+        candidates = self.candidates(module)
+        return conventional[0] if conventional else candidates[0] if len(candidates) == 1 else None
 
     def find(self, module: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
         """Return the model that the spec names (or the default) as (name, object). Raises ModelMistake."""
-        defined = self.names_defined(module)
+        candidates, file = self.candidates(module), spec.text.partition(":")[0]
         name = spec.attribute or self.default_name(module)
-        if not name and not defined:
+        if not name and not candidates:
             raise ModelMistake(
                 f"{spec.text} defines no {self.noun}.", "Name one, or a function that makes one."
             )
         if not name:
-            raise ModelMistake(
-                f"{spec.text} defines {', '.join(defined)}.", f"Name one: {spec.text}:{defined[0]}."
-            )
+            path = relative(spec)
+            commands = (f"accelbench run {path}:{candidate}" for candidate in candidates)
+            raise ModelMistake(f"{spec.text} defines {', '.join(candidates)}.", "\n".join(commands))
         if (model := getattr(module, name, None)) is None:
             raise ModelMistake(
-                f"{spec.text.partition(':')[0]} has no {name}.",
-                f"It defines {', '.join(defined) or f'no {self.noun}'}.",
+                f"{file} has no {name}.", f"It defines {', '.join(candidates) or f'no {self.noun}'}."
             )
         return name, model
+
+
+def _names_in_classes(module: ModuleType) -> set[str]:
+    """Names that the classes of a module use, each without its own name."""
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except (OSError, TypeError, SyntaxError):
+        return set()
+    names: set[str] = set()
+    for definition in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        used = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+        names |= used - {definition.name}
+    return names
 
 
 @contextmanager
@@ -160,19 +180,23 @@ def import_model_file(spec: ModelSpec, variant: str = "") -> ModuleType:
 def default_sizes(function: Any, name: str, ignored: Sequence[str] = ()) -> dict[str, Scalar]:
     """Parameters of a function with their scalar defaults.
 
-    Raises ModelMistake for a parameter without a default, unless its name is in `ignored`.
+    Raises ModelMistake for parameters without a default, unless their names are in `ignored`.
     """
     sizes: dict[str, Scalar] = {}
+    missing: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in ignored:
             continue
         if parameter.default is parameter.empty:
-            raise ModelMistake(
-                f"{name} needs {parameter.name!r}.",
-                f"Give it a default: {parameter.name}=…, or name a function.",
-            )
+            missing.append(parameter.name)
         if type(parameter.default) in (bool, int, float, str):
             sizes[parameter.name] = parameter.default
+    if missing:
+        call = f"{name}({', '.join(f'{parameter}=…' for parameter in missing)})"
+        way_out = f"Write def {call}."
+        if inspect.isclass(function):
+            way_out = f"Add a function that makes the model:\ndef model():\n    return {call}"
+        raise ModelMistake(f"{name} needs {', '.join(map(repr, missing))}.", way_out)
     return sizes
 
 

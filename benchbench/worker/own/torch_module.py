@@ -55,22 +55,55 @@ def load(spec: ModelSpec) -> LoadedModel:
             return input_file.with_file_sizes(spec, torch_program.load(spec))
         module, search = import_model_file(spec), torch_search()
         name, model = search.find(module, spec)
+        mistakes: list[ModelMistake] = []
+        make: Callable[..., Any] = model
+        sizes: Mapping[str, Scalar] = {}
+        try:
+            make, sizes = _factory(model, name)
+        except ModelMistake as mistake:
+            mistakes.append(mistake)
         file_inputs = getattr(module, "inputs", None)
-        make, sizes = _factory(model, name)
         inputs: Callable[..., Any] | None = file_inputs if callable(file_inputs) else None
-        input_sizes: Mapping[str, Scalar] = (
-            default_sizes(file_inputs, "inputs") if callable(file_inputs) else {}
-        )
-        if inputs is None and (example := getattr(model, "example_inputs", None)) is not None:
-            inputs, input_sizes = _example_inputs(example)
-        if inputs is None and _is_transformers(model):
-            input_sizes = config_sizes(getattr(model, "config", None) or getattr(model, "config_class", None))
-        elif inputs is None and not spec.input and not inspect.isroutine(model):
-            raise ModelMistake(f"{spec.text} has no inputs.", INPUTS_HINT)
+        input_sizes: Mapping[str, Scalar] = {}
+        try:
+            if inputs is not None:
+                input_sizes = default_sizes(inputs, "inputs")
+            elif (example := getattr(model, "example_inputs", None)) is not None:
+                inputs, input_sizes = _example_inputs(example)
+            elif _is_transformers(model):
+                config = getattr(model, "config", None) or getattr(model, "config_class", None)
+                input_sizes = config_sizes(config)
+            elif not spec.input and not inspect.isroutine(model):
+                raise ModelMistake(
+                    f"{spec.text} has no inputs.", INPUTS_HINT if mistakes else inputs_hint(make)
+                )
+        except ModelMistake as mistake:
+            mistakes.append(mistake)
+        if mistakes:
+            raise ModelMistake(" ".join(map(str, mistakes)), "\n".join(mistake.hint for mistake in mistakes))
         is_default = name == search.default_name(module)
         return input_file.with_file_sizes(
             spec, LoadedModel(name, is_default, make, sizes, inputs, input_sizes)
         )
+
+
+def inputs_hint(make: Callable[..., Any]) -> str:
+    """Hint with a function `inputs` for the first layer of the model, as far as its type shows the shape."""
+    from torch import nn
+
+    module = make()
+    layers = [layer for layer in module.modules() if not [*layer.children()]]
+    draw = ""
+    for layer in layers[:1]:
+        if isinstance(layer, nn.modules.conv._ConvNd):
+            sides = ", ".join(["224", "224", "16"][: len(layer.kernel_size)])
+            draw = f"torch.randn(batch, {layer.in_channels}, {sides})"
+        elif isinstance(layer, nn.Linear):
+            draw = f"torch.randn(batch, {layer.in_features})"
+        elif isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            draw = f"torch.randint(0, {layer.num_embeddings}, (batch, 128))"
+    takes_one = len(parameter_names(module.forward)) == 1
+    return INPUTS_HINT.replace("torch.randn(batch, 3, 224, 224)", draw) if draw and takes_one else INPUTS_HINT
 
 
 def torch_search() -> ModelSearch:
