@@ -104,6 +104,16 @@ class Model(torch.nn.Module):
     def forward(self, x): return self.layer(x) @ torch.ones(8, 8, dtype=torch.float64)
 def inputs(): return torch.randn(2, 8)
 """
+DOUBLE = """
+import torch
+class Model(torch.nn.LSTMCell):
+    def __init__(self): super().__init__(4, 8)
+    def forward(self, x):
+        state = torch.zeros(len(x), 8, dtype=torch.double)
+        return super().forward(x, (state, state))
+def model(): return Model().double()
+def inputs(batch=2): return torch.randn(batch, 4, dtype=torch.double)
+"""
 SPARSE_TRAINING = f"""{SPARSE_GRADIENT}
 def loss(output, target): return torch.nn.functional.cross_entropy(output, target)
 def targets(batch=4): return torch.randint(0, 4, (batch,))
@@ -147,6 +157,14 @@ def test_sparse_gradients_train_and_are_verified(tmp_path: Path) -> None:
     elements = trained_elements(program, lambda: float(program.step(*program.inputs)), lambda: (), session)
     assert not reference.unverified
     assert worst(elements, reference.expected, reference.tolerance, reference.spared).ratio < 1
+
+
+def test_module_of_float64_weights_is_measured_in_float64(tmp_path: Path) -> None:
+    write_model(tmp_path, DOUBLE)
+    engine = ("-b", "torch", "--mode", "eager", "--brief", "--rounds", "1", "--threads", "1")
+    accelbench("run", f"{tmp_path.name}.py", *engine, cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert (row["status"], row["dtype"]) == ("ok", "float64")
 
 
 def test_copy_of_a_module_with_computed_weights_has_its_own_parameters(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class _Graph(msgspec.Struct):
     gives: list[str]
     data: str = ""
     dtype: str = ""  # that its floats have, where it has them in a file
+    weights_dtype: str = ""  # dtype of the weights of a new module, unless it is float32
 
     @property
     def facts(self) -> ModelFacts:
@@ -161,9 +162,9 @@ class OwnModel:
 
     @property
     def dtype(self) -> Dtype:
-        """What it is computed in where nobody says: a file that holds its floats' type in that one."""
-        known = self._graph.dtype in tuple(Dtype)
-        return Dtype(self._graph.dtype) if known else Dtype.FLOAT32
+        """Default dtype: that of the file or of the module's weights, else float32."""
+        name = self._graph.dtype or self._graph.weights_dtype
+        return Dtype(name) if name in tuple(Dtype) else Dtype.FLOAT32
 
     def told(self, sizes: Mapping[str, Sequence[Scalar]]) -> list[str]:
         """What a user is told of it before it is measured, in lines; figures hold at the first of `sizes`."""

@@ -69,6 +69,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "flops": int(flops),
         "taps": most_taps(shape for _, shape in shapes),
         "parameters": parameter_count,
+        "weights_dtype": weights_dtype(module),
         "constants": constants,
         "floats": sum(size for size, dtype in tensors_moved if dtype.is_floating_point),
         "other_bytes": sum(
@@ -160,6 +161,13 @@ def _plain_arguments(values: Any) -> list[Any]:
         elif isinstance(value, list | tuple):
             plain.append(_plain_arguments(value))
     return plain
+
+
+def weights_dtype(module: Any) -> str:
+    """Dtype of the float weights of a new module; empty for the usual float32, and for several."""
+    dtypes = {tensor.dtype for tensor in module.parameters() if tensor.is_floating_point()}
+    name = str(dtypes.pop()).removeprefix("torch.") if len(dtypes) == 1 else ""
+    return "" if name == "float32" else name
 
 
 def constant_parameters(module: Any) -> list[str]:

@@ -281,6 +281,7 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
         "flops": int(flops),
         "taps": most_taps(shape for _, shape in shapes),
         "parameters": parameter_count,
+        "weights_dtype": torch_graph.weights_dtype(module),
         "constants": constants,
         "floats": floats + RESULT_MOVES * trainable_count + SLOT_MOVES * state_count,
         "other_bytes": sum(
