@@ -206,7 +206,7 @@ def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> N
     assert found["endings"] == ["not_comparable"]
     assert found["conclusions"][0].endswith("unavailable: fake has no device 'cuda:0'")
     bench.edit_sessions('(honest.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
-    assert "No case" in bench.run("check", "--baseline", "main", code=3).stderr
+    assert "None of the selected cases" in bench.run("check", "--baseline", "main", code=3).stderr
 
 
 @pytest.mark.real
