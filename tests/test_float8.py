@@ -128,7 +128,7 @@ def test_where_there_is_no_float8_the_plan_says_why(
 def test_torch_asks_for_sizes_that_cublaslt_takes() -> None:
     pytest.importorskip("torch")
     work = Gemm(m=7, n=24, k=32)
-    with pytest.raises(Unsupported, match="n and k are multiples of 16; here 24 and 32"):
+    with pytest.raises(Unsupported, match=r"multiples of 16 .*24 and 32"):
         work.build_torch(CpuSession("cpu", Dtype.FLOAT8, "eager"), work.arrays(Draw(Dtype.FLOAT8)))
 
 
