@@ -31,7 +31,7 @@ from benchbench.model.options import (
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.plan import rerun
-from benchbench.running import interleaved, measure
+from benchbench.running import measure
 from benchbench.running.observer import Callbacks, RunObserver
 from benchbench.running.resume import resume_run
 from benchbench.store.selectors import results_folder
@@ -149,10 +149,8 @@ def compare_ab(
     request = requested_options(compare_ab, suite, keywords, options)
     quantity, limit = metrics.metric_named(metric), valid_threshold(threshold)
     pythons = absolute_interpreters(request.pythons)
-    sides = [rerun.parse_variant(text, pythons) for text in (ref, new)]
-    before, after = interleaved.measure_sides(
-        sides, request, results_folder(results), observer or RunObserver()
-    )
+    variants = [rerun.parse_variant(text, pythons) for text in (ref, new)]
+    before, after = measure_sides(variants, request, results_folder(results), observer or RunObserver())
     return verdicts.compare_runs(before, after, quantity, limit, member(Variance, variance))
 
 

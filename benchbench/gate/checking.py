@@ -28,7 +28,7 @@ from benchbench.plan import config, rerun, suite
 from benchbench.plan.cases import entry_plans
 from benchbench.plan.rerun import Variant
 from benchbench.plan.suite import Entry, Selection, fraction, select
-from benchbench.running.interleaved import measure_cases_on, measure_sides
+from benchbench.running.sides import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Terms
