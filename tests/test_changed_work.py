@@ -31,8 +31,8 @@ from benchbench.model.own import ModelSpec
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.rerun import Variant
-from benchbench.running.sides import changed_defaults, check_comparable, heads, plan_sides
 from benchbench.running.request import request
+from benchbench.running.sides import changed_defaults, check_comparable, heads, plan_sides
 from tests.factories import a_case, a_cost, a_left_out, a_probe, a_run, some_rounds
 from tests.rendering import rendered
 

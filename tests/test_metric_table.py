@@ -23,7 +23,7 @@ ENTRY = """
         better="lower",
         meaning="time of a step in the slowest block",
         pooled_by="maximum",
-        source=Sampled(process=lambda record: Value(max(record.block_s) / record.iterations), pool=pooled_maximum),
+        source=Sampled(process=lambda it: Value(max(it.block_s) / it.iterations), pool=pooled_maximum),
         exported=True,
     ),
 """

@@ -34,6 +34,7 @@ from benchbench.plan import rerun
 from benchbench.running import measure
 from benchbench.running.observer import Callbacks, RunObserver
 from benchbench.running.resume import resume_run
+from benchbench.running.sides import measure_sides
 from benchbench.store.selectors import results_folder
 
 

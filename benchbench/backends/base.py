@@ -172,6 +172,9 @@ class Attached(Protocol):
     def peak_device(self) -> Memory:
         """Peak bytes on the device since `reset_peak`."""
 
+    def compilations(self) -> int | None:
+        """Number of programs compiled so far, or None if the framework compiles none."""
+
 
 class Session(ABC):
     """A device, opened in one dtype for one case."""

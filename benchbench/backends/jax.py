@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
 MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
+COMPILATION_EVENT = "/jax/core/compile/backend_compile_duration"  # of jax.monitoring
 PINNED = "pinned_host"  # JAX's name for pinned memory
 USED_BY_COMPILING = (
     "jax.experimental.multihost_utils",
@@ -396,6 +397,24 @@ class SharedJaxSession(JaxSession):
         if peak.bytes is None or peak.bytes > self._before:
             return peak
         return Memory(bytes=None, reason="JAX cannot reset its peak, and an earlier one was as high")
+
+    def compilations(self) -> int:
+        return len(_compilation_times())
+
+
+@cache
+def _compilation_times() -> list[float]:
+    """Seconds of each compilation in this process since the first call of this function."""
+    import jax
+
+    seconds: list[float] = []
+
+    def record(event: str, duration_s: float, **_: Any) -> None:
+        if event == COMPILATION_EVENT:
+            seconds.append(duration_s)
+
+    jax.monitoring.register_event_duration_secs_listener(record)
+    return seconds
 
 
 @contextmanager

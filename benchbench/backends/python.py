@@ -60,6 +60,9 @@ class HostSession:
     def peak_device(self) -> Memory:
         return Memory(bytes=None, reason="no framework waits for the function, so no device is known")
 
+    def compilations(self) -> None:
+        pass
+
 
 def host(name: str | None = None) -> Device:
     """The host, optionally with the user's name for the device."""

@@ -171,7 +171,7 @@ class TensorFlow(Backend):
                 raise Unsupported(
                     f"TensorFlow has no device {candidate!r}, only {', '.join(devices_by_name)}"
                 )
-        session = TensorFlowSession(name, Dtype.FLOAT32, "eager")
+        session = SharedTensorFlowSession(name, Dtype.FLOAT32, "eager")
         session.is_asynchronous = bool(holders) or name != "cpu"
         return devices_by_name[name], session
 
@@ -451,6 +451,16 @@ def _not_measured(tf: Any) -> dict[str, str]:
         "xpu": bool(tf.config.list_physical_devices("XPU")),
     }
     return {kind: NOT_MEASURED[kind] for kind, present in presence.items() if present}
+
+
+class SharedTensorFlowSession(TensorFlowSession):
+    """Session for a user's function, which may trace functions of its own."""
+
+    def compilations(self) -> int:
+        """Number of functions traced so far."""
+        from tensorflow.python.eager import context
+
+        return len(context.context().list_function_names())
 
 
 def convert_by_tensorrt(step: Callable[..., Any], precision: str | None) -> Callable[..., Any]:

@@ -328,12 +328,9 @@ class CpuSession(TorchSession):
         return self._compiled(part) if self.mode in COMPILED else part
 
     def compilations(self) -> int | None:
-        """Graphs that torch.compile has created in this process."""
-        if self.mode not in COMPILED:
-            return None
-        from torch._dynamo.utils import counters
-
-        return int(counters["stats"]["unique_graphs"])
+        """Graphs that torch.compile has created in this process, in other modes by the user's own code."""
+        count = compiled_graphs()
+        return count if count or self.mode in COMPILED else None
 
     def graph_breaks(self) -> int | None:
         """Graph breaks that dynamo met, counted per trace."""
@@ -476,6 +473,12 @@ class CudaSession(CpuSession):
         return Memory(bytes=int(torch.cuda.max_memory_allocated(self.device)))
 
 
+def compiled_graphs() -> int:
+    """Graphs that torch.compile has created in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")  # imported by the first torch.compile
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
+
+
 class AttachedTorch:
     """Devices on which a user's function computes, all of which are waited for."""
 
@@ -504,6 +507,9 @@ class AttachedTorch:
         if self._device.startswith("cpu"):
             return Memory(bytes=None, reason=ON_THE_CPU)
         return Memory(bytes=None, reason=f"accelbench does not read the memory of {self._device}")
+
+    def compilations(self) -> int:
+        return compiled_graphs()
 
     @property
     def _on_cuda(self) -> bool:

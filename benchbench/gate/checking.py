@@ -28,10 +28,10 @@ from benchbench.plan import config, rerun, suite
 from benchbench.plan.cases import entry_plans
 from benchbench.plan.rerun import Variant
 from benchbench.plan.suite import Entry, Selection, fraction, select
-from benchbench.running.sides import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Terms
+from benchbench.running.sides import measure_cases_on, measure_sides
 from benchbench.store import runs, selectors
 
 OTHER_MACHINE = "not measured again, since the run is of another machine: one stage decided"

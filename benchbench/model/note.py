@@ -67,6 +67,7 @@ class NoteKind(StrEnum):
     NOT_COMPARED = "not_compared"
     HEAT_IN_PARTS = "heat_in_parts"
     MEASURED_ALONE = "measured_alone"
+    COMPILED_LATER = "compiled_later"
 
 
 # Kinds that exclude a speed from rankings.
@@ -145,6 +146,7 @@ CLAUSES = {
     "stages, each waits for {share} of a step",
     NoteKind.EXECUTED: "executes {times} the FLOPs that are counted: {what}",
     NoteKind.RECOMPILED: "recompiled while timed, {count}×: the step's graph kept changing",
+    NoteKind.COMPILED_LATER: "compiled {count}× after its first call, as for Python numbers that change",
     NoteKind.MORE_PRECISE: "its {output} is {dtype}, more precise than the requested {asked}",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory include the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks include {bytes} that clear the caches",

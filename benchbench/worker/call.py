@@ -19,7 +19,7 @@ from benchbench.machine.kernel import cpu_seconds, peak_host, reset_host_peak
 from benchbench.model.device import Device
 from benchbench.model.function import PYTHON
 from benchbench.model.measurement import CALL, Measurement
-from benchbench.model.note import Note
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.registry import load_class
 from benchbench.timing.sampling import Turns, measure_steps
@@ -32,6 +32,7 @@ FRAMEWORKS = {
     "jaxlib": "jax",
     "tensorflow": "tensorflow",
 }  # package → backend
+MIN_COMPILED_LATER = 2  # programs; torch.compile may compile one more when a size changes first
 HOST_MEMORY = (1, 3, 11)  # DLPack device types kDLCPU, kDLCUDAHost, kDLROCMHost
 
 
@@ -77,7 +78,15 @@ def measure_call(
         host_reset = reset_host_peak()
         session.reset_peak()
         timer = HostTimer(session.wait, every_step=True, clock=session.clock)
-        samples = measure_steps(function, timer, policy, cpu=cpu_seconds, mark=mark, turns=turns)
+        compiled = session.compilations() or 0
+        samples = measure_steps(
+            function, timer, policy, session.compilations, cpu=cpu_seconds, mark=mark, turns=turns
+        )
+        compiled_later = (session.compilations() or 0) - compiled
+    if samples.recompiled:
+        notes = (*notes, note(NoteKind.RECOMPILED, count=samples.recompiled))
+    elif compiled_later >= MIN_COMPILED_LATER:
+        notes = (*notes, note(NoteKind.COMPILED_LATER, count=compiled_later))
     measurement = Measurement(
         cost=CALL,
         iterations=samples.iterations,

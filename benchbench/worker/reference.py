@@ -110,7 +110,9 @@ def _operation_reference(
         expected=output(Draw(dtype, standard=standard)),
         tolerance=tolerances,
         others=output(Draw(dtype, standard=standard, renewed=workload.is_input)),
-        stretch=INT8_STRETCH if dtype is Dtype.INT8 else 1.0,
+        other_tolerance=(
+            {name: INT8_STRETCH * limit for name, limit in tolerances.items()} if dtype is Dtype.INT8 else {}
+        ),
         seed=seed,
         unverified=(
             f"rounding alone may move its {unverifiable[0]} too far from float64" if unverifiable else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
@@ -78,7 +78,9 @@ class Reference:
     Attributes
     ----------
     others : mapping
-        Expected elements for the other inputs of the check after timing, with `stretch` times the tolerance.
+        Expected elements for the other inputs of the check after timing.
+    other_tolerance : mapping
+        Tolerances for `others`; empty: those of the first inputs.
     plain : mapping or None
         For training in a narrow dtype: fields of the reference in float32, where rounding hides no mistake.
     spared : int
@@ -99,7 +101,7 @@ class Reference:
     expected: Mapping[str, Sequence[float]]
     tolerance: Mapping[str, float]
     others: Mapping[str, Sequence[float]]
-    stretch: float = 1.0
+    other_tolerance: Mapping[str, float] = field(default_factory=dict)
     plain: Mapping[str, Any] | None = None
     spared: int = 0
     kept: bool = False
@@ -107,6 +109,11 @@ class Reference:
     hidden: float = 0.0
     skipped: Sequence[str] = ()
     seed: int = SEED
+
+    @property
+    def tolerance_of_others(self) -> Mapping[str, float]:
+        """Tolerance of each tensor for the other inputs."""
+        return self.other_tolerance or self.tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +297,8 @@ def output_deviation(
     import numpy as np
 
     exact = {name: np.asarray(values) for name, values in expected.items()}
-    return worst(workload.compared(dict(measured), exact), expected, tolerance)
+    tolerated = {name: expected[name] for name in tolerance}
+    return worst(workload.compared(dict(measured), exact), tolerated, tolerance)
 
 
 def trained_elements(

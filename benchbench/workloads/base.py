@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -374,6 +374,10 @@ class Training(Workload):
         """Inputs with a row for each sample, and the number of samples; 0 if unknown."""
         names = [name for name in arrays if self.is_input(name)]
         return names, len(arrays[names[0]])
+
+    def inputs_apart(self, names: Collection[str]) -> list[list[str]]:
+        """Groups of inputs, each of which alone must change a step, such as images and labels."""
+        return [[*names]]
 
     def weight_of(self, arrays: Mapping[str, AnyArray], name: str) -> AnyArray:
         """Initial array of a parameter."""

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
     except ModelMistake as mistake:
         return {"mistake": str(mistake), "hint": mistake.hint, "line": None}
     except BaseException as error:  # noqa: BLE001 - a user's file may fail in any way
-        return {"mistake": one_line(error), "hint": "", "line": line_of_error(error, spec)}
+        return {"mistake": _message(error), "hint": _hint(error, spec), "line": line_of_error(error, spec)}
     return {
         "attribute": loaded.attribute,
         "is_default": loaded.is_default,
@@ -63,6 +64,25 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
     }
 
 
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"importing it ends the program with status {error.code}"
+    return one_line(error)
+
+
+def _hint(error: BaseException, spec: ModelSpec) -> str:
+    """The way out for code at module level that parses arguments or loads data, else empty."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.file]
+    is_import = bool(frames) and frames[0].name == "<module>"
+    return GUARD_HINT if is_import and isinstance(error, SCRIPT_ERRORS) else ""
+
+
+# Errors of a script that is imported: its arguments, variables or data are missing.
+SCRIPT_ERRORS = (SystemExit, OSError, IndexError, KeyError)
+GUARD_HINT = (
+    "The file is imported, not run. Put the code that parses arguments or loads data under "
+    "`if __name__ == '__main__':`."
+)
 # Transformers models that are given labels return their loss as a scalar output of this name.
 SCALAR_LOSS: tuple[str, list[int]] = (LOSS, [])
 # Keys of the graph's facts that are part of the description.

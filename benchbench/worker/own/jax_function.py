@@ -138,7 +138,8 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
             import equinox
 
             model = equinox.nn.inference_mode(model)
-        return _of_tree(lambda tree, *args, **kwargs: tree(*args, **kwargs), model)
+        keys = {KEY: jax.random.PRNGKey(0)} if _needs(model, KEY) else {}
+        return _of_tree(lambda tree, *args, **kwargs: tree(*args, **{**keys, **kwargs}), model)
     raise ModelMistake(
         f"{spec.text} is {type(model).__name__}, not a JAX function with parameters.",
         "Write a function model(params, x), and params: a tree of arrays, or a function that makes one.",
@@ -157,11 +158,23 @@ def _of_nnx(module: Any) -> Function:
 
     module.eval()
     graph, state = nnx.split(module)
+    needs_rngs = _needs(module, RNGS)
 
     def call(tree: Any, *args: Any, **kwargs: Any) -> Any:
-        return nnx.merge(graph, tree)(*args, **kwargs)
+        rngs = {RNGS: nnx.Rngs(0)} if needs_rngs and RNGS not in kwargs else {}
+        return nnx.merge(graph, tree)(*args, **kwargs, **rngs)
 
     return _of_tree(call, state)
+
+
+def _needs(model: Any, name: str) -> bool:
+    """True if calls of a module require a keyword argument of this name."""
+    parameter = inspect.signature(type(model).__call__).parameters.get(name)
+    return (
+        parameter is not None
+        and parameter.default is parameter.empty
+        and parameter.kind is parameter.KEYWORD_ONLY
+    )
 
 
 def _of_tree(function: Callable[..., Any], tree: Any) -> Function:
@@ -210,15 +223,21 @@ def make_inputs(
 
 def _inputs(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
     """Inputs in the structure of the user's `inputs`, with elements of the input file if there is one."""
-    import jax
-
     if not spec.input:
         return _drawn_inputs(spec, params, number)
     if load(spec).inputs is None:
         return input_file.unmatched_arrays(spec, params)
     drawn = _drawn_inputs(spec, params, number)
     arrays = input_file.arrays_for(spec, arrays_by_path(drawn), _argument_names(spec), params)
-    return jax.tree.unflatten(jax.tree.structure(drawn), list(arrays.values()))
+    return _with_arrays(drawn, arrays)
+
+
+def _with_arrays(example: Any, arrays: Mapping[str, Any]) -> Any:
+    """The example with other arrays in place of its own, by path."""
+    import jax
+
+    leaves = [arrays.get(name, leaf) for name, leaf in leaves_by_path(example).items()]
+    return jax.tree.unflatten(jax.tree.structure(example), leaves)
 
 
 def _argument_names(spec: ModelSpec) -> list[str]:
@@ -241,8 +260,16 @@ def _drawn_inputs(spec: ModelSpec, params: Mapping[str, Scalar], number: int) ->
 
 
 def arrays_by_path(value: Any) -> dict[str, AnyArray]:
-    """Arrays in the function's inputs or outputs by path; a single one has the path ""."""
-    return {name: as_array(leaf) for name, leaf in leaves_by_path(value).items()}
+    """Arrays and numbers in the function's inputs by path; a single one has the path ""."""
+    return {name: as_array(leaf) for name, leaf in leaves_by_path(value).items() if not _is_constant(leaf)}
+
+
+def _is_constant(leaf: Any) -> bool:
+    """True for an input that is always passed as it is: a switch, a name or a random key."""
+    import jax
+
+    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return is_key or isinstance(leaf, bool | str)
 
 
 def leaves_by_path(value: Any) -> dict[str, Any]:
@@ -259,16 +286,13 @@ def outputs_of(value: Any) -> dict[str, Any]:
 
 
 def arguments_like(example: Any) -> Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Return a function that makes (args, kwargs) from arrays by path.
+    """Return a function that makes (args, kwargs) from arrays by path, with the example's constants.
 
     A dictionary is passed by keyword.
     """
-    import jax
-
-    structure = jax.tree.structure(example)
 
     def arguments(arrays: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        inputs = jax.tree.unflatten(structure, list(arrays.values()))
+        inputs = _with_arrays(example, arrays)
         if isinstance(inputs, dict):
             return (), inputs
         return (inputs, {}) if isinstance(inputs, tuple) else ((inputs,), {})

@@ -36,6 +36,14 @@ PASSED_OPERATORS = {  # allowed between an input and the table that it indexes
     "Flatten",
 }
 
+RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+WEIGHT_POSITIONS = {  # operator with products → the position of its second operand
+    **dict.fromkeys(
+        ("Conv", "ConvInteger", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger", *RECURRENT), 1
+    ),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), 3),
+}
+
 
 @dataclass(frozen=True)
 class OnnxInference(OwnOperation):
@@ -87,7 +95,31 @@ def read(file: str) -> Any:
         raise ModelMistake("It is not an ONNX file.", "onnx.checker.check_model explains why.") from error
     if not model.graph.output:
         raise ModelMistake("Its graph has no output.", "onnx.checker.check_model explains why.")
+    sort_nodes(model.graph)
     return model
+
+
+def sort_nodes(graph: Any) -> None:
+    """Put nodes after those that compute their inputs, as not all converters do. Sorted ones stay."""
+    waiting = list(graph.node)
+    computed = {name for node in waiting for name in node.output}
+    in_order: list[Any] = []
+    while waiting:
+        later: list[Any] = []
+        for node in waiting:
+            if computed.isdisjoint(node.input):
+                computed.difference_update(node.output)
+                in_order.append(node)
+            else:
+                later.append(node)
+        if len(later) == len(waiting):  # a cycle, which the engines report
+            in_order += later
+            break
+        waiting = later
+    if any(left is not right for left, right in zip(graph.node, in_order, strict=True)):
+        nodes = [type(node).FromString(node.SerializeToString()) for node in in_order]
+        del graph.node[:]
+        graph.node.extend(nodes)
 
 
 def _refuse_outside_folder(model: Any, folder: Path) -> None:
@@ -224,7 +256,7 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
     floats = [str(dtype) for dtype in dtypes.values() if is_float(dtype)]
     return {
         "digest": sha256(json.dumps([*_operator_facts(model)]).encode()).hexdigest()[:DIGEST_DIGITS],
-        "flops": sum(_flops(node, shapes) for node in model.graph.node),
+        "flops": _flops_of_graph(model.graph.node, shapes),
         "taps": most_taps(weight.dims for weight in model.graph.initializer),
         "parameters": sum(count for count, dtype in weights if is_float(dtype)),
         "constants": 0,
@@ -277,13 +309,25 @@ def _evaluate(file: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     return dict(zip(names, session.run(names, dict(arrays)), strict=True))
 
 
-def _flops(node: Any, shapes: Mapping[str, list[int] | None]) -> int:
-    """FLOPs of matrix products and convolutions, two per multiply-add; 0 for other operators."""
-    operand_shapes = [shapes.get(name) for name in (*node.input[:2], *node.output[:1])]
-    if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose") or None in operand_shapes:
-        return 0
+def _flops_of_graph(nodes: Iterable[Any], shapes: Mapping[str, list[int] | None]) -> int:
+    """FLOPs of the products in a graph; 0, as if there were none, if those of one are not known."""
+    counts = [_flops(node, shapes) for node in nodes if node.op_type in WEIGHT_POSITIONS]
+    return 0 if None in counts else sum(filter(None, counts))
+
+
+def _flops(node: Any, shapes: Mapping[str, list[int] | None]) -> int | None:
+    """FLOPs of a matrix product, convolution or recurrent layer, two per multiply-add; None if not known."""
+    position = WEIGHT_POSITIONS[node.op_type]
+    operands = (node.input[0], node.input[position], node.output[0])
+    if node.op_type in RECURRENT:  # the result may be left out
+        operands = (node.input[0], node.input[1], node.input[2])
+    operand_shapes = [shapes.get(name) for name in operands]
+    if None in operand_shapes:
+        return None
     left, right, result = (shape or [] for shape in operand_shapes)
-    if node.op_type == "Conv":
+    if node.op_type in RECURRENT:  # a product with the inputs and one with the state for each step and sample
+        return 2 * left[0] * left[1] * (math.prod(right) + math.prod(result))
+    if "Conv" in node.op_type and node.op_type != "ConvTranspose":
         return 2 * math.prod(result) * math.prod(right[1:])
     if node.op_type == "ConvTranspose":
         return 2 * math.prod(left) * math.prod(right[1:])

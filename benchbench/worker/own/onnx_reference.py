@@ -53,6 +53,7 @@ SUMS: Mapping[str, Terms] = {
         lambda _, result, x, *__: x.size / result.size,
     ),
 }
+FIRST_DEQUANTISED = 19  # opset from which onnx's evaluator has DequantizeLinear
 SAMPLED_ROWS = 32  # rows of weights that are set to zero, one at a time
 NO_CHANGE, MAX_CHANGE = 0.0, 1e9  # in units of the tolerance
 Perturbation = Callable[[AnyArray, int], AnyArray]  # (values, bits) → values
@@ -264,11 +265,16 @@ def _evaluator(file: str) -> Any:
     """onnx's evaluator of the file, with every float in float64."""
     from onnx.reference import ReferenceEvaluator
 
-    return ReferenceEvaluator(widen(onnx_file.read(file), "float64"), new_ops=fast_operators())
+    model = onnx_file.read(file)
+    opset = next((entry.version for entry in model.opset_import if not entry.domain), FIRST_DEQUANTISED)
+    return ReferenceEvaluator(widen(model, "float64"), new_ops=faster_operators(opset))
 
 
-def fast_operators() -> list[Any]:
-    """Convolution and pooling by torch in float64; onnx's evaluator computes them element by element."""
+def faster_operators(opset: int) -> list[Any]:
+    """Convolution and pooling by torch in float64, which onnx's evaluator computes element by element.
+
+    And `DequantizeLinear`, which it has for the opsets from 19 only.
+    """
     from onnx.reference.op_run import OpRun
     from onnx.reference.ops.op_max_pool import MaxPool as AnyMaxPool
 
@@ -288,7 +294,20 @@ def fast_operators() -> list[Any]:
                 return outputs
             return (_pool(x, **options),)
 
-    return [Conv, MaxPool]
+    class DequantizeLinear(OpRun):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(
+            self, x: Any, scale: Any, zero: Any = None, axis: int | None = None, **_: Any
+        ) -> tuple[Any, ...]:
+            along = [1] * x.ndim
+            if scale.size > 1:
+                along[1 if axis is None else axis] = -1
+            offset = 0 if zero is None else zero.astype(float).reshape(along if zero.size > 1 else [])
+            return ((x.astype(float) - offset) * scale.reshape(along if scale.size > 1 else []),)
+
+    has_blocks = opset >= FIRST_DEQUANTISED
+    return [Conv, MaxPool, *([] if has_blocks else [DequantizeLinear])]
 
 
 def _convolve(

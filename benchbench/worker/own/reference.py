@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Protocol
 
 from benchbench.arrays import AnyArray
@@ -18,11 +19,22 @@ from benchbench.model.own import JAX, KERAS, ONNX, TORCH
 from benchbench.worker.causes import one_line
 from benchbench.worker.own import jax_reference, keras_reference, onnx_reference, torch_reference
 from benchbench.worker.own.side_effects import RepeatedCalls, side_effect
-from benchbench.worker.own.workload import OwnOperation
+from benchbench.worker.own.source import BATCH
+from benchbench.worker.own.workload import MEAN, SCORES, OwnOperation
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.worker.verify import FLOAT64_FACTOR, UNIT_ROUNDOFF, VERIFIABLE, Reference, relative_error
 
 INTEGER_DRAWS = 3  # rounding draws for integer outputs, for each set of inputs at the measured size
+MAX_DRAWN_FLOPS = 2e9  # of a step whose rounding is drawn at the measured size; larger ones at a small batch
+# Multiples of the error of ordinary kernels that are tolerated; torch's own benchmarks use similar ones.
+PLAIN_TOLERATED, PLAIN_TOLERATED_NARROW = 2.0, 3.0
+MAX_PLAIN = 0.25  # largest tolerance from ordinary kernels: an output of zeros has an error of 1
+MIN_MEAN_BATCH = 4  # samples whose mean error is compared, where a mistake in all of them adds up
+# Change of an output, in tolerances, below which a row of weights has no effect, like a bias of keys, which
+# softmax removes: float64's own rounding errors are about 1e-9.
+NO_EFFECT = 1e-6
+# |gradient · row| / (|gradient| |row|) below which the length of a row has no effect, as before a norm.
+SCALE_INVARIANT = 1e-6
 DRAWS = 2  # rounding draws for other outputs; they agree within a few per cent
 FEW, DRAWS_OF_FEW = 16, 6  # outputs with fewer elements need more draws: all may have small errors in two
 MAX_FAINT = 0.1  # share of faint rows of weights above which a matching result proves too little
@@ -94,6 +106,11 @@ REPEAT_CALLS: Mapping[str, Callable[[Any], RepeatedCalls]] = {
     KERAS: keras_reference.repeat_calls,
 }
 
+# Kinds whose ordinary kernels are an independent estimate of rounding errors.
+PLAIN_OUTPUTS: Mapping[str, Callable[[Any, Dtype, int], dict[str, AnyArray] | None]] = {
+    TORCH: torch_reference.plain_outputs,
+}
+
 
 class CannotVerify(Exception):
     """The model's float64 result cannot serve as a reference; the message has the reason."""
@@ -106,20 +123,18 @@ def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
     """
     try:
         _require_no_side_effect(workload.tiny())
-        expected = _expected_outputs(workload, dtype, 0)
-        _expected_outputs(workload, dtype, 1)
-        all_tolerances = own_tolerance(workload, dtype)
-        rounding_dependent = _rounding_dependent(
-            workload, dtype, [name for name in all_tolerances if workload.is_integer(name)]
-        )
+        expected = _compared_outputs(workload, dtype, 0)
+        first, second = (_tolerance_of_inputs(workload, dtype, number) for number in (0, 1))
+        integers = [name for name, limit in first.items() if not limit]
+        rounding_dependent = _rounding_dependent(workload, dtype, integers)
         tolerances = {
             name: limit
-            for name, limit in all_tolerances.items()
-            if name in expected and expected[name].size and name not in rounding_dependent
+            for name, limit in first.items()
+            if name in second and name in expected and expected[name].size and name not in rounding_dependent
         }
         skipped = [name for name in workload.output_shapes if name not in tolerances]
         _require_main_output(workload, tolerances, expected)
-        coverage = weight_coverage(workload, own_tolerance(workload, Dtype.FLOAT32))
+        coverage = weight_coverage(workload, own_tolerance(workload.tiny(), Dtype.FLOAT32))
         reason = ""
         if all(workload.is_integer(name) for name in tolerances):
             reason = "its outputs are integers, which most mistakes leave as they are"
@@ -131,6 +146,7 @@ def own_reference(workload: OwnOperation, dtype: Dtype) -> Reference:
         expected={},
         tolerance=tolerances,
         others={},
+        other_tolerance={name: second[name] for name in tolerances},
         kept=True,
         hidden=coverage.share,
         skipped=skipped,
@@ -195,13 +211,34 @@ def _require_no_side_effect(workload: OwnOperation) -> None:
 
 def own_expected(workload: OwnOperation, dtype: Dtype, reference: Reference) -> Reference:
     """The reference with the expected elements of both sets of inputs."""
-    first: dict[str, Any] = _expected_outputs(workload, dtype, 0)
-    second: dict[str, Any] = _expected_outputs(workload, dtype, 1)
-    return replace(
-        reference,
-        expected={name: first[name] for name in reference.tolerance},
-        others={name: second[name] for name in reference.tolerance},
-    )
+    names = [name for name in reference.tolerance if not name.startswith(MEAN)]
+    names += [f"{SCORES}{name}" for name in names]
+    names += [name for name in reference.tolerance if name.startswith(MEAN)]
+    first, second = (_compared_outputs(workload, dtype, number) for number in (0, 1))
+    expected: dict[str, Any] = {name: first[name] for name in names if name in first}
+    others: dict[str, Any] = {name: second[name] for name in names if name in second}
+    return replace(reference, expected=expected, others=others)
+
+
+def _compared_outputs(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, AnyArray]:
+    """What is compared of the model's outputs in float64; see `OwnOperation.compared`.
+
+    In a narrow dtype this includes the mean over the batch: rounding errors of the samples nearly cancel in
+    it, but those of a forgotten bias do not.
+    """
+    outputs = _expected_outputs(workload, dtype, number)
+    batch = workload.sizes.get(BATCH)
+    means = {
+        f"{MEAN}{name}": values
+        for name, values in outputs.items()
+        if dtype.is_narrow
+        and name in workload.output_shapes
+        and not workload.is_integer(name)
+        and type(batch) is int
+        and batch >= MIN_MEAN_BATCH
+        and values.shape[:1] == (batch,)
+    }
+    return workload.compared(outputs, {**outputs, **means})
 
 
 def _expected_outputs(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, AnyArray]:
@@ -244,26 +281,72 @@ def _is_finite(values: AnyArray) -> bool:
     return values.dtype.kind != "f" or bool(np.isfinite(values).all())
 
 
-def own_tolerance(workload: OwnOperation, dtype: Dtype) -> dict[str, float]:
-    """Tolerance of each output, estimated at a small batch.
+def _tolerance_of_inputs(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, float]:
+    """Tolerance of each output for the inputs of this number, whose conditioning may differ from others'.
+
+    It is that of `own_tolerance`, or a multiple of the error of the framework's ordinary kernels. These err
+    more where a kernel computes coordinates or differences of large numbers in the dtype.
+    """
+    drawn = own_tolerance(workload, dtype, number)
+    factor = PLAIN_TOLERATED_NARROW if dtype.is_narrow else PLAIN_TOLERATED
+    errors = cached_result(
+        f"errors of plain kernels in {dtype} of inputs {number} of {workload!r}",
+        lambda: _plain_errors(workload, dtype, number),
+    )
+    return {
+        name: max(limit, min(factor * errors.get(name, 0.0), MAX_PLAIN)) if limit else 0.0
+        for name, limit in drawn.items()
+        if limit or not errors.get(name)
+    }
+
+
+def _plain_errors(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, float]:
+    """Relative error of each output of ordinary kernels; empty if the framework has none for the dtype."""
+    plain_outputs = PLAIN_OUTPUTS.get(workload.spec.kind)
+    if plain_outputs is None:
+        return {}
+    try:
+        outputs = plain_outputs(workload, dtype, number)
+    except Exception:  # noqa: BLE001 - kernels raise anything; the drawn tolerance remains
+        return {}
+    exact = _compared_outputs(workload, dtype, number)
+    if outputs is None or any(outputs[name].shape != shape for name, shape in workload.output_shapes.items()):
+        return {}
+    measured = workload.compared(outputs, exact)
+    errors = {
+        name: relative_error(measured[name], values)
+        for name, values in exact.items()
+        if not name.startswith(SCORES)
+    }
+    return {name: error for name, error in errors.items() if isfinite(error)}
+
+
+def own_tolerance(workload: OwnOperation, dtype: Dtype, number: int = 0) -> dict[str, float]:
+    """Tolerance of each output for inputs of this number, drawn at a small batch if a step is long.
 
     Outputs that rounding moves too far are left out, and so are integers that rounding changes.
     """
-    small = workload.tiny()
-    return cached_result(f"tolerance in {dtype} of {small!r}", lambda: _draw_tolerance(small, dtype))
+    sized = workload if workload.graph["flops"] <= MAX_DRAWN_FLOPS else workload.tiny()
+    name = f"tolerance in {dtype} of inputs {number} of {sized!r}"
+    return cached_result(name, lambda: _draw_tolerance(sized, dtype, number))
 
 
-def _draw_tolerance(workload: OwnOperation, dtype: Dtype) -> dict[str, float]:
-    exact = _expected_outputs(workload, dtype, 0)
+def _draw_tolerance(workload: OwnOperation, dtype: Dtype, number: int) -> dict[str, float]:
+    exact = _compared_outputs(workload, dtype, number)
     draw_count = DRAWS_OF_FEW if any(values.size < FEW for values in exact.values()) else DRAWS
+    evaluator = evaluator_of(workload)
     with _in_float64():
-        draws = [evaluator_of(workload).rounded_outputs(workload, dtype, seed) for seed in range(draw_count)]
-    integers = {name for name in exact if workload.is_integer(name)}
+        rounded = [evaluator.rounded_outputs(workload, dtype, seed, number) for seed in range(draw_count)]
+    for outputs in rounded:
+        for name, shape in workload.output_shapes.items():
+            _require_shape(name, outputs.get(name), shape)
+    draws = [workload.compared(outputs, exact) for outputs in rounded]
+    integers = {name for name in exact if workload.is_integer(name) and f"{SCORES}{name}" not in exact}
     float64_factor = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
     tolerances: dict[str, float] = {}
     for name, values in exact.items():
-        for rounded in draws:
-            _require_shape(name, rounded.get(name), values.shape)
+        if name.startswith(SCORES):
+            continue
         error = max(relative_error(rounded[name], values) for rounded in draws)
         limit = float64_factor * max(workload.draws_tolerated * error, UNIT_ROUNDOFF[dtype.storage])
         if name in integers:
@@ -278,7 +361,8 @@ def weight_coverage(workload: OwnOperation, tolerance: Mapping[str, float]) -> W
 
     The estimate takes one backward pass from a random projection of each output. Its derivative along a row
     is distributed as N(0, ‖change of the output‖²), and is compared with the tolerated change. Rows of a
-    table that no input selects are not counted.
+    table that no input selects are not counted, nor are rows without any effect. If only the direction of a
+    row has an effect, its change is that of a random direction.
     """
     small = workload.tiny()
     counts = cached_result(f"seen of {small!r}", lambda: _count_rows(small, tolerance))
@@ -289,17 +373,18 @@ def _count_rows(workload: OwnOperation, tolerance: Mapping[str, float]) -> dict[
     import numpy as np
 
     rows = faint = resting = 0
-    for weight, gradient, is_table in evaluator_of(workload).row_gradients(workload, tolerance):
-        count = len(weight)
-        change_sizes = np.abs((gradient * weight).reshape(count, -1).sum(axis=1))
-        is_active = np.abs(gradient).reshape(count, -1).sum(axis=1) > 0
+    for *arrays, is_table in evaluator_of(workload).row_gradients(workload, tolerance):
+        weight, gradient = (np.reshape(array, (len(array), -1)) for array in arrays)
+        change_sizes = np.abs((gradient * weight).sum(axis=1))
+        is_active = np.abs(gradient).sum(axis=1) > 0
+        largest_changes = np.linalg.norm(gradient, axis=1) * np.linalg.norm(weight, axis=1)
+        is_invariant = change_sizes < SCALE_INVARIANT * largest_changes
+        change_sizes = np.where(is_invariant, largest_changes / weight.shape[1] ** 0.5, change_sizes)
+        is_counted = ~is_active | (largest_changes >= NO_EFFECT)
         if workload.spec.as_they_are:  # an engine may skip rows of zeros
-            is_nonzero = np.abs(weight).reshape(count, -1).sum(axis=1) > 0
-            change_sizes, is_active, count = (
-                change_sizes[is_nonzero],
-                is_active[is_nonzero],
-                int(is_nonzero.sum()),
-            )
+            is_counted = np.abs(weight).sum(axis=1) > 0
+        change_sizes, is_active = change_sizes[is_counted], is_active[is_counted]
+        count = len(change_sizes)
         faint += int((change_sizes[is_active] < 1).sum())
         rows += int(is_active.sum()) if is_table else count
         resting += 0 if is_table else int((~is_active).sum())

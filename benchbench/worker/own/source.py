@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from zlib import crc32
 
 from benchbench.arrays import AnyArray
 from benchbench.errors import UsageError
@@ -161,6 +162,8 @@ def import_model_file(spec: ModelSpec, variant: str = "") -> ModuleType:
     path = Path(spec.file)
     prefer_folder(str(path.parent))
     name = f"accelbench_own_{spec.stem}" + (f" {variant}" if variant else "")
+    if getattr(sys.modules.get(name), "__file__", spec.file) != spec.file:  # the same name in another folder
+        name += f" {crc32(spec.file.encode()):x}"
     if imported_module := sys.modules.get(name):
         return imported_module
     loader = UncachedLoader(name, str(path))

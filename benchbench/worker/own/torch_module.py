@@ -6,20 +6,18 @@ The user's code is executed here, in a worker. Its errors are reported with the 
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.own import ModelSpec
 from benchbench.worker.causes import one_line
-from benchbench.worker.own import input_file, torch_program
+from benchbench.worker.own import input_file, torch_program, transformers_model
 from benchbench.worker.own.source import (
     LoadedModel,
     ModelMistake,
@@ -38,11 +36,6 @@ INPUTS_HINT = (
     "def inputs(batch=1):\n"
     "    return torch.randn(batch, 3, 224, 224)"
 )
-IMAGE_SIZES: Mapping[str, Scalar] = {"batch": 1}  # default input sizes of transformers models of images
-TEXT_SIZES: Mapping[str, Scalar] = {**IMAGE_SIZES, "length": 128}  # and of text
-CHANNELS_KEY = "num_channels"  # in the configurations of models of images
-# Pixels per side for models of images without a size in their configuration, such as convolutional networks.
-DEFAULT_IMAGE_SIZE = 224
 
 
 @cache
@@ -50,7 +43,7 @@ def load(spec: ModelSpec) -> LoadedModel:
     """Import the model, once per process. Raises ModelMistake, and any exception of the user's file."""
     with in_model_folder(spec):
         if spec.is_config:
-            return input_file.with_file_sizes(spec, _load_config(spec))
+            return input_file.with_file_sizes(spec, transformers_model.load(spec))
         if spec.is_program:
             return input_file.with_file_sizes(spec, torch_program.load(spec))
         module, search = import_model_file(spec), torch_search()
@@ -70,9 +63,9 @@ def load(spec: ModelSpec) -> LoadedModel:
                 input_sizes = default_sizes(inputs, "inputs")
             elif (example := getattr(model, "example_inputs", None)) is not None:
                 inputs, input_sizes = _example_inputs(example)
-            elif _is_transformers(model):
+            elif transformers_model.is_transformers(model):
                 config = getattr(model, "config", None) or getattr(model, "config_class", None)
-                input_sizes = config_sizes(config)
+                input_sizes = transformers_model.config_sizes(config)
             elif not spec.input and not inspect.isroutine(model):
                 raise ModelMistake(
                     f"{spec.text} has no inputs.", INPUTS_HINT if mistakes else inputs_hint(make)
@@ -155,45 +148,6 @@ def _example_inputs(example: Any) -> tuple[Callable[..., Any], Mapping[str, Scal
             return example, {}  # called with the model
         return example, default_sizes(example, "example_inputs")
     return lambda: example, {}
-
-
-def _is_transformers(model: Any) -> bool:
-    return hasattr(model, "config_class") or hasattr(model, "dummy_inputs")
-
-
-def _load_config(spec: ModelSpec) -> LoadedModel:
-    """A transformers model without weights, from its configuration."""
-    fields_ = json.loads(Path(spec.file).read_bytes())
-    kind = fields_.get("model_type") if isinstance(fields_, dict) else None
-    if not isinstance(kind, str):
-        raise ModelMistake(f"{spec.text} is not a transformers configuration.", "It has no model_type.")
-    _refuse_kernels(fields_, spec)
-    from transformers import AutoConfig, AutoModel
-
-    options = {name: value for name, value in fields_.items() if name != "model_type"}
-    config = AutoConfig.for_model(kind, **options)
-
-    def make() -> Any:
-        return AutoModel.from_config(config, trust_remote_code=False)
-
-    return LoadedModel(spec.attribute, True, make, {}, None, config_sizes(config))
-
-
-def _refuse_kernels(fields_: Any, spec: ModelSpec) -> None:
-    """Raise ModelMistake if a configuration names kernels on a hub, which transformers would execute."""
-    for name, value in fields_.items():
-        if isinstance(value, dict):
-            _refuse_kernels(value, spec)
-        elif "implementation" in name and "/" in str(value):
-            raise ModelMistake(
-                f"{spec.text} is refused: its {name} {value!r:.60} would be fetched and executed.",
-                "To use it, write a Python file that builds the model.",
-            )
-
-
-def config_sizes(config: Any) -> Mapping[str, Scalar]:
-    """Default input sizes of a transformers model with this configuration or configuration class."""
-    return IMAGE_SIZES if hasattr(config, CHANNELS_KEY) else TEXT_SIZES
 
 
 def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
@@ -302,26 +256,9 @@ def _drawn_inputs(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, nu
         if loaded.inputs is not None:
             takes_model = list(inspect.signature(loaded.inputs).parameters)[:1] == ["self"]
             return loaded.inputs(module) if takes_model else loaded.inputs(**input_sizes)
-        if _is_transformers(module):
-            return inputs_of_config(module, **{**TEXT_SIZES, **input_sizes})
+        if transformers_model.is_transformers(module):
+            return transformers_model.draw_inputs(module, input_sizes)
     raise ModelMistake(f"{spec.text} has no inputs.", INPUTS_HINT)
-
-
-def inputs_of_config(module: Any, batch: Any, length: Any) -> dict[str, Any]:
-    """Inputs of a transformers model: images if its configuration has channels, else tokens."""
-    import torch
-
-    config = module.config
-    if hasattr(config, CHANNELS_KEY):
-        size = getattr(config, "image_size", DEFAULT_IMAGE_SIZE)
-        shape = size if isinstance(size, list | tuple) else (size, size)
-        return {"pixel_values": torch.randn(batch, config.num_channels, *shape)}
-    if not hasattr(config, "vocab_size"):
-        raise ModelMistake(
-            f"The configuration of {type(module).__name__} has neither image channels nor a vocabulary.",
-            f"Pass inputs with --input file.npz, or build the model in a Python file. {INPUTS_HINT}",
-        )
-    return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
 
 
 TensorPath = tuple[tuple[str, Any], ...]  # steps of ("item" or "attribute", key)

@@ -52,13 +52,29 @@ def load(spec: ModelSpec) -> LoadedModel:
 
 def module_of(program: Any) -> Any:
     """A module with its own weights that runs in any dtype and accepts `train()` and `eval()`."""
+    import torch
+
     module = deepcopy(program.module(check_guards=False))
     for name in ("train", "eval"):  # the exported ones raise
         vars(module).pop(name, None)
-    for node in [node for node in module.graph.nodes if CHECKS in str(node.target)]:
-        module.graph.erase_node(node)
+    for node in list(module.graph.nodes):
+        if CHECKS in str(node.target):
+            module.graph.erase_node(node)
+        elif node.target is torch.ops.aten.view.default:
+            # The exporter leaves out `contiguous` where its own kernels returned contiguous tensors.
+            node.target = torch.ops.aten.reshape.default
     module.recompile()
     return module
+
+
+def normalise_by_batch(module: Any) -> bool:
+    """Make the batch norms of a program use and store the statistics of one batch; return if it has any."""
+    nodes = [node for node in module.graph.nodes if str(node.target) == "aten.batch_norm.default"]
+    for node in nodes:
+        *tensors, _, _, eps, cudnn = node.args
+        node.args = (*tensors, True, 1.0, eps, cudnn)  # training, momentum
+    module.recompile()
+    return bool(nodes)
 
 
 def place_on(module: Any, device: Any) -> None:

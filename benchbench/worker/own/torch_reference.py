@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.own import torch_module
 from benchbench.worker.own.side_effects import RepeatedCalls, call_twice
 from benchbench.worker.own.source import seed_everything
-from benchbench.worker.own.workload import INPUT, OwnInference, load_weights, widened_tensor
+from benchbench.worker.own.workload import INPUT, SCORES, OwnInference, load_weights, widened_tensor
 from benchbench.worker.random_cache import cached_normal
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
+if TYPE_CHECKING:
+    from benchbench.workloads._reference.torch_rounding import Decision
+
+MAX_SCORES = 2**24  # elements among which an output of indices selects, in float64
+
 
 def outputs(workload: OwnInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
     """Outputs of the module, every operator computed in float64."""
-    from benchbench.workloads._reference.torch_rounding import Widening
+    from benchbench.workloads._reference.torch_rounding import Selecting
 
     # If the module draws random numbers, other seeds of the rounded outputs make the tolerance too large.
-    return _outputs(workload, dtype, number, Widening(), lambda: seed_everything(number))
+    mode = Selecting()
+    outputs = _outputs(workload, dtype, number, mode, lambda: seed_everything(number))
+    return outputs | _scores_of(outputs, mode.decisions)
+
+
+def _scores_of(outputs: Mapping[str, AnyArray], decisions: Sequence[Decision]) -> dict[str, AnyArray]:
+    """Scores among which an output of indices selects, with the selecting axis last, by `SCORES` name."""
+    import numpy as np
+
+    scores_by_name: dict[str, AnyArray] = {}
+    for indices, scores, dim in decisions:
+        if not scores.is_floating_point() or scores.numel() > MAX_SCORES:
+            continue
+        selected = _as_float64(torch_module.as_array(indices))
+        table = torch_module.as_array(scores)
+        is_last = dim is None or dim % max(table.ndim, 1) == table.ndim - 1
+        if not is_last and selected.ndim == table.ndim:
+            continue  # the indices would have to be moved, too
+        table = table.reshape(-1) if dim is None or not table.ndim else np.moveaxis(table, dim, -1)
+        for name, output in outputs.items():
+            if output.shape == selected.shape and np.array_equal(output, selected):
+                scores_by_name[f"{SCORES}{name}"] = table
+    return scores_by_name
+
+
+def plain_outputs(workload: OwnInference, dtype: Dtype, number: int) -> dict[str, AnyArray] | None:
+    """Outputs of torch's ordinary kernels in the dtype, one operator after another; None for float64."""
+    from benchbench.workloads._reference.torch_rounding import PLAIN_DTYPES, Plain
+
+    if dtype not in PLAIN_DTYPES:
+        return None
+    return _outputs(workload, dtype, number, Plain(dtype), lambda: seed_everything(number))
 
 
 def rounded_outputs(workload: OwnInference, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -87,6 +87,11 @@ class OwnTraining(TorchWorkload, Training):
         rows = [name for name, array in arrays.items() if self.is_input(name) and array.shape[:1] == (batch,)]
         return rows, batch if rows and type(batch) is int else 0
 
+    def inputs_apart(self, names: Collection[str]) -> list[list[str]]:
+        targets = [name for name in names if name.startswith(TARGET)]
+        inputs = [name for name in names if name not in targets]
+        return [group for group in (inputs, targets) if group]
+
     def weight_of(self, arrays: Mapping[str, AnyArray], name: str) -> AnyArray:
         return arrays[f"{WEIGHT}{name}"]
 
@@ -106,6 +111,11 @@ class OwnTraining(TorchWorkload, Training):
             for layer in sparse_layers(module):  # few operators of the reference accept sparse gradients
                 layer.sparse = False
         trainable = trainable_parameters(module)
+        buffers = {  # such as the statistics of batch norms
+            name: tensor
+            for name, tensor in torch_module.tensors_of(module).items()
+            if name not in dict(module.named_parameters()) and tensor.is_floating_point()
+        }
         optimizer = optimizer_of(self.spec, self.sizes, module, fused=isinstance(context, Session))
         initial = deepcopy(optimizer.state_dict())
         loss_of = loss_function(self.spec, self.sizes, module, context.device, context.dtype)
@@ -128,7 +138,7 @@ class OwnTraining(TorchWorkload, Training):
         return Program(
             step,
             make_inputs(arrays),
-            parameters=lambda: trainable,
+            parameters=lambda: {**trainable, **buffers},
             gradients=lambda: {
                 name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
                 for name, parameter in trainable.items()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
 INPUT, WEIGHT = "input:", "weight:"  # prefixes of array names
+SCORES = "scores of "  # prefix of the scores among which an output of indices selects
+MEAN = "mean over samples of "  # prefix of an output's mean over the batch
 SMALL_BATCH = 2  # samples for rounding draws, and for the verification in float32
 MIN_CALIBRATION_BATCH = 8  # samples for the statistics of batch norms
 # Standard deviation of the noise on constant parameters. In deep networks, smaller noise is often invisible.
@@ -173,9 +175,35 @@ class OwnOperation(OwnWorkload, Operation):
         """True if an output contains integers or booleans, which must match exactly."""
         return name in self.graph["integers"]
 
+    def compared(self, measured: Mapping[str, Floats], expected: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Measured outputs, with scores in place of selected indices, and the means over the batch.
+
+        An engine may select another index whose score differs by a rounding error.
+        """
+        outputs = dict(measured)
+        for name in expected:
+            if name.startswith(SCORES):
+                outputs[name.removeprefix(SCORES)] = selected(
+                    expected[name], measured[name.removeprefix(SCORES)]
+                )
+            elif name.startswith(MEAN):
+                outputs[name] = measured[name.removeprefix(MEAN)].mean(axis=0)
+        return outputs
+
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Not used: the reference is computed in `reference.py`."""
         raise NotImplementedError
+
+
+def selected(scores: Floats, indices: Floats) -> Floats:
+    """The scores at indices along the last axis, NaN for indices out of range."""
+    import numpy as np
+
+    rows, count = scores.shape[:-1], scores.shape[-1]
+    flat_indices = indices.reshape(*rows, -1) if rows else indices.reshape(-1)
+    in_range = (flat_indices >= 0) & (flat_indices < count)
+    chosen = np.take_along_axis(scores, np.where(in_range, flat_indices, 0).astype(np.int64), axis=-1)
+    return np.where(in_range, chosen, np.nan)
 
 
 @dataclass(frozen=True)
@@ -296,7 +324,10 @@ def make_weights(workload: TorchWorkload) -> dict[str, AnyArray]:
             noise = Draw(Dtype.FLOAT32).normal(name, *tensor.shape, scale=NOISE_SCALE)
             tensor.add_(torch.from_numpy(np.asarray(noise)).to(tensor.dtype))
     norms = [norm for norm in module.modules() if isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)]
-    if any(norm.track_running_stats for norm in norms):
+    has_norms = any(norm.track_running_stats for norm in norms)
+    if workload.spec.is_program:
+        has_norms = torch_program.normalise_by_batch(module)
+    if has_norms:
         inputs, arguments = torch_module.make_inputs(workload.spec, workload.sizes, module, 0)
         wide = module.double()
         for norm in norms:

@@ -12,11 +12,12 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from benchbench.model.case import Dtype
 from benchbench.workloads._reference.rounding import HUGE, error_in_turn
@@ -51,6 +52,17 @@ ACCUMULATOR_ROUNDOFF = 2.0**-24  # unit roundoff of the format of sums
 # aten operators that sum exponentials: an error of their inputs would differ from an error of the terms.
 EXPONENTIALS = frozenset(("_softmax", "_log_softmax", "logsumexp"))
 BETAS = "betas"  # key of a parameter group in Adam and similar optimizers
+# aten operators that return indices chosen by comparison.
+SELECTIONS = frozenset(("argmax", "argmin", "argsort", "kthvalue", "max", "median", "min", "sort", "topk"))
+NARROW_BITS = {torch.float16: 11, torch.bfloat16: 8}  # of the significand
+REQUESTED = "_requested_dtype"  # attribute of float64 tensors that the module has in a narrower dtype
+PLAIN_DTYPES = {  # in which an ordinary kernel computes
+    Dtype.FLOAT32: torch.float32,
+    Dtype.TF32: torch.float32,
+    Dtype.AMP_BF16: torch.float32,  # except products
+    Dtype.FLOAT16: torch.float16,
+    Dtype.BFLOAT16: torch.bfloat16,
+}
 # aten operators whose gradient jumps at zero.
 KINKED = ("relu", "relu_", "leaky_relu", "leaky_relu_", "threshold", "threshold_", "abs")
 Operator = Any
@@ -87,16 +99,38 @@ TERM_COUNTS: dict[str, Callable[..., float]] = {
 }
 
 
+class Decision(NamedTuple):
+    """Indices that an operator selected along an axis by comparing scores; None: along all axes."""
+
+    indices: Any
+    scores: Any
+    dim: int | None
+
+
 class Widening(TorchDispatchMode):  # type: ignore[misc]
-    """Make every operator compute in float64. `narrowed` counts requests for narrower dtypes."""
+    """Make every operator compute in float64.
+
+    Attributes
+    ----------
+    narrowed : int
+        Number of requests for narrower dtypes.
+    narrow_dtype : torch.dtype or None
+        The 16-bit dtype that the module asks for in the present operator, as mixed precision does.
+
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.narrowed = 0
+        self.narrow_dtype: torch.dtype | None = None
 
     def __torch_dispatch__(self, func: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.narrow_dtype = _requested_narrow_dtype(args, kwargs or {})
         args, kwargs = tree_map(self._wide, (args, kwargs or {}))
-        return tree_map(_widened, self.compute(func, args, kwargs))
+        result = tree_map(_widened, self.compute(func, args, kwargs))
+        if self.narrow_dtype:
+            tree_map(partial(_request, dtype=self.narrow_dtype), result)
+        return result
 
     def compute(self, func: Operator, args: Any, kwargs: Any) -> Any:
         """The operator's result."""
@@ -109,6 +143,53 @@ class Widening(TorchDispatchMode):  # type: ignore[misc]
             self.narrowed += 1
             return WIDE[value]
         return _widened(value)
+
+
+class Selecting(Widening):
+    """Exact, and records indices that operators selected in `decisions`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decisions: list[Decision] = []
+
+    def compute(self, func: Operator, args: Any, kwargs: Any) -> Any:
+        result = super().compute(func, args, kwargs)
+        name = func.overloadpacket.__name__
+        indices = result[1] if isinstance(result, tuple | list) and len(result) > 1 else result
+        if name in SELECTIONS and isinstance(indices, torch.Tensor) and not indices.is_floating_point():
+            self.decisions.append(Decision(indices, args[0], _selected_axis(name, args, kwargs)))
+        return result
+
+
+def _requested_narrow_dtype(args: Any, kwargs: Any) -> torch.dtype | None:
+    """The 16-bit dtype in which the module computes an operator; None: the dtype of the case.
+
+    It is requested in an argument, or all float operands have it. Tensors without axes take no part in type
+    promotion.
+    """
+    leaves = tree_leaves((args, kwargs))
+    requested = [leaf for leaf in leaves if isinstance(leaf, torch.dtype) and leaf.is_floating_point]
+    if requested:
+        return requested[-1] if requested[-1] in NARROW_BITS else None
+    floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    dtypes = {getattr(tensor, REQUESTED, None) for tensor in [x for x in floats if x.dim()] or floats}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+def _request(value: Any, dtype: torch.dtype) -> Any:
+    """Mark a float64 tensor that the module has in a narrower dtype."""
+    if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+        setattr(value, REQUESTED, dtype)
+    return value
+
+
+def _selected_axis(name: str, args: Any, kwargs: Any) -> int | None:
+    """The axis along which an operator selects; all axes are None, as for `argmax` by default."""
+    position = 2 if name in ("topk", "kthvalue") else 1
+    axis = kwargs.get("dim", args[position] if len(args) > position else None)
+    if isinstance(axis, int) and not isinstance(axis, bool):
+        return axis
+    return None if name in ("argmax", "argmin") else -1
 
 
 def grouped_product(left: Any, right: Any, offs: Any = None, *_: Any, **__: Any) -> Any:
@@ -185,9 +266,10 @@ class Rounding(Widening):
             tree_map(lambda value: self._perturb(value, error), result)
         # Views contain rounded values already.
         if not getattr(func, "is_view", False):
-            tree_map(lambda value: self._round(value, self._bits), result)
+            bits = min(self._bits, NARROW_BITS.get(self.narrow_dtype, self._bits))
+            tree_map(lambda value: self._round(value, bits), result)
             if result is None:  # it changes its arguments, like an optimizer's kernel for all parameters
-                tree_map(lambda value: self._round(value, self._bits), changed_by(func, args))
+                tree_map(lambda value: self._round(value, bits), changed_by(func, args))
         return result
 
     @contextmanager
@@ -297,6 +379,50 @@ def _without_shared_errors(result: Any, exact: Any, erring: Any) -> Any:
     channels = (1, -1, *[1] * (gradient.dim() - 2))
     scale = rstd.view(channels) * (1.0 if weight is None else weight.view(channels))
     return (result[0] - torch.where(is_repeated, (erring_gradient - gradient) * scale, 0.0), *result[1:])
+
+
+class Plain(Widening):
+    """Compute every operator by its ordinary kernel in the dtype, as torch does in eager mode.
+
+    Tensors stay in float64 between operators, so a module that asks for a dtype takes the same branches as in
+    the reference. Operators without a kernel for the dtype round their result to it.
+    """
+
+    def __init__(self, dtype: Dtype) -> None:
+        super().__init__()
+        self._dtype = PLAIN_DTYPES[dtype]
+        self._product_dtype = torch.bfloat16 if dtype is Dtype.AMP_BF16 else self._dtype
+
+    def compute(self, func: Operator, args: Any, kwargs: Any) -> Any:
+        name = func.overloadpacket.__name__
+        dtype = self.narrow_dtype or (self._product_dtype if name in PRODUCTS else self._dtype)
+        if getattr(func, "is_view", False):
+            return super().compute(func, args, kwargs)
+        copies: dict[int, tuple[Any, Any]] = {}  # id of a narrow tensor → (it, its float64 original)
+
+        def narrowed(value: Any) -> Any:
+            if isinstance(value, torch.dtype):
+                return dtype if value is torch.float64 else value
+            if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+                copy = value.to(dtype)
+                copies[id(copy)] = copy, value
+                return copy
+            return value
+
+        narrow_args, narrow_kwargs = tree_map(narrowed, (args, kwargs))
+        try:
+            result = super().compute(func, narrow_args, narrow_kwargs)
+        except (NotImplementedError, RuntimeError):  # no kernel for the dtype
+            result = super().compute(func, args, kwargs)
+            return tree_map(lambda value: value.to(dtype) if _is_float64(value) else value, result)
+        for changed in changed_by(func, narrow_args):
+            if id(changed) in copies:
+                copies[id(changed)][1].copy_(changed)
+        return tree_map(lambda value: copies.get(id(value), (None, value))[1], result)
+
+
+def _is_float64(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float64
 
 
 class Flipping(Widening):
