@@ -1,4 +1,4 @@
-"""Stand-ins that answer jobs which are asked side by side."""
+"""Answer the jobs of a worker pool without a worker."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,8 +7,8 @@ from benchbench.launch.transport import Answer
 
 
 def answer_all(jobs: Iterable[Job], answer_of: Callable[[Job], Answer]) -> list[Job]:
-    """All jobs in the order asked, those among them that answers made possible."""
-    asked = list(jobs)
-    for job in asked:  # it grows
-        asked += job.done(answer_of(job))
-    return asked
+    """Answer jobs, and the jobs that their answers queue; return all in order."""
+    queue = list(jobs)
+    for job in queue:  # the queue grows meanwhile
+        queue += job.done(answer_of(job))
+    return queue

@@ -1,6 +1,6 @@
 """The table of packages in docs/architecture.md: module names and the first lines of packages' docstrings.
 
-python -m tests.architecture_tree      writes it anew
+`python -m tests.architecture_tree` updates the page.
 """
 
 import ast
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- tree -->\n", "<!-- /tree -->\n"
 
 
 def tree(package: Path = ROOT / "benchbench") -> str:
-    """A row for each package, from the command line down: its name, its purpose and its files."""
+    """One row per package, from the command line down: name, purpose, files."""
     lines = ["| where | purpose | files |", "| --- | --- | --- |"]
     for name in _layers():
         if (package / name).is_dir():
@@ -33,8 +33,8 @@ def _layers() -> list[str]:
 
 def _rows(folder: Path, name: str) -> Iterator[str]:
     files = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("__"))
-    listed = " ".join(f"`{stem}`" for stem in files)
-    yield f"| `{name}` | {_summary(folder / '__init__.py')} | {listed} |"
+    stems = " ".join(f"`{stem}`" for stem in files)
+    yield f"| `{name}` | {_summary(folder / '__init__.py')} | {stems} |"
     for path in sorted(folder.iterdir()):
         if (path / "__init__.py").exists():
             yield from _rows(path, f"{name}{path.name}/")
@@ -46,9 +46,9 @@ def _summary(path: Path) -> str:
 
 
 def page_with_tree(text: str) -> str:
-    """The page with its table made anew."""
-    before, rest = text.split(BEGIN, 1)
-    return before + BEGIN + tree() + END + rest.split(END, 1)[1]
+    """The page with its table updated."""
+    before, after = text.split(BEGIN, 1)
+    return before + BEGIN + tree() + END + after.split(END, 1)[1]
 
 
 if __name__ == "__main__":

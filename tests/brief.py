@@ -1,15 +1,17 @@
-"""Timing that takes a tenth of a second: for tests of real frameworks that look at anything but times."""
+"""A preset of a tenth of a second, for tests of real frameworks that ignore times."""
 
 from dataclasses import replace
 from typing import Any
 
 from benchbench.timing.policy import POLICIES
 
-BRIEFLY: dict[str, Any] = {"ACCELBENCH_TESTS_BRIEFLY": "1"}  # a variable for `accelbench` of tests/program.py
+BRIEFLY: dict[str, Any] = {
+    "ACCELBENCH_TESTS_BRIEFLY": "1"
+}  # environment variable for `tests.program.accelbench`
 
 
 def time_briefly() -> None:
-    """`--quick` is brief from now on in this process."""
+    """Shorten `--quick` in this process."""
     POLICIES["quick"] = replace(
         POLICIES["quick"],
         min_s=0.05,

@@ -1,6 +1,6 @@
-"""A headless Chromium for the tests of a file: pages opened, keys pressed, and what it complains of.
+"""A headless Chromium that opens pages, presses keys and collects errors.
 
-It is spoken to over a pipe (chromedevtools.github.io/devtools-protocol), which needs no further package.
+It is controlled over a pipe (chromedevtools.github.io/devtools-protocol), which needs no further package.
 """
 
 import json
@@ -32,54 +32,54 @@ TEXTS = {"Enter": "\r", " ": " "}
 
 
 class Browser:
-    """A process of Chromium, which reads messages from descriptor 3 and writes to 4, a zero after each."""
+    """A Chromium process. Its messages end with a zero byte; it reads from descriptor 3 and writes to 4."""
 
     def __init__(self, folder: str) -> None:
-        read, self._out = os.pipe()
-        self._in, write = os.pipe()
+        reader, self._out = os.pipe()
+        self._in, writer = os.pipe()
         assert CHROMIUM
         command = [CHROMIUM, *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
-        moved = f'exec "$@" 3<&{read} 4>&{write}'  # descriptors ascend: `write` is neither 3 nor 4
+        script = f'exec "$@" 3<&{reader} 4>&{writer}'  # descriptors ascend: `writer` is neither 3 nor 4
         self._process = subprocess.Popen(
-            ["bash", "-c", moved, "bash", *command],
-            pass_fds=(read, write),
+            ["bash", "-c", script, "bash", *command],
+            pass_fds=(reader, writer),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(read)
-        os.close(write)
-        self._sent, self._rest = 0, b""
-        self.told: list[dict[str, Any]] = []  # events, not yet looked at
+        os.close(reader)
+        os.close(writer)
+        self._last_id, self._buffer = 0, b""
+        self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
-        """The answer to a message."""
-        self._sent += 1
-        message: dict[str, Any] = {"id": self._sent, "method": method, "params": params}
+        """Send a message and return its result."""
+        self._last_id += 1
+        message: dict[str, Any] = {"id": self._last_id, "method": method, "params": params}
         if session:
             message["sessionId"] = session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        while (answer := self._next()).get("id") != self._sent:
-            self.told.append(answer)
+        while (answer := self._next()).get("id") != self._last_id:
+            self.events.append(answer)
         assert "error" not in answer, answer
         result: dict[str, Any] = answer["result"]
         return result
 
     def wait_for(self, method: str) -> None:
-        """Until an event of that name has come."""
-        while not any(each.get("method") == method for each in self.told):
-            self.told.append(self._next())
+        """Wait for an event of that name."""
+        while not any(event.get("method") == method for event in self.events):
+            self.events.append(self._next())
 
     def _next(self) -> dict[str, Any]:
         end = time.monotonic() + LONGEST_S
-        while b"\0" not in self._rest:
+        while b"\0" not in self._buffer:
             assert select.select([self._in], [], [], end - time.monotonic())[0], "Chromium does not answer"
-            read = os.read(self._in, 1 << 20)
-            assert read, "Chromium has ended"
-            self._rest += read
-        line, _, self._rest = self._rest.partition(b"\0")
-        found: dict[str, Any] = json.loads(line)
-        return found
+            chunk = os.read(self._in, 1 << 20)
+            assert chunk, "Chromium has ended"
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def end(self) -> None:
         self.call("Browser.close")
@@ -89,7 +89,7 @@ class Browser:
 
 
 class Tab:
-    """A tab of its own. `complaints`: errors, lines of the console, dialogs; `requests`: what was loaded."""
+    """A browser tab. `complaints`: errors, console lines and dialogs; `requests`: the loaded addresses."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -98,32 +98,32 @@ class Tab:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        browser.told.clear()
+        browser.events.clear()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         return self._browser.call(method, self._session, **params)
 
     def window(self, width: int, height: int = 900, scheme: str = "light") -> None:
-        """The size in pixels, and whether the system is `light` or `dark`."""
+        """Set the size in pixels and the colour scheme, `light` or `dark`."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def open(self, url: str) -> None:
-        """Until the page, and what it loads, is there."""
-        for each in ("about:blank", url):  # else nothing is loaded where only what is behind # differs
-            self._browser.told.clear()
-            self.call("Page.navigate", url=each)
+        """Open a page and wait until it has loaded."""
+        for address in ("about:blank", url):  # a URL that differs only after # would not be loaded
+            self._browser.events.clear()
+            self.call("Page.navigate", url=address)
             self._browser.wait_for("Page.loadEventFired")
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript gives, as JSON."""
-        done = self.call(
+        """The value of a JavaScript expression, as JSON."""
+        answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, userGesture=True
         )
-        assert "exceptionDetails" not in done, done["exceptionDetails"]
-        return done["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def press(self, key: str, times: int = 1) -> None:
         code = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": KEYS[key]}
@@ -136,7 +136,7 @@ class Tab:
 
     @property
     def requests(self) -> list[str]:
-        return [each["params"]["request"]["url"] for each in self._events("Network.requestWillBeSent")]
+        return [event["params"]["request"]["url"] for event in self._events("Network.requestWillBeSent")]
 
     @property
     def complaints(self) -> list[dict[str, Any]]:
@@ -149,8 +149,8 @@ class Tab:
         return self._events(*names)
 
     def _events(self, *names: str) -> list[dict[str, Any]]:
-        self.value("0")  # what came before it has been read then
-        return [each for each in self._browser.told if each.get("method") in names]
+        self.value("0")  # reads all earlier events
+        return [event for event in self._browser.events if event.get("method") in names]
 
     def close(self) -> None:
         self._browser.call("Target.closeTarget", targetId=self._target)
@@ -158,7 +158,7 @@ class Tab:
 
 @contextmanager
 def a_browser() -> Iterator[Browser]:
-    """Of an empty profile."""
+    """A browser with an empty profile."""
     folder = tempfile.mkdtemp(prefix="accelbench-chromium-")
     browser = Browser(folder)
     try:

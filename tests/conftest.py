@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# A busy machine is no reason to fail: no law here is about time.
+# A busy machine must not fail a test: no property here is about time.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# Settings of the user's: tests see none of them, nor do the processes that they start.
+# The user's settings, hidden from tests and the processes they start.
 FOREIGN = re.compile(
     r"ACCELBENCH_(?!TEST_)|LC_|(LANG|LANGUAGE|TZ|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|TERM_PROGRAM)$"
     r"|PYTHON(WARNINGS|DONTWRITEBYTECODE|OPTIMIZE|UNBUFFERED|IOENCODING|UTF8)$"
@@ -31,17 +31,17 @@ os.environ["LANG"] = "C.UTF-8"
 time.tzset()
 sys.dont_write_bytecode = False  # modules and tests are compiled once, not in each process
 
-# Before NumPy is imported: products of references are small, and threads that wait for the next one burn four
-# times the CPU time.
+# Set before NumPy is imported: products of references are small, and idle threads would burn four times the
+# CPU time.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-THREADS = 2  # of TensorFlow, in every test of this process: they cannot be changed once it has computed
+THREADS = 2  # TensorFlow's number of threads cannot be changed once it has computed
 
 
 class WithThreads(Loader):
-    """Imports TensorFlow, and sets its threads before any test can use it.
+    """Import TensorFlow and set its threads before any test can use it.
 
-    Triton, which torch.compile imports, comes before it: loaded later its LLVM ends the process.
+    Triton, which torch.compile imports, must come first: loaded later, its LLVM ends the process.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -61,7 +61,7 @@ class WithThreads(Loader):
 
 
 class TensorFlowFinder(MetaPathFinder):
-    """Whichever test imports TensorFlow first: the order differs from run to run."""
+    """Apply `WithThreads` to the first import of TensorFlow, whichever test that is in."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
@@ -75,43 +75,43 @@ sys.meta_path.insert(0, TensorFlowFinder())
 
 @pytest.fixture(scope="session")
 def shared_references(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Of all processes of this session."""
-    from tests.verifying import SharedReferences  # after what is set above
+    """References shared by all processes of this test session."""
+    from tests.verifying import SharedReferences  # after the settings above
 
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "references"
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "references"
     folder.mkdir(exist_ok=True)
     return SharedReferences(folder)
 
 
 @pytest.fixture(scope="module")
 def verifier(shared_references: Any) -> Iterator[Any]:
-    """Its workers stay from test to test, and do not see variables that a test sets."""
-    with _opened_verifier(shared_references) as opened:
-        yield opened
+    """A verifier whose workers stay from test to test and do not see a test's environment variables."""
+    with _open_verifier(shared_references) as pools:
+        yield pools
 
 
 @pytest.fixture
-def own_verifier(shared_references: Any) -> Iterator[Any]:
-    """Its workers start when the test first asks for them, with the variables that it has set."""
-    with _opened_verifier(shared_references) as opened:
-        yield opened
+def fresh_verifier(shared_references: Any) -> Iterator[Any]:
+    """A verifier whose workers start on first use, with the test's environment variables."""
+    with _open_verifier(shared_references) as pools:
+        yield pools
 
 
 @contextmanager
-def _opened_verifier(shared_references: Any) -> Iterator[Any]:
+def _open_verifier(shared_references: Any) -> Iterator[Any]:
     from benchbench.model.run import Settings
     from tests.verifying import Verifier
 
-    with ExitStack() as opened:
-        yield Verifier(opened, shared_references, Settings(threads=2))
+    with ExitStack() as stack:
+        yield Verifier(stack, shared_references, Settings(threads=2))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect nightly tests unless `-m` names them.
 
-    Under `pytest -n` the tests of a file share a process, and what they import, unless they are marked.
+    Under `pytest -n` the unmarked tests of a file share a process and its imports.
     """
     if "nightly" not in config.option.markexpr:
         nightly = [item for item in items if item.get_closest_marker("nightly")]
@@ -123,10 +123,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: the garbage collector need not walk through it again and again.
-
-    References are computed in this process, too, which keeps their memory as a worker does.
-    """
+    """Exempt the collected tests from garbage collection; keep freed memory for references, as workers do."""
     from benchbench.worker.reference import keep_freed_memory  # NumPy, with its threads as set above
 
     gc.freeze()

@@ -19,12 +19,12 @@ CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="Example CPU")
 
 
 def real_settings() -> Settings:
-    """For workers of real frameworks, which may have to share the CPUs with other work."""
+    """Settings for real frameworks, with a time-out that a busy machine can meet."""
     return Settings(threads=usable_threads(), timeout_s=900)
 
 
 def a_case(**over: Any) -> Case:
-    """gemm on torch; a `backend` alone also names the target."""
+    """gemm on torch. `backend` without `target` also sets the target."""
     base: dict[str, Any] = {
         "suite": "quick",
         "workload": "gemm",
@@ -40,7 +40,7 @@ def a_case(**over: Any) -> Case:
 
 
 def a_cost(**over: Any) -> Cost:
-    """Of gemm 64 × 64 × 64."""
+    """The cost of gemm 64 × 64 × 64."""
     base: dict[str, Any] = {
         "flops": 524_288, "bytes": 49_152, "items": 1, "item": "product", "multiplications_saved": 1.0
     }  # fmt: skip
@@ -69,7 +69,7 @@ def a_measurement(**over: Any) -> Measurement:
 
 
 def a_telemetry(**over: Any) -> Telemetry:
-    """Eleven samples over a second, from 0.05 s on, of two CPUs that nobody else used."""
+    """Eleven samples over a second, from 0.05 s on, of two CPUs without other load."""
     base: dict[str, Any] = {
         "cpus": 2,
         "at_s": tuple(0.05 + 0.1 * number for number in range(11)),
@@ -82,7 +82,7 @@ def a_telemetry(**over: Any) -> Telemetry:
 
 
 def a_watched(telemetry: Telemetry | None = None, length_s: float = 1.1, **over: Any) -> Measurement:
-    """With telemetry of a window in which its process used one and a half CPUs."""
+    """A measurement with telemetry; its process used one and a half CPUs."""
     window = Window(began_s=100.0, ended_s=100.0 + length_s, cpu_s=1.5 * length_s)
     return a_measurement(**({"window": window, "telemetry": telemetry or a_telemetry()} | over))
 
@@ -93,7 +93,7 @@ def a_failure(**over: Any) -> Failure:
 
 
 def a_record(outcome: Measurement | Failure | None = None, **over: Any) -> Record:
-    """Round 0 of `a_case`, measured unless `outcome` says otherwise."""
+    """Round 0 of `a_case`, by default a measurement."""
     case: Any = over.get("case") or a_case()
     base: dict[str, Any] = {
         "case": case,
@@ -131,14 +131,14 @@ def a_machine(**over: Any) -> Machine:
 
 
 def a_probe(backend: str = "torch", **over: Any) -> Probe:
-    """A backend that is ready, with a CPU."""
+    """A ready backend with a CPU."""
     target = Target(name=backend, backend=backend, python="python3")
     base: dict[str, Any] = {"target": target, "version": VERSIONS.get(backend, "1.0"), "devices": (CPU,)}
     return Probe(**(base | over))
 
 
 def a_left_out(**over: Any) -> LeftOut:
-    """A case for a device that is not there."""
+    """A case for a missing device."""
     base: dict[str, Any] = {
         "case": a_case(device="cuda:0"),
         "status": Status.UNAVAILABLE,
@@ -166,18 +166,18 @@ def a_run_info(**over: Any) -> RunInfo:
 
 
 def an_operator(name: str, self_s: float, **over: Any) -> Operator:
-    """Ten calls on the host, of `self_s` in all."""
+    """Ten calls on the host, `self_s` in all."""
     base: dict[str, Any] = {"calls": 10, "host_self_s": self_s, "host_total_s": self_s}
     return Operator(name=name, **(base | over))
 
 
 def a_profile(*operators: Operator, **over: Any) -> Profile:
-    """Ten steps of 10 ms, of which `operators` take what they take and one gap the rest."""
-    found = operators or (an_operator("aten::convolution", 0.07), an_operator("aten::relu", 0.02))
+    """Ten steps of 10 ms: the time of `operators`, and one gap for the remainder."""
+    operators = operators or (an_operator("aten::convolution", 0.07), an_operator("aten::relu", 0.02))
     on_device = over.get("on_device", False)
-    busy = sum(each.device_self_s if on_device else each.host_self_s for each in found)
+    busy = sum(operator.device_self_s if on_device else operator.host_self_s for operator in operators)
     gap = over.get("wall_s", 0.1) - busy
-    gaps = Gaps(count=1, total_s=gap, median_s=gap, longest_s=gap, after=found[-1].name)
+    gaps = Gaps(count=1, total_s=gap, median_s=gap, longest_s=gap, after=operators[-1].name)
     base: dict[str, Any] = {
         "profiler": "torch.profiler 2.13.0",
         "steps": 10,
@@ -187,13 +187,13 @@ def a_profile(*operators: Operator, **over: Any) -> Profile:
         "on_device": on_device,
         "busy_s": busy,
         "gaps": gaps,
-        "operators": found,
+        "operators": operators,
     }
     return Profile(**(base | over))
 
 
 def a_profiled(outcome: Profile | Failure | None = None, **over: Any) -> Profiled:
-    """Of `a_case`."""
+    """The profile of `a_case`."""
     case: Any = over.get("case") or a_case()
     version = VERSIONS.get(case.backend, "1.0")
     return Profiled(
@@ -202,7 +202,7 @@ def a_profiled(outcome: Profile | Failure | None = None, **over: Any) -> Profile
 
 
 def a_run(records: Sequence[Record] | None = None, *, damaged: tuple[str, ...] = (), **over: Any) -> Run:
-    """A run of `records`, planned in their order; what else is given goes into its head."""
+    """A run of `records`, planned in their order; other arguments go into its head."""
     records = some_rounds(0.001, 0.00102, 0.00098) if records is None else records
     cases = {id(record.case): record.case for record in records}.values()
     plan = {(case.suite, case.id): case for case in cases}
@@ -211,7 +211,7 @@ def a_run(records: Sequence[Record] | None = None, *, damaged: tuple[str, ...] =
 
 
 def a_digest(seconds: Iterable[tuple[Case, Sequence[float]]], **over: Any) -> Digest:
-    """Of a run whose processes had these medians, case by case; `side` holds fields of every case."""
+    """A run digest from each case's process medians; `side` sets fields of every case."""
     side: dict[str, Any] = {
         "stopped_by": ("precision",),
         "cost": a_cost(),
@@ -240,20 +240,20 @@ def a_digest(seconds: Iterable[tuple[Case, Sequence[float]]], **over: Any) -> Di
 
 
 def a_hostile_run(text: str) -> Run:
-    """`text` in every string that comes from outside: a run in five cases."""
+    """A run of five cases with `text` in every string that comes from outside."""
     case = a_case(
         suite=text, workload=text, params={text: text}, mode=text, target=text, backend=text, device=text
     )
-    where: dict[str, Any] = {"framework_version": text, "device_model": text}
-    other = a_case(workload="other", mode=text, target=text, device=text)
-    measured = a_measurement(
+    fields: dict[str, Any] = {"framework_version": text, "device_model": text}
+    failed_case = a_case(workload="other", mode=text, target=text, device=text)
+    measurement = a_measurement(
         cost=a_cost(item=text), notes=(plain(text),), peak_device=Memory(bytes=None, reason=text)
     )
     return a_run(
         [
-            a_record(measured, case=case, **where),
-            a_record(a_failure(message=text), case=other, **where),
-            a_record(a_failure(message=text * 50), case=a_case(workload="long", mode="jit"), **where),
+            a_record(measurement, case=case, **fields),
+            a_record(a_failure(message=text), case=failed_case, **fields),
+            a_record(a_failure(message=text * 50), case=a_case(workload="long", mode="jit"), **fields),
         ],
         left_out=(a_left_out(case=a_case(device=f"{text}2"), reason=text),),
         machine=a_machine(cpu=text, os=text),

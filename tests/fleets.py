@@ -1,4 +1,4 @@
-"""A cluster that is none: machines whose answers are made up, by a clock that is turned by hand."""
+"""A fake cluster: machines that answer by a script, and a clock set by hand."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,22 +34,22 @@ QUICK = MeasureOptions(suites=("quick",), rounds=ROUNDS, command=("fleet",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scripted:
-    """What a machine does. It dies, or falls silent, after so many records; None: never."""
+class FakeMachine:
+    """The behaviour of a machine. It dies, or falls silent, after so many records; None: never."""
 
     kind: str = "A100"
     dies_after: int | None = None
     silent_after: int | None = None
     begins: bool = True
-    says: str = ""  # instead of measuring, why it cannot
-    torn: bool = False  # what it sends is no record of ours
-    head: Callable[[RunInfo], RunInfo] = lambda info: info  # what it makes of the head that it should send
-    records: Callable[[Record], Sequence[Record]] = lambda record: [record]  # … of each record
-    ends_after: int | None = None  # it says that it is done after so many records
+    refusal: str = ""  # sent as an error instead of measuring
+    torn: bool = False  # its records are unreadable
+    head: Callable[[RunInfo], RunInfo] = lambda info: info  # changes the head before it is sent
+    records: Callable[[Record], Sequence[Record]] = lambda record: [record]  # changes each record
+    ends_after: int | None = None  # it reports its end after so many records
     version: str = __version__
     packages: tuple[tuple[str, str], ...] = (("torch", "2.13.0"),)
     threads: int = 2
-    files: tuple[tuple[str, str], ...] | None = None  # name and digest; None: those of this machine
+    files: tuple[tuple[str, str], ...] | None = None  # name and digest; None: the files of this machine
 
 
 @dataclass(slots=True)
@@ -59,11 +59,11 @@ class _Job:
 
 
 class FakeCluster:
-    """Each look at it takes the seconds it may take, and brings one event of every job."""
+    """A poll takes its whole time-out and returns one event of every job."""
 
-    def __init__(self, machines: dict[str, Scripted]) -> None:
+    def __init__(self, machines: dict[str, FakeMachine]) -> None:
         self.machines = machines
-        self.now_s = self.heard_s = 0.0  # and when anything was last said
+        self.now_s = self.heard_s = 0.0  # the latter: the time of the last event
         self.jobs: dict[int, _Job] = {}
         self.started: list[tuple[str, NodeJob]] = []
         self.stopped: list[int] = []
@@ -75,25 +75,26 @@ class FakeCluster:
 
     def nodes(self) -> list[Node]:
         return [
-            Node(id=f"id-{name}", name=name, kind=each.kind, cpus=2) for name, each in self.machines.items()
+            Node(id=f"id-{name}", name=name, kind=machine.kind, cpus=2)
+            for name, machine in self.machines.items()
         ]
 
     def start(self, node: Node, job: bytes) -> int:
-        assert node.name not in {each.name for each in self.jobs.values()}, "two jobs on one machine"
-        asked = read_job(job)
-        self.started.append((node.name, asked))
+        assert node.name not in {job.name for job in self.jobs.values()}, "two jobs on one machine"
+        node_job = read_job(job)
+        self.started.append((node.name, node_job))
         task = len(self.started)
-        self.jobs[task] = _Job(node.name, self._events(task, node.name, asked))
+        self.jobs[task] = _Job(node.name, self._events(task, node.name, node_job))
         return task
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         self.now_s += timeout_s
-        found = [event for each in list(self.jobs.values()) for event in [next(each.events)] if event]
-        for event in found:
+        events = [event for job in list(self.jobs.values()) for event in [next(job.events)] if event]
+        for event in events:
             self.heard_s = self.now_s
             if isinstance(event, Ended):
                 del self.jobs[event.task]
-        return found
+        return events
 
     def stop(self, task: int) -> None:
         self.stopped.append(task)
@@ -110,8 +111,8 @@ class FakeCluster:
             yield Arrived(task, line_bytes(LineKind.DESCRIPTION, description(machine, job.options)))
             yield Arrived(task, line_bytes(LineKind.END, "describe"))
             yield Ended(task)
-        if machine.says:
-            yield Arrived(task, line_bytes(LineKind.ERROR, machine.says))
+        if machine.refusal:
+            yield Arrived(task, line_bytes(LineKind.ERROR, machine.refusal))
             yield Ended(task)
         for line in answer(job, machine):
             while machine.silent_after == self._sent[name]:
@@ -126,13 +127,13 @@ class FakeCluster:
         yield Ended(task)
 
 
-def description(machine: Scripted, asked: MeasureOptions) -> Description:
-    here = own_models.file_digests(asked.model, asked.input or "")
+def description(machine: FakeMachine, options: MeasureOptions) -> Description:
+    local_files = own_models.file_digests(options.model, options.input or "")
     return Description(
         version=machine.version,
         machine=a_machine(threads=machine.threads),
         packages=dict(machine.packages),
-        files=here if machine.files is None else dict(machine.files),
+        files=local_files if machine.files is None else dict(machine.files),
     )
 
 
@@ -145,29 +146,29 @@ def head_of(job: NodeJob, plan: Sequence[Case]) -> RunInfo:
     )
 
 
-def answer(job: NodeJob, machine: Scripted) -> Iterator[bytes]:
-    """The lines of a machine that does what it is asked, or what it makes of that."""
+def answer(job: NodeJob, machine: FakeMachine) -> Iterator[bytes]:
+    """The output lines of a machine for a job."""
     earlier: list[Record] = []
     if job.kind == "resume":
-        stored = codec.decode_head(job.head.encode())
-        info = replace(stored, resumed=(*stored.resumed, a_resumption()))
+        head = codec.decode_head(job.head.encode())
+        info = replace(head, resumed=(*head.resumed, a_resumption()))
         earlier = [codec.decode(line.encode(), checksums=True) for line in job.records.splitlines()]
     else:
         info = head_of(job, job.cases or CASES)
     yield line_bytes(LineKind.HEAD, codec.to_json(machine.head(info)))
     yield line_bytes(LineKind.NOTE, "looking for backends and devices")
-    made = {(record.case.id, record.round) for record in earlier}
+    recorded = {(record.case.id, record.round) for record in earlier}
     failed = {record.case.id for record in earlier if isinstance(record.outcome, Failure)}
     for number in range(ROUNDS):
         for case in info.plan:
-            if (case.id, number) not in made and case.id not in failed:
-                if machine.ends_after == len(made):
+            if (case.id, number) not in recorded and case.id not in failed:
+                if machine.ends_after == len(recorded):
                     break
                 yield line_bytes(LineKind.STAGE, f"round {number + 1}: {case.id}")
-                record = a_record(case=case, round=number, order=len(made), part=len(info.resumed))
-                for each in machine.records(record):
-                    yield line_bytes(LineKind.RECORD, codec.encode(each))
-                made.add((case.id, number))
+                record = a_record(case=case, round=number, order=len(recorded), part=len(info.resumed))
+                for changed in machine.records(record):
+                    yield line_bytes(LineKind.RECORD, codec.encode(changed))
+                recorded.add((case.id, number))
     yield line_bytes(LineKind.END, job.kind)
 
 
@@ -177,9 +178,7 @@ def a_resumption() -> Any:
     return Resumption(started="2026-01-02T04:04:05Z", command=("fleet", "--resume"))
 
 
-class Told(FleetObserver):
-    """Keeps what it is told."""
-
+class RecordingObserver(FleetObserver):
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.records: list[tuple[str, Record]] = []
@@ -191,9 +190,9 @@ class Told(FleetObserver):
         self.records.append((machine, record))
 
 
-def measured(
-    cluster: FakeCluster, results: Path, told: FleetObserver | None = None, **asked: Any
+def measure_on(
+    cluster: FakeCluster, results: Path, observer: FleetObserver | None = None, **options: Any
 ) -> FleetResult:
-    """By a fleet of that cluster."""
-    options = FleetOptions(**{"measure": QUICK, **asked})
-    return measure_fleet(options, cluster, results, told or FleetObserver(), cluster.clock)
+    """Measure the fleet of a fake cluster."""
+    fleet = FleetOptions(**{"measure": QUICK, **options})
+    return measure_fleet(fleet, cluster, results, observer or FleetObserver(), cluster.clock)

@@ -1,8 +1,8 @@
-"""`python -m MODULE` in a process forked from one that has imported what the command line may need.
+"""Run `python -m MODULE` in a process forked from one that has imported the command line's modules.
 
-Most of a short command's time is its imports. What runs here has its own arguments, environment, working
-folder, standard streams, signals and exit code, as a fresh process has. So have the processes of ours that it
-starts itself: of the fake backend, and for a user's files. Tests of start-up and signals start fresh ones.
+Imports take most of a short command's time. A forked command has its own arguments, environment, working
+folder, standard streams, signals and exit code, as in a fresh process. The same holds for the processes that
+it starts for the fake backend and for user files. Tests of start-up and of signals start fresh processes.
 """
 
 import atexit
@@ -33,7 +33,7 @@ HEAVY = (
     *("rich.table", "rich.console", "rich.markup", "psutil", "pynvml", "jsonschema"),
 )
 OF_THE_COMMAND_LINE = ("typer._adapters", "typer.rich_utils")  # not every Typer has them
-NOT_NOW = ("__main__", "pytest_plugin")  # they do something when imported, or need another program
+NOT_NOW = ("__main__", "pytest_plugin")  # these act when imported, or need another program
 AT_START = ("PYTHON", "LC_", "LANG", "TZ", "MPL")  # variables that a process reads once, when it starts
 MOST_BYTES = 2**18  # of a request
 MOST_DESCRIPTORS = 2**16
@@ -42,7 +42,7 @@ FORKED = ((*MODULE, "benchbench.worker", "fake"), (*MODULE, "benchbench.worker.u
 
 
 def can_stand_for_fresh(changed: Mapping[str, str]) -> bool:
-    """Whether a forked process is like a fresh one in spite of these variables."""
+    """True if none of these variables is read only at the start of a process."""
     return all(name == "PYTHONPATH" or not name.startswith(AT_START) for name in changed)
 
 
@@ -63,7 +63,7 @@ class ForkServer:
     def run(
         self, module: str, *arguments: str, cwd: Path, env: Mapping[str, str], timeout_s: int
     ) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` with its output captured; SIGALRM ends what takes longer than `timeout_s`."""
+        """Like `subprocess.run` with captured output; SIGALRM ends the process after `timeout_s`."""
         request = {
             "module": module,
             "arguments": arguments,
@@ -86,7 +86,7 @@ class ForkServer:
 
 
 def serve(channel: socket.socket) -> None:
-    """Fork a process per request and tell its exit code, until the channel closes."""
+    """Fork a process per request and send its exit code, until the channel closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the tests, which end this server
     import_all()
     gc.freeze()
@@ -104,9 +104,9 @@ def serve(channel: socket.socket) -> None:
 
 
 def import_all() -> None:
-    """Only imported: nothing is called, so nothing is cached that depends on the environment.
+    """Import the modules without calling anything, so that nothing that depends on the environment is cached.
 
-    A command is registered by importing its file, and the command line imports those that it needs.
+    Files of commands are left out: importing one registers its command.
     """
     for module in pkgutil.walk_packages(benchbench.__path__, "benchbench."):
         if not any(part in module.name for part in (*NOT_NOW, "benchbench.cli.")):
@@ -119,7 +119,7 @@ def import_all() -> None:
 
 
 def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
-    """Run the request in this process, and end it as the interpreter would, but for freeing memory."""
+    """Run the request in this process, and end it as the interpreter would, without freeing memory."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(request["timeout_s"])
     for number, stream in enumerate(streams):
@@ -128,7 +128,7 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    before = [each for each in request["env"].get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
+    before = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
     sys.path[:1] = [request["cwd"], *before]
     sys.argv[1:] = request["arguments"]
     if BRIEFLY.items() <= request["env"].items():
@@ -137,7 +137,7 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     code = 1
     try:
         code = exit_code(request["module"])
-        threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does: waits for threads
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as multiprocessing does
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -146,12 +146,12 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
 
 
 class ForkingPopen(subprocess.Popen[Any]):
-    """As `subprocess.Popen`, but what is `FORKED` goes on in the fork, and executes no program."""
+    """Like `subprocess.Popen`, but commands in `FORKED` run in the fork and execute no program."""
 
     def __init__(self, args: Any, **options: Any) -> None:
         if is_forked(args):
-            kept = [0, 1, 2, *options["pass_fds"]]
-            options["preexec_fn"] = partial(go_on, args[3], args[4:], options["env"], kept)
+            descriptors = [0, 1, 2, *options["pass_fds"]]
+            options["preexec_fn"] = partial(run_in_fork, args[3], args[4:], options["env"], descriptors)
         super().__init__(args, **options)
 
 
@@ -159,9 +159,11 @@ def is_forked(command: Sequence[str] | str) -> bool:
     return any((*command[: len(start)],) == start for start in FORKED)
 
 
-def go_on(module: str, arguments: Sequence[str], env: Mapping[str, str], kept: Sequence[int]) -> NoReturn:
-    """Run the module in this process, which has none but the descriptors `kept`."""
-    for low, high in pairwise([*sorted(kept), MOST_DESCRIPTORS]):
+def run_in_fork(
+    module: str, arguments: Sequence[str], env: Mapping[str, str], descriptors: Sequence[int]
+) -> NoReturn:
+    """Run the module in this process after closing all other descriptors."""
+    for low, high in pairwise([*sorted(descriptors), MOST_DESCRIPTORS]):
         if low + 1 < high:  # an empty range would be closed to its end
             os.closerange(low + 1, high)
     for sign in signal.valid_signals():
@@ -174,8 +176,8 @@ def go_on(module: str, arguments: Sequence[str], env: Mapping[str, str], kept: S
     sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
     os.environ.clear()
     os.environ.update(env)
-    own = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
-    sys.path[:1] = own  # the first is the command's folder
+    added = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
+    sys.path[:1] = added  # replaces the command's folder
     sys.argv[1:] = arguments
     code = 1
     try:
@@ -194,12 +196,12 @@ def exit_code(module: str) -> int:
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
-    except BaseException:  # noqa: BLE001 - what the interpreter itself does at the end
+    except BaseException:  # noqa: BLE001 - as the interpreter does at its end
         sys.excepthook(*sys.exc_info())
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as own:
-        serve(own)
+    with socket.socket(fileno=int(sys.argv[1])) as own_end:
+        serve(own_end)

@@ -1,6 +1,6 @@
-"""Faults injected into a program's writes: at the k-th of them it gets an error, or is ended like by SIGKILL.
+"""Faults injected into a program's writes: the k-th one raises an error or ends the process as SIGKILL would.
 
-What counts is every write, flush, fsync, truncate, rename, link, unlink, mkdir and open for writing.
+A write is every write, flush, fsync, truncate, rename, link, unlink, mkdir and open for writing.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ACTS: dict[str, Act] = {"error": error, "end": end}
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended. `told`: what it had told by then; `failure`: the expected error it ended with."""
+    """The end of a child. `promises`: values it had reported; `failure`: the expected error it ended with."""
 
     code: int
-    told: list[Any]
+    promises: list[Any]
     failure: str
     operations: int
 
 
 class _File:
-    """An open file whose writes count."""
+    """An open file that counts its writes."""
 
     def __init__(self, file: Any, count: Callable[[], None]) -> None:
         self._file, self._count = file, count
@@ -67,7 +67,7 @@ class _File:
 
 
 class Injector:
-    """Counts, from when it is installed, and acts at operation `at`, counted from 0."""
+    """Counts operations once installed, and acts at operation `at`, counted from 0."""
 
     def __init__(self, at: int, act: Act) -> None:
         self._at, self._act = at, act
@@ -76,11 +76,11 @@ class Injector:
     def install(self) -> None:
         for name in NAMES:
             setattr(os, name, self._counting(getattr(os, name)))
-        opened, os_open = io.open, os.open
+        io_open, os_open = io.open, os.open
 
         def open_file(file: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
-            made = opened(file, mode, *more, **options)
-            return _File(made, self._tick) if set(mode) & set("wxa+") else made
+            handle = io_open(file, mode, *more, **options)
+            return _File(handle, self._tick) if set(mode) & set("wxa+") else handle
 
         def open_descriptor(path: Any, flags: int, *more: Any, **options: Any) -> int:
             if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
@@ -90,9 +90,9 @@ class Injector:
         io.open, os.open = open_file, open_descriptor
 
     def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*given: Any, **options: Any) -> Any:
+        def counted(*arguments: Any, **options: Any) -> Any:
             self._tick()
-            return function(*given, **options)
+            return function(*arguments, **options)
 
         return counted
 
@@ -103,50 +103,50 @@ class Injector:
 
 
 def run_in_child(work: Callable[[Callable[[Any], None]], None], at: int, act: Act) -> Outcome:
-    """`work` in a fork, with a fault at operation `at`; it gets a function that tells what was promised."""
+    """Run `work` in a fork with a fault at operation `at`; `work` gets a function that reports a promise."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child only writes
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forks with threads: the child only writes
         pid = os.fork()
     if pid == 0:
         os.close(reader)
         _child(work, writer, Injector(at, act))
     os.close(writer)
     with os.fdopen(reader) as lines:
-        said = [json.loads(line) for line in lines]
+        messages = [json.loads(line) for line in lines]
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    told = [value for kind, value in said if kind == "told"]
-    failure = next((value for kind, value in said if kind == "failure"), "")
-    operations = next((value for kind, value in said if kind == "operations"), 0)
-    return Outcome(code, told, failure, operations)
+    promises = [value for kind, value in messages if kind == "promise"]
+    failure = next((value for kind, value in messages if kind == "failure"), "")
+    operations = next((value for kind, value in messages if kind == "operations"), 0)
+    return Outcome(code, promises, failure, operations)
 
 
 def _child(work: Callable[[Callable[[Any], None]], None], writer: int, injector: Injector) -> None:
     write = os.write
 
-    def say(kind: str, value: Any) -> None:
+    def send(kind: str, value: Any) -> None:
         write(writer, json.dumps([kind, value]).encode() + b"\n")
 
     code = 1
     try:
         injector.install()
-        work(lambda value: say("told", value))
+        work(lambda value: send("promise", value))
         code = 0
     except AccelbenchError as error:
-        say("failure", str(error))
+        send("failure", str(error))
         code = error.exit_code
-    except BaseException as error:  # noqa: BLE001 - a fault of the product, which the parent will tell
-        say("failure", f"{type(error).__name__}: {error}")
+    except BaseException as error:  # noqa: BLE001 - a fault of the product, which the parent reports
+        send("failure", f"{type(error).__name__}: {error}")
         code = 70
     finally:
-        say("operations", injector.count)
+        send("operations", injector.count)
         os._exit(code)
 
 
 def every_fault(
     make: Callable[[], Callable[[Callable[[Any], None]], None]],
 ) -> Iterator[tuple[str, int, Outcome]]:
-    """(act, index, outcome) for a fault at each operation in turn; `make` prepares the work afresh."""
+    """(act, index, outcome) for a fault at each operation in turn; `make` prepares fresh work each time."""
     count = run_in_child(make(), -1, error).operations
     for name, act in ACTS.items():
         for at in range(count):

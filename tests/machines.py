@@ -1,4 +1,4 @@
-"""Machines that are not there: trees of /proc and /sys, GPUs, and what checks are given."""
+"""Fake machines: trees of /proc and /sys, GPUs, and the hosts that checks inspect."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -21,7 +21,7 @@ def tree(root: Path, files: Files) -> Path:
 
 
 def some_settings(**over: Any) -> GpuSettings:
-    """Nothing is limited."""
+    """The settings of a GPU without limits."""
     base: dict[str, Any] = {
         "name": "Example GPU",
         "uuid": "GPU-1111",
@@ -38,7 +38,7 @@ def some_settings(**over: Any) -> GpuSettings:
 
 
 def a_state(**over: Any) -> GpuState:
-    """At rest."""
+    """The state of an idle GPU."""
     base: dict[str, Any] = {
         "sm_mhz": 345,
         "memory_mhz": 2619,
@@ -53,7 +53,7 @@ def a_state(**over: Any) -> GpuState:
 
 
 class FakeNvml:
-    """GPUs made of values; each has one state, or a function that gives the next."""
+    """GPUs with fixed settings and one state, or a function that returns the next state."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class FakeNvml:
 
 
 def ticking(step_s: float) -> Callable[[], float]:
-    """A clock that each reading moves."""
+    """A clock that each reading advances."""
     readings = count()
     return lambda: next(readings) * step_s
 
 
 def a_host(root: Path, files: Files | None = None, **over: Any) -> Host:
-    """Two quiet CPUs without a GPU, of which the kernel tells what `files` hold."""
+    """Two idle CPUs without a GPU; `files` are those of the kernel."""
     base: dict[str, Any] = {
         "root": tree(root, files or {}),
         "cpus": (0, 1),

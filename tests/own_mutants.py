@@ -1,4 +1,4 @@
-"""What wrong engines do to a module that has its weights; each may return another module instead."""
+"""Wrong engines as functions that change a module; each may return another module instead."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,23 +8,23 @@ from torch import nn
 
 
 def first(module: Any, *kinds: type) -> Any:
-    return next(each for each in module.modules() if isinstance(each, kinds))
+    return next(part for part in module.modules() if isinstance(part, kinds))
 
 
 def unchanged(module: Any) -> None:
-    """What a right engine does."""
+    """A correct engine."""
 
 
 def norms_with_another_epsilon(module: Any) -> None:
-    for each in module.modules():
-        if hasattr(each, "eps"):
-            each.eps *= 10
+    for part in module.modules():
+        if hasattr(part, "eps"):
+            part.eps *= 10
 
 
 def another_gelu(module: Any) -> None:
-    for each in module.modules():
-        if isinstance(each, nn.GELU):
-            each.approximate = "none" if each.approximate == "tanh" else "tanh"
+    for part in module.modules():
+        if isinstance(part, nn.GELU):
+            part.approximate = "none" if part.approximate == "tanh" else "tanh"
 
 
 def a_bias_forgotten(module: Any) -> None:
@@ -39,14 +39,14 @@ def a_row_forgotten(module: Any) -> None:
 
 def an_inner_row_forgotten(module: Any) -> None:
     with torch.no_grad():
-        inner = [each for each in module.modules() if isinstance(each, nn.Linear | nn.Conv2d)]
-        inner[len(inner) // 2].weight[0].zero_()
+        parts = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+        parts[len(parts) // 2].weight[0].zero_()
 
 
 def _weights_in(module: Any, dtype: torch.dtype) -> None:
     with torch.no_grad():
-        for each in module.parameters():
-            each.copy_(each.to(dtype))
+        for parameter in module.parameters():
+            parameter.copy_(parameter.to(dtype))
 
 
 def weights_in_float16(module: Any) -> None:
@@ -68,9 +68,9 @@ def training_mode(module: Any) -> None:
 
 def autocast(module: Any) -> Any:
     class Cast(nn.Module):  # type: ignore[misc]
-        def forward(self, *given: Any, **named: Any) -> Any:
+        def forward(self, *arguments: Any, **options: Any) -> Any:
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                return module(*given, **named)
+                return module(*arguments, **options)
 
     return Cast()
 

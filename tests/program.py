@@ -20,32 +20,36 @@ from benchbench.store.codec import seal_text
 from benchbench.store.validation import validate_path
 from tests.fork_server import ForkServer, can_stand_for_fresh
 
-WORKLOADS = OWN = Path(__file__).parent / "workloads"  # a test may add others to the first
+WORKLOADS = OWN = Path(__file__).parent / "workloads"  # a test may add folders to WORKLOADS
 NAMES = sorted(path.stem for path in OWN.glob("*.py"))
-ABSENT = Path(__file__) / "absent"  # below a file: a test that writes to it without naming another fails
+ABSENT = Path(__file__) / "absent"  # below a file, so that writing to it fails
 LONGEST_S = 120
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git prints in a folder, called by somebody whose settings do not matter."""
-    who = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
-    command = ["git", *who, "-c", "init.defaultBranch=main", *arguments]
+    """The output of git in a folder, with settings of its own."""
+    user = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", *user, "-c", "init.defaultBranch=main", *arguments]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def environment(**more: str) -> dict[str, str]:
-    """No interpreter but the running one, unless a test names one."""
-    own = {"ACCELBENCH_WORKLOADS": str(WORKLOADS), "ACCELBENCH_CACHE": str(ABSENT), "ACCELBENCH_PYTHON": ""}
-    return {**os.environ, **own, "COLUMNS": "100", **more}
+    """Environment variables of a command, without other interpreters."""
+    defaults = {
+        "ACCELBENCH_WORKLOADS": str(WORKLOADS),
+        "ACCELBENCH_CACHE": str(ABSENT),
+        "ACCELBENCH_PYTHON": "",
+    }
+    return {**os.environ, **defaults, "COLUMNS": "100", **more}
 
 
 def only(*names: str) -> dict[str, Any]:
-    """With these workloads of the tests alone."""
+    """Variables that select only these test workloads."""
     return {"ACCELBENCH_WORKLOADS": folder_with(*names)}
 
 
 def paced_by(folder: Path) -> dict[str, Any]:
-    """With the workload `paced`, whose pace is in the file `pace` of that folder."""
+    """Variables that select the workload `paced`; its pace is in the file `pace` of that folder."""
     return {"ACCELBENCH_WORKLOADS": os.pathsep.join((folder_with("paced"), str(folder)))}
 
 
@@ -55,51 +59,53 @@ def fork_server() -> ForkServer:
 
 
 def folders_for(arguments: Sequence[str]) -> dict[str, str]:
-    """With those workloads of the tests that a command names: importing all takes longer than a case."""
+    """Variables that select the test workloads a command names: importing all takes longer than a case."""
     if ("run" not in arguments[:1] and "-w" not in arguments) or {"--suite", "--resume"} & {*arguments}:
         return {}
-    named = [name for name in NAMES if any(name in str(argument) for argument in arguments)]
-    if not named:
+    names = [name for name in NAMES if any(name in str(word) for word in arguments)]
+    if not names:
         return {"ACCELBENCH_WORKLOADS": ""}
-    return {"ACCELBENCH_WORKLOADS": str(WORKLOADS).replace(str(OWN), folder_with(*named))}
+    return {"ACCELBENCH_WORKLOADS": str(WORKLOADS).replace(str(OWN), folder_with(*names))}
 
 
 @cache
 def folder_with(*names: str) -> str:
-    """A folder of these workloads, and of those that they import."""
+    """A folder of these workloads and the workloads that they import."""
     folder = tempfile.mkdtemp(prefix="accelbench-workloads-")
     atexit.register(shutil.rmtree, folder)
-    needed = {*names}
-    while missing := [name for name in needed if not Path(folder, f"{name}.py").exists()]:
-        for name in missing:
+    names_to_link = {*names}
+    while absent := [name for name in names_to_link if not Path(folder, f"{name}.py").exists()]:
+        for name in absent:
             path = OWN / f"{name}.py"
             Path(folder, path.name).symlink_to(path)
-            needed |= {*re.findall(r"from benchbench\.workloads\.(\w+) import", path.read_text())} & {*NAMES}
+            names_to_link |= {*re.findall(r"from benchbench\.workloads\.(\w+) import", path.read_text())} & {
+                *NAMES
+            }
     return folder
 
 
 def accelbench(*arguments: str, cwd: Path, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run to the end; check the exit code, and that what was stored is as its format says."""
-    env, before = environment(**{**folders_for(arguments), **more}), stored(cwd)
+    """Run a command to its end; check the exit code and the format of the stored files."""
+    env, before = environment(**{**folders_for(arguments), **more}), stored_paths(cwd)
     if not can_stand_for_fresh(more):
         command = [sys.executable, "-m", "benchbench.cli", *arguments]
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=LONGEST_S)
+        process = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=LONGEST_S)
     else:
-        done = fork_server().run("benchbench.cli", *arguments, cwd=cwd, env=env, timeout_s=LONGEST_S)
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    for path in stored(cwd) - before:
+        process = fork_server().run("benchbench.cli", *arguments, cwd=cwd, env=env, timeout_s=LONGEST_S)
+    assert process.returncode == code, f"exit code {process.returncode}\n{process.stdout}\n{process.stderr}"
+    for path in stored_paths(cwd) - before:
         assert not (faults := validate_path(path).faults), faults
-    return done
+    return process
 
 
-def stored(folder: Path) -> set[Path]:
-    """The heads of runs and the sessions of baselines in the results there."""
-    places = ("results/runs/*/run.json", "results/baselines/*/*/*.json")
-    return {path for place in places for path in folder.glob(place)}
+def stored_paths(folder: Path) -> set[Path]:
+    """The heads of runs and the sessions of baselines in a folder's results."""
+    patterns = ("results/runs/*/run.json", "results/baselines/*/*/*.json")
+    return {path for pattern in patterns for path in folder.glob(pattern)}
 
 
-def started(*arguments: str, cwd: Path, shell: str = "", **options: Any) -> subprocess.Popen[str]:
-    """In the background; `shell`: what a shell does first. Not by a fork of this process: it may hold JAX."""
+def start_accelbench(*arguments: str, cwd: Path, shell: str = "", **options: Any) -> subprocess.Popen[str]:
+    """Start a command in the background, in a fresh process; `shell`: a shell command to run first."""
     command = [sys.executable, "-m", "benchbench.cli", *arguments]
     if shell:
         command = ["/bin/sh", "-c", f'{shell}; exec "$@"', "sh", *command]
@@ -109,10 +115,10 @@ def started(*arguments: str, cwd: Path, shell: str = "", **options: Any) -> subp
 
 
 def rows(cwd: Path, run: str = "latest") -> list[dict[str, Any]]:
-    """Of a stored run, as `report --format json` gives them."""
+    """The rows of a stored run, as in `report --format json`."""
     report = json.loads(accelbench("report", run, "--format", "json", cwd=cwd).stdout)
-    found: list[dict[str, Any]] = report["rows"]
-    return found
+    stored_rows: list[dict[str, Any]] = report["rows"]
+    return stored_rows
 
 
 def records(cwd: Path) -> list[str]:
@@ -120,19 +126,19 @@ def records(cwd: Path) -> list[str]:
     return [line for path in sorted(cwd.rglob("records.jsonl")) for line in path.read_text().splitlines()]
 
 
-def running_in(folder: Path) -> list[str]:
-    """Ids of the processes that work in a folder."""
-    found = []
+def processes_in(folder: Path) -> list[str]:
+    """Ids of the processes whose working folder is `folder`."""
+    ids = []
     for path in Path("/proc").glob("[0-9]*/cwd"):
         with suppress(OSError):
             if path.readlink() == folder:
-                found.append(path.parent.name)
-    return found
+                ids.append(path.parent.name)
+    return ids
 
 
-def mentioning(text: str) -> list[str]:
-    """Command lines of live processes that hold `text`."""
-    found = []
+def processes_mentioning(text: str) -> list[str]:
+    """Command lines of live processes that contain `text`."""
+    commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -140,30 +146,30 @@ def mentioning(text: str) -> list[str]:
         except OSError:
             continue
         if text in command and state != "Z":
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands
 
 
 def wait_for(condition: object, seconds: float = 30.0) -> None:
     assert callable(condition)
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.05)
 
 
 def add_sessions(results: Path, count: int = 4) -> None:
-    """The one session of each baseline once more on each of `count` days before."""
+    """Copy the one session of each baseline to each of `count` days before."""
     for path in sorted((results / "baselines").rglob("*.json")):
         text = path.read_text()
         started = json.loads(text)["started"]
         for number in range(1, count + 1):
             earlier = (datetime.fromisoformat(started) - timedelta(days=number)).isoformat()
             name = f"{path.stem}-{number}"
-            again = text.replace(f'"{path.stem}"', f'"{name}"').replace(f'"{started}"', f'"{earlier}"')
-            path.with_name(f"{name}.json").write_bytes(resealed(again.encode()))
+            copy = text.replace(f'"{path.stem}"', f'"{name}"').replace(f'"{started}"', f'"{earlier}"')
+            path.with_name(f"{name}.json").write_bytes(resealed(copy.encode()))
 
 
 def resealed(text: bytes) -> bytes:
-    """With the checksum of what it says now."""
+    """The text with its checksum renewed."""
     return seal_text(text[: text.rindex(b',"crc32"')] + b"}\n")

@@ -1,6 +1,6 @@
-"""The JSON Schemas of what this version writes, made of the types that it is written from.
+"""JSON Schemas of the files that this version writes, generated from its types.
 
-`python -m tests.published_schemas` writes them to benchbench/schemas/, those of earlier numbers left alone.
+`python -m tests.published_schemas` writes them to benchbench/schemas/; schemas of earlier versions stay.
 """
 
 import inspect
@@ -46,7 +46,7 @@ LATER = (
     "idle_share",
     "layout",
     "error_of_allowed",
-)  # columns that reports of before do not have
+)  # columns that earlier reports lack
 SCALAR = {"type": ["number", "string", "boolean"]}
 CHECKSUM = {
     "type": "string",
@@ -80,27 +80,27 @@ def schemas() -> dict[str, dict[str, Any]]:
 def _schema(name: str, kind: type, number: int | None, outcomes: tuple[type, ...] = ()) -> dict[str, Any]:
     _, parts = msgspec.json.schema_components([kind, *outcomes], ref_template="#/$defs/{name}")
     types = _types([kind, *outcomes])
-    made = {part: _refined(part, schema, types.get(part)) for part, schema in parts.items()}
+    definitions = {part: _refined(part, schema, types.get(part)) for part, schema in parts.items()}
     if outcomes:
-        measured = {"properties": {"status": {"const": "ok"}}}
-        made["_Line"]["properties"]["outcome"] = {
-            "if": measured,
+        is_measurement = {"properties": {"status": {"const": "ok"}}}
+        definitions["_Line"]["properties"]["outcome"] = {
+            "if": is_measurement,
             "then": _ref("Measurement"),
             "else": _ref("Failure"),
             "required": ["status"],
         }
     if kind is Suite:
-        made["Dtype"]["enum"] += sorted(ALIASES)
-        made["Suite"]["properties"]["policy"] = {"enum": list(POLICIES)}
-    top = made.pop(kind.__name__)
+        definitions["Dtype"]["enum"] += sorted(ALIASES)
+        definitions["Suite"]["properties"]["policy"] = {"enum": list(POLICIES)}
+    top = definitions.pop(kind.__name__)
     if number is not None:
         _number(top, number)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:accelbench:{name}-{number or SUITE}",
         "title": TITLES[name],
-        **{key: each for key, each in top.items() if key != "description"},
-        "$defs": made,
+        **{key: value for key, value in top.items() if key != "description"},
+        "$defs": definitions,
     }
 
 
@@ -117,52 +117,54 @@ def _ref(name: str) -> dict[str, str]:
 
 
 def _refined(name: str, schema: dict[str, Any], kind: type | None) -> dict[str, Any]:
-    """With the comments of the fields, without defaults, and with what every quantity is: not negative."""
+    """Add field comments as descriptions and a minimum of 0 for quantities; drop defaults."""
     if name == "NoteKind":
         return {"type": "string", "pattern": "^[a-z0-9_]+$", "description": "what a note is about"}
-    found = {key: each for key, each in schema.items() if key != "title"}
-    if "description" in found:
-        found["description"] = _sentence(found["description"])
+    schema = {key: value for key, value in schema.items() if key != "title"}
+    if "description" in schema:
+        schema["description"] = _sentence(schema["description"])
     comments = _comments(kind) if kind else {}
-    for field, value in found.get("properties", {}).items():
+    for field, value in schema.get("properties", {}).items():
         plain = _plain(value, (name, field) not in ANY_NUMBER)
-        found["properties"][field] = plain | ({"description": comments[field]} if field in comments else {})
+        schema["properties"][field] = plain | ({"description": comments[field]} if field in comments else {})
     if name == "Measurement":
-        found["properties"]["block_s"]["minItems"] = 1
-        found["properties"]["iterations"]["minimum"] = 1
-    return found
+        schema["properties"]["block_s"]["minItems"] = 1
+        schema["properties"]["iterations"]["minimum"] = 1
+    return schema
 
 
 def _plain(value: Any, quantity: bool) -> Any:
     if isinstance(value, list):
-        return [_plain(each, quantity) for each in value]
+        return [_plain(part, quantity) for part in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _plain(each, quantity) for key, each in value.items() if key not in ("default", "title")}
-    if quantity and found.get("type") in ("number", "integer"):
-        found["minimum"] = 0
-    return found
+    refined = {key: _plain(part, quantity) for key, part in value.items() if key not in ("default", "title")}
+    if quantity and refined.get("type") in ("number", "integer"):
+        refined["minimum"] = 0
+    return refined
 
 
 def _types(kinds: list[type]) -> dict[str, type]:
-    """Name → class, of all that the modules of the model hold."""
+    """Name → class, of the modules that define stored types."""
     from benchbench.analyse import digest
     from benchbench.model import case, device, measurement, note, placement, run
     from benchbench.plan import suite
 
     modules = (*(digest, case, device, measurement, note, placement, run, suite), *(machines, messages))
     members = [member for module in modules for member in vars(module).items()]
-    found = {name: each for name, each in members if isinstance(each, type)}
-    return found | {kind.__name__: kind for kind in kinds} | {"_Head": RunInfo}
+    classes = {name: member for name, member in members if isinstance(member, type)}
+    return classes | {kind.__name__: kind for kind in kinds} | {"_Head": RunInfo}
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Field → the comment beside it, in a class and those it is derived from."""
-    found: dict[str, str] = {}
-    for each in reversed(kind.__mro__[:-1]):
-        if each.__module__.startswith("benchbench"):
-            found |= dict(re.findall(r"^    (\w+): [^#\n]*  # (.*)$", inspect.getsource(each), re.MULTILINE))
-    return found
+    """Field → its comment, in a class and its ancestors."""
+    comments: dict[str, str] = {}
+    for ancestor in reversed(kind.__mro__[:-1]):
+        if ancestor.__module__.startswith("benchbench"):
+            comments |= dict(
+                re.findall(r"^    (\w+): [^#\n]*  # (.*)$", inspect.getsource(ancestor), re.MULTILINE)
+            )
+    return comments
 
 
 def _sentence(text: str) -> str:
@@ -205,7 +207,7 @@ def _object(properties: dict[str, Any], optional: Sequence[str] = ()) -> dict[st
 
 
 def text_of(schema: dict[str, Any]) -> str:
-    """As it stands in its file."""
+    """The text of a schema's file."""
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 

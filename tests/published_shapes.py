@@ -1,4 +1,4 @@
-"""Suites of published shapes, made of the lists in suites/shapes/, whose README says what is mapped to what.
+"""Suites of published shapes, generated from suites/shapes/, whose README defines the mapping.
 
 `python -m tests.published_shapes` writes them to suites/.
 """
@@ -15,7 +15,7 @@ from benchbench.model.case import Dtype
 
 SUITES = Path(__file__).parent.parent / "suites"
 SHAPES = SUITES / "shapes"
-FEATURES = 8  # of a recurrent layer's input: what tensor cores want a multiple of
+FEATURES = 8  # of a recurrent layer's input: tensor cores want a multiple of 8
 CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
 SETS = {"train": "training_set", "server": "inference_server_set", "device": "inference_device_set"}
 PHASES = {  # of DeepBench's training set; the others are forward only
@@ -24,7 +24,7 @@ PHASES = {  # of DeepBench's training set; the others are forward only
     "rnn": ("", "_backward"),
 }
 KINDS = {"gemm": "matrix products", "conv": "convolutions", "rnn": "recurrent layers"}
-VARIED = {"gemm": "m", "conv": "batch", "rnn": "batch"}  # what shapes often differ in alone
+VARIED = {"gemm": "m", "conv": "batch", "rnn": "batch"}  # the parameter in which shapes often differ
 
 Row = dict[str, Any]
 Params = dict[str, Any]
@@ -32,32 +32,32 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Published:
-    """A suite and the rows that it is made of."""
+    """A suite and its source rows."""
 
     name: str
     description: str
     kind: str
     rows: tuple[Row, ...]
     phases: tuple[str, ...]
-    cpu_flops: float = inf  # of the largest case that is for CPUs, too
+    cpu_flops: float = inf  # of the largest case for CPUs
 
     def entries(self) -> dict[str, list[Params]]:
         """Workload → parameters of its cases, in the order of the rows."""
-        found: dict[str, list[Params]] = {}
+        cases_by_workload: dict[str, list[Params]] = {}
         for phase in self.phases:
             for row in self.rows:
                 workload, params = CASES[self.kind](row)
-                cases = found.setdefault(workload + phase, [])
+                cases = cases_by_workload.setdefault(workload + phase, [])
                 cases += [] if params in cases else [params]
-        return found
+        return cases_by_workload
 
     def on_cpu(self, workload: str, cases: list[Params]) -> list[Params]:
-        """Those of the cases that are for CPUs, too."""
+        """The cases that CPUs measure, too."""
         return [case for case in cases if flops(workload, case) <= self.cpu_flops]
 
 
 def flops(workload: str, params: Params) -> int:
-    """As counted by the workload."""
+    """FLOPs of one step, as counted by the workload."""
     return workload_at(workload, params).cost(Dtype.FLOAT32).flops
 
 
@@ -66,8 +66,8 @@ def published() -> Iterator[Published]:
         rows = read(f"deepbench_{kind}.csv")
         for name, published in SETS.items():
             phases = PHASES[kind] if name == "train" else ("",)
-            own = tuple(row for row in rows if row["set"] == published)
-            yield Published(f"deepbench-{kind}-{name}", described(kind, name), kind, own, phases)
+            selected = tuple(row for row in rows if row["set"] == published)
+            yield Published(f"deepbench-{kind}-{name}", described(kind, name), kind, selected, phases)
     models = "Matrix products of real models (pytorch/benchmark); on a CPU those of up to 0.08 GFLOP."
     rows = read("torchbench_gemm.csv")
     yield Published("gemm-models", models, "model_gemm", tuple(rows), ("",), cpu_flops=0.08e9)
@@ -75,8 +75,8 @@ def published() -> Iterator[Published]:
 
 def described(kind: str, name: str) -> str:
     phase = {"gemm": "", "conv": ", with each gradient", "rnn": ", forward and backward"}[kind]
-    of = {"train": "training", "server": "inference on servers", "device": "inference on devices"}[name]
-    return f"DeepBench's {KINDS[kind]} of {of}{phase if name == 'train' else ''}."
+    use = {"train": "training", "server": "inference on servers", "device": "inference on devices"}[name]
+    return f"DeepBench's {KINDS[kind]} of {use}{phase if name == 'train' else ''}."
 
 
 def read(name: str) -> list[Row]:
@@ -103,7 +103,7 @@ def conv(row: Row) -> tuple[str, Params]:
     params = {
         "batch": row["n"], "channels": row["c"], "height": row["h"], "width": row["w"], "filters": row["k"],
         "kernel": row["r_filter_h"], "stride": row["stride_h"], "padding": row["pad_h"],
-        **{name: own for name, (own, other) in sides.items() if own != other},
+        **{name: value for name, (value, height) in sides.items() if value != height},
     }  # fmt: skip
     return "conv2d", params
 
@@ -126,15 +126,15 @@ def toml(suite: Published) -> str:
 
 
 def grouped(cases: list[Params], varied: str) -> list[Params]:
-    """Cases that differ in one parameter alone as one table, with a list of it."""
-    found: dict[tuple[Any, ...], Params] = {}
+    """Merge cases that differ only in `varied` into one table, with a list of its values."""
+    tables: dict[tuple[Any, ...], Params] = {}
     for case in cases:
         key = tuple(item for item in case.items() if item[0] != varied)
-        table = found.setdefault(key, {**case, varied: []})
+        table = tables.setdefault(key, {**case, varied: []})
         table[varied] = [*table[varied], case[varied]]
     return [
         {**table, varied: values if len(values) > 1 else values[0]}
-        for table in found.values()
+        for table in tables.values()
         for values in [table[varied]]
     ]
 
@@ -142,8 +142,8 @@ def grouped(cases: list[Params], varied: str) -> list[Params]:
 def entry(suite: Published, workload: str, cases: list[Params], varied: str) -> str:
     sizes = {"cpu": suite.on_cpu(workload, cases), "accelerator": cases}
     text = f'\n[[cases]]\nworkload = "{workload}"\n'
-    for kind, own in sizes.items():
-        tables = [", ".join(map(assignment, table.items())) for table in grouped(own, varied)]
+    for kind, selected in sizes.items():
+        tables = [", ".join(map(assignment, table.items())) for table in grouped(selected, varied)]
         text += f"{kind} = [\n" + "".join(f"    {{ {table} }},\n" for table in tables) + "]\n"
     return text
 

@@ -1,9 +1,9 @@
-"""Numbers in docs/ that are the code's, each followed by a comment that says which.
+"""Numbers in docs/ that come from the code, each followed by a comment with its Python expression.
 
-`at least 1,000<!-- sampling.OVERHEAD --> times`: a Python expression over the modules below. A sentence may
-be written anew as long as the comment stays behind its number.
+Example: `at least 1,000<!-- sampling.OVERHEAD --> times`. The expression may use the modules below, and the
+comment must follow its number.
 
-python -m tests.quoted_numbers      writes the numbers as the code has them
+`python -m tests.quoted_numbers` updates the numbers.
 """
 
 import re
@@ -96,23 +96,23 @@ def value_of(expression: str) -> float:
 
 
 def quoted(text: str) -> Iterator[tuple[str, float]]:
-    """The expressions in a page, each with the number before it."""
-    for found in QUOTED.finditer(text):
-        number = found["number"]
-        yield found["expression"], BY_WORD.get(number) or float(number.replace(",", ""))
+    """The expressions in a page, each with its number."""
+    for match in QUOTED.finditer(text):
+        number = match["number"]
+        yield match["expression"], BY_WORD.get(number) or float(number.replace(",", ""))
 
 
 def with_numbers(text: str) -> str:
-    """The page with the numbers of the code; one that is right stays as it is written."""
+    """The page with its wrong numbers corrected."""
 
-    def number(found: re.Match[str]) -> str:
-        value = value_of(found["expression"])
-        ((_, written),) = quoted(found[0])
-        if abs(written - value) <= 1e-6 * abs(value):
-            return found[0]
+    def number(match: re.Match[str]) -> str:
+        value = value_of(match["expression"])
+        ((_, quoted_value),) = quoted(match[0])
+        if abs(quoted_value - value) <= 1e-6 * abs(value):
+            return match[0]
         words = {number: word for word, number in BY_WORD.items()}
-        shown = words.get(value) if found["number"] in BY_WORD else None
-        return (shown or f"{value:,.12g}") + found["comment"]
+        shown = words.get(value) if match["number"] in BY_WORD else None
+        return (shown or f"{value:,.12g}") + match["comment"]
 
     return QUOTED.sub(number, text)
 

@@ -1,4 +1,4 @@
-"""Tables of the documentation that studies printed: `python -m tests.quoted_tables` renews them."""
+"""Tables in docs/ that studies printed; `python -m tests.quoted_tables` updates them."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -29,35 +29,40 @@ def cells(line: str) -> list[str]:
 
 
 def adaptive_rounds() -> Iterator[str]:
-    """The shared variance's figures, and in brackets those of each case's own."""
+    """Figures with the shared variance; in brackets, with the variance of each case."""
     yield "| noise | rounds | any called slower | intervals hold the truth | finds 5 % | 10 % |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
-    found = {tuple(row[:3]): row[3:] for row in map(cells, lines("adaptive_rounds.md"))}
+    rows = {tuple(row[:3]): row[3:] for row in map(cells, lines("adaptive_rounds.md"))}
     for noise, rounds in SHOWN:
-        both = both_variances(*(found[noise, rounds, each] for each in ("shared", "own")))
-        yield f"| {noise} | {rounds} | {both} |"
+        figures = both_variances(*(rows[noise, rounds, variance] for variance in ("shared", "own")))
+        yield f"| {noise} | {rounds} | {figures} |"
 
 
 def both_variances(shared: list[str], own: list[str]) -> str:
     """`4.0 (1.0) %`, cell by cell."""
     pairs = zip(shared, own, strict=True)
-    return " | ".join(f"{one.removesuffix(' %')} ({other.removesuffix(' %')}) %" for one, other in pairs)
+    return " | ".join(
+        f"{shared_cell.removesuffix(' %')} ({own_cell.removesuffix(' %')}) %"
+        for shared_cell, own_cell in pairs
+    )
 
 
 def sessions_grid() -> Iterator[str]:
-    """By how many sessions there are and how they differ, but what is provisional at most."""
+    """Figures by the number of sessions and their differences, without provisional verdicts."""
     yield "| sessions | they differ by | second test | ends with 10 | finds 10 % | 20 % |"
     yield "| ---: | --- | --- | ---: | ---: | ---: |"
     grid = [row for row in map(cells, lines("sessions.md")) if len(row) == 8]
-    found = {tuple(row[:4]): [row[4], *row[6:]] for row in grid}
+    figures_of = {tuple(row[:4]): [row[4], *row[6:]] for row in grid}
     for count, differ, second in dict.fromkeys(tuple(row[:3]) for row in grid if row[3] == "shared"):
         if int(count) >= 5 or second != "against the sessions":
-            both = both_variances(*(found[count, differ, second, each] for each in ("shared", "own")))
-            yield f"| {count} | {differ} | {second} | {both} |"
+            figures = both_variances(
+                *(figures_of[count, differ, second, variance] for variance in ("shared", "own"))
+            )
+            yield f"| {count} | {differ} | {second} | {figures} |"
 
 
 def sessions_otherwise() -> Iterator[str]:
-    """Other kinds of sessions, where the variance is shared."""
+    """Other kinds of sessions, with the shared variance."""
     yield "| sessions | they differ by | ends with 10 | 10 or 12 | finds 10 % | 20 % | or reports 20 % |"
     yield "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"
     for row in map(cells, lines("sessions.md")):
@@ -66,28 +71,28 @@ def sessions_otherwise() -> Iterator[str]:
 
 
 def sessions_unchanged() -> Iterator[str]:
-    """More suites, none of them slower."""
+    """Further suites without a slower case."""
     yield "| sessions | they differ by | ends with 10 | 10 or 12 |"
     yield "| ---: | --- | ---: | ---: |"
     rows = [row for row in map(cells, lines("sessions.md")) if len(row) == 5]
-    found = {tuple(row[:3]): row[3:] for row in rows}
+    figures_of = {tuple(row[:3]): row[3:] for row in rows}
     for count, differ in dict.fromkeys(tuple(row[:2]) for row in rows if row[2] == "shared"):
-        both = both_variances(*(found[count, differ, each] for each in ("shared", "own")))
-        yield f"| {count} | {differ} | {both} |"
+        figures = both_variances(*(figures_of[count, differ, variance] for variance in ("shared", "own")))
+        yield f"| {count} | {differ} | {figures} |"
 
 
 def wrong_engines() -> Iterator[str]:
-    """By who judges them: how many wrong engines are told, and how many right ones taken for wrong."""
+    """By judge: the wrong engines found and the correct engines rejected."""
     yield "| judged by | wrong engines found | correct ones called wrong |"
     yield "| --- | ---: | ---: |"
     header, _, *rows = map(cells, lines("wrong_engines.md"))
     for column, judge in enumerate(header[2:], 2):
-        share = []
+        shares = []
         for right in (False, True):
             answers = [row[column] for row in rows if (row[1] == "right") is right]
-            told = sum(not answer.endswith(("success", "same", "ok")) for answer in answers)
-            share.append(f"{told} of {len(answers)}")
-        yield f"| {judge.removesuffix(', error/allowed')} | {' | '.join(share)} |"
+            rejected = sum(not answer.endswith(("success", "same", "ok")) for answer in answers)
+            shares.append(f"{rejected} of {len(answers)}")
+        yield f"| {judge.removesuffix(', error/allowed')} | {' | '.join(shares)} |"
 
 
 QUOTED: dict[tuple[str, str], Callable[[], list[str]]] = {  # page, marker
@@ -100,13 +105,13 @@ QUOTED: dict[tuple[str, str], Callable[[], list[str]]] = {  # page, marker
 
 
 def renewed(text: str, marker: str, table: list[str]) -> str:
-    """A page with the table that follows `<!-- marker -->`."""
+    """A page with the table after `<!-- marker -->` replaced."""
     pattern = rf"(<!-- {re.escape(marker)} -->\n)(?:\|.*\n)*"
     assert len(re.findall(pattern, text)) == 1, marker
-    return re.sub(pattern, lambda found: found[1] + "".join(f"{line}\n" for line in table), text)
+    return re.sub(pattern, lambda match: match[1] + "".join(f"{line}\n" for line in table), text)
 
 
 if __name__ == "__main__":
-    for (page, marker), made in QUOTED.items():
+    for (page, marker), table in QUOTED.items():
         path = ROOT / f"docs/{page}.md"
-        path.write_text(renewed(path.read_text(), marker, made()))
+        path.write_text(renewed(path.read_text(), marker, table()))

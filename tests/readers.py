@@ -1,6 +1,6 @@
-"""Every reader of what comes from outside, as a function of bytes, with something valid for each.
+"""Every reader of outside data as a function of bytes, with valid examples.
 
-Each raises what is expected, an AccelbenchError, or reads; what was read can then be shown in every format.
+A reader raises an AccelbenchError or returns a value that every format can show.
 """
 
 import dataclasses
@@ -42,14 +42,14 @@ DRAWN = ("png", "svg")  # they take a second each
 
 
 def show(record: Record) -> None:
-    """In every format but pictures."""
+    """Export a record in every format except pictures."""
     report = report_document(a_run([record]))
     for name in entry_names("benchbench.exporters"):
         if name not in DRAWN:
             kind = load_class("benchbench.exporters", name, Format)
-            made = kind()
-            assert isinstance(made, Exporter | RunExporter)
-            made.export(report)
+            exporter = kind()
+            assert isinstance(exporter, Exporter | RunExporter)
+            exporter.export(report)
 
 
 def read_record(content: bytes, _: Path) -> None:
@@ -97,7 +97,7 @@ def read_import(content: bytes, folder: Path) -> None:
 
 
 def read_message(content: bytes, _: Path) -> None:
-    """What a worker sends, up to the record's outcome. A ValueError is a failure of its case."""
+    """Read a worker's message up to the outcome. A ValueError is a failure of the case."""
     ours, theirs = socket.socketpair()
     with theirs, ours:
         theirs.sendall(content.replace(b"\n", b" ")[:100_000] + b"\n")
@@ -116,7 +116,7 @@ def read_answer(answer: Answer) -> None:
 
 
 def read_rank(content: bytes, _: Path) -> None:
-    """What each of two ranks sends, up to the record's outcome and the verification's."""
+    """Read the same message from two ranks, up to the outcome and the verification."""
     here, there = zip(*(socket.socketpair() for number in range(2)), strict=True)
     for end in there:
         end.sendall(content[:100_000] + b"\n")
@@ -128,7 +128,7 @@ def read_rank(content: bytes, _: Path) -> None:
 
 
 def read_fleet(content: bytes, folder: Path) -> None:
-    """What a machine of a fleet sends, up to the run that is stored of it."""
+    """Read the lines of a fleet's machine, up to its stored run."""
     with TemporaryDirectory(dir=folder) as name:
         receiver = Receiver(Share(machine="a", kind="x"), Path(name), ASSIGNMENT, str)
         for line in LineReader().lines(content):
@@ -186,7 +186,7 @@ IMPORT = {
     "version": "5",
 }
 READERS: dict[str, tuple[Read, list[bytes]]] = {
-    "record": (read_record, [codec.to_json(each) for each in RECORDS]),
+    "record": (read_record, [codec.to_json(record) for record in RECORDS]),
     "head": (read_head, [codec.to_json(a_run_info())]),
     "end": (read_end, [codec.to_json(runs.End(records=3))]),
     "baseline": (read_baseline, [encode_session(digest(a_run(some_rounds(1e-3, 1.1e-3), id="s")))]),
@@ -200,7 +200,7 @@ READERS: dict[str, tuple[Read, list[bytes]]] = {
         [
             *(
                 msgspec.json.encode({"reply": {"outcome": outcome, "stages_s": {}, "device": "cpu"}})
-                for outcome in (json.loads(codec.to_json(each))["outcome"] for each in RECORDS)
+                for outcome in (json.loads(codec.to_json(record))["outcome"] for record in RECORDS)
             ),
             msgspec.json.encode({"reply": PROFILE}),
             b'{"reply": {"verified": 1e-7}}',
@@ -210,8 +210,8 @@ READERS: dict[str, tuple[Read, list[bytes]]] = {
     "message": (
         read_message,
         [
-            msgspec.json.encode({"outcome": json.loads(codec.to_json(each))["outcome"], "stages_s": {}})
-            for each in RECORDS
+            msgspec.json.encode({"outcome": json.loads(codec.to_json(record))["outcome"], "stages_s": {}})
+            for record in RECORDS
         ],
     ),
 }

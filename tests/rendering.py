@@ -23,34 +23,34 @@ TEXTS = ("terminal", "markdown", "csv", "json")
 
 
 def rendered(document: Document, name: str = "terminal") -> str:
-    """The one text of the document in a format."""
+    """The document's text in a format."""
     (content,) = EXPORTERS[name]().export(document).values()
     return content.decode()
 
 
 def on_a_terminal(document: Document, width: int) -> str:
-    """The same on a terminal of some width, without colours."""
+    """The document on a terminal of `width` characters, without colours."""
     return Terminal(width).render(document)
 
 
 def picture(document: Document) -> str:
-    """The one plot of the document as SVG."""
+    """The document's plot as SVG."""
     (content,) = Svg().export(document).values()
     return content.decode()
 
 
 def commands_in(text: str) -> list[str]:
-    """Lines that a CI service would take for a command, as actions/runner and Azure's agent read them."""
+    """Lines that actions/runner or Azure's agent would read as a command."""
     lines = text.splitlines()
     return [
-        each for each in lines if re.match(r"\s*::[\w-]+( [^:]*)?::", each) or re.search(r"##\w*\[", each)
+        line for line in lines if re.match(r"\s*::[\w-]+( [^:]*)?::", line) or re.search(r"##\w*\[", line)
     ]
 
 
 def columns_of(document: Document, number: int = 0) -> dict[str, tuple[str, ...]]:
-    """The columns of a table as text, by their name; of no row, of those that end before."""
-    known, table = marks(document), document.tables[number]
+    """Column name → its cells as text."""
+    footnotes, table = marks(document), document.tables[number]
     return {
-        column.name: tuple(cell_text(row[index], known) for row in table.rows)
+        column.name: tuple(cell_text(row[index], footnotes) for row in table.rows)
         for index, column in enumerate(table.columns)
     }

@@ -1,4 +1,4 @@
-"""A step and its clock by a script: what is measured is exact, and takes no time."""
+"""A scripted step and its clock, so that measurements are exact and take no time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from benchbench.model.measurement import Batch
 
 
 class Script:
-    """A step and its timer: each call lasts what the script says; each block costs `cost` more."""
+    """A step and its timer. A call lasts the next of `durations`; a block costs `cost` in addition."""
 
     batches: Sequence[Batch] = ()
 
@@ -26,7 +26,7 @@ class Script:
         self._clock += next(self._durations)
 
     def no_op(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         return [self._block(step, iterations) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Simulated measurements: sessions, processes in them, and AR(1) blocks in those."""
+"""Simulated sessions, their processes, and AR(1) blocks of each process."""
 
 import math
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 def noise(source: np.random.Generator, heavy: bool, *size: int) -> Array:
-    """Of standard deviation 1: normal, or t with 3 degrees of freedom."""
+    """Noise of standard deviation 1: normal, or t with 3 degrees of freedom if `heavy`."""
     return source.standard_t(3, size) / math.sqrt(3) if heavy else source.standard_normal(size)
 
 
@@ -42,14 +42,14 @@ def blocks(
     steps[..., 0] /= math.sqrt(1 - phi**2)
     for index in range(1, count):
         steps[..., index] += phi * steps[..., index - 1]
-    places = between * noise(source, heavy, *shape)
-    return np.asarray(1e-3 * np.exp(places[..., None] + within * steps))
+    levels = between * noise(source, heavy, *shape)
+    return np.asarray(1e-3 * np.exp(levels[..., None] + within * steps))
 
 
 def process_medians(
     source: np.random.Generator, shape: tuple[int, ...], between: float, **over: Any
 ) -> Array:
-    """Medians of processes in seconds; the last of `shape` is the processes of a case."""
+    """Medians of processes in seconds; the last axis is the processes of a case."""
     return np.asarray(np.median(blocks(source, shape, between, **over), axis=-1))
 
 
@@ -62,9 +62,9 @@ def session_medians(
     stormy: bool = False,
     **over: Any,
 ) -> Array:
-    """As process medians, all processes of a session faster or slower together by `spread`.
+    """Process medians whose sessions also vary, with a standard deviation of `spread` (logarithms).
 
-    `stormy`: sessions have heavy tails too.
+    `stormy`: the sessions have heavy tails, too.
     """
     weather = np.exp(spread * noise(source, stormy, *shape[:-1], 1))
     return np.asarray(weather * process_medians(source, shape, between, **over))
@@ -74,10 +74,10 @@ def a_scheduled_run(policy: Policy, medians: Array) -> Run:
     """A run scheduled by `cases_of_round`, one second per process. Each row of `medians` is a case."""
     cases, records = some_cases(len(medians)), list[Record]()
     for number in range(medians.shape[1]):
-        chosen = cases_of_round(policy, number, cases, records, (policy.budget_s or 0.0) - len(records))
-        if not chosen:
+        selected = cases_of_round(policy, number, cases, records, (policy.budget_s or 0.0) - len(records))
+        if not selected:
             break
-        for case in chosen:
+        for case in selected:
             step_s = float(medians[cases.index(case), number])
             outcome = a_measurement(block_s=(step_s,), iterations=1)
             records.append(a_record(outcome, case=case, round=number, stages_s={"wall": 1.0}))
@@ -90,7 +90,7 @@ def some_cases(count: int) -> tuple[Case, ...]:
 
 
 def a_suite(medians: Array) -> Run:
-    """A run: row by row the processes of a case."""
+    """A run; each row of `medians` is a case."""
     rows = zip(some_cases(len(medians)), medians, strict=True)
     return a_run([r for case, row in rows for r in some_rounds(*row, case=case)])
 
@@ -98,13 +98,13 @@ def a_suite(medians: Array) -> Run:
 def a_session(
     medians: Array, cases: Iterable[Case] | None = None, day: int = 0, hour: int = 0, **over: Any
 ) -> Digest:
-    """A digest: row by row the processes of a case."""
+    """A digest; each row of `medians` is a case."""
     rows = zip(some_cases(len(medians)) if cases is None else cases, medians, strict=True)
     started = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day, hours=hour)).isoformat()
     name = {"id": f"S{day}", "started": started}
     return a_digest([(case, row.tolist()) for case, row in rows], **(name | over))
 
 
-def allowed(rate: float, count: int) -> float:
-    """The rate and two Monte Carlo standard errors."""
+def highest_rate(rate: float, count: int) -> float:
+    """The rate plus two Monte Carlo standard errors of `count` trials."""
     return rate + 2 * math.sqrt(rate * (1 - rate) / count)

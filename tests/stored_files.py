@@ -1,4 +1,4 @@
-"""An independent reader of stored files, by docs/formats.md alone: it shares no code with the package."""
+"""An independent reader of stored files, written from docs/formats.md; it shares no code with the package."""
 
 import json
 from collections.abc import Sequence
@@ -10,23 +10,23 @@ MARK, DIGITS, END = b',"crc32":"', 8, b'"}'
 
 
 def read_object(text: bytes) -> dict[str, Any]:
-    """A JSON object with its checksum: each key once, no NaN. Raises ValueError."""
+    """Read a JSON object with its checksum. ValueError: a wrong checksum, a repeated key or NaN."""
     body = text.removesuffix(b"\n")
-    place = len(body) - len(MARK) - DIGITS - len(END)
-    if body[place : place + len(MARK)] != MARK or not body.endswith(END):
+    mark_at = len(body) - len(MARK) - DIGITS - len(END)
+    if body[mark_at : mark_at + len(MARK)] != MARK or not body.endswith(END):
         raise ValueError("no checksum")
-    if int(body[place + len(MARK) : -len(END)], 16) != crc32(body[:place].rstrip()):
+    if int(body[mark_at + len(MARK) : -len(END)], 16) != crc32(body[:mark_at].rstrip()):
         raise ValueError("wrong checksum")
-    found: dict[str, Any] = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_refuse)
-    return found
+    content: dict[str, Any] = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+    return content
 
 
 def read_run(folder: Path) -> list[dict[str, Any]]:
-    """The records of an ended run, as many as its end counts, each case and round once. Raises ValueError."""
+    """The records of an ended run. ValueError: their number differs from the count in its end."""
     read_object((folder / "run.json").read_bytes())
     records = [read_object(line) for line in (folder / "records.jsonl").read_bytes().splitlines()]
-    places = [(json.dumps(record["case"], sort_keys=True), record["round"]) for record in records]
-    if read_object((folder / "end.json").read_bytes())["records"] != len(set(places)):
+    ids = [(json.dumps(record["case"], sort_keys=True), record["round"]) for record in records]
+    if read_object((folder / "end.json").read_bytes())["records"] != len(set(ids)):
         raise ValueError("another number of records")
     return records
 

@@ -20,7 +20,7 @@ from benchbench.model.options import Inconclusive
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict
 from tests.factories import a_machine
-from tests.simulator import Array, a_session, allowed, session_medians
+from tests.simulator import Array, a_session, highest_rate, session_medians
 
 RULES = GatePolicy(metrics=METRICS[:1])
 IN_TURN = replace(RULES, interleaved=True)
@@ -82,7 +82,7 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
     for _ in range(suites):
         verdicts = found(*stages(source, 30, sessions, spread, **over), rules)
         alarms += Verdict.SLOWER in verdicts
-    assert alarms / suites <= allowed(0.05, suites)
+    assert alarms / suites <= highest_rate(0.05, suites)
 
 
 @pytest.mark.nightly
@@ -119,7 +119,7 @@ def test_a_lone_case_of_a_runner_whose_weather_lasts_rarely_alarms(
         one_stage = replace(RULES, confirm=False)
         result = decide(digests[last - 10 : last], digests[last], one_stage)
         alarms += exit_code(result, inconclusive=Inconclusive.PASS) != 0
-    assert alarms / runs <= allowed(0.02, runs)
+    assert alarms / runs <= highest_rate(0.02, runs)
 
 
 REPEATS, MONTE_CARLO = 100, 0.04  # one standard error

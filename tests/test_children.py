@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests import program
-from tests.program import accelbench, mentioning, records, running_in, started, wait_for
+from tests.program import accelbench, processes_in, processes_mentioning, records, start_accelbench, wait_for
 
 RUN = ("run", "-b", "fake", "-d", "cpu", "--rounds", "1")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
@@ -32,16 +32,16 @@ def sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
 def test_what_a_job_leaves_running_ends_with_it(tmp_path: Path, sleep: str, isolation: str) -> None:
     accelbench(*RUN, "-w", "parenting", "--isolation", isolation, cwd=tmp_path)
-    assert not mentioning(sleep)
+    assert not processes_mentioning(sleep)
 
 
 @pytest.mark.real
 @LINUX
 def test_what_a_job_leaves_running_is_gone_before_the_next_case(tmp_path: Path, sleep: str) -> None:
     # The seed puts the case that hangs last.
-    process = started(*RUN, "-w", "parenting,hanging", "--seed", "6", cwd=tmp_path)
+    process = start_accelbench(*RUN, "-w", "parenting,hanging", "--seed", "6", cwd=tmp_path)
     wait_for(lambda: any("parenting" in line for line in records(tmp_path)))
-    assert not mentioning(sleep)
+    assert not processes_mentioning(sleep)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
 
@@ -50,19 +50,19 @@ def test_what_a_job_leaves_running_is_gone_before_the_next_case(tmp_path: Path, 
 @LINUX
 def test_what_a_job_leaves_running_ends_when_its_time_is_over(tmp_path: Path, sleep: str) -> None:
     accelbench(*RUN, "-w", "abandoning", "--timeout", "1", cwd=tmp_path, code=4)
-    assert not mentioning(sleep)
+    assert not processes_mentioning(sleep)
 
 
 @pytest.mark.real
 @LINUX
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
 def test_no_end_of_the_program_leaves_a_process(tmp_path: Path, sleep: str, number: signal.Signals) -> None:
-    process = started(*RUN, "-w", "abandoning", cwd=tmp_path)
-    wait_for(lambda: len(mentioning(sleep)) >= 3)
+    process = start_accelbench(*RUN, "-w", "abandoning", cwd=tmp_path)
+    wait_for(lambda: len(processes_mentioning(sleep)) >= 3)
     process.send_signal(number)
     process.communicate(timeout=30)
-    wait_for(lambda: not mentioning(sleep), 10)
-    wait_for(lambda: not mentioning(f" {process.pid}"), 10)
+    wait_for(lambda: not processes_mentioning(sleep), 10)
+    wait_for(lambda: not processes_mentioning(f" {process.pid}"), 10)
 
 
 @pytest.mark.real
@@ -71,8 +71,8 @@ def test_no_end_of_the_program_leaves_a_process(tmp_path: Path, sleep: str, numb
 def test_a_worker_that_was_stopped_ends_with_the_program(
     tmp_path: Path, sleep: str, number: signal.Signals
 ) -> None:
-    process = started(*RUN, "-w", "abandoning", cwd=tmp_path)
-    wait_for(lambda: len(mentioning(sleep)) >= 3)
+    process = start_accelbench(*RUN, "-w", "abandoning", cwd=tmp_path)
+    wait_for(lambda: len(processes_mentioning(sleep)) >= 3)
     workers = psutil.Process(process.pid).children(recursive=True)
     for worker in workers:
         worker.suspend()
@@ -127,4 +127,4 @@ def test_a_process_can_clean_up_before_it_is_killed_and_none_stays(tmp_path: Pat
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     subprocess.run([sys.executable, "-c", ENDING], cwd=tmp_path, env=path, timeout=60, check=True)
     assert (tmp_path / "removed").exists()
-    assert not running_in(tmp_path)
+    assert not processes_in(tmp_path)

@@ -18,7 +18,7 @@ from inline_snapshot import snapshot
 
 from benchbench.cli.app import app, import_commands
 from benchbench.cli.help import EXAMPLES, PANELS, arranged
-from tests.program import accelbench, mentioning, records, rows, started, wait_for
+from tests.program import accelbench, processes_mentioning, records, rows, start_accelbench, wait_for
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
 ONCE = (*FAKE, "--rounds", "1")
@@ -278,7 +278,7 @@ def begun(tmp_path: Path, shell: str = "") -> subprocess.Popen[str]:
     suite = tmp_path / "hang.toml"
     suite.write_text('description = "d"\n[[cases]]\nworkload = "honest"\n[[cases]]\nworkload = "hanging"\n')
     arguments = ("run", "--suite", "hang.toml", "-b", "fake", "-d", "cpu", "--seed", "6")
-    process = started(*arguments, cwd=tmp_path, shell=shell)
+    process = start_accelbench(*arguments, cwd=tmp_path, shell=shell)
     wait_for(lambda: records(tmp_path))
     return process
 
@@ -295,7 +295,7 @@ def test_a_signal_keeps_finished_cases_ends_the_children_and_is_reported(
     _, errors = process.communicate(timeout=30)
     assert process.returncode == code, errors
     assert "stored" in errors
-    assert not mentioning(f" {process.pid}")
+    assert not processes_mentioning(f" {process.pid}")
     statuses = {row["workload"]: row["status"] for row in rows(tmp_path)}
     assert statuses["honest"] == "ok"
     assert statuses["hanging"] == "interrupted"
@@ -350,7 +350,7 @@ def test_killing_the_program_leaves_no_process_and_keeps_finished_cases(tmp_path
     process = begun(tmp_path)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    wait_for(lambda: not mentioning(f" {process.pid}"), 10)
+    wait_for(lambda: not processes_mentioning(f" {process.pid}"), 10)
     assert {row["workload"]: row["status"] for row in rows(tmp_path)}["honest"] == "ok"
 
 

@@ -48,7 +48,7 @@ from tests.factories import (
 )
 from tests.program import accelbench
 from tests.rendering import TEXTS, rendered
-from tests.simulator import Array, a_suite, allowed, process_medians
+from tests.simulator import Array, a_suite, highest_rate, process_medians
 
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)  # seconds of a step in three processes
 METRIC = {metric.name: metric for metric in METRICS}
@@ -487,10 +487,10 @@ def test_unchanged_code_is_called_slower_no_oftener_than_one_time_in_forty(
     source = np.random.default_rng([processes, heavy])
     ref, new = process_medians(source, (2, count, processes), 0.05, within=0.05, heavy=heavy)
     found = shares(ref, new, threshold=0.001)  # so that the test alone decides
-    assert found[Verdict.SLOWER] <= allowed(0.025, count)
-    assert found[Verdict.FASTER] <= allowed(0.025, count)
+    assert found[Verdict.SLOWER] <= highest_rate(0.025, count)
+    assert found[Verdict.FASTER] <= highest_rate(0.025, count)
     raw = [welch(np.log(a).tolist(), np.log(b).tolist()).p_above() for a, b in zip(ref, new, strict=True)]
-    assert np.mean(np.array(raw) < 0.05) <= allowed(0.05, count)
+    assert np.mean(np.array(raw) < 0.05) <= highest_rate(0.05, count)
 
 
 @pytest.mark.real
@@ -502,7 +502,7 @@ def test_a_suite_of_unchanged_code_rarely_holds_any_alarm() -> None:
         found = compare_runs(a_suite(ref), a_suite(new), threshold=0.001).verdicts
         for kind in alarms:
             alarms[kind] += any(each.verdict is kind for each in found)
-    assert max(alarms.values()) / suites <= allowed(0.05, suites)
+    assert max(alarms.values()) / suites <= highest_rate(0.05, suites)
 
 
 @pytest.mark.parametrize(
@@ -528,7 +528,7 @@ def test_three_slow_cases_of_thirty_are_found(processes: int, noise: float) -> N
         found += sum(verdicts[index] is Verdict.SLOWER for index in slow)
         alarms += sum(verdict in SWAPPED for verdict in verdicts) > sum(verdicts[i] in SWAPPED for i in slow)
     assert found / (3 * suites) >= 0.95
-    assert alarms / suites <= allowed(0.05, suites)
+    assert alarms / suites <= highest_rate(0.05, suites)
 
 
 @pytest.mark.real

@@ -15,7 +15,7 @@ from benchbench.documents.doctor import findings_document
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.kernel import CPUS, CpuTimes
 from tests.machines import FakeNvml, Files, a_host, a_state, some_settings, ticking
-from tests.program import accelbench, started
+from tests.program import accelbench, start_accelbench
 from tests.rendering import on_a_terminal, rendered
 
 DOCUMENT = (
@@ -330,7 +330,7 @@ def test_doctor_is_for_people_and_programs(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_strict_fails_when_there_is_a_problem_and_only_then(tmp_path: Path) -> None:
-    process = started("doctor", "--strict", "--format", "json", cwd=tmp_path)
+    process = start_accelbench("doctor", "--strict", "--format", "json", cwd=tmp_path)
     shown, _ = process.communicate(timeout=60)
     problem = any(each["status"] == "problem" for each in json.loads(shown)["findings"])
     assert process.returncode == (4 if problem else 0)

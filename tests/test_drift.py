@@ -33,7 +33,7 @@ from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
-from tests.simulator import a_suite, allowed, noise
+from tests.simulator import a_suite, highest_rate, noise
 
 CASES = [a_case(params={"m": m}) for m in range(6)]
 REPEATS = 300
@@ -56,7 +56,7 @@ def test_a_quiet_run_is_said_to_drift_in_less_than_one_of_twenty(
 ) -> None:
     source = np.random.default_rng(cases * 100 + rounds * 2 + heavy)
     found = sum(told(0.02 * noise(source, heavy, cases, rounds)) for _ in range(REPEATS))
-    assert found <= allowed(0.05, REPEATS) * REPEATS
+    assert found <= highest_rate(0.05, REPEATS) * REPEATS
 
 
 def test_one_case_of_five_rounds_is_told_only_if_every_round_is_slower_than_the_last() -> None:
@@ -209,7 +209,7 @@ def test_of_stored_runs_that_walk_few_suites_alarm(rounds: int) -> None:
     pairs = [[a_walking_suite(source, 12, rounds, 0.02) for _ in "ab"] for _ in range(repeats)]
     found = [compare_runs(ref, new) for ref, new in pairs]
     alarms = sum(any(verdict.verdict is Verdict.SLOWER for verdict in one.verdicts) for one in found)
-    assert alarms <= allowed(WALKING, repeats) * repeats
+    assert alarms <= highest_rate(WALKING, repeats) * repeats
     assert any(one.drifts for one in found)
 
 

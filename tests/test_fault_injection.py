@@ -62,9 +62,9 @@ def faults_of_a_run(tmp_path: Path) -> list[Outcome]:
 
     def check(number: int, act: str, outcome: Outcome) -> None:
         folder = tmp_path / f"runs/run-{number}"
-        promised = {each for each in outcome.told if each != "end"}
+        promised = {each for each in outcome.promises if each != "end"}
         assert promised <= stored(folder), (act, outcome)
-        if "end" in outcome.told:
+        if "end" in outcome.promises:
             run = runs.read_run(folder)
             assert (run.ended, run.damaged, len(run.records)) == (True, (), 3)
 
@@ -94,7 +94,7 @@ def faults_of_a_baseline(tmp_path: Path, replaced: bool = False) -> list[Outcome
         names = {each.id for each in kept}
         assert not unread
         assert {"s2"} <= names or {"s0", "s1"} <= names, (act, outcome)
-        assert "set" not in outcome.told or names == ({"s2"} if replaced else {"s0", "s1", "s2"})
+        assert "set" not in outcome.promises or names == ({"s2"} if replaced else {"s0", "s1", "s2"})
 
     return after_each_fault(make, check)
 
@@ -117,7 +117,7 @@ def faults_of_a_plot(tmp_path: Path) -> list[Outcome]:
         root = tmp_path / str(number)
         assert (root / "plots/x.png").read_bytes() in (b"old" * 1000, b"new" * 1000)
         assert not (root / "report.md").exists() or (root / "report.md").read_bytes() == b"text"
-        assert "saved" not in outcome.told or (root / "report.md").exists()
+        assert "saved" not in outcome.promises or (root / "report.md").exists()
         left = [path.name for path in root.rglob(".*.tmp")]
         assert act == "end" or outcome.code == 0 or len(left) <= 1
 
@@ -147,7 +147,7 @@ def faults_of_a_session(tmp_path: Path) -> list[Outcome]:
     def check(number: int, act: str, outcome: Outcome) -> None:
         run = runs.read_run(tmp_path / str(number) / "runs/main")
         found = {each.case.workload for each in run.records}
-        assert {"gemm", *outcome.told} <= found, (act, outcome)
+        assert {"gemm", *outcome.promises} <= found, (act, outcome)
 
     return after_each_fault(make, check)
 

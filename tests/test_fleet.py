@@ -47,8 +47,18 @@ from benchbench.store.naming import ULID
 from benchbench.store.validation import validate_path
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
-from tests.fleets import CASES, PLANNED, QUICK, ROUNDS, FakeCluster, Scripted, Told, a_resumption, measured
-from tests.program import environment, running_in
+from tests.fleets import (
+    CASES,
+    PLANNED,
+    QUICK,
+    ROUNDS,
+    FakeCluster,
+    FakeMachine,
+    RecordingObserver,
+    a_resumption,
+    measure_on,
+)
+from tests.program import environment, processes_in
 from tests.test_architecture import ROOT
 
 pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
@@ -69,9 +79,9 @@ def finished(run: Run) -> set[str]:
 
 
 def test_every_machine_has_a_run_of_its_own_filed_under_the_fleet(tmp_path: Path) -> None:
-    told = Told()
-    result = measured(
-        FakeCluster({"a": Scripted(), "b": Scripted(), "c": Scripted(kind="H100")}), tmp_path, told
+    told = RecordingObserver()
+    result = measure_on(
+        FakeCluster({"a": FakeMachine(), "b": FakeMachine(), "c": FakeMachine(kind="H100")}), tmp_path, told
     )
     found = stored(tmp_path)
     assert [run.info.tags for run in found] == [
@@ -85,19 +95,21 @@ def test_every_machine_has_a_run_of_its_own_filed_under_the_fleet(tmp_path: Path
 
 
 def test_one_machine_of_each_type_measures_and_the_others_stand_by(tmp_path: Path) -> None:
-    machines = {"a": Scripted(), "b": Scripted(), "c": Scripted(kind="H100")}
-    measured(FakeCluster(machines), tmp_path, each=MachineChoice.ACCELERATOR_TYPE)
+    machines = {"a": FakeMachine(), "b": FakeMachine(), "c": FakeMachine(kind="H100")}
+    measure_on(FakeCluster(machines), tmp_path, each=MachineChoice.ACCELERATOR_TYPE)
     assert [run.info.tags["machine"] for run in stored(tmp_path)] == ["a", "c"]
-    measured(
-        FakeCluster({**machines, "a": Scripted(dies_after=1)}), tmp_path, each=MachineChoice.ACCELERATOR_TYPE
+    measure_on(
+        FakeCluster({**machines, "a": FakeMachine(dies_after=1)}),
+        tmp_path,
+        each=MachineChoice.ACCELERATOR_TYPE,
     )
     assert sorted(run.info.tags["machine"] for run in stored(tmp_path)) == ["a", "b", "c"]
 
 
 def test_the_cases_of_a_lost_machine_are_measured_again_by_one_of_its_type(tmp_path: Path) -> None:
-    told = Told()
-    machines = {"a": Scripted(dies_after=4), "b": Scripted(), "c": Scripted(kind="H100")}
-    result = measured(FakeCluster(machines), tmp_path, told)
+    told = RecordingObserver()
+    machines = {"a": FakeMachine(dies_after=4), "b": FakeMachine(), "c": FakeMachine(kind="H100")}
+    result = measure_on(FakeCluster(machines), tmp_path, told)
     by_machine = {
         run.info.tags["machine"]: run for run in stored(tmp_path) if "instead-of" not in run.info.tags
     }
@@ -115,7 +127,9 @@ def test_the_cases_of_a_lost_machine_are_measured_again_by_one_of_its_type(tmp_p
 
 
 def test_the_last_machine_of_its_type_leaves_cases_that_are_lost(tmp_path: Path) -> None:
-    result = measured(FakeCluster({"a": Scripted(dies_after=4), "c": Scripted(kind="H100")}), tmp_path)
+    result = measure_on(
+        FakeCluster({"a": FakeMachine(dies_after=4), "c": FakeMachine(kind="H100")}), tmp_path
+    )
     lost, other = stored(tmp_path)
     assert (lost.ended, other.ended) == (True, True)
     assert {row.case.id: row.status for row in rows(lost)} == {
@@ -134,14 +148,14 @@ def test_the_last_machine_of_its_type_leaves_cases_that_are_lost(tmp_path: Path)
 
 
 def test_a_machine_that_goes_after_its_last_record_has_done_its_share(tmp_path: Path) -> None:
-    result = measured(FakeCluster({"a": Scripted(dies_after=PLANNED), "b": Scripted()}), tmp_path)
+    result = measure_on(FakeCluster({"a": FakeMachine(dies_after=PLANNED), "b": FakeMachine()}), tmp_path)
     assert [(share.machine, share.state) for share in result.shares] == [("a", "done"), ("b", "done")]
     assert all(run.ended and len(run.records) == PLANNED for run in stored(tmp_path))
     assert not is_incomplete(result)
 
 
 def test_a_lost_case_is_missing_in_a_comparison_not_slower_nor_broken(tmp_path: Path) -> None:
-    measured(FakeCluster({"a": Scripted(dies_after=4)}), tmp_path)
+    measure_on(FakeCluster({"a": FakeMachine(dies_after=4)}), tmp_path)
     (run,) = stored(tmp_path)
     sides = digest(run).cases
     assert [len(sides[case.id].rounds) for case in CASES] == [2, 0, 0]
@@ -149,8 +163,8 @@ def test_a_lost_case_is_missing_in_a_comparison_not_slower_nor_broken(tmp_path: 
 
 
 def test_a_machine_that_falls_silent_is_given_up_within_half_a_minute(tmp_path: Path) -> None:
-    cluster = FakeCluster({"a": Scripted(silent_after=1)})
-    result = measured(cluster, tmp_path)
+    cluster = FakeCluster({"a": FakeMachine(silent_after=1)})
+    result = measure_on(cluster, tmp_path)
     assert result.shares[0].reason == (
         f"it sent nothing for {SILENT_S:.0f} s; no other machine of its type is left"
     )
@@ -159,9 +173,9 @@ def test_a_machine_that_falls_silent_is_given_up_within_half_a_minute(tmp_path: 
 
 
 def test_a_machine_that_does_not_start_is_reported_and_the_others_measure(tmp_path: Path) -> None:
-    told = Told()
-    cluster = FakeCluster({"a": Scripted(begins=False), "b": Scripted()})
-    result = measured(cluster, tmp_path, told)
+    told = RecordingObserver()
+    cluster = FakeCluster({"a": FakeMachine(begins=False), "b": FakeMachine()})
+    result = measure_on(cluster, tmp_path, told)
     assert [each.name for each in result.absent] == ["a"]
     assert is_incomplete(result)
     reason = f"it did not start within {BEGIN_S:.0f} s: another job may be using its CPUs or GPUs"
@@ -171,20 +185,20 @@ def test_a_machine_that_does_not_start_is_reported_and_the_others_measure(tmp_pa
 
 
 def test_without_any_machine_nothing_is_measured(tmp_path: Path) -> None:
-    for machines in ({}, {"a": Scripted(begins=False)}):
+    for machines in ({}, {"a": FakeMachine(begins=False)}):
         with pytest.raises(NothingToMeasure, match="No machine of the cluster answered"):
-            measured(FakeCluster(machines), tmp_path)
+            measure_on(FakeCluster(machines), tmp_path)
     assert not (tmp_path / "fleets").exists()
 
 
 def test_differences_of_machines_are_reported_before_measuring(tmp_path: Path) -> None:
-    told = Told()
+    told = RecordingObserver()
     machines = {
-        "a": Scripted(),
-        "b": Scripted(packages=(("torch", "2.12.0"), ("jax", "0.10.2")), threads=4),
-        "c": Scripted(kind="H100", threads=64),
+        "a": FakeMachine(),
+        "b": FakeMachine(packages=(("torch", "2.12.0"), ("jax", "0.10.2")), threads=4),
+        "c": FakeMachine(kind="H100", threads=64),
     }
-    measured(FakeCluster(machines), tmp_path, told)
+    measure_on(FakeCluster(machines), tmp_path, told)
     assert told.notes[:4] == snapshot(
         [
             "asking for descriptions of machines: a, b, c",
@@ -197,17 +211,19 @@ def test_differences_of_machines_are_reported_before_measuring(tmp_path: Path) -
 
 
 def test_other_versions_of_accelbench_are_refused_unless_allowed(tmp_path: Path) -> None:
-    machines = {"a": Scripted(), "b": Scripted(version="9.9")}
+    machines = {"a": FakeMachine(), "b": FakeMachine(version="9.9")}
     cluster = FakeCluster(machines)
     with pytest.raises(UsageError, match=r"and 9\.9 on some machine") as refused:
-        measured(cluster, tmp_path)
+        measure_on(cluster, tmp_path)
     assert "--allow-different" in refused.value.hint
     assert {job.kind for _, job in cluster.started} == {"describe"}
-    assert not is_incomplete(measured(FakeCluster(machines), tmp_path, allow_different=True))
+    assert not is_incomplete(measure_on(FakeCluster(machines), tmp_path, allow_different=True))
 
 
 def test_a_machine_that_cannot_measure_says_why_and_no_other_tries(tmp_path: Path) -> None:
-    result = measured(FakeCluster({"a": Scripted(says="No backend named 'x'."), "b": Scripted()}), tmp_path)
+    result = measure_on(
+        FakeCluster({"a": FakeMachine(refusal="No backend named 'x'."), "b": FakeMachine()}), tmp_path
+    )
     assert [(share.state, share.reason) for share in result.shares] == [
         ("failed", "No backend named 'x'."),
         ("done", ""),
@@ -216,7 +232,7 @@ def test_a_machine_that_cannot_measure_says_why_and_no_other_tries(tmp_path: Pat
 
 
 def test_unreadable_output_fails_its_machine_alone(tmp_path: Path) -> None:
-    result = measured(FakeCluster({"a": Scripted(torn=True), "b": Scripted(kind="H100")}), tmp_path)
+    result = measure_on(FakeCluster({"a": FakeMachine(torn=True), "b": FakeMachine(kind="H100")}), tmp_path)
     assert result.shares[0].state == "failed"
     assert "cannot be read" in result.shares[0].reason
     assert result.shares[1].state == "done"
@@ -251,18 +267,18 @@ RECORDS: dict[str, Callable[[Record], list[Record]]] = {
     ],
 }
 LIARS = {
-    **{f"a head with {name}": Scripted(head=head) for name, head in HEADS.items()},
-    **{f"a record {name}": Scripted(records=records) for name, records in RECORDS.items()},
-    "an early end": Scripted(ends_after=4),
-    "nothing at all": Scripted(ends_after=0, records=lambda _: []),
+    **{f"a head with {name}": FakeMachine(head=head) for name, head in HEADS.items()},
+    **{f"a record {name}": FakeMachine(records=records) for name, records in RECORDS.items()},
+    "an early end": FakeMachine(ends_after=4),
+    "nothing at all": FakeMachine(ends_after=0, records=lambda _: []),
 }
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("liar", LIARS.values(), ids=LIARS)
-def test_an_unrequested_head_or_record_fails_its_machine_alone(tmp_path: Path, liar: Scripted) -> None:
-    cluster = FakeCluster({"a": liar, "b": Scripted()})
-    result = measured(cluster, tmp_path)
+def test_an_unrequested_head_or_record_fails_its_machine_alone(tmp_path: Path, liar: FakeMachine) -> None:
+    cluster = FakeCluster({"a": liar, "b": FakeMachine()})
+    result = measure_on(cluster, tmp_path)
     assert [share.state for share in result.shares] == ["failed", "done"]
     assert result.shares[0].reason
     assert cluster.jobs == {}
@@ -270,29 +286,31 @@ def test_an_unrequested_head_or_record_fails_its_machine_alone(tmp_path: Path, l
     for run in stored(tmp_path):
         assert run.damaged == ()
         assert run.ended == (run.info.tags["machine"] == "b")
-    again = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, measure=FREE, resume="")
+    again = measure_on(
+        FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, measure=FREE, resume=""
+    )
     assert not is_incomplete(again)
     assert validate_path(tmp_path).faults == ()
 
 
 def test_undecided_works_may_have_further_rounds(tmp_path: Path) -> None:
     policy = POLICIES["quick"]
-    adaptive = Scripted(
+    adaptive = FakeMachine(
         head=lambda info: replace(info, policy=policy),
         records=lambda record: [
             replace(record, round=number)
             for number in ([0] if record.round == 0 else range(1, policy.rounds + 1))
         ],
     )
-    result = measured(FakeCluster({"a": adaptive}), tmp_path, measure=replace(QUICK, rounds=None))
+    result = measure_on(FakeCluster({"a": adaptive}), tmp_path, measure=replace(QUICK, rounds=None))
     assert [(share.state, share.reason) for share in result.shares] == [("done", "")]
 
 
 @pytest.mark.parametrize("name", ["../../evil", "", ".", "..", "x" * 300, "runs/x", "a\0b", "\u202e", "A"])
 def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_path: Path, name: str) -> None:
     results = tmp_path / "results"
-    machines = {each: Scripted(head=lambda info: replace(info, id=name)) for each in ("a", "b")}
-    result = measured(FakeCluster(machines), results)
+    machines = {each: FakeMachine(head=lambda info: replace(info, id=name)) for each in ("a", "b")}
+    result = measure_on(FakeCluster(machines), results)
     assert not is_incomplete(result)
     assert [*tmp_path.iterdir()] == [results]
     assert {path.name for path in (results / "runs").iterdir()} == {share.run for share in result.shares}
@@ -312,23 +330,23 @@ def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_pat
     ],
 )
 def test_a_run_is_resumed_as_it_was_begun(tmp_path: Path, change: Callable[[RunInfo], RunInfo]) -> None:
-    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
     with pytest.raises(Stopped):
-        measured(FakeCluster(machines), tmp_path, Killer(3))
-    liars = {"a": Scripted(head=change), "b": Scripted(kind="H100")}
-    result = measured(FakeCluster(liars), tmp_path, measure=FREE, resume="")
+        measure_on(FakeCluster(machines), tmp_path, Killer(3))
+    liars = {"a": FakeMachine(head=change), "b": FakeMachine(kind="H100")}
+    result = measure_on(FakeCluster(liars), tmp_path, measure=FREE, resume="")
     assert [share.state for share in result.shares] == ["failed", "done"]
-    assert not is_incomplete(measured(FakeCluster(machines), tmp_path, measure=FREE, resume=""))
+    assert not is_incomplete(measure_on(FakeCluster(machines), tmp_path, measure=FREE, resume=""))
     assert validate_path(tmp_path).faults == ()
 
 
 def test_an_interrupted_run_that_cannot_be_read_any_longer_costs_its_machine_alone(tmp_path: Path) -> None:
-    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
     with pytest.raises(Stopped):
-        measured(FakeCluster(machines), tmp_path, Killer(3))
+        measure_on(FakeCluster(machines), tmp_path, Killer(3))
     first = sorted(tmp_path.glob("runs/*"))[0]
 
-    class Breaker(Told):
+    class Breaker(RecordingObserver):
         """Breaks a run before it is gone on with."""
 
         def note(self, text: str) -> None:
@@ -336,17 +354,17 @@ def test_an_interrupted_run_that_cannot_be_read_any_longer_costs_its_machine_alo
             if " measures on " in text:
                 (first / "run.json").write_text("{}")
 
-    result = measured(FakeCluster(machines), tmp_path, Breaker(), measure=FREE, resume="")
+    result = measure_on(FakeCluster(machines), tmp_path, Breaker(), measure=FREE, resume="")
     assert [share.state for share in result.shares] == ["failed", "done"]
 
 
 def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -> None:
     machines = {
-        "a": Scripted(dies_after=4),
-        "b": Scripted(head=lambda info: replace(info, plan=info.plan[:1])),
-        "c": Scripted(kind="H100"),
+        "a": FakeMachine(dies_after=4),
+        "b": FakeMachine(head=lambda info: replace(info, plan=info.plan[:1])),
+        "c": FakeMachine(kind="H100"),
     }
-    result = measured(FakeCluster(machines), tmp_path)
+    result = measure_on(FakeCluster(machines), tmp_path)
     assert [(share.machine, share.state) for share in result.shares][:3] == [
         ("a", "lost"),
         ("b", "failed"),
@@ -356,7 +374,7 @@ def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -
     assert validate_path(tmp_path).faults == ()
 
 
-class FailingObserver(Told):
+class FailingObserver(RecordingObserver):
     def __init__(self, fail: Callable[[Path], object], results: Path) -> None:
         super().__init__()
         self._fail, self._results = fail, results
@@ -379,7 +397,9 @@ def test_an_error_at_one_machine_fails_that_machine_alone(
     tmp_path: Path, fail: Callable[[Path], object], reason: str
 ) -> None:
     observer = FailingObserver(fail, tmp_path)
-    broken, sound = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, observer).shares
+    broken, sound = measure_on(
+        FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, observer
+    ).shares
     assert (broken.state, sound.state, sound.reason) == ("failed", "done", "")
     assert reason in broken.reason
 
@@ -407,7 +427,7 @@ class Counting(FleetObserver):
 
 def test_no_record_is_kept_in_memory(tmp_path: Path) -> None:
     observer = Counting()
-    measured(FakeCluster({name: Scripted() for name in "abcdef"}), tmp_path, observer)
+    measure_on(FakeCluster({name: FakeMachine() for name in "abcdef"}), tmp_path, observer)
     assert len(observer.counts) == 6 * PLANNED
     assert max(observer.counts[6:]) <= max(observer.counts[:6])
 
@@ -438,7 +458,7 @@ def test_a_line_is_read_in_time_linear_in_its_length(monkeypatch: pytest.MonkeyP
     assert Piece.copied <= 100 * 100
 
 
-class Second(Told):
+class Second(RecordingObserver):
     """Tries to finish the fleet while it is measured."""
 
     def __init__(self, results: Path) -> None:
@@ -451,16 +471,18 @@ class Second(Told):
         if len(self.records) == 2:
             self.found = [runs.progress(each) for each in self._results.glob("runs/*")]
             with pytest.raises(CannotWrite, match="Another process is adding"):
-                measured(FakeCluster({"a": Scripted()}), self._results, measure=FREE, resume="")
+                measure_on(FakeCluster({"a": FakeMachine()}), self._results, measure=FREE, resume="")
 
 
 def test_only_one_process_at_a_time_measures_a_fleet(tmp_path: Path) -> None:
     second = Second(tmp_path)
-    assert not is_incomplete(measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, second))
+    assert not is_incomplete(
+        measure_on(FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, second)
+    )
     assert second.found == [runs.Progress.MEASURING] * 2
     assert [runs.progress(each) for each in tmp_path.glob("runs/*")] == [runs.Progress.ENDED] * 2
     with pytest.raises(Stopped):
-        measured(FakeCluster({"a": Scripted()}), tmp_path, Killer(1))
+        measure_on(FakeCluster({"a": FakeMachine()}), tmp_path, Killer(1))
     assert [*map(runs.progress, sorted(tmp_path.glob("runs/*")))][-1] is runs.Progress.INTERRUPTED
 
 
@@ -468,7 +490,7 @@ class Stopped(BaseException):
     """The command was killed."""
 
 
-class Killer(Told):
+class Killer(RecordingObserver):
     """Ends the command after so many records."""
 
     def __init__(self, after: int) -> None:
@@ -483,11 +505,11 @@ class Killer(Told):
 
 @pytest.mark.parametrize("after", [1, 4, 7, 11])
 def test_a_fleet_is_finished_after_the_command_was_killed(tmp_path: Path, after: int) -> None:
-    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
     with pytest.raises(Stopped):
-        measured(FakeCluster(machines), tmp_path, Killer(after))
-    told = Told()
-    result = measured(FakeCluster(machines), tmp_path, told, measure=MeasureOptions(), resume="")
+        measure_on(FakeCluster(machines), tmp_path, Killer(after))
+    told = RecordingObserver()
+    result = measure_on(FakeCluster(machines), tmp_path, told, measure=MeasureOptions(), resume="")
     found = stored(tmp_path)
     assert [run.info.tags["machine"] for run in found] == ["a", "b"]
     assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in found)
@@ -496,14 +518,14 @@ def test_a_fleet_is_finished_after_the_command_was_killed(tmp_path: Path, after:
     assert not is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
     with pytest.raises(UsageError, match="has ended: there is nothing to resume"):
-        measured(FakeCluster(machines), tmp_path, measure=MeasureOptions(), resume="")
+        measure_on(FakeCluster(machines), tmp_path, measure=MeasureOptions(), resume="")
 
 
 def test_a_machine_that_is_gone_when_a_fleet_is_resumed_is_lost(tmp_path: Path) -> None:
-    machines = {"a": Scripted(), "b": Scripted()}
+    machines = {"a": FakeMachine(), "b": FakeMachine()}
     with pytest.raises(Stopped):
-        measured(FakeCluster(machines), tmp_path, Killer(3))
-    result = measured(FakeCluster({"b": Scripted()}), tmp_path, measure=MeasureOptions(), resume="")
+        measure_on(FakeCluster(machines), tmp_path, Killer(3))
+    result = measure_on(FakeCluster({"b": FakeMachine()}), tmp_path, measure=MeasureOptions(), resume="")
     assert [(share.machine, share.state) for share in result.shares] == [
         ("a", "lost"),
         ("b", "done"),
@@ -514,8 +536,8 @@ def test_a_machine_that_is_gone_when_a_fleet_is_resumed_is_lost(tmp_path: Path) 
 
 
 def test_lost_cases_are_begun_again_by_a_machine_that_came_since(tmp_path: Path) -> None:
-    measured(FakeCluster({"a": Scripted(dies_after=2)}), tmp_path)
-    result = measured(FakeCluster({"new": Scripted()}), tmp_path, measure=MeasureOptions(), resume="")
+    measure_on(FakeCluster({"a": FakeMachine(dies_after=2)}), tmp_path)
+    result = measure_on(FakeCluster({"new": FakeMachine()}), tmp_path, measure=MeasureOptions(), resume="")
     lost, again = stored(tmp_path)
     assert again.info.tags["instead-of"] == lost.info.id
     assert finished(again) == {case.id for case in lost_cases(lost)}
@@ -523,18 +545,18 @@ def test_lost_cases_are_begun_again_by_a_machine_that_came_since(tmp_path: Path)
 
 
 def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:
-    measured(FakeCluster({"a": Scripted(dies_after=2)}), tmp_path)
-    cluster = FakeCluster({"a": Scripted()})
+    measure_on(FakeCluster({"a": FakeMachine(dies_after=2)}), tmp_path)
+    cluster = FakeCluster({"a": FakeMachine()})
     with pytest.raises(UsageError, match="cannot be changed"):
-        measured(cluster, tmp_path, resume="")
+        measure_on(cluster, tmp_path, resume="")
     with pytest.raises(UsageError, match="No fleet 'none'"):
-        measured(cluster, tmp_path, measure=MeasureOptions(), resume="none")
+        measure_on(cluster, tmp_path, measure=MeasureOptions(), resume="none")
     assert cluster.started == []
 
 
 def test_a_run_of_a_fleet_is_finished_with_its_fleet_alone(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Killer(3))
+        measure_on(FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, Killer(3))
     fleet = read_fleet(tmp_path).id
     with pytest.raises(UsageError, match=f"accelbench fleet --resume {fleet} finishes"):
         api.run(resume=stored(tmp_path)[0].info.id, results=tmp_path)
@@ -556,29 +578,29 @@ def test_a_run_of_a_fleet_is_finished_with_its_fleet_alone(tmp_path: Path) -> No
 def test_a_faulty_request_is_refused_before_measuring(
     tmp_path: Path, options: MeasureOptions, resume: str | None, message: str
 ) -> None:
-    cluster = FakeCluster({"a": Scripted()})
+    cluster = FakeCluster({"a": FakeMachine()})
     with pytest.raises(UsageError, match=message):
-        measured(cluster, tmp_path, measure=options, resume=resume)
+        measure_on(cluster, tmp_path, measure=options, resume=resume)
     assert {job.kind for _, job in cluster.started} <= {"describe"}
 
 
 def test_results_that_cannot_be_written_end_the_fleet_and_every_job(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("in the way")
-    cluster = FakeCluster({"a": Scripted(), "b": Scripted()})
+    cluster = FakeCluster({"a": FakeMachine(), "b": FakeMachine()})
     with pytest.raises(CannotWrite):
-        measured(cluster, tmp_path)
+        measure_on(cluster, tmp_path)
     assert cluster.jobs == {}
 
 
 def test_secrets_of_the_options_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "abcdef123456")
     options = replace(QUICK, tags={"note": "abcdef123456"})
-    measured(FakeCluster({"a": Scripted()}), tmp_path, measure=options)
+    measure_on(FakeCluster({"a": FakeMachine()}), tmp_path, measure=options)
     assert "abcdef123456" not in (next((tmp_path / "fleets").iterdir())).read_text()
 
 
 def test_a_damaged_fleet_is_unreadable(tmp_path: Path) -> None:
-    measured(FakeCluster({"a": Scripted()}), tmp_path)
+    measure_on(FakeCluster({"a": FakeMachine()}), tmp_path)
     (path,) = (tmp_path / "fleets").iterdir()
     path.write_bytes(path.read_bytes().replace(b'"quick"', b'"quack"'))
     with pytest.raises(UnreadableInput):
@@ -597,7 +619,7 @@ def test_unfinished_are_cases_that_lack_a_round_they_were_to_have() -> None:
 
 
 scripts = st.builds(
-    Scripted,
+    FakeMachine,
     kind=st.sampled_from(["A100", "H100"]),
     dies_after=st.none() | st.integers(0, 2 * PLANNED),
     silent_after=st.none() | st.integers(0, PLANNED),
@@ -607,11 +629,13 @@ scripts = st.builds(
 @pytest.mark.real
 @settings(max_examples=20)
 @given(st.lists(scripts, min_size=1, max_size=4))
-def test_no_record_is_lost_and_every_case_has_an_end_whichever_machines_go(machines: list[Scripted]) -> None:
+def test_no_record_is_lost_and_every_case_has_an_end_whichever_machines_go(
+    machines: list[FakeMachine],
+) -> None:
     named = {f"m{number}": each for number, each in enumerate(machines)}
     with tempfile.TemporaryDirectory() as name:
-        results, told, cluster = Path(name), Told(), FakeCluster(named)
-        result = measured(cluster, results, told)
+        results, told, cluster = Path(name), RecordingObserver(), FakeCluster(named)
+        result = measure_on(cluster, results, told)
         found = stored(results)
         assert cluster.jobs == {}
         assert all(run.ended and not run.damaged for run in found)
@@ -626,7 +650,7 @@ def test_no_record_is_lost_and_every_case_has_an_end_whichever_machines_go(machi
             assert whole == {case.id for case in CASES} or kind in lost_for_good
 
 
-def by_first_machine(found: list[Run], machines: dict[str, Scripted]) -> dict[str, list[Run]]:
+def by_first_machine(found: list[Run], machines: dict[str, FakeMachine]) -> dict[str, list[Run]]:
     """The runs of a type."""
     kinds: dict[str, list[Run]] = {}
     for run in found:
@@ -701,6 +725,6 @@ def test_the_process_on_a_machine_ends_with_whoever_started_it(tmp_path: Path) -
     pieces = run_on_node(job_bytes(NodeJob(kind="measure", options=slow, suites=suites)), str(tmp_path))
     while b"head" not in next(pieces):
         pass
-    assert running_in(tmp_path)
+    assert processes_in(tmp_path)
     pieces.close()
-    assert running_in(tmp_path) == []
+    assert processes_in(tmp_path) == []

@@ -17,7 +17,7 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.store import codec, runs
 from benchbench.store.validation import validate_path
-from tests.fleets import QUICK, FakeCluster, Scripted, Told, measured
+from tests.fleets import QUICK, FakeCluster, FakeMachine, RecordingObserver, measure_on
 from tests.program import environment
 from tests.test_fleet import Killer, Stopped, lines_of
 
@@ -51,15 +51,15 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.real
 def test_machines_measure_a_model_of_which_each_has_the_same_file(results: Path) -> None:
     for files, told in (((), "b: no mine.py"), (OTHER, "b: another mine.py than here")):
-        differing = FakeCluster({"a": Scripted(), "b": Scripted(files=files)})
+        differing = FakeCluster({"a": FakeMachine(), "b": FakeMachine(files=files)})
         with pytest.raises(UsageError, match=told) as refused:
-            measured(differing, results, measure=MINE)
+            measure_on(differing, results, measure=MINE)
         assert str(Path.cwd()) in refused.value.hint
         assert {job.kind for _, job in differing.started} == {"describe"}
     assert not results.exists()
 
-    cluster = FakeCluster({"a": Scripted(dies_after=1), "b": Scripted()})
-    result = measured(cluster, results, measure=MINE)
+    cluster = FakeCluster({"a": FakeMachine(dies_after=1), "b": FakeMachine()})
+    result = measure_on(cluster, results, measure=MINE)
     assert not is_incomplete(result)
     jobs = [job for _, job in cluster.started if job.kind != "describe"]
     assert [job.kind for job in jobs] == ["measure", "measure", "again"]
@@ -72,22 +72,22 @@ def test_machines_measure_a_model_of_which_each_has_the_same_file(results: Path)
 def test_a_fleet_is_finished_with_the_model_that_it_began_with_if_it_was_asked_for_here(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machines = {"a": Scripted(), "b": Scripted()}
+    machines = {"a": FakeMachine(), "b": FakeMachine()}
     with pytest.raises(Stopped):
-        measured(FakeCluster(machines), results, Killer(3), measure=MINE)
+        measure_on(FakeCluster(machines), results, Killer(3), measure=MINE)
     cluster = FakeCluster(machines)
 
     Path("mine.py").write_text(SOURCE.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
     with pytest.raises(UsageError, match="another version of"):
-        measured(cluster, results, measure=MeasureOptions(), resume="")
+        measure_on(cluster, results, measure=MeasureOptions(), resume="")
     Path("mine.py").write_text(SOURCE)
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "another"))
     with pytest.raises(UsageError, match="was never measured") as refused:
-        measured(cluster, results, measure=MeasureOptions(), resume="")
+        measure_on(cluster, results, measure=MeasureOptions(), resume="")
     assert "--model mine.py" in refused.value.hint
     assert cluster.started == []
 
-    again = measured(cluster, results, measure=MeasureOptions(model=("mine.py",)), resume="")
+    again = measure_on(cluster, results, measure=MeasureOptions(model=("mine.py",)), resume="")
     assert not is_incomplete(again)
     jobs = [job for _, job in cluster.started if job.kind != "describe"]
     assert [(job.kind, job.options.model) for job in jobs] == [("resume", ("mine.py",))] * 2
@@ -123,8 +123,8 @@ def test_machines_that_measure_other_work_under_the_same_name_are_told_once(tmp_
         assert isinstance(record.outcome, Measurement)
         return [replace(record, outcome=replace(record.outcome, workload_version="own:other"))]
 
-    told = Told()
-    measured(FakeCluster({"a": Scripted(), "b": Scripted(records=other)}), tmp_path, told)
+    told = RecordingObserver()
+    measure_on(FakeCluster({"a": FakeMachine(), "b": FakeMachine(records=other)}), tmp_path, told)
     noted = [line for line in told.notes if "measures another gemm(m=1,n=64,k=64)/float32 than" in line]
     assert len(noted) == 1
 

@@ -19,8 +19,8 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.store.validation import validate_path
-from tests.fleets import Told
-from tests.program import accelbench, environment, mentioning, started, wait_for
+from tests.fleets import RecordingObserver
+from tests.program import accelbench, environment, processes_mentioning, start_accelbench, wait_for
 
 # One process with the other tests of fleets: none of them may take another's process for one that is left.
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("fleet")]
@@ -113,9 +113,11 @@ def machines() -> Iterator[Machines]:
     os.environ.update(before)
 
 
-def measured(machines: Machines, results: Path, told: Told | None = None, **more: Any) -> FleetResult:
+def measured(
+    machines: Machines, results: Path, told: RecordingObserver | None = None, **more: Any
+) -> FleetResult:
     return benchbench.fleet(
-        address=machines.address, results=results, observer=told or Told(), **{**SMALL, **more}
+        address=machines.address, results=results, observer=told or RecordingObserver(), **{**SMALL, **more}
     )
 
 
@@ -125,7 +127,7 @@ def stored(results: Path) -> list[Run]:
 
 def test_three_machines_measure_a_suite(machines: Machines, tmp_path: Path) -> None:
     machines.only(m1="A100", m2="A100", m3="H100")
-    told = Told()
+    told = RecordingObserver()
     result = measured(machines, tmp_path, told)
     found = stored(tmp_path)
     assert sorted(run.info.tags["machine"] for run in found) == ["m1", "m2", "m3"]
@@ -135,10 +137,10 @@ def test_three_machines_measure_a_suite(machines: Machines, tmp_path: Path) -> N
     assert not is_incomplete(result)
     assert {each.kind for each in result.shares} == {"A100", "H100"}
     assert validate_path(tmp_path).faults == ()
-    assert mentioning(NODE_PROCESS) == []
+    assert processes_mentioning(NODE_PROCESS) == []
 
 
-class Removal(Told):
+class Removal(RecordingObserver):
     """Takes a machine away once so many records of it have come, or a moment after it began."""
 
     def __init__(self, machines: Machines, name: str, after: int, pause_s: float) -> None:
@@ -197,7 +199,7 @@ def test_a_command_that_is_killed_leaves_no_process_and_is_resumed(
 ) -> None:
     machines.only(m1="A100", m2="H100")
     more = ("--address", machines.address)
-    process = started("fleet", *TYPED, *more, cwd=tmp_path)
+    process = start_accelbench("fleet", *TYPED, *more, cwd=tmp_path)
     assert process.stderr
     lines = iter(process.stderr.readline, "")
     seen = [line for line, _ in zip((line for line in lines if "gemm" in line), range(3), strict=False)]
@@ -205,7 +207,7 @@ def test_a_command_that_is_killed_leaves_no_process_and_is_resumed(
     process.wait()
     process.communicate()
     assert len(seen) == 3
-    wait_for(lambda: not mentioning(NODE_PROCESS), GONE_S)
+    wait_for(lambda: not processes_mentioning(NODE_PROCESS), GONE_S)
     before = [run for run in stored(tmp_path / "results") if not run.ended]
     assert before
     done = accelbench("fleet", "--resume", *more, "--format", "json", cwd=tmp_path)
@@ -217,7 +219,7 @@ def test_a_command_that_is_killed_leaves_no_process_and_is_resumed(
         record.part for run in found if run.info.id in {r.info.id for r in before} for record in run.records
     }
     assert 1 in parts
-    assert mentioning(NODE_PROCESS) == []
+    assert processes_mentioning(NODE_PROCESS) == []
 
 
 def occupy(seconds: float) -> None:
@@ -235,7 +237,7 @@ def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     try:
         busy = ray.remote(occupy).options(num_cpus=1, label_selector={"machine": "m1"}).remote(600)
         ray.wait([busy], timeout=5)
-        told = Told()
+        told = RecordingObserver()
         result = measured(machines, tmp_path, told, begin_s=20.0)
         ray.cancel(busy, force=True)
     finally:
@@ -256,7 +258,7 @@ def test_versions_that_differ_are_told_before_anything_is_measured(
     path = os.pathsep.join([str(other.parent), os.environ.get("PYTHONPATH", "")])
     machines.add("m2", env_vars={"PYTHONPATH": path})
     machines.wait()
-    told = Told()
+    told = RecordingObserver()
     measured(machines, tmp_path / "results", told)
     (note,) = (note for note in told.notes if note.startswith("machines differ in jax"))
     assert "9.9 on m2" in note

@@ -24,7 +24,7 @@ from benchbench.model.function import FUNCTIONS, PYTHON, Call, FunctionLocation
 from benchbench.model.run import Settings
 from benchbench.running.heat import LiveCase, run_heat
 from benchbench.timing.policy import POLICIES
-from tests.program import accelbench, mentioning, records, started, wait_for
+from tests.program import accelbench, processes_mentioning, records, start_accelbench, wait_for
 
 pytestmark = [
     pytest.mark.real,
@@ -100,7 +100,7 @@ def begin(tmp_path: Path, sleep: str) -> Iterator[Callable[[str], LocalJob]]:
 
     yield begin
     transport.close()
-    assert not mentioning(sleep)
+    assert not processes_mentioning(sleep)
 
 
 def job_of(folder: Path, name: str) -> dict[str, object]:
@@ -165,16 +165,16 @@ def test_processes_that_a_case_started_are_stopped_with_it_and_end_with_it(
     assert "warm" in (job.receive(30.0) or {})
     assert "warm" in (other.receive(30.0) or {})
     job.stop()
-    assert len(mentioning(sleep)) == 3
+    assert len(processes_mentioning(sleep)) == 3
     assert states_of(sleep) == {psutil.STATUS_STOPPED}
     job.resume()
     wait_for(lambda: psutil.STATUS_STOPPED not in states_of(sleep), 5)
     other.send({"turn": 0})
     assert other.result(30.0).reply
-    assert len(mentioning(sleep)) == 3  # the end of another job is none of theirs
+    assert len(processes_mentioning(sleep)) == 3  # the end of another job is none of theirs
     job.send({"turn": 0})
     assert job.result(30.0).reply
-    wait_for(lambda: not mentioning(sleep), 5)
+    wait_for(lambda: not processes_mentioning(sleep), 5)
 
 
 def test_a_job_that_no_signal_ends_leaves_its_worker_to_others(
@@ -197,20 +197,20 @@ def test_no_end_of_the_program_in_a_heat_leaves_a_process(
     tmp_path: Path, sleep: str, number: signal.Signals
 ) -> None:
     functions = [f"functions.py:{name}" for name in ("parenting", "good")]
-    process = started("time", *functions, "--rigorous", cwd=tmp_path)
+    process = start_accelbench("time", *functions, "--rigorous", cwd=tmp_path)
     wait_for(lambda: psutil.STATUS_STOPPED in states_of(sleep))
     below = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     process.communicate(timeout=30)
     _, alive = psutil.wait_procs(below, timeout=10)
     assert not alive
-    assert not mentioning(sleep)
+    assert not processes_mentioning(sleep)
 
 
 def test_a_heat_that_was_interrupted_is_measured_anew_as_a_whole(tmp_path: Path) -> None:
     size = ("-p", "m=64", "-p", "n=64", "-p", "k=64")
     options = ("-b", "torch", "-d", "cpu", "-w", "gemm", *size, "--threads", "1,2", "--brief", "--heats", "2")
-    process = started("run", *options, cwd=tmp_path)
+    process = start_accelbench("run", *options, cwd=tmp_path)
     program = psutil.Process(process.pid)
     wait_for(lambda: len(records(tmp_path)) == 2, 100)
     wait_for(lambda: is_in_a_heat(program), 100)

@@ -44,7 +44,7 @@ from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
 from tests.brief import BRIEFLY
 from tests.factories import a_case
-from tests.program import accelbench, mentioning, records, rows, wait_for
+from tests.program import accelbench, processes_mentioning, records, rows, wait_for
 
 SHARED_MEMORY = Path("/dev/shm")
 FRAMEWORKS = ["torch", "tensorflow", "jax"]
@@ -450,7 +450,7 @@ def test_workers_are_the_cases_own_and_nothing_of_them_is_left(framework: str, t
     (row,) = rows(tmp_path)
     assert row["status"] == "ok"
     assert 0 <= row["waiting_share"] <= 1
-    assert not mentioning(str(tmp_path))
+    assert not processes_mentioning(str(tmp_path))
     left = set(SHARED_MEMORY.iterdir()) - before
     assert not [path for path in left if path.exists() and not is_mapped(path)]
 

@@ -27,7 +27,7 @@ from benchbench.timing.sampling import (
 )
 from studies.slow_steps import correlated, met, processes
 from tests.script import Script
-from tests.simulator import allowed
+from tests.simulator import highest_rate
 from tests.test_architecture import ROOT
 
 DEFAULT = POLICIES["default"]
@@ -254,7 +254,7 @@ def test_steady_slow_steps_are_seldom_called_unsteady(step_s: float, phi: float)
     source, runs = np.random.default_rng([int(10 * step_s), int(10 * phi)]), 150
     deviations = source.choice([0.01, 0.02, 0.03], runs)
     series = [step_s * np.exp(correlated(source, int(13 / step_s), own, phi)) for own in deviations]
-    assert sum(not keeps_level([], each.tolist()) for each in series) / runs <= allowed(0.05, runs)
+    assert sum(not keeps_level([], each.tolist()) for each in series) / runs <= highest_rate(0.05, runs)
 
 
 def rows_of(text: str) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from benchbench.model.own import parse_spec
 from benchbench.model.status import Verdict
 from benchbench.running.observer import RunObserver
 from benchbench.worker.own import torch_module
-from tests.program import accelbench, environment, git, records, rows, started, wait_for
+from tests.program import accelbench, environment, git, records, rows, start_accelbench, wait_for
 from tests.test_architecture import ROOT
 
 pytestmark = [pytest.mark.real]
@@ -181,7 +181,7 @@ def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
 
 @pytest.mark.nightly  # another one interrupts a run in CI: tests/test_own_models.py
 def test_a_run_that_was_killed_in_its_second_round_is_finished_by_the_same_model_only(place: Path) -> None:
-    process = started("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
+    process = start_accelbench("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
     wait_for(lambda: len(records(place)) >= 1, 120)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()

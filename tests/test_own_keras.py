@@ -28,7 +28,7 @@ from benchbench.worker.own.workload import OwnOperation
 from benchbench.worker.verify import Deviation, output_deviation, output_elements, relative_error
 from benchbench.workloads.base import Draw
 from tests.program import accelbench, rows
-from tests.verifying import in_turn
+from tests.verifying import sequential_product
 
 OWN = Path(__file__).parent / "own"
 ONCE = ("--brief", "--rounds", "1", "--threads", "1")
@@ -353,8 +353,11 @@ def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
     assert deviation(model).ratio < 0.8
     found = model.arrays(Draw(Dtype.FLOAT32))
     x, weight = found["input:"], found["weight:weight"]
-    sums = {"product": in_turn(x, weight), "sum": in_turn(x, np.ones((x.shape[1], 1), np.float32))[:, 0]}
-    halves = {**sums, "product": in_turn(x, weight.astype(np.float16).astype(np.float32))}
+    sums = {
+        "product": sequential_product(x, weight),
+        "sum": sequential_product(x, np.ones((x.shape[1], 1), np.float32))[:, 0],
+    }
+    halves = {**sums, "product": sequential_product(x, weight.astype(np.float16).astype(np.float32))}
     assert deviation_of(model, sums).ratio < 0.8
     assert deviation_of(model, halves).ratio > 2
 
@@ -363,8 +366,8 @@ def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
     layer = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
     assert deviation(layer).ratio < 0.8
     x, weight, bias = layer.arrays(Draw(Dtype.FLOAT32)).values()
-    halves = in_turn(x, weight.astype(np.float16).astype(np.float32)) + bias
-    assert deviation_of(layer, {"output": in_turn(x, weight) + bias}).ratio < 0.8
+    halves = sequential_product(x, weight.astype(np.float16).astype(np.float32)) + bias
+    assert deviation_of(layer, {"output": sequential_product(x, weight) + bias}).ratio < 0.8
     assert deviation_of(layer, {"output": halves}).ratio > 2
 
 

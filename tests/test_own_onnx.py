@@ -20,7 +20,7 @@ from benchbench.worker.verify import Deviation, output_deviation, output_element
 from benchbench.workloads._reference.rounding import rounded_at_random
 from benchbench.workloads.base import Draw
 from tests.program import accelbench, rows
-from tests.verifying import in_turn
+from tests.verifying import sequential_product
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("torch")
@@ -209,7 +209,7 @@ def test_long_sums_may_be_added_up_in_turn(
     model = operation(tmp_path / "wide.onnx", batch=2)
     assert deviation(backend, model, model).ratio < 0.8
     reference = own_expected(model, Dtype.FLOAT32, own_reference(model, Dtype.FLOAT32))
-    sums = {"product": in_turn(model.arrays(Draw(Dtype.FLOAT32))["input:x"], weights)}
+    sums = {"product": sequential_product(model.arrays(Draw(Dtype.FLOAT32))["input:x"], weights)}
     found = output_deviation(model, sums, reference.expected, reference.tolerance)
     assert found.ratio < 0.8
 

@@ -27,7 +27,7 @@ from benchbench.worker.verify import Deviation, Reference, output_deviation, out
 from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in
 from benchbench.workloads.base import Draw
 from tests.own_mutants import ALL, MODELS, MUTANTS
-from tests.verifying import in_turn
+from tests.verifying import sequential_product
 
 OWN = Path(__file__).parent / "own"
 pytestmark = [pytest.mark.real]
@@ -85,7 +85,10 @@ def added_in_turn(module: Any) -> Any:
 
     class InTurn(nn.Module):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.from_numpy(in_turn(x.numpy(), module.weight.detach().numpy().T)) + module.bias
+            return (
+                torch.from_numpy(sequential_product(x.numpy(), module.weight.detach().numpy().T))
+                + module.bias
+            )
 
     return InTurn()
 

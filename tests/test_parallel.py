@@ -43,7 +43,7 @@ from benchbench.workloads.networks.transformer import TransformerTrain
 from benchbench.workloads.steps import STRATEGIES, TrainingStep
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run_info
 from tests.tiny import EVERY
-from tests.verifying import Verifier, wrong
+from tests.verifying import Verifier, failures
 
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
 NORMALISED = "r3d18_train"  # a network with batch norm whose reference takes a fifth of ResNet-50's time
@@ -97,7 +97,7 @@ def test_every_strategy_of_a_backend_is_verified(verifier: Verifier, backend: st
         cases += divided_cases(backend, Dtype.FLOAT32, ["gpt2_train"])[-2:]
     errors = verifier.errors_of(cases)
     assert len(errors) == len(cases)
-    assert not wrong(errors)
+    assert not failures(errors)
 
 
 def compiled(strategy: Strategy, name: str, mode: str = "compile", **params: Scalar) -> Case:
@@ -120,7 +120,7 @@ def test_every_divided_step_that_torch_compiles_is_verified(
     cases += [compiled(strategy, name, mode, accumulate=2) for name in NETWORKS]
     errors = verifier.errors_of(cases)
     assert len(errors) == len(cases)
-    assert not wrong(errors)
+    assert not failures(errors)
 
 
 @pytest.mark.nightly
@@ -134,7 +134,7 @@ def test_every_strategy_of_every_network_is_verified(verifier: Verifier, backend
         cases += divided_cases(backend, Dtype.FLOAT32, [name], sync_batch_norm=True)
     if name == "convnet_train":
         cases += divided_cases(backend, Dtype.AMP_BF16, [name])
-    assert not wrong(verifier.errors_of(cases))
+    assert not failures(verifier.errors_of(cases))
 
 
 @pytest.mark.nightly
@@ -151,7 +151,7 @@ def test_micro_batches_and_gathered_statistics_are_verified(verifier: Verifier, 
         cases.append(training_case(backend, Dtype.FLOAT32, NORMALISED, TWO, **twice))
     errors = verifier.errors_of(cases)
     assert len(errors) == len(cases)
-    assert not wrong(errors)
+    assert not failures(errors)
 
 
 MUTANTS = '''
@@ -233,7 +233,7 @@ class GradientsOfPartialSums(ConvnetTrain):
 @pytest.mark.nightly
 @pytest.mark.real
 def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
-    own_verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fresh_verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
     (tmp_path / "gradients.py").write_text(MUTANTS)
@@ -250,7 +250,7 @@ def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
         a_case(workload=name, params={"batch": 8, **params}, phase=Phase.TRAIN, placement=placement)
         for name, params, placement in mutants
     ]
-    errors = own_verifier.errors_of(cases)
+    errors = fresh_verifier.errors_of(cases)
     assert len(errors) == len(mutants)
     assert {error.status for error in errors.values() if isinstance(error, Failure)} == {"wrong_result"}
     assert all(isinstance(error, Failure) for error in errors.values())
@@ -537,16 +537,16 @@ def on_four(strategy: Strategy, **params: Scalar) -> Case:
 @pytest.mark.nightly
 @pytest.mark.real
 def test_every_strategy_of_jax_is_verified_on_four_devices_and_divides_the_state(
-    own_verifier: Verifier, of_jax: Path
+    fresh_verifier: Verifier, of_jax: Path
 ) -> None:
     """One process drives them all; where the host has fewer cores they take turns."""
     strategies = STRATEGIES["jax"]
     assert set(strategies) == {Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL}
     cases = [on_four(strategy) for strategy in strategies]
     cases.append(on_four(Strategy.DATA_PARALLEL, accumulate=2))
-    errors = own_verifier.errors_of(cases)
+    errors = fresh_verifier.errors_of(cases)
     assert len(errors) == len(cases)
-    assert not wrong(errors)
+    assert not failures(errors)
     held = {strategy: int((of_jax / f"{strategy}.held").read_text()) for strategy in strategies}
     whole = held[Strategy.DATA_PARALLEL]
     assert whole == bytes_undivided(ConvnetTrain()) * 2 / 3  # without gradients

@@ -37,7 +37,7 @@ from tests.rendering import columns_of
 from tests.test_architecture import ROOT
 from tests.test_parallel import training_case
 from tests.tiny import EVERY
-from tests.verifying import Verifier, wrong
+from tests.verifying import Verifier, failures
 
 STAGES = Placement(devices=2, strategy=Strategy.PIPELINE)
 
@@ -178,7 +178,7 @@ def test_both_schedules_of_torch_are_verified(verifier: Verifier) -> None:
         ]
     )
     assert len(errors) == 4
-    assert not wrong(errors)
+    assert not failures(errors)
 
 
 @pytest.mark.nightly
@@ -192,7 +192,7 @@ def test_equal_blocks_are_verified_in_jax(verifier: Verifier) -> None:
         ]
     )
     assert len(errors) == 2
-    assert not wrong(errors)
+    assert not failures(errors)
 
 
 @pytest.mark.real
@@ -316,10 +316,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("folder")
 def test_a_stage_or_a_micro_batch_that_is_left_out_is_wrong(
-    own_verifier: Verifier, backend: str, names: list[str]
+    fresh_verifier: Verifier, backend: str, names: list[str]
 ) -> None:
     pytest.importorskip(backend)
-    errors = own_verifier.errors_of([of_users(backend, name) for name in names])
+    errors = fresh_verifier.errors_of([of_users(backend, name) for name in names])
     assert len(errors) == len(names)
     told = [error.status if isinstance(error, Failure) else error for error in errors.values()]
     assert told == ["wrong_result"] * len(names)

@@ -18,7 +18,7 @@ from benchbench.model.run import Partner, RunInfo
 from benchbench.model.status import Status
 from benchbench.running.observer import line
 from tests.factories import a_case, a_failure, a_left_out, a_measurement, a_record, a_run_info
-from tests.program import environment, folders_for, started
+from tests.program import environment, folders_for, start_accelbench
 
 
 @pytest.mark.parametrize("columns", [80, 100, 160])
@@ -102,7 +102,7 @@ def read_until_closed(descriptor: int) -> str:
 def test_on_a_terminal_there_is_a_bar_with_the_time_left(tmp_path: Path) -> None:
     master, terminal = os.openpty()
     arguments = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
-    process = started(*arguments, cwd=tmp_path, stdout=terminal, stderr=terminal)
+    process = start_accelbench(*arguments, cwd=tmp_path, stdout=terminal, stderr=terminal)
     os.close(terminal)
     text = read_until_closed(master)
     os.close(master)

@@ -22,7 +22,7 @@ from benchbench.environments import build, interpreters
 from benchbench.environments.installer import Download, build_of, check_room, pip_options
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.registry import load_class
-from tests.program import accelbench, environment, mentioning, started, wait_for
+from tests.program import accelbench, environment, processes_mentioning, start_accelbench, wait_for
 from tests.test_architecture import ROOT
 from tests.wheelhouse import slow_source, variables, wheel
 
@@ -62,7 +62,7 @@ class Home:
 
     def creating(self, *arguments: str) -> subprocess.Popen[str]:
         command = ("env", "create", *arguments, "--base", self.base)
-        return started(*command, cwd=self.path, env=environment(**self.variables))
+        return start_accelbench(*command, cwd=self.path, env=environment(**self.variables))
 
     def listed(self, *options: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.run("env", "list", "--format", "json", *options).stdout)
@@ -180,7 +180,7 @@ def test_an_interrupt_ends_pip_and_the_build_can_be_continued(home: Home) -> Non
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     assert "interrupted: accelbench env create fake@slow continues from here" in errors
-    assert not mentioning(str(home.environments))
+    assert not processes_mentioning(str(home.environments))
     assert [each["health"] for each in home.listed()] == ["incomplete"]
     request = json.loads((home.environments / "fake@slow" / build.REQUEST).read_bytes())
     assert request["requirements"] == [str(source), "numpy"]

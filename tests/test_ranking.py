@@ -28,7 +28,7 @@ from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES, with_rounds
 from studies.ranking import LOOKS, ONE_UNLIKE, Cell, simulated, walks
 from tests.factories import a_case, a_failure, a_measurement, a_record, some_rounds
-from tests.simulator import allowed
+from tests.simulator import highest_rate
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = POLICIES["quick"]
@@ -234,7 +234,7 @@ def test_later_looks_spend_more_of_the_error_and_a_policy_without_more_all_of_it
 @pytest.mark.parametrize(("planned", "most"), LOOKS)
 def test_all_looks_together_keep_the_error(planned: int, most: int) -> None:
     policy = dataclasses.replace(QUICK, rounds=planned, most_rounds=most)
-    assert walks(policy, count=50_000) <= allowed(ALPHA, 50_000)
+    assert walks(policy, count=50_000) <= highest_rate(ALPHA, 50_000)
 
 
 @pytest.mark.real
@@ -242,7 +242,7 @@ def test_all_looks_together_keep_the_error(planned: int, most: int) -> None:
 def test_equal_leaders_rarely_win(noise: str) -> None:
     source = np.random.default_rng(11)
     cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), works=6, equal=6)
-    assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= allowed(ALPHA, 60)
+    assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= highest_rate(ALPHA, 60)
 
 
 @pytest.mark.real
@@ -250,7 +250,7 @@ def test_equal_leaders_rarely_win(noise: str) -> None:
 def test_noisy_engine_rarely_causes_a_wrong_winner(noise: str) -> None:
     source = np.random.default_rng(11)
     cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), equal=8, own=0.01)
-    assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= allowed(ALPHA, 60)
+    assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= highest_rate(ALPHA, 60)
 
 
 @pytest.mark.real

@@ -34,7 +34,7 @@ from benchbench.timing.spin import (
     seconds_per_cycle,
 )
 from tests.factories import a_probe
-from tests.program import accelbench, started
+from tests.program import accelbench, start_accelbench
 from tests.rendering import rendered
 
 QUICK = replace(POLICIES["quick"], max_blocks=200)
@@ -275,7 +275,7 @@ def test_the_truths_clock_is_not_the_pipelines_where_the_system_has_two() -> Non
 
 @pytest.mark.real
 def test_the_selftest_runs_prints_and_fails_when_a_trial_does(tmp_path: Path) -> None:
-    process = started("doctor", "--selftest", "--format", "json", cwd=tmp_path)
+    process = start_accelbench("doctor", "--selftest", "--format", "json", cwd=tmp_path)
     shown, _ = process.communicate(timeout=120)
     found = json.loads(shown)["results"]
     assert [each["of"] for each in found] == [trial.of for trial in HOST]

@@ -9,7 +9,7 @@ import pytest
 
 from benchbench.cli.streams import text_stream
 from benchbench.store import runs, selectors
-from tests.program import accelbench, started
+from tests.program import accelbench, start_accelbench
 
 RUN = ("run", "-w", "gemm", "-b", "fake", "--rounds", "3", "-p", "m=8,16")
 
@@ -23,14 +23,14 @@ def measured(folder: Path) -> list[int]:
 @pytest.mark.real
 @pytest.mark.parametrize("shell", ["exec <&- >&- 2>&-", "exec 2>/dev/full >/dev/full"])
 def test_lost_output_does_not_end_measuring(tmp_path: Path, shell: str) -> None:
-    with started(*RUN, cwd=tmp_path, shell=shell) as process:
+    with start_accelbench(*RUN, cwd=tmp_path, shell=shell) as process:
         assert process.wait(60) == 0
     assert measured(tmp_path) == [6]
 
 
 @pytest.mark.real
 def test_progress_that_nobody_reads_on_does_not_end_measuring(tmp_path: Path) -> None:
-    with started(*RUN, cwd=tmp_path) as process:
+    with start_accelbench(*RUN, cwd=tmp_path) as process:
         assert process.stderr
         process.stderr.readline()
         process.stderr.close()  # as `2>&1 | head -1` does
@@ -40,7 +40,7 @@ def test_progress_that_nobody_reads_on_does_not_end_measuring(tmp_path: Path) ->
 
 @pytest.mark.real
 def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_path: Path) -> None:
-    process = started(*RUN, "--format", "json", cwd=tmp_path, shell="exec >/dev/full")
+    process = start_accelbench(*RUN, "--format", "json", cwd=tmp_path, shell="exec >/dev/full")
     assert process.communicate(timeout=60)[1].endswith(
         "error: standard output: No space left on device\n"
         "hint: Nothing that was stored is lost. Print it again, or to a file where there is room.\n"
@@ -54,14 +54,14 @@ def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_pa
 def test_a_full_disk_behind_an_answer_is_reported_whatever_prints_it(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    process = started(*arguments, cwd=tmp_path, shell="exec >/dev/full")
+    process = start_accelbench(*arguments, cwd=tmp_path, shell="exec >/dev/full")
     assert process.communicate(timeout=60)[1].startswith("error: standard output: No space left on device")
     assert process.returncode == 6
 
 
 @pytest.mark.real
 def test_a_reader_that_wants_no_more_changes_no_exit_code(tmp_path: Path) -> None:
-    with started("list", "workloads", cwd=tmp_path) as process:
+    with start_accelbench("list", "workloads", cwd=tmp_path) as process:
         assert process.stdout
         process.stdout.close()
         assert process.wait(60) == 0
@@ -77,7 +77,7 @@ def test_a_full_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
     filled = os.write(writer, b" " * 2**20)
     with os.fdopen(reader, "rb") as lines:
         with os.fdopen(writer, "wb"):
-            process = started("report", "--format", "json", cwd=tmp_path, stdout=writer, stderr=None)
+            process = start_accelbench("report", "--format", "json", cwd=tmp_path, stdout=writer, stderr=None)
         text = lines.read()
     assert process.wait(60) == 0
     assert len(text) > filled

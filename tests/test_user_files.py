@@ -19,7 +19,7 @@ from benchbench.model.case import Dtype
 from benchbench.store import runs
 from benchbench.workloads.operations.gemm import Gemm
 from tests.factories import a_case, a_run, some_rounds
-from tests.program import accelbench, environment, rows, running_in
+from tests.program import accelbench, environment, processes_in, rows
 
 HEAD = """\
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert workloads == []
     assert [each.text for each in mistakes] == ["mine/hangs.py: it takes more than 1 s"]
     assert [each.name for each in found["good"][0]] == ["good"]
-    assert running_in(tmp_path) == [str(os.getpid())]
+    assert processes_in(tmp_path) == [str(os.getpid())]
 
 
 def test_a_file_that_closes_the_connection_and_goes_on_is_ended(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from benchbench.timing.policy import POLICIES, budget_policy
 from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, alike, measured, rates, two_modes
 from tests.factories import a_run, some_rounds
 from tests.rendering import rendered
-from tests.simulator import a_suite, allowed
+from tests.simulator import a_suite, highest_rate
 
 differences = st.lists(
     st.builds(
@@ -157,7 +157,7 @@ def test_with_rounds_chosen_by_the_tool_unchanged_suites_are_quiet_and_intervals
     policy: Policy, noise: str
 ) -> None:
     for alarms, held in rates(policy, NOISE[noise], REDUCED).values():
-        assert alarms <= allowed(0.05, REDUCED)
+        assert alarms <= highest_rate(0.05, REDUCED)
         assert held >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
 
 
@@ -175,7 +175,7 @@ def test_sharing_finds_what_each_case_alone_does_not() -> None:
 @pytest.mark.real
 def test_three_processes_in_two_modes_do_not_alarm() -> None:
     found = rates(POLICIES["quick"], partial(two_modes, spread=0.001), 30)
-    assert found[Variance.SHARED][0] <= allowed(0.05, 30)
+    assert found[Variance.SHARED][0] <= highest_rate(0.05, 30)
     assert found[Variance.OWN][0] > 0.2
 
 

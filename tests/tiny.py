@@ -1,4 +1,4 @@
-"""Every workload at its tiny size, as tests take it."""
+"""Every workload at its tiny size."""
 
 from functools import cache
 from typing import Any
@@ -17,30 +17,29 @@ EVERY = {
     name: registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
     for name in registry.entry_names("benchbench.workloads")
 }
-NAMES = [name for name, kind in EVERY.items() if 1 in kind.worlds]  # the others need several devices
+NAMES = [name for name, kind in EVERY.items() if 1 in kind.worlds]  # COLLECTIVES need several devices
 COLLECTIVES = [name for name in EVERY if name not in NAMES]
 
 
 def tiny(name: str) -> Workload:
-    """The workload of that name."""
     return EVERY[name]().tiny()
 
 
 def variants(name: str) -> list[Workload]:
-    """The tiny workload, and with every truth value it has turned."""
+    """The tiny workload, and a variant with each boolean parameter negated."""
     work = tiny(name)
     flags = [key for key, value in work.params.items() if isinstance(value, bool)]
     return [work] + [type(work)(**{**work.params, flag: not work.params[flag]}) for flag in flags]
 
 
 def flags(work: Workload) -> str:
-    """`-causal`, of the truth values that are set."""
+    """A suffix for each true parameter, such as `-causal`."""
     return "".join(f"-{key}" for key, value in work.params.items() if value is True)
 
 
 @cache
 def reference_of(work: Workload, dtype: Dtype) -> Reference:
-    """As a run has it, made once for all tests; of training in less than float32, in that dtype alone."""
+    """The reference of a run, cached; that of training below float32 is for that dtype only."""
     from benchbench.worker.reference import reference, training_reference
 
     small = checked_at(work)
@@ -50,18 +49,18 @@ def reference_of(work: Workload, dtype: Dtype) -> Reference:
 def error_ratio(
     work: Workload, dtype: Dtype, ops: type[Ops] = Ops, arrays: Any = None, computed_by: Any = None
 ) -> float:
-    """How many times its tolerance a program is off that has such operations and rounds to nearest."""
+    """The error of a program with these operations, rounded to nearest, as a multiple of the tolerance."""
     from benchbench.worker.reference import reference_elements
 
     program: Any = computed_by or work
-    given = program.arrays(Draw(dtype)) if arrays is None else arrays
+    inputs = program.arrays(Draw(dtype)) if arrays is None else arrays
     rounded = ops(rounding_to(dtype, np.random.default_rng(7), nearest=True))
     if isinstance(work, Training):
-        elements = reference_elements(program, given, rounded)
+        elements = reference_elements(program, inputs, rounded)
     else:
-        elements = program.references(given, verify.sample_indices(program), rounded)
-    made = reference_of(work, dtype)
-    return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
+        elements = program.references(inputs, verify.sample_indices(program), rounded)
+    exact = reference_of(work, dtype)
+    return verify.worst(elements, exact.expected, exact.tolerance, exact.spared).ratio
 
 
 WORKS = [(f"{name}{flags(work)}", name, work) for name in NAMES for work in variants(name)]  # by id

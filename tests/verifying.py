@@ -1,4 +1,4 @@
-"""Real backends verified in tests: workers that stay, and references that are computed once."""
+"""Verification of real backends, with workers that stay and references that are computed once."""
 
 import fcntl
 import json
@@ -27,14 +27,13 @@ Errors = dict[str, float | Failure | None]
 
 
 class SharedReferences:
-    """By name; whichever process of this session of pytest asks first computes one, the others wait."""
+    """References by name, each computed once per pytest session; `folder` belongs to the session."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: of this session, and of no other."""
         self._folder = folder
 
     def of(self, name: str, compute: Callable[[], Message]) -> Any:
-        """`compute()`, unless a test of this session has computed it."""
+        """The reference `name`; `compute()` if no test of this session has computed it."""
         path = self._folder / f"{sha256(name.encode()).hexdigest()}.json"
         with _locked(path.with_suffix(".lock")):
             if not path.exists():
@@ -43,97 +42,95 @@ class SharedReferences:
 
 
 class OpenPools:
-    """One for each backend, which stays open: importing a framework takes longer than most cases.
+    """Worker pools by backend, kept open because importing a framework takes longer than most cases.
 
-    Backends that load each other's models share one.
+    Backends that load each other's models share a pool. The stack closes the pools.
     """
 
-    def __init__(self, opened: ExitStack, settings: Settings) -> None:
-        """`opened` closes them."""
-        self._opened = opened
+    def __init__(self, stack: ExitStack, settings: Settings) -> None:
+        self._stack = stack
         self._settings = settings
         self._pools: dict[str, tuple[WorkerPool, Probe]] = {}
 
     def of(self, target: str) -> tuple[WorkerPool, Probe]:
-        """Started when first asked for."""
+        """The pool of a target and its probe."""
         if target not in self._pools:
-            together = next((each for each in TOGETHER if target in each), (target,))
-            pool = self._open(targets(together, {}, sys.executable))
+            group = next((each for each in TOGETHER if target in each), (target,))
+            pool = self._open(targets(group, {}, sys.executable))
             self._pools |= {probe.target.name: (pool, probe) for probe in pool.probe()}
         return self._pools[target]
 
     @cached_property
     def without_framework(self) -> WorkerPool:
-        """For references."""
+        """A pool for references."""
         return self._open([])
 
-    def _open(self, own: list[Target]) -> WorkerPool:
-        return self._opened.enter_context(WorkerPool(own, self._settings, sys.executable))
+    def _open(self, targets_to_open: list[Target]) -> WorkerPool:
+        return self._stack.enter_context(WorkerPool(targets_to_open, self._settings, sys.executable))
 
 
 class Verifier:
-    """Holds what real backends compute against float64."""
+    """Compare the results of real backends with float64 references."""
 
-    def __init__(self, opened: ExitStack, known: SharedReferences, settings: Settings) -> None:
-        """`opened` closes its pools."""
-        self._pools = OpenPools(opened, settings)
-        self._known = known
+    def __init__(self, stack: ExitStack, references: SharedReferences, settings: Settings) -> None:
+        self._pools = OpenPools(stack, settings)
+        self._references = references
 
     def errors_of(self, cases: Sequence[Case]) -> Errors:
-        """Case → relative error of its first steps against float64, or its failure; cases of one backend."""
+        """Case id → relative error of its first steps, or its failure; all cases must have one backend."""
         assert len({case.target for case in cases}) == 1
         pool, probe = self.pool_of(cases[0])
         if probe.status != "ready":
             pytest.skip(probe.reason)
-        known = {computed(case): self.reference(case) for case in cases}
+        references = {computed(case): self.reference(case) for case in cases}
         errors: Errors = {}
         export_for(pool, cases)
-        pool.run_jobs([verify_job(case, known[computed(case)], errors) for case in cases], quietly)
+        pool.run_jobs([verify_job(case, references[computed(case)], errors) for case in cases], quietly)
         return errors
 
     def pool_of(self, case: Case) -> tuple[WorkerPool, Probe]:
-        """The pool that has the workers of the case's backend, and what they found."""
+        """The pool of the case's backend, and the backend's probe."""
         return self._pools.of(case.target)
 
     def reference(self, case: Case) -> Any:
-        """Of what the case computes, on one device or divided."""
+        """The reference of the case, on one device or divided over several."""
 
         def compute() -> Message:
-            found: References = {}
-            self._pools.without_framework.run_jobs(list(reference_jobs([case], found)), quietly)
-            reference = found[computed(case)]
+            references: References = {}
+            self._pools.without_framework.run_jobs(list(reference_jobs([case], references)), quietly)
+            reference = references[computed(case)]
             assert not isinstance(reference, Failure), reference.message
             return reference
 
-        return self._known.of(computed(case), compute)
+        return self._references.of(computed(case), compute)
 
 
 def export_for(pool: WorkerPool, cases: Sequence[Case]) -> None:
-    """Have the models exported that several backends load; what fails here fails where it is verified."""
-    shared = [case for case in cases if any(case.backend in each for each in TOGETHER)]
+    """Export the models that several backends load; a failure reappears in the verification."""
+    shared = [case for case in cases if any(case.backend in group for group in TOGETHER)]
     jobs = [Job(message={"kind": "export"}, done=lambda answer: (), case=case, label="") for case in shared]
     pool.run_jobs(jobs, quietly)
 
 
 def quietly(label: str) -> None:
-    """Announces nothing."""
+    """Print nothing."""
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """The only process that holds the lock of that file."""
+    """Hold an exclusive lock on a file."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def wrong(errors: Errors) -> Errors:
-    """What is no relative error."""
+def failures(errors: Errors) -> Errors:
+    """The failures, and the cases without a result."""
     return {name: error for name, error in errors.items() if not isinstance(error, float)}
 
 
-def in_turn(x: Any, weight: Any) -> Any:
-    """Their product in float32, each sum added up one term after the other, as a plain loop does."""
+def sequential_product(x: Any, weight: Any) -> Any:
+    """The float32 product whose sums are added term by term, as in a plain loop."""
     total: Any = np.zeros((len(x), weight.shape[1]), np.float32)
     for column, row in zip(x.T, weight, strict=True):
         total += column[:, None] * row

@@ -1,4 +1,4 @@
-"""A package index in a folder: small wheels, made here, so that no test needs a network."""
+"""A package index in a folder, filled with small wheels, so that tests need no network."""
 
 import base64
 import hashlib
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SLOW_BACKEND = '''\
-"""A build backend that waits as long as a file is there."""
+"""A build backend that waits while a file exists."""
 import pathlib, time, zipfile
 
 METADATA = "Metadata-Version: 2.1\\nName: slow\\nVersion: 1.0\\n"
 WHEEL = "Wheel-Version: 1.0\\nGenerator: tests\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
 
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
-    place = pathlib.Path(folder, "slow-1.0.dist-info")
-    place.mkdir()
-    (place / "METADATA").write_text(METADATA)
-    (place / "WHEEL").write_text(WHEEL)
-    return place.name
+    info = pathlib.Path(folder, "slow-1.0.dist-info")
+    info.mkdir()
+    (info / "METADATA").write_text(METADATA)
+    (info / "WHEEL").write_text(WHEEL)
+    return info.name
 
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     here = pathlib.Path(__file__).parent
@@ -36,7 +36,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 
 def wheel(folder: Path, name: str, version: str, files: Mapping[str, str | bytes] | None = None) -> Path:
-    """A wheel of one module, or of `files`."""
+    """Write a wheel of one module, or of `files`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
@@ -46,9 +46,9 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str | bytes
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     with zipfile.ZipFile(path, "w") as archive:
-        lines = [f"{each},{_digest(text)}\n" for each, text in content.items()]
-        for each, text in content.items():
-            archive.writestr(each, text)
+        lines = [f"{file},{_digest(text)}\n" for file, text in content.items()]
+        for file, text in content.items():
+            archive.writestr(file, text)
         archive.writestr(f"{info}/RECORD", "".join(lines) + f"{info}/RECORD,,\n")
     return path
 
@@ -60,7 +60,7 @@ def _digest(text: str | bytes) -> str:
 
 
 def slow_source(folder: Path) -> Path:
-    """Sources of `slow` 1.0, whose build makes a file `begun` there and waits while there is one `wait`."""
+    """Write the sources of `slow` 1.0, whose build creates the file `begun` and waits while `wait` exists."""
     folder.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -70,7 +70,7 @@ def slow_source(folder: Path) -> Path:
 
 
 def variables(tmp_path: Path) -> dict[str, str]:
-    """pip finds what is in `wheels` there and nothing else; environments go to `cache`."""
+    """Variables that limit pip to the folder `wheels` and put environments into `cache`."""
     return {
         "ACCELBENCH_CACHE": str(tmp_path / "cache"),
         "PIP_CONFIG_FILE": os.devnull,
