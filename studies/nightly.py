@@ -17,13 +17,13 @@ ROOT = Path(__file__).parent.parent
 OUTPUT = ROOT / "studies/output/nightly"
 FUZZING_S = 60  # of each reader
 PYTEST = ("-m", "pytest", "-n", "2", "-m", "nightly")
-MATRIX, KERAS = "tests/test_matrix.py", "tests/test_own_keras.py"
+MATRIX, KERAS = "tests/test_matrix.py", "tests/test_user_model_keras.py"
 STEPS = {
     "matrix": (*PYTEST, MATRIX),  # every mode and dtype of every workload
     "tests": (*PYTEST, f"--ignore={MATRIX}", f"--ignore={KERAS}"),
     "keras": ("-m", "pytest", "-m", "nightly", KERAS),  # a process has one of Keras's backends
     "mutants": ("-m", "studies.mutants"),
-    "own_mutants": ("-m", "studies.own_mutants"),
+    "model_mutants": ("-m", "studies.model_mutants"),
     "wrong_engines": ("-m", "studies.wrong_engines"),
     "fuzzing": ("-m", "studies.fuzzing", str(FUZZING_S)),
 }

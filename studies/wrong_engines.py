@@ -2,8 +2,8 @@
 
     python -m studies.wrong_engines > studies/output/wrong_engines.md
 
-Three models of `tests/own`, each on a right engine and on three wrong ones, which are torch's eager with
-the module changed after it was given its weights. Torch's comparison is what its own benchmarks decide by
+Three models of `tests/user_models`, each on a right engine and on three wrong ones, which are torch's eager
+with the module changed after it was given its weights. Torch's benchmarks decide by this comparison
 (`torch._dynamo.utils.same`, with its default tolerance and a float64 copy of the module), on the weights that
 the model's file draws and on those that accelbench draws. `pip install alma-torch optimum-quanto torchao`
 before; the output is of alma 0.3.7 and torch 2.13.
@@ -28,7 +28,7 @@ from unittest.mock import MagicMock
 
 from benchbench import registry
 
-OWN = Path(__file__).parent.parent / "tests/own"
+OWN = Path(__file__).parent.parent / "tests/user_models"
 MODELS = ("bert_tiny", "convolutions", "decoder")
 GONE = ("torch.ao.quantization.quantize_pt2e", "torch.ao.quantization.quantizer")
 Wrong = Callable[[Any], None]
@@ -151,7 +151,7 @@ def of_torch(name: str, wrong: Wrong, weighted: Any, dtype: Any) -> str:
 
 def of_accelbench(name: str, wrong: Wrong) -> tuple[str, Any]:
     """The share of what is allowed that its error is, and a right module with its weights."""
-    from tests.test_own_reference import deviation, the_model
+    from tests.test_user_model_reference import deviation, the_model
 
     weighted = []
 

@@ -18,7 +18,7 @@ from benchbench.cluster.messages import (
     line_bytes,
     read_job,
 )
-from benchbench.launch import own_models
+from benchbench.launch import user_models
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions
@@ -128,7 +128,7 @@ class FakeCluster:
 
 
 def description(machine: FakeMachine, options: MeasureOptions) -> Description:
-    local_files = own_models.file_digests(options.model, options.input or "")
+    local_files = user_models.file_digests(options.model, options.input or "")
     return Description(
         version=machine.version,
         machine=a_machine(threads=machine.threads),

@@ -100,7 +100,7 @@ QUOTED: dict[tuple[str, str], Callable[[], list[str]]] = {  # page, marker
     ("checking", "otherwise"): lambda: list(sessions_otherwise()),
     ("checking", "unchanged"): lambda: list(sessions_unchanged()),
     ("comparing", "rounds"): lambda: list(adaptive_rounds()),
-    ("own_models", "wrong engines"): lambda: list(wrong_engines()),
+    ("user_models", "wrong engines"): lambda: list(wrong_engines()),
 }
 
 

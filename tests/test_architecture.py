@@ -136,7 +136,7 @@ PICKLES = {  # a function that the user's own program hands over, to a worker of
     "launch/functions.py": {"cloudpickle", "pickle"},
     "worker/function.py": {"pickle"},
 }
-UNPICKLES_TENSORS = {"worker/own/program_file.py": {"torch.load"}}  # with weights_only=True
+UNPICKLES_TENSORS = {"worker/user_models/program_file.py": {"torch.load"}}  # with weights_only=True
 UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "__import__", "subprocess.getoutput"}
 
 

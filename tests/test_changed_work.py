@@ -20,16 +20,16 @@ from benchbench.judging.comparison import compare_runs
 from benchbench.judging.gate_ending import Ending, exit_code
 from benchbench.judging.series import trends
 from benchbench.judging.session_cases import GatePolicy
-from benchbench.launch import catalogue, own_models
-from benchbench.launch.own_models import OwnModel
+from benchbench.launch import catalogue, user_models
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Message
+from benchbench.launch.user_models import UserModel
 from benchbench.model.case import Scalar
 from benchbench.model.measurement import ModelFacts
 from benchbench.model.options import MeasureOptions
-from benchbench.model.own import ModelSpec
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status, Verdict
+from benchbench.model.user_model import ModelSpec
 from benchbench.plan.rerun import Variant
 from benchbench.running.request import request
 from benchbench.running.sides import changed_defaults, check_comparable, heads, plan_sides
@@ -138,7 +138,7 @@ PATHS = {name: UserCode(workloads=(), python_path=(), sources=(f"/{name}",)) for
 
 def a_model(
     name: str = "net", *, depth: int = 6, inputs: Sequence[str] = ("float32[64]",), **sizes: Scalar
-) -> OwnModel:
+) -> UserModel:
     """A model that a worker describes so, whatever its sizes are."""
     defaults: dict[str, Scalar] = {"batch": 64, "depth": depth, **sizes}
 
@@ -150,12 +150,12 @@ def a_model(
         facts = {"attribute": "Net", "is_default": True, "sizes": defaults, "graph": graph}
         return Answer({"described": facts | {"of_model": ["depth"], "of_inputs": ["batch"]}})
 
-    return own_models.describe([ModelSpec(folder="/here", module=name)], (), lambda kind: ask)[name]
+    return user_models.describe([ModelSpec(folder="/here", module=name)], (), lambda kind: ask)[name]
 
 
-def sides(base: OwnModel | UsageError | None, head: OwnModel, **asked: Any) -> tuple[RunInfo, RunInfo]:
+def sides(base: UserModel | UsageError | None, head: UserModel, **asked: Any) -> tuple[RunInfo, RunInfo]:
     """The heads of two runs, of a model as each side's code has it."""
-    of_base: dict[str, OwnModel | UsageError] = {"net": base} if base else {}
+    of_base: dict[str, UserModel | UsageError] = {"net": base} if base else {}
     variants = [Variant(text=name, code=code) for name, code in PATHS.items()]
     options = MeasureOptions(model=("net:Net",), backends=("torch",), modes=("eager",), **asked)
     with (
@@ -253,7 +253,7 @@ def test_work_that_only_another_version_has_parameters_of_is_estimated_without_t
 @pytest.mark.real
 def test_a_file_tells_what_its_model_takes_and_gives(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from benchbench.worker.own.describe import describe_model
+    from benchbench.worker.user_models.describe import describe_model
 
     (tmp_path / "two.py").write_text(
         "import torch\n"

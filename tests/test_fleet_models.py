@@ -1,4 +1,4 @@
-"""A model of the user's on several machines: each has the same file of it, and no fleet brings one along."""
+"""A user model on several machines: each has the same file of it, and no fleet brings one along."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from benchbench.cluster.machines import read_fleet, runs_of
 from benchbench.cluster.messages import LineKind, NodeJob
 from benchbench.documents.fleet import fleet_document, is_incomplete
 from benchbench.errors import UsageError
-from benchbench.launch import own_models
+from benchbench.launch import user_models
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
@@ -132,7 +132,7 @@ def test_machines_that_measure_other_work_under_the_same_name_are_told_once(tmp_
 def test_a_machine_tells_its_files_by_their_content_and_which_it_has_not(results: Path) -> None:
     asked = (("mine.py", "none.py:Model", "tests.fleets:Scripted"), "./inputs.npz")
     Path("inputs.npz").write_bytes(b"one")
-    before = own_models.file_digests(*asked)
+    before = user_models.file_digests(*asked)
     assert {name: bool(digest) for name, digest in before.items()} == {
         "mine.py": True,
         "none.py:Model": False,
@@ -140,5 +140,5 @@ def test_a_machine_tells_its_files_by_their_content_and_which_it_has_not(results
         "inputs.npz": True,
     }
     Path("inputs.npz").write_bytes(b"two")
-    after = own_models.file_digests(*asked)
+    after = user_models.file_digests(*asked)
     assert {name for name in before if before[name] != after[name]} == {"inputs.npz"}

@@ -15,16 +15,16 @@ from benchbench.backends.base import HostTimer, Session
 from benchbench.backends.fake import Fake, FakeSession
 from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Dtype
-from benchbench.model.own import ModelSpec
 from benchbench.model.run import Policy
+from benchbench.model.user_model import ModelSpec
 from benchbench.timing.policy import POLICIES
 from benchbench.worker.after_timing import check_cpu_limits
 from benchbench.worker.case import measure_case
-from benchbench.worker.own.describe import describe_model
-from benchbench.worker.own.lookup import own_workload
-from benchbench.worker.own.source import most_taps
 from benchbench.worker.plausibility import check_new_inputs
 from benchbench.worker.program import Implausible, WrongResult, build
+from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.lookup import model_workload
+from benchbench.worker.user_models.source import most_taps
 from benchbench.workloads.base import Program
 from benchbench.workloads.operations.gemm import Gemm
 from tests.factories import a_case
@@ -217,8 +217,8 @@ def test_a_filter_has_as_many_taps_as_its_sides_without_the_channels() -> None:
 @pytest.mark.skipif(not cpu_flags(Path("/")), reason="the limits are of x86")
 def test_a_users_model_is_no_faster_than_the_cpu() -> None:
     pytest.importorskip("torch")
-    spec = ModelSpec(folder=str(Path(__file__).parent / "own"), file="wide.py")
-    model = own_workload(spec, describe_model(spec, None)["sizes"])
+    spec = ModelSpec(folder=str(Path(__file__).parent / "user_models"), file="wide.py")
+    model = model_workload(spec, describe_model(spec, None)["sizes"])
     assert model.multiplications_saved == 1
     check_cpu_limits(model, a_case(device="cpu"), 1.0)
     with pytest.raises(Implausible, match="FLOP/s"):

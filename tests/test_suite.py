@@ -62,12 +62,12 @@ def test_full_has_one_size_of_each_workload_and_every_dtype_and_mode_of_six() ->
     assert len(plain) == len(set(plain))
     assert not SIX & set(plain)
     for name in SIX:
-        both, dtypes, own_modes = (each for each in every if each.workload == name)
-        assert (both.cpu, dtypes.accelerator, own_modes.accelerator) == ([], [], [])
-        assert dtypes.cpu == own_modes.cpu != []
+        both, dtypes, model_modes = (each for each in every if each.workload == name)
+        assert (both.cpu, dtypes.accelerator, model_modes.accelerator) == ([], [], [])
+        assert dtypes.cpu == model_modes.cpu != []
         assert set(both.dtype or []) == set(dtypes.dtype or []) == set(Dtype)
-        assert set(both.mode or []) == set(own_modes.mode or []) == modes
-        assert (dtypes.mode, own_modes.dtype) == (None, None)
+        assert set(both.mode or []) == set(model_modes.mode or []) == modes
+        assert (dtypes.mode, model_modes.dtype) == (None, None)
     assert len(every) == 3 * len(SIX)
     assert loaded.dtype == [Dtype.FLOAT32]
 

@@ -31,11 +31,11 @@ from benchbench.machine.conditions import condition_notes, mean_notes, median_cl
 from benchbench.model.case import Case, LeftOut, Scalar
 from benchbench.model.measurement import AS_PLANNED, CONSUMER, OVERHEAD, SOURCE, Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
-from benchbench.model.own import kind_of_version
 from benchbench.model.placement import ONE_DEVICE
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
+from benchbench.model.user_model import kind_of_version
 from benchbench.stats import deviation, median, quantile, robust_prior, t_quantile
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class Row:
     `metrics`: by name, all of `METRICS`. They are absent if the case is not ok, and so are `steps`,
     `position` and `price`. `cost`: of a step; None if no round was measured. `layout`: of images in memory.
     `relative_error`: the largest one, including failed rounds; `error_of_allowed`: as a share of the error
-    that rounding explains, if that was stored. `is_own`: a user's model, verified against itself;
-    `own_kind`: its kind. `shares`: by name of `SHARES`, if a step has parts. `communication`: share of a
+    that rounding explains, if that was stored. `is_user_model`: a user's model, verified against itself;
+    `model_kind`: its kind. `shares`: by name of `SHARES`, if a step has parts. `communication`: share of a
     profiled step with communication between devices; `idle`: share in which a stage of a pipeline was idle.
     `rounds`: number of measured rounds; `samples`: number of their blocks.
     """
@@ -95,8 +95,8 @@ class Row:
     steps: Quantiles | None = None
     relative_error: Value = UNKNOWN
     error_of_allowed: Value = UNKNOWN
-    is_own: bool = False
-    own_kind: str = ""
+    is_user_model: bool = False
+    model_kind: str = ""
     position: Position = field(default_factory=Position)
     price: CasePrice = field(default_factory=CasePrice)
     shares: Mapping[str, Value] = field(default_factory=dict)
@@ -254,8 +254,8 @@ def _planned_row(context: _Context, case: Case, records: Sequence[Record]) -> Ro
         layout=measurements[0].layout if measurements else "",
         relative_error=_relative_error(finished, "not verified" if status in MEASURED_STATUSES else ""),
         error_of_allowed=_error_of_allowed(finished),
-        is_own=any(isinstance(process.workload_version, str) for process in measurements),
-        own_kind=next(
+        is_user_model=any(isinstance(process.workload_version, str) for process in measurements),
+        model_kind=next(
             (kind_of_version(v) for v in (m.workload_version for m in measurements) if isinstance(v, str)), ""
         ),
     )

@@ -12,7 +12,7 @@ from benchbench.errors import UsageError
 from benchbench.judging.bisection import LOOKS, MIN_CONFIRMING_PAIRS
 from benchbench.judging.comparison import THRESHOLD, valid_threshold
 from benchbench.launch.project import user_code
-from benchbench.model import own
+from benchbench.model import user_model
 from benchbench.model.options import (
     MeasureKeywords,
     MeasureOptions,
@@ -127,7 +127,7 @@ def _row(
         if backend or versions or any(ends):
             message = "Search either a backend's versions or revisions, not both."
             raise UsageError(message, "accelbench bisect --rev v1.0..HEAD -w my_workload")
-        return revisions(rev, user_code(), [own.folder_of(spec) for spec in model_specs(options)])
+        return revisions(rev, user_code(), [user_model.folder_of(spec) for spec in model_specs(options)])
     if not backend:
         hint = (
             "accelbench bisect torch 2.9..2.13 -w resnet50_infer; accelbench bisect --rev v1.0..HEAD -w mine"

@@ -22,11 +22,11 @@ from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import Note
-from benchbench.model.own import TORCH
 from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
+from benchbench.model.user_model import TORCH
 from benchbench.model.world import ALONE, Spread, World
 from benchbench.traces.spans import BEGIN, END, Recording
 
@@ -369,17 +369,17 @@ class Backend(ABC):
 
     summary: ClassVar[str]
     modes: ClassVar[tuple[str, ...]]  # the first is the default
-    own_modes: ClassVar[tuple[str, ...]] = ()  # default modes for a user's model; (): the first of `modes`
-    only_own_modes: ClassVar[tuple[str, ...]] = ()  # modes for users' models only
+    model_modes: ClassVar[tuple[str, ...]] = ()  # default modes for a user's model; (): the first of `modes`
+    model_only_modes: ClassVar[tuple[str, ...]] = ()  # modes for users' models only
     # Mode → line of code that runs a user's `model`, a torch module, on the tuple `inputs`.
-    own_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # (kind, mode) → line of code for models of other kinds (model/own.py).
+    model_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # (kind, mode) → line of code for models of other kinds (model/user_model.py).
     kind_code: ClassVar[Mapping[tuple[str, str], str]] = MappingProxyType({})
     code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # replacement for HINT in these lines
     # Modes that lose precision beyond rounding → how. They compete only if the user allows an error.
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Mode → line of code for training. `step` consists of zero_grad, forward, backward and the update.
-    own_step_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    training_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not supported
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(
@@ -421,15 +421,15 @@ class Backend(ABC):
     virtual: ClassVar[bool] = False  # True: time is simulated; selected only by name
 
     @classmethod
-    def own_code_of(cls, kind: str, phase: Phase | None, dtype: Dtype | None) -> Mapping[str, str]:
+    def model_code_of(cls, kind: str, phase: Phase | None, dtype: Dtype | None) -> Mapping[str, str]:
         """Lines of code by mode that run a user's model of that kind, or train one of torch.
 
         The model and its inputs are in `dtype`.
         """
         if phase is Phase.TRAIN:
-            lines = cls.own_step_code
+            lines = cls.training_code
         elif kind == TORCH:
-            lines = cls.own_code
+            lines = cls.model_code
         else:
             lines = {mode: code for (name, mode), code in cls.kind_code.items() if name == kind}
         hint = cls.code_hints.get(dtype or Dtype.FLOAT32, "")
@@ -481,8 +481,8 @@ class Backend(ABC):
         """Reason why it does not support the case, or "". Called in the parent, so it imports nothing."""
         if mode in self.refused_modes:
             return self.refused_modes[mode]
-        if mode not in (*self.modes, *self.only_own_modes):
-            return f"it has the modes {', '.join((*self.modes, *self.only_own_modes))}"
+        if mode not in (*self.modes, *self.model_only_modes):
+            return f"it has the modes {', '.join((*self.modes, *self.model_only_modes))}"
         if phase not in self.phases:
             return f"it has no {phase} step"
         if dtype not in self.dtypes:

@@ -59,7 +59,7 @@ class OnnxRuntime(ExportingBackend):
     summary = "ONNX Runtime: inference on a graph exported from PyTorch"
     runtime = "ONNX Runtime"
     not_measured = ("mps", "rocm", "xpu")
-    only_own_modes = (DYNAMIC,)
+    model_only_modes = (DYNAMIC,)
     exporting_modes = ("graph", DYNAMIC)
     lossy_modes = MappingProxyType({DYNAMIC: "weights in int8, activations rounded to int8 at run time"})
     refused_modes: ClassVar[dict[str, str]] = {"eager": "ONNX Runtime runs whole graphs only"}
@@ -79,7 +79,7 @@ class OnnxRuntime(ExportingBackend):
         "smaller than requested bytes",
         "OutOfMemory",
     )
-    own_code = MappingProxyType(
+    model_code = MappingProxyType(
         {
             "graph": 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
             'session = onnxruntime.InferenceSession("model.onnx")',

@@ -48,7 +48,7 @@ class OpenVino(ExportingBackend):
     code_hints = MappingProxyType(
         {dtype: f'{{"INFERENCE_PRECISION_HINT": "{name}"}}' for dtype, name in HINTS.items()}
     )
-    own_code = MappingProxyType(
+    model_code = MappingProxyType(
         {
             "graph": 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
             'compiled = openvino.Core().compile_model("model.onnx", "CPU", HINT)',

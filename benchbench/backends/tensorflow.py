@@ -48,7 +48,7 @@ class TensorFlow(Backend):
     summary = "TensorFlow: tf.function, XLA, eager, or converted by TensorRT"
     framework = "tensorflow"
     modes = ("function", "xla", "eager", "tensorrt")
-    own_modes = ("function", "xla", "eager")
+    model_modes = ("function", "xla", "eager")
     kind_code = MappingProxyType(
         {
             ("keras", "eager"): "run = lambda *x: model(*x, training=False)  # with KERAS_BACKEND=tensorflow",

@@ -69,10 +69,10 @@ class Torch(Backend):
     framework = "torch"
     modes = ("eager", *COMPILED, "cudagraph")
     dtypes = (*Backend.dtypes, Dtype.FLOAT8)
-    own_modes = ("eager", CHANNELS_LAST, "compile")
-    only_own_modes = (CHANNELS_LAST, AOTI)
+    model_modes = ("eager", CHANNELS_LAST, "compile")
+    model_only_modes = (CHANNELS_LAST, AOTI)
     exporting_modes = (AOTI,)
-    own_code = MappingProxyType(
+    model_code = MappingProxyType(
         {
             "eager": "model = model.eval()",
             CHANNELS_LAST: "model = model.eval().to(memory_format=torch.channels_last)",
@@ -96,7 +96,7 @@ class Torch(Backend):
             "# with KERAS_BACKEND=torch",
         }
     )
-    own_step_code = MappingProxyType(
+    training_code = MappingProxyType(
         {
             "eager": "model = model.train()",
             CHANNELS_LAST: "model = model.train().to(memory_format=torch.channels_last)",

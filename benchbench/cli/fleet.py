@@ -16,7 +16,7 @@ from benchbench.cli.options import ResultsOption, argument, measure_options, opt
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions, seconds_in
-from benchbench.model.own import looks_like_model
+from benchbench.model.user_model import looks_like_model
 
 
 @app.command(rich_help_panel=MEASURE)

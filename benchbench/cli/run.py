@@ -85,7 +85,7 @@ def run(
 
 def _with_subject(options: MeasureOptions, subject: str) -> MeasureOptions:
     """Add the model or suite given as argument to the options. Raises UsageError."""
-    from benchbench.model.own import looks_like_model
+    from benchbench.model.user_model import looks_like_model
 
     if looks_like_model(subject):
         return replace(options, model=(*options.model, subject))

@@ -47,7 +47,7 @@ from benchbench.cluster.messages import (
 )
 from benchbench.cluster.receiver import Assignment, Receiver, ShareProgress
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
-from benchbench.launch import own_models
+from benchbench.launch import user_models
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
@@ -369,8 +369,8 @@ def _fleet_to_resume(fleet_options: FleetOptions, results: Path) -> FleetInfo:
     info = read_fleet(results, fleet_options.resume or "")
     models = fleet_options.measure.model or info.options.model
     if not fleet_options.measure.model:
-        own_models.check_known(f"The fleet {info.id}", models)
-    digests = own_models.file_digests(models, info.options.input or "")
+        user_models.check_known(f"The fleet {info.id}", models)
+    digests = user_models.file_digests(models, info.options.input or "")
     if any(machine.has.files != digests for machine in info.machines):
         files = ", ".join(dict.fromkeys(name for machine in info.machines for name in machine.has.files))
         message = f"The fleet {info.id} was started with another version of {files or 'your models'}."
@@ -389,7 +389,7 @@ def _check(
         observer.note(f"{machine.name} does not measure: {machine.reason}")
     if not machines:
         raise NothingToMeasure("No machine of the cluster answered.", "Run ray status to see the machines.")
-    digests = own_models.file_digests(fleet_options.measure.model, fleet_options.measure.input or "")
+    digests = user_models.file_digests(fleet_options.measure.model, fleet_options.measure.input or "")
     if differences := file_differences(machines, digests):
         raise UsageError(
             f"Machines would measure different code: {'; '.join(differences)}.",

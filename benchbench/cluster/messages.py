@@ -56,7 +56,7 @@ class Description:
     commit: str = ""  # of its checkout
     files: dict[str, str] = field(
         default_factory=dict
-    )  # digests of model files: see `own_models.file_digests`
+    )  # digests of model files: see `user_models.file_digests`
 
 
 class LineKind(StrEnum):

@@ -10,7 +10,7 @@ from typing import Any
 from benchbench import __version__, registry
 from benchbench.backends.base import Backend
 from benchbench.cluster.messages import Description, LineKind, NodeJob, with_suites
-from benchbench.launch import own_models
+from benchbench.launch import user_models
 from benchbench.machine.environment import machine
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
@@ -61,7 +61,7 @@ def describe_machine(options: MeasureOptions) -> Description:
         machine=machine(),
         packages=_packages(),
         commit=commit_tag().get(COMMIT, ""),
-        files=own_models.file_digests(options.model, options.input or ""),
+        files=user_models.file_digests(options.model, options.input or ""),
     )
 
 

@@ -35,9 +35,9 @@ from benchbench.format import count_of, duration, share
 from benchbench.judging.ranking import EQUIVALENCE, THREADS, Rival, Standing, WorkVerdict, work_key
 from benchbench.model.case import Dtype
 from benchbench.model.note import CONTENTION, Note
-from benchbench.model.own import ONNX_FILE
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
+from benchbench.model.user_model import ONNX_FILE
 from benchbench.plan.commands import longer_command, why_not_resumed
 from benchbench.registry import find_class
 from benchbench.timing.policy import policy_text
@@ -406,10 +406,14 @@ def _usage_lines(compared: Sequence[Work], models: Mapping[str, str]) -> list[Ce
     lines: dict[str, None] = {}
     for work in compared:
         case = work.verdict.fastest and work.verdict.fastest.case
-        if case and any(row.is_own for row in work.rows) and work.verdict.standing is not Standing.OPEN:
+        if (
+            case
+            and any(row.is_user_model for row in work.rows)
+            and work.verdict.standing is not Standing.OPEN
+        ):
             backend = find_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
-            kind = next(row.own_kind for row in work.rows if row.is_own)
-            if backend and (code := backend.own_code_of(kind, case.phase, case.dtype).get(case.mode)):
+            kind = next(row.model_kind for row in work.rows if row.is_user_model)
+            if backend and (code := backend.model_code_of(kind, case.phase, case.dtype).get(case.mode)):
                 model = models.get(case.workload, "")
                 call = code.replace(f"model{ONNX_FILE}", model) if model.endswith(ONNX_FILE) else code
                 narrow = "" if case.dtype in (None, Dtype.FLOAT32) else f", the model in {case.dtype}"

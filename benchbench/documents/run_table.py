@@ -406,7 +406,7 @@ def _bound_cell(row: Row, _: RatioToBase | None) -> Cell:
 def _error_cell(row: Row, _: RatioToBase | None) -> Cell:
     """Error of a user's model as a fraction of the tolerance for rounding."""
     share = row.error_of_allowed.value
-    return Cell((f"{share:.2f}",)) if row.is_own and share is not None else Cell()
+    return Cell((f"{share:.2f}",)) if row.is_user_model and share is not None else Cell()
 
 
 def _number_cell_function(name: str) -> Callable[[Row, RatioToBase | None], Cell]:

@@ -180,7 +180,7 @@ class _Check:
                 f"Baseline {name!r} has functions of yours, which it cannot call.",
                 CALL_HINT.format(name=name),
             )
-        models = {case.workload for case in cases if case.suite == suite.OWN_SUITE}
+        models = {case.workload for case in cases if case.suite == suite.MODEL_SUITE}
         if missing_models := sorted(models - catalogue.models_in(models).keys()):
             raise UsageError(
                 f"Baseline {name!r} has your model {', '.join(missing_models)}, whose file is unknown.",

@@ -301,8 +301,8 @@ def _comparison_key(measured: _MeasuredCase) -> tuple[object, ...]:
     """Key that is equal for all comparable cases, so that few have to be compared in detail."""
     settings, digest = measured.setup.settings, measured.facts.digest
     counts = digest.cost and (digest.cost.flops, digest.cost.bytes, digest.cost.items, digest.cost.item)
-    is_own = isinstance(digest.workload_version, str)  # versions of a user's model may be compared
-    work = () if is_own else (digest.workload_version, counts)
+    is_user_model = isinstance(digest.workload_version, str)  # versions of a user's model may be compared
+    work = () if is_user_model else (digest.workload_version, counts)
     hardware = _fingerprint(replace(measured.setup.machine, memory_bytes=0))
     conditions = settings.threads, settings.allocator, settings.isolation
     return hardware, *conditions, digest.device_model, work, digest.timer

@@ -20,7 +20,6 @@ from pkgutil import iter_modules
 from benchbench import paths, registry
 from benchbench.errors import AccelbenchWarning, UsageError, unknown
 from benchbench.launch import project
-from benchbench.launch.own_models import TRAIN, OwnModel, OwnModelSize, with_kind
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
     MORE,
@@ -31,19 +30,20 @@ from benchbench.launch.user_files import (
     described_workloads,
     shown,
 )
-from benchbench.model import own
+from benchbench.launch.user_models import TRAIN, UserModel, UserModelSize, with_kind
+from benchbench.model import user_model
 from benchbench.model.case import Scalar
-from benchbench.model.own import ModelSpec
+from benchbench.model.user_model import ModelSpec
 from benchbench.registry import WORKLOADS
 from benchbench.workloads.base import Workload
 
 PATTERN = frozenset("*?[]")
 MISSPELT = 0.85  # cutoff for `get_close_matches`: one wrong letter in about four
-WorkloadKind = type[Workload] | UserWorkload | OwnModel  # without parameters
-SizedWorkload = Workload | UserWorkloadSize | OwnModelSize  # with parameters
-_models: dict[str, OwnModel] = {}  # the described models by name
+WorkloadKind = type[Workload] | UserWorkload | UserModel  # without parameters
+SizedWorkload = Workload | UserWorkloadSize | UserModelSize  # with parameters
+_models: dict[str, UserModel] = {}  # the described models by name
 # The models of checked-out revisions, or the mistake in a model's file.
-_models_of: dict[UserCode, Mapping[str, OwnModel | UsageError]] = {}
+_models_of: dict[UserCode, Mapping[str, UserModel | UsageError]] = {}
 
 
 class UserCatalogue:
@@ -109,7 +109,7 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
     raise UsageError(f"No workload named {name!r}.", suggested(name, [*workload_names(), *_models]))
 
 
-def _model_named(name: str, code: UserCode | None) -> OwnModel | None:
+def _model_named(name: str, code: UserCode | None) -> UserModel | None:
     """The user's model of that name, or None. Raises UsageError if only that revision lacks it."""
     if code is None or code not in _models_of:
         return _models.get(name)
@@ -188,7 +188,7 @@ def _present(name: str) -> str:
 
 
 @contextmanager
-def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
+def with_models(models: Mapping[str, UserModel]) -> Iterator[None]:
     """Make the user's models known as workloads, also to workers started inside the context."""
     _models.update(models)
     with project.with_models({name: model.spec for name, model in models.items()}):
@@ -196,7 +196,7 @@ def with_models(models: Mapping[str, OwnModel]) -> Iterator[None]:
 
 
 @contextmanager
-def with_models_of(code: UserCode, models: Mapping[str, OwnModel | UsageError]) -> Iterator[None]:
+def with_models_of(code: UserCode, models: Mapping[str, UserModel | UsageError]) -> Iterator[None]:
     """Set the models of a revision's code, or the mistakes in their files, inside the context."""
     _models_of[code] = models
     try:
@@ -216,13 +216,13 @@ def models_of(specs: Sequence[ModelSpec]) -> list[str] | None:
 
 def models_in(names: Iterable[str]) -> dict[str, str]:
     """The user's models among the names: name → the model as the user typed it."""
-    return {name: own.relative(_models[name].spec) for name in names if name in _models}
+    return {name: user_model.relative(_models[name].spec) for name in names if name in _models}
 
 
 def work_version(name: str, params: Mapping[str, Scalar], code: UserCode | None = None) -> int | str:
     """The version of a workload's computation at these parameters. Raises UsageError."""
     kind = workload_named(name, code)
-    return kind(**params).work_version if isinstance(kind, OwnModel) else kind.version
+    return kind(**params).work_version if isinstance(kind, UserModel) else kind.version
 
 
 def workload_at(name: str, params: Mapping[str, Scalar]) -> SizedWorkload:

@@ -23,7 +23,7 @@ from benchbench.launch.transport import UnstartedWorker, Worker
 from benchbench.machine.environment import available_bytes, oom_kills
 from benchbench.machine.sampler import Sampler, TurnSampler, Watch
 from benchbench.machine.variables import worker_environment
-from benchbench.model import own
+from benchbench.model import user_model
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -130,7 +130,7 @@ class RunScratch:
         backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
         cache = str(self._cache(backend.shared_cache, target, settings, variables or {}))
         extra = {**backend.environment(settings, cache), **(variables or {})}
-        if backend.framework in own.KINDS[own.KERAS].frameworks:
+        if backend.framework in user_model.KINDS[user_model.KERAS].frameworks:
             extra["KERAS_BACKEND"] = backend.framework
         code = self._code or user_code()
         extra |= {name: os.environ[name] for name in code.variables if name in os.environ}
@@ -142,7 +142,7 @@ class RunScratch:
         extra["PYTHONPATH"] = os.pathsep.join(python_path)
         extra[registry.DRAWN] = str(self.path / "drawn")
         extra[DATA_PATHS] = os.pathsep.join(user_data())
-        extra[own.VARIABLE] = code.models
+        extra[user_model.VARIABLE] = code.models
         extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 

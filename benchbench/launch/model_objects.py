@@ -15,7 +15,7 @@ from typing import Any
 from benchbench import paths
 from benchbench.errors import UsageError
 from benchbench.launch.functions import by_value
-from benchbench.model.own import EQUINOX, MODULES_OF_JAX, classes_imported
+from benchbench.model.user_model import EQUINOX, MODULES_OF_JAX, classes_imported
 
 MOST_BYTES = 4 * 2**30  # of a model with its inputs
 OBJECTS = "objects.pickle"

@@ -21,8 +21,8 @@ from benchbench import paths, registry
 from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError, page
 from benchbench.format import visible
 from benchbench.machine.environment import cache_folder
-from benchbench.model import own
-from benchbench.model.own import ModelSpec
+from benchbench.model import user_model
+from benchbench.model.user_model import ModelSpec
 from benchbench.reading import read_toml
 from benchbench.workloads._image_sets import DATA_PATHS, data_paths
 
@@ -50,7 +50,7 @@ class UserCode:
     """The user's code for workers: folders of workloads, and the entries of PYTHONPATH.
 
     `sources`: import folders for every interpreter; PYTHONPATH is for this interpreter only. `models`: the
-    user's models, encoded by `model.own.as_text`. `variables`: names of further environment variables that
+    user's models, encoded by `user_model.as_text`. `variables`: names of further environment variables that
     workers get.
     """
 
@@ -90,7 +90,7 @@ def user_code() -> UserCode:
         workloads=tuple(registry.extra_folders() if named else _absolute(root, table.workloads)),
         python_path=_python_path(),
         sources=tuple(_absolute(root, table.sources)),
-        models=own.as_text(_models) if _models else "",
+        models=user_model.as_text(_models) if _models else "",
     )
 
 

@@ -13,8 +13,8 @@ from benchbench.backends.base import Backend
 from benchbench.errors import UsageError, unknown
 from benchbench.format import size
 from benchbench.launch.catalogue import WorkloadKind, workload_at
-from benchbench.launch.own_models import OwnModel
 from benchbench.launch.project import UserCode
+from benchbench.launch.user_models import UserModel
 from benchbench.model.case import Case, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
 from benchbench.model.placement import Placement
@@ -153,7 +153,7 @@ def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
         mode
         for probe in probes
         for backend in [backend_of(probe)]
-        for mode in (*backend.modes, *backend.only_own_modes, *backend.refused_modes)
+        for mode in (*backend.modes, *backend.model_only_modes, *backend.refused_modes)
     ]
     for mode in modes:
         if mode not in modes_of_backends:
@@ -194,7 +194,7 @@ def _cases_on(
     workload, (device, obstacle_of_device) = entry_workload(entry), device_and_obstacle
     backend = backend_of(probe)
     default_modes = list(backend.modes[:1])
-    if isinstance(workload, OwnModel):
+    if isinstance(workload, UserModel):
         default_modes = [*workload.modes(backend), *(backend.lossy_modes if selection.takes_lossy else ())]
     modes = entry.mode or default_modes
     axes = (
@@ -278,8 +278,8 @@ def support_obstacle(
     if not (backend.virtual or backend.computes(workload.frameworks())):
         unwritten = f"{case.workload} has no build_{backend.framework}"
         return Obstacle(Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten))
-    if case.mode in backend.only_own_modes and not isinstance(workload, OwnModel):
-        return Obstacle(Status.UNSUPPORTED, f"{case.mode} is a mode of your own models only")
+    if case.mode in backend.model_only_modes and not isinstance(workload, UserModel):
+        return Obstacle(Status.UNSUPPORTED, f"{case.mode} is a mode for user models only")
     if reason_undivided := division_obstacle(case, workload, probe, device, launched=launched):
         return reason_undivided
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):

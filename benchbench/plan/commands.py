@@ -9,9 +9,9 @@ from benchbench import registry
 from benchbench.model.case import Cache, Case
 from benchbench.model.device import Probe
 from benchbench.model.options import OPTIONS, REVISION, Weights
-from benchbench.model.own import looks_like_model
 from benchbench.model.placement import Strategy
 from benchbench.model.run import RunInfo
+from benchbench.model.user_model import looks_like_model
 from benchbench.store.naming import DIRTY, bisect_of, fleet_of
 
 COMMIT_DIGITS = 12

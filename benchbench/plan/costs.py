@@ -9,8 +9,8 @@ from benchbench.analyse.digest import CaseDigest
 from benchbench.errors import UsageError
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import SizedWorkload, WorkloadKind
-from benchbench.launch.own_models import OwnModelSize
 from benchbench.launch.project import UserCode
+from benchbench.launch.user_models import UserModelSize
 from benchbench.model.case import Case, Dtype, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Placement
@@ -57,7 +57,7 @@ def planned_work(case: Case, code: UserCode | None = None) -> CaseDigest | None:
         rounds=(0,),
         cost=cost,
         workload_version=version,
-        model=work.facts if isinstance(work, OwnModelSize) else None,
+        model=work.facts if isinstance(work, UserModelSize) else None,
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchbench import paths
 from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
 from benchbench.launch.project import UserCode
-from benchbench.model import own
+from benchbench.model import user_model
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.store import naming
 
@@ -74,13 +74,13 @@ def code_at(revision: str, code: UserCode) -> Iterator[UserCode]:
     no workload is in a repository, a repository lacks the revision, a submodule lacks its commit, or git
     fails.
     """
-    models = own.from_text(code.models)
-    folders = [own.folder_of(spec) for spec in models.values()]
+    models = user_model.from_text(code.models)
+    folders = [user_model.folder_of(spec) for spec in models.values()]
     roots = {
         folder: _root(folder) for folder in (*code.workloads, *code.python_path, *code.sources, *folders)
     }
     for spec in models.values():
-        if not roots[own.folder_of(spec)]:
+        if not roots[user_model.folder_of(spec)]:
             raise UsageError(f"rev:{revision} needs {spec.text} in a git repository.", "Commit it to one.")
     if not any(roots[folder] for folder in (*code.workloads, *folders)):
         raise UsageError(
@@ -88,8 +88,8 @@ def code_at(revision: str, code: UserCode) -> Iterator[UserCode]:
             IN_A_REPOSITORY,
         )
     for spec in models.values():  # models may open or import files from their working folder
-        if _root(spec.folder) == roots[own.folder_of(spec)]:
-            roots[spec.folder] = roots[own.folder_of(spec)]
+        if _root(spec.folder) == roots[user_model.folder_of(spec)]:
+            roots[spec.folder] = roots[user_model.folder_of(spec)]
     with tempfile.TemporaryDirectory(prefix="accelbench-") as temporary:
         trees = {
             root: _tree(root, revision, Path(temporary) / str(number))
@@ -103,7 +103,9 @@ def code_at(revision: str, code: UserCode) -> Iterator[UserCode]:
             workloads=tuple(new_paths[folder] for folder in code.workloads),
             python_path=tuple(new_paths[folder] for folder in code.python_path),
             sources=tuple(new_paths[folder] for folder in code.sources),
-            models=own.as_text({name: own.moved(spec, new_paths) for name, spec in models.items()}),
+            models=user_model.as_text(
+                {name: user_model.moved(spec, new_paths) for name, spec in models.items()}
+            ),
             variables=code.variables,
         )
 

@@ -22,7 +22,7 @@ from benchbench import registry
 from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
-from benchbench.launch.own_models import OwnModel
+from benchbench.launch.user_models import UserModel
 from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
 from benchbench.model.options import TIE, number_of_threads, tied_names
@@ -116,7 +116,7 @@ def suite_names() -> list[str]:
     return sorted({path.stem for folder in folders() for path in folder.glob("*.toml")})
 
 
-OWN_SUITE = "own"  # suite of the user's models
+MODEL_SUITE = "own"  # suite of the user's models
 DEFAULTS = "defaults"  # suite of workloads that no suite contains
 
 
@@ -124,10 +124,10 @@ def model_suite(models: Sequence[str]) -> Suite:
     """Create the suite of a user's models, with their default sizes and dtypes."""
     kinds = {name: catalogue.workload_named(name) for name in models}
     entries = [
-        Entry(workload=name, dtype=[kind.dtype] if isinstance(kind, OwnModel) else None)
+        Entry(workload=name, dtype=[kind.dtype] if isinstance(kind, UserModel) else None)
         for name, kind in kinds.items()
     ]
-    return Suite(description="models of yours", cases=entries, name=OWN_SUITE)
+    return Suite(description="your models", cases=entries, name=MODEL_SUITE)
 
 
 def suite_path(name: str) -> Path:
@@ -310,7 +310,7 @@ def _of_phases(entries: list[tuple[str, Entry]], phases: Sequence[Phase]) -> lis
         if not phases or kinds[suite_and_entry[1].workload].phase in phases
     ]
     if not matching and entries:
-        models = [kind for kind in kinds.values() if isinstance(kind, OwnModel)]
+        models = [kind for kind in kinds.values() if isinstance(kind, UserModel)]
         phases_present = ", ".join(dict.fromkeys(kind.phase for kind in kinds.values()))
         raise UsageError(
             f"None of the selected workloads has the phase {' or '.join(phases)}.",
@@ -382,7 +382,7 @@ def implied_sizes(info: RunInfo) -> Iterator[str]:
     typed = {part for word in info.command for part in word.rpartition("=")[2].split(",")}
     sizes: dict[tuple[str, str], dict[str, None]] = {}
     for case in info.plan:
-        if not case.is_call and case.suite not in (*typed, OWN_SUITE):
+        if not case.is_call and case.suite not in (*typed, MODEL_SUITE):
             changed = sizes.setdefault((case.workload, case.suite), {})
             for name, default in _defaults(case.workload).items():
                 if name not in typed_names(info.command) and case.params.get(name, default) != default:

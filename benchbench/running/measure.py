@@ -25,25 +25,25 @@ from benchbench.environments import targets as interpreters
 from benchbench.environments.targets import backend_class, is_virtual
 from benchbench.errors import CannotWrite, UsageError, member
 from benchbench.format import duration, size, visible
-from benchbench.launch import catalogue, own_models
+from benchbench.launch import catalogue, user_models
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.own_models import OwnModel
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
 from benchbench.launch.transport import Transport
+from benchbench.launch.user_models import UserModel
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.environment import cache_folder, limits, usable_threads
 from benchbench.machine.kernel import read_text
 from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since, watch_neighbours
 from benchbench.machine.variables import unused_variables, worker_environment
-from benchbench.model import own
+from benchbench.model import user_model
 from benchbench.model.case import Case, Scalar
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import Call
 from benchbench.model.options import MeasureOptions, Weights, tied_names
-from benchbench.model.own import ONNX, ModelSpec, parse_spec
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
+from benchbench.model.user_model import ONNX, ModelSpec, parse_spec
 from benchbench.plan.rerun import replan
 from benchbench.plan.suite import check_params, select_params, unchanged_sizes
 from benchbench.running import recording, request
@@ -250,11 +250,11 @@ def described_models(options: MeasureOptions, observer: RunObserver) -> Iterator
         yield known
         return
     for spec in specs:
-        own_models.remember(spec)
+        user_models.remember(spec)
     targets = request.requested_targets(request.with_project(options))
     with _describers(targets, request.settings(options)) as ask_of:
         observer.stage(f"importing {', '.join(spec.text for spec in specs)}")
-        models = own_models.describe(specs, catalogue.workload_names(), ask_of)
+        models = user_models.describe(specs, catalogue.workload_names(), ask_of)
         for model in models.values():
             for line in model.told(_sizes_of(model, options)):
                 observer.note(line)
@@ -265,12 +265,12 @@ def described_models(options: MeasureOptions, observer: RunObserver) -> Iterator
 @contextmanager
 def _describers(
     targets: Sequence[Target], settings: Settings, code: UserCode | None = None
-) -> Iterator[Callable[[str], own_models.Ask]]:
+) -> Iterator[Callable[[str], user_models.Ask]]:
     """Yield a function: kind of model → function that runs a job in a worker for such models."""
     with ExitStack() as pools:
 
         @cache
-        def ask_of(kind: str) -> own_models.Ask:
+        def ask_of(kind: str) -> user_models.Ask:
             kind_targets = request.targets_of_kind(targets, kind)
             pool = pools.enter_context(WorkerPool(kind_targets, settings, sys.executable, code))
             return partial(pool.ask_plain, target=pool.first_ready(), fork=False)
@@ -287,28 +287,29 @@ def models_of_revision(
     Yields the code with the described models. It lacks the models that the revision lacks. A mistake in a
     model's file is reported when the model is measured.
     """
-    specs = own.from_text(code.models)
-    models: dict[str, OwnModel | UsageError] = {}
+    specs = user_model.from_text(code.models)
+    models: dict[str, UserModel | UsageError] = {}
     with _describers(targets, settings, code) as ask_of:
         for name, spec in specs.items():
             if spec.trains or (spec.file and not os.path.exists(spec.file)):
                 continue
-            steps = (name, f"{name}{own_models.TRAIN}")
+            steps = (name, f"{name}{user_models.TRAIN}")
             observer.stage(f"importing {spec.text} of the revision")
             try:
-                described = own_models.describe([dataclasses.replace(spec, is_quiet=False)], (), ask_of)
+                described = user_models.describe([dataclasses.replace(spec, is_quiet=False)], (), ask_of)
                 models |= zip(steps, described.values(), strict=False)
             except UsageError as error:
                 models |= {step: error for step in steps if step in specs}
         revision_specs = {
-            name: model.spec if isinstance(model, OwnModel) else specs[name] for name, model in models.items()
+            name: model.spec if isinstance(model, UserModel) else specs[name]
+            for name, model in models.items()
         }
-        code = dataclasses.replace(code, models=own.as_text(revision_specs) if revision_specs else "")
+        code = dataclasses.replace(code, models=user_model.as_text(revision_specs) if revision_specs else "")
         with catalogue.with_models_of(code, models):
             yield code
 
 
-def _sizes_of(model: OwnModel, options: MeasureOptions) -> dict[str, list[Scalar]]:
+def _sizes_of(model: UserModel, options: MeasureOptions) -> dict[str, list[Scalar]]:
     """The requested values of each parameter of a model. Raises UsageError for a value of another type."""
     sizes = select_params(request.params_asked(options), model.fields())
     check_params(model, sizes)

@@ -12,7 +12,7 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
-from benchbench.launch import catalogue, own_models
+from benchbench.launch import catalogue, user_models
 from benchbench.machine.environment import default_threads
 from benchbench.model.case import Cache, Dtype, Phase, Scalar
 from benchbench.model.device import Target
@@ -25,9 +25,9 @@ from benchbench.model.options import (
     flag_of,
     number_of_threads,
 )
-from benchbench.model.own import KINDS
 from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
+from benchbench.model.user_model import KINDS
 from benchbench.plan import config
 from benchbench.plan import suite as suites
 from benchbench.plan.suite import Entry, Selection, Suite, environments, fraction, parse_world, select
@@ -113,7 +113,7 @@ def with_project(options: MeasureOptions) -> MeasureOptions:
     return dataclasses.replace(
         options,
         suites=options.suites or (() if options.model else tuple(usual.suite)),
-        backends=_named_backends(options) or own_engines(own_models.kinds_of(options.model)),
+        backends=_named_backends(options) or model_backends(user_models.kinds_of(options.model)),
     )
 
 
@@ -136,11 +136,11 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
 
 def targets_of_kind(chosen: Sequence[Target], kind: str) -> list[Target]:
     """The targets that take such models, else this interpreter's frameworks that do."""
-    able = [target for target in chosen if target.backend in own_engines([kind])]
-    return able or choose_targets(own_engines([kind])[:1], {}, sys.executable)
+    able = [target for target in chosen if target.backend in model_backends([kind])]
+    return able or choose_targets(model_backends([kind])[:1], {}, sys.executable)
 
 
-def own_engines(kinds: Sequence[str]) -> tuple[str, ...]:
+def model_backends(kinds: Sequence[str]) -> tuple[str, ...]:
     """The backends that take models of these kinds, which measure them if nobody names others."""
     engines = {name for kind in kinds for name in KINDS[kind].engines}
     frameworks = {name for kind in kinds if not KINDS[kind].engines for name in KINDS[kind].frameworks}
@@ -217,7 +217,7 @@ def of_models(options: MeasureOptions, name: str) -> Any:
     """An option that says something of models. Raises UsageError where it is given and no model is named."""
     if name in options.changed_fields and not options.model:
         flag = flag_of(name)
-        raise UsageError(f"{flag} is for models of yours.", f"Name one: accelbench run my_model.py {flag} ….")
+        raise UsageError(f"{flag} is for user models.", f"Name one: accelbench run my_model.py {flag} ….")
     return getattr(options, name)
 
 

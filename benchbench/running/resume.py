@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.launch import catalogue, own_models
+from benchbench.launch import catalogue, user_models
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case
@@ -85,7 +85,7 @@ def with_models(options: MeasureOptions, run: Run) -> MeasureOptions:
         options = dataclasses.replace(options, input=begun.input or None, weights=begun.weights)
     if options.model or not run.info.models:
         return dataclasses.replace(options, backends=targets)
-    own_models.check_known(f"The run {run.info.id}", [*run.info.models.values()])
+    user_models.check_known(f"The run {run.info.id}", [*run.info.models.values()])
     return dataclasses.replace(
         options, backends=targets, model=tuple(dict.fromkeys(run.info.models.values()))
     )

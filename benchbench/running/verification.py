@@ -16,9 +16,9 @@ from typing import Any
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.launch import catalogue
-from benchbench.launch.own_models import OwnModel
 from benchbench.launch.pool import Job, WorkerPool, decode_reference, reference_message
 from benchbench.launch.transport import Answer, Message
+from benchbench.launch.user_models import UserModel
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.placement import suffix
@@ -151,7 +151,9 @@ def reference_jobs(
         message = reference_message(group[0], small=small, replicas=replicas(group[0]), seed=seed)
         label = f"float64 reference of {name}{' at a small size' if small else ''}"
         # A user's model is its own reference, so a worker with its framework computes it.
-        yield Job(message=message, done=answered, label=label, case=group[0] if is_own(group[0]) else None)
+        yield Job(
+            message=message, done=answered, label=label, case=group[0] if is_user_model(group[0]) else None
+        )
 
 
 def verify_job(
@@ -225,13 +227,13 @@ def check_name(case: Case) -> str:
     """The name of the case's verification: its id, or a name shared with cases that the same check covers."""
     if not is_hidden(case):
         return case.id
-    mode = case.mode if is_own(case) else ""
+    mode = case.mode if is_user_model(case) else ""
     return f"in float32: {dataclasses.replace(case, dtype=Dtype.FLOAT32, mode=mode, cache=Cache.HOT).id}"
 
 
-def is_own(case: Case) -> bool:
+def is_user_model(case: Case) -> bool:
     """Whether the case runs a user's model, which is its own reference."""
-    return isinstance(catalogue.kind_of(case.workload), OwnModel)
+    return isinstance(catalogue.kind_of(case.workload), UserModel)
 
 
 def decode_error(answer: Answer) -> float | Failure | None:

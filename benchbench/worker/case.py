@@ -34,7 +34,6 @@ from benchbench.worker.after_timing import (
     waits_in_step,
 )
 from benchbench.worker.memory import step_peak
-from benchbench.worker.own.workload import OwnWorkload
 from benchbench.worker.plausibility import MOST_SETS, check_last_output, check_new_inputs
 from benchbench.worker.program import (
     Message,
@@ -48,6 +47,7 @@ from benchbench.worker.program import (
     verify_form,
 )
 from benchbench.worker.ranks import on_cpu
+from benchbench.worker.user_models.workload import ModelWorkload
 from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
 PART_BLOCKS = 11  # timed blocks of each part of a step
@@ -328,7 +328,7 @@ def verify_output(
 
 def weight_notes(workload: Workload) -> tuple[Note, ...]:
     """Note on constant weights of a user's model that were left as they are, which hides mistakes."""
-    if not isinstance(workload, OwnWorkload) or not workload.spec.as_they_are:
+    if not isinstance(workload, ModelWorkload) or not workload.spec.as_they_are:
         return ()
     count = workload.graph["constants"]
     return (note(NoteKind.WEIGHTS_AS_THEY_ARE, count=count),) if count else ()

@@ -15,12 +15,12 @@ from pathlib import Path
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
 from benchbench.meeting import devices_of, failure_reply, names_of, of_all
-from benchbench.model import own
+from benchbench.model import user_model
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.measurement import Failure
-from benchbench.model.own import ModelSpec
 from benchbench.model.profile import Profile
 from benchbench.model.status import Status
+from benchbench.model.user_model import ModelSpec
 from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
 from benchbench.timing.sampling import Turns
@@ -30,10 +30,6 @@ from benchbench.worker import random_cache, verify
 from benchbench.worker.call import inspect_call, measure_call_job
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import last_lines, one_line
-from benchbench.worker.own.lookup import find_own_workload, use_cpu
-from benchbench.worker.own.side_effects import STATE
-from benchbench.worker.own.torch_training import OwnTraining
-from benchbench.worker.own.workload import OwnOperation, OwnWorkload
 from benchbench.worker.program import (
     Implausible,
     Message,
@@ -47,6 +43,10 @@ from benchbench.worker.program import (
     workload_of,
 )
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
+from benchbench.worker.user_models.lookup import find_model_workload, use_cpu
+from benchbench.worker.user_models.side_effects import STATE
+from benchbench.worker.user_models.torch_training import ModelTraining
+from benchbench.worker.user_models.workload import ModelOperation, ModelWorkload
 from benchbench.worker.verify import NotAnOutput
 from benchbench.workloads.base import Operation, Workload
 
@@ -111,7 +111,7 @@ def float64_advice(error: BaseException, job: Message) -> str:
     case = job.get("case") or {}
     if not case or case["dtype"] == Dtype.FLOAT64 or not MIXED_WITH_FLOAT64.search(str(error)):
         return ""
-    if find_own_workload(case["workload"], case["params"]) is None:
+    if find_model_workload(case["workload"], case["params"]) is None:
         return ""
     return (
         "; the model creates float64 tensors: use --dtype float64, or create them in the dtype of its inputs"
@@ -121,10 +121,10 @@ def float64_advice(error: BaseException, job: Message) -> str:
 def engine_refusal(error: BaseException, job: Message) -> str | None:
     """Explain why an engine cannot convert a user's model, or None if the error has another cause."""
     case = job.get("case") or {}
-    model = find_own_workload(case["workload"], case["params"]) if case else None
+    model = find_model_workload(case["workload"], case["params"]) if case else None
     if model is None:
         return None
-    from benchbench.worker.own.conversion_errors import conversion_error
+    from benchbench.worker.user_models.conversion_errors import conversion_error
 
     with suppress(Exception):  # if the explanation fails, the error is reported as it is
         return conversion_error(error, model)
@@ -140,8 +140,8 @@ def preload_job(backend: Backend, job: Message) -> Message:
     """Import, in a template process, what cases of these phases and modes need."""
     for phase, mode in job["kinds"]:
         backend.preload(Phase(phase), mode)
-    for name, spec in own.from_text(os.environ.get(own.VARIABLE, "")).items():
-        if spec.is_quiet and (model := find_own_workload(name, {})):
+    for name, spec in user_model.from_text(os.environ.get(user_model.VARIABLE, "")).items():
+        if spec.is_quiet and (model := find_model_workload(name, {})):
             with suppress(Exception):  # the job that needs the model reports the error
                 model.load()
     return {}
@@ -164,8 +164,8 @@ def measure_job(backend: Backend, job: Message, turns: Turns | None) -> Message:
 def reference_for(job: Message) -> verify.Reference:
     """Reference at the size and in the dtype of the job, or at the small size in float32."""
     workload = workload_of(job["about"])
-    if isinstance(workload, OwnWorkload):  # the interpreter may have only torch and NumPy
-        return own_reference_for(workload, job)
+    if isinstance(workload, ModelWorkload):  # the interpreter may have only torch and NumPy
+        return user_model_reference(workload, job)
     from benchbench.worker.reference import (  # need autograd
         keep_freed_memory,
         reference,
@@ -179,20 +179,20 @@ def reference_for(job: Message) -> verify.Reference:
     return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal, job["seed"])
 
 
-def own_reference_for(workload: OwnWorkload, job: Message) -> verify.Reference:
+def user_model_reference(workload: ModelWorkload, job: Message) -> verify.Reference:
     """Reference of a user's model, at the same sizes and dtypes."""
-    from benchbench.worker.own.reference import own_reference  # needs a framework
+    from benchbench.worker.user_models.reference import model_reference  # needs a framework
 
     use_threads(job["threads"])
     use_cpu(workload.spec.kind)
-    if isinstance(workload, OwnTraining):
-        from benchbench.worker.own.training_reference import training_reference  # needs torch
+    if isinstance(workload, ModelTraining):
+        from benchbench.worker.user_models.training_reference import training_reference  # needs torch
 
         return training_reference(workload, Dtype(job["dtype"]))
-    assert isinstance(workload, OwnOperation)
+    assert isinstance(workload, ModelOperation)
     if job.get("small"):
-        return own_reference(workload.tiny(), Dtype.FLOAT32)
-    return own_reference(workload, Dtype(job["dtype"]))
+        return model_reference(workload.tiny(), Dtype.FLOAT32)
+    return model_reference(workload, Dtype(job["dtype"]))
 
 
 def use_threads(count: int) -> None:
@@ -203,7 +203,7 @@ def use_threads(count: int) -> None:
 
 def describe_job(_: Backend, job: Message) -> Message:
     """Describe a user's model for the planner, and the cost of a step at the job's parameters."""
-    from benchbench.worker.own.describe import describe_model
+    from benchbench.worker.user_models.describe import describe_model
 
     return {"described": describe_model(ModelSpec(**job["spec"]), job["params"])}
 
@@ -261,7 +261,7 @@ def verify_in_float32(
     WrongResult.
     """
     case = job["case"]
-    mode = case["mode"] if isinstance(small, OwnWorkload) else backend.modes[0]
+    mode = case["mode"] if isinstance(small, ModelWorkload) else backend.modes[0]
 
     def deviation() -> Message:
         device = backend.device_of(case["device"])

@@ -17,8 +17,8 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.stats import mean
 from benchbench.worker import random_cache, verify
-from benchbench.worker.own.lookup import find_own_workload
-from benchbench.worker.own.workload import OwnOperation
+from benchbench.worker.user_models.lookup import find_model_workload
+from benchbench.worker.user_models.workload import ModelOperation
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 if TYPE_CHECKING:
@@ -204,10 +204,10 @@ def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference)
     """Load the expected elements from the run's folder if they are stored there, as for user models."""
     if not reference.kept:
         return reference
-    from benchbench.worker.own.reference import own_expected  # needs autograd
+    from benchbench.worker.user_models.reference import with_expected  # needs autograd
 
-    assert isinstance(workload, OwnOperation)
-    return own_expected(workload, dtype, reference)
+    assert isinstance(workload, ModelOperation)
+    return with_expected(workload, dtype, reference)
 
 
 def verify_form(workload: Operation, runner: Runner, output: Any, session: Session) -> tuple[Note, ...]:
@@ -259,8 +259,8 @@ def case_of(fields: Message) -> Case:
 
 def workload_of(fields: Message) -> Workload:
     """Workload from the JSON fields of a case. User models take precedence over built-in workloads."""
-    if own_workload := find_own_workload(fields["workload"], fields["params"]):
-        return own_workload
+    if model_workload := find_model_workload(fields["workload"], fields["params"]):
+        return model_workload
     kind = registry.load_class("benchbench.workloads", fields["workload"], Workload)  # type: ignore[type-abstract]
     return kind(**fields["params"]).divided(placement_of(fields["placement"]))
 

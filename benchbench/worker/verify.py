@@ -86,7 +86,7 @@ class Reference:
     spared : int
         Number of largest deviations of a tensor that are ignored.
     kept : bool
-        The elements are in the run's folder (worker/own).
+        The elements are in the run's folder (worker/user_models).
     unverified : str
         Why verification is impossible; "" if it is possible.
     hidden : float

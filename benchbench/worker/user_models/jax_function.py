@@ -1,0 +1,308 @@
+"""A user's JAX function and its parameters: import, construction, inputs, and arrays by path.
+
+A flax or equinox module is treated as a function whose parameters are the module's arrays.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from benchbench.arrays import AnyArray
+from benchbench.model.case import Scalar
+from benchbench.model.user_model import MODULES_OF_JAX, ModelSpec, classes_imported
+from benchbench.worker.user_models import input_file
+from benchbench.worker.user_models.source import (
+    LoadedModel,
+    ModelMistake,
+    ModelSearch,
+    default_sizes,
+    distinct_inputs,
+    import_model_file,
+    in_model_folder,
+    parameter_names,
+    seed_everything,
+)
+from benchbench.workloads.base import OUTPUT
+
+INPUTS_HINT = (
+    "Add a function that makes the model's inputs, whose parameters are its sizes:\n"
+    "def inputs(batch=1):\n"
+    "    return numpy.random.randn(batch, 784).astype('float32')"
+)
+KEY, RNGS = "key", "rngs"  # names of random-key parameters in equinox and flax classes
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function `call(leaves, *args, **kwargs)`; `leaves` are the arrays of its parameters by name."""
+
+    call: Callable[..., Any]
+    leaves: Mapping[str, Any]
+
+
+def use_cpu() -> None:
+    """Restrict this process to the CPU."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+
+
+@cache
+def load(spec: ModelSpec) -> LoadedModel:
+    """Import the model, once per process. Raises ModelMistake, and any exception of the user's file."""
+    with in_model_folder(spec):
+        module, search = (
+            import_model_file(spec),
+            ModelSearch(classes_imported(MODULES_OF_JAX), "JAX function or module"),
+        )
+        name, model = search.find(module, spec)
+        inputs = getattr(module, "inputs", None)
+        if not callable(inputs):
+            if not spec.input:
+                raise ModelMistake(f"{spec.text} has no inputs.", INPUTS_HINT)
+            inputs = None
+        make, sizes = _factory(model, name, getattr(module, "params", None))
+        input_sizes = default_sizes(inputs, "inputs") if inputs else {}
+        is_default = name == search.default_name(module)
+        return input_file.with_file_sizes(
+            spec, LoadedModel(name, is_default, make, sizes, inputs, input_sizes)
+        )
+
+
+def _factory(model: Any, name: str, params: Any) -> tuple[Callable[..., Any], Mapping[str, Scalar]]:
+    """Return (factory, sizes). The factory returns the function, perhaps with its parameters."""
+    if params is not None:
+        sizes = default_sizes(params, "params", (KEY,)) if inspect.isroutine(params) else {}
+        return _with_params(model, params), sizes
+    if not inspect.isroutine(model) and not inspect.isclass(model):
+        return lambda: model, {}
+    return _bind_keys(model), default_sizes(_signature_owner(model), name, (KEY, RNGS, "self"))
+
+
+def _with_params(model: Any, params: Any) -> Callable[..., tuple[Any, Any]]:
+    """Return a factory of (function, parameters)."""
+    if not inspect.isroutine(params):
+        return lambda: (model, params)
+    make_params = _bind_keys(params)
+    return lambda **sizes: (model, make_params(**sizes))
+
+
+def _signature_owner(function: Any) -> Any:
+    """Return `__init__` for a class, since flax classes hide the signature of their `__init__`."""
+    return function.__init__ if inspect.isclass(function) else function
+
+
+def _bind_keys(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a factory to pass random keys to the parameters that need one."""
+    import jax
+
+    def make(**sizes: Any) -> Any:
+        parameters = inspect.signature(_signature_owner(function)).parameters
+        if KEY in parameters and parameters[KEY].default is inspect.Parameter.empty:
+            sizes[KEY] = jax.random.PRNGKey(0)
+        if RNGS in parameters and parameters[RNGS].default is inspect.Parameter.empty:
+            from flax import nnx
+
+            sizes[RNGS] = nnx.Rngs(0)
+        return function(**sizes)
+
+    return make
+
+
+def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
+    """Build the function at these parameters for inference, with the same numbers in every process."""
+    import jax
+
+    loaded = load(spec)
+    model_sizes = {name: value for name, value in params.items() if name in loaded.model_sizes}
+    with in_model_folder(spec):
+        seed_everything(0)
+        model = loaded.make(**model_sizes)
+        if isinstance(model, tuple):
+            function, tree = model
+            if hasattr(function, "apply"):  # a module of flax's linen
+                return _of_tree(function.apply, tree)
+            return _of_tree(function, tree)
+        if hasattr(model, "init") and hasattr(model, "apply"):
+            arguments = arguments_like(_inputs(spec, params, 0))
+            args, kwargs = arguments(arrays_by_path(_inputs(spec, params, 0)))
+            return _of_tree(model.apply, model.init(jax.random.PRNGKey(0), *args, **kwargs))
+    if _is_nnx(model):
+        return _of_nnx(model)
+    if callable(model) and any(map(_is_weight, jax.tree.leaves(model))):
+        if hasattr(model, "__dataclass_fields__"):
+            import equinox
+
+            model = equinox.nn.inference_mode(model)
+        keys = {KEY: jax.random.PRNGKey(0)} if _needs(model, KEY) else {}
+        return _of_tree(lambda tree, *args, **kwargs: tree(*args, **{**keys, **kwargs}), model)
+    raise ModelMistake(
+        f"{spec.text} is {type(model).__name__}, not a JAX function with parameters.",
+        "Write a function model(params, x), and params: a tree of arrays, or a function that makes one.",
+    )
+
+
+def _is_nnx(model: Any) -> bool:
+    import sys
+
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(model, nnx.Module)
+
+
+def _of_nnx(module: Any) -> Function:
+    from flax import nnx
+
+    module.eval()
+    graph, state = nnx.split(module)
+    needs_rngs = _needs(module, RNGS)
+
+    def call(tree: Any, *args: Any, **kwargs: Any) -> Any:
+        rngs = {RNGS: nnx.Rngs(0)} if needs_rngs and RNGS not in kwargs else {}
+        return nnx.merge(graph, tree)(*args, **kwargs, **rngs)
+
+    return _of_tree(call, state)
+
+
+def _needs(model: Any, name: str) -> bool:
+    """True if calls of a module require a keyword argument of this name."""
+    parameter = inspect.signature(type(model).__call__).parameters.get(name)
+    return (
+        parameter is not None
+        and parameter.default is parameter.empty
+        and parameter.kind is parameter.KEYWORD_ONLY
+    )
+
+
+def _of_tree(function: Callable[..., Any], tree: Any) -> Function:
+    """Convert a function of a parameter tree to a function of the tree's arrays by name.
+
+    Leaves that are not arrays of numbers stay constant.
+    """
+    import jax
+
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    constants = [None if _is_weight(leaf) else leaf for _, leaf in paths]
+    leaves = {name: leaf for name, (_, leaf) in zip(names, paths, strict=True) if _is_weight(leaf)}
+
+    def call(leaves: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        values = [leaves.get(name, constant) for name, constant in zip(names, constants, strict=True)]
+        return function(jax.tree_util.tree_unflatten(structure, values), *args, **kwargs)
+
+    return Function(call, leaves)
+
+
+def _is_weight(value: Any) -> bool:
+    """True for an array of numbers that is not a random key."""
+    import jax
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "fiub"
+    return isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def make_inputs(
+    spec: ModelSpec, params: Mapping[str, Scalar], number: int
+) -> tuple[dict[str, AnyArray], Any]:
+    """Return the inputs as arrays by path, and in the structure that `inputs` returned.
+
+    Each number has its own seed.
+    """
+    with in_model_folder(spec):
+        inputs = _inputs(spec, params, number)
+        arrays = arrays_by_path(inputs)
+        if number:
+            arrays = dict(distinct_inputs(arrays_by_path(_inputs(spec, params, 0)), arrays, number))
+    return arrays, inputs
+
+
+def _inputs(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
+    """Inputs in the structure of the user's `inputs`, with elements of the input file if there is one."""
+    if not spec.input:
+        return _drawn_inputs(spec, params, number)
+    if load(spec).inputs is None:
+        return input_file.unmatched_arrays(spec, params)
+    drawn = _drawn_inputs(spec, params, number)
+    arrays = input_file.arrays_for(spec, arrays_by_path(drawn), _argument_names(spec), params)
+    return _with_arrays(drawn, arrays)
+
+
+def _with_arrays(example: Any, arrays: Mapping[str, Any]) -> Any:
+    """The example with other arrays in place of its own, by path."""
+    import jax
+
+    leaves = [arrays.get(name, leaf) for name, leaf in leaves_by_path(example).items()]
+    return jax.tree.unflatten(jax.tree.structure(example), leaves)
+
+
+def _argument_names(spec: ModelSpec) -> list[str]:
+    """Names of the function's arguments after its parameters."""
+    module = import_model_file(spec)
+    function = getattr(module, load(spec).attribute)
+    if getattr(module, "params", None) is None:
+        return parameter_names(
+            function.__call__ if inspect.isclass(function) else function, without=("self",)
+        )
+    return parameter_names(function)[1:]
+
+
+def _drawn_inputs(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
+    loaded = load(spec)
+    input_sizes = {name: value for name, value in params.items() if name in loaded.input_sizes}
+    seed_everything(number)
+    assert loaded.inputs
+    return loaded.inputs(**input_sizes)
+
+
+def arrays_by_path(value: Any) -> dict[str, AnyArray]:
+    """Arrays and numbers in the function's inputs by path; a single one has the path ""."""
+    return {name: as_array(leaf) for name, leaf in leaves_by_path(value).items() if not _is_constant(leaf)}
+
+
+def _is_constant(leaf: Any) -> bool:
+    """True for an input that is always passed as it is: a switch, a name or a random key."""
+    import jax
+
+    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return is_key or isinstance(leaf, bool | str)
+
+
+def leaves_by_path(value: Any) -> dict[str, Any]:
+    """Leaves of a tree by path, such as `0.mask`."""
+    import jax
+
+    paths, _ = jax.tree_util.tree_flatten_with_path(value)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
+
+
+def outputs_of(value: Any) -> dict[str, Any]:
+    """The function's outputs by name; a single one is called `output`."""
+    return {name or OUTPUT: leaf for name, leaf in leaves_by_path(value).items()}
+
+
+def arguments_like(example: Any) -> Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return a function that makes (args, kwargs) from arrays by path, with the example's constants.
+
+    A dictionary is passed by keyword.
+    """
+
+    def arguments(arrays: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        inputs = _with_arrays(example, arrays)
+        if isinstance(inputs, dict):
+            return (), inputs
+        return (inputs, {}) if isinstance(inputs, tuple) else ((inputs,), {})
+
+    return arguments
+
+
+def as_array(value: Any) -> AnyArray:
+    """Convert to NumPy with the same shape; bfloat16, which NumPy lacks, becomes float32."""
+    import numpy as np
+
+    array: AnyArray = np.array(value)
+    return array.astype(np.float32) if array.dtype.kind not in "fiub" else array

@@ -1,0 +1,51 @@
+"""How far each wrong engine takes a user's model beyond what is allowed, in float32 and bfloat16.
+
+`python -m studies.model_mutants > studies/output/model_mutants.md`, some minutes. Every wrong engine is
+torch's eager whose module is changed after it was given its weights, in the process that computes. Its errors
+are computed as in a worker, in the case's dtype at the requested size and in float32 at a small batch.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from benchbench import registry
+from benchbench.model.case import Dtype
+from tests.model_mutants import MODELS, MUTANTS, unchanged
+from tests.test_user_model_reference import deviation, the_model
+
+DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16)
+
+
+def ratios(name: str, mutate: Callable[[Any], Any], dtype: Dtype) -> tuple[float, float]:
+    """Error over allowed: in the case's dtype, and the larger of that and float32's at a small batch."""
+    model = the_model(name)
+    own = deviation(model, mutate, dtype).ratio
+    return own, max(own, deviation(model.tiny(), mutate, Dtype.FLOAT32).ratio)
+
+
+def main() -> None:
+    """Print a row for each model's right engine and each wrong one, and the extremes."""
+    print("Error over allowed of wrong engines, `python -m studies.model_mutants`\n")
+    print("| model | engine | float32 | bfloat16 alone | bfloat16 as verified |")
+    print("| --- | --- | --: | --: | --: |")
+    right, wrong, hidden = list[float](), list[float](), 0
+    for name in MODELS:
+        for mutate in (unchanged, *MUTANTS[name]):
+            (_, single), (alone, half) = (ratios(name, mutate, dtype) for dtype in DTYPES)
+            cells = " | ".join(f"{each:.3g}" for each in (single, alone, half))
+            print(f"| {name} | {mutate.__name__.replace('_', ' ')} | {cells} |", flush=True)
+            (right if mutate is unchanged else wrong).extend((single, half))
+            hidden += mutate is not unchanged and alone <= 1
+    print(f"\nModels: {len(MODELS)}; wrong engines: {len(wrong) // 2}, each in two dtypes.")
+    print(f"Smallest ratio of a wrong engine: {min(wrong):.3g}; largest of a right one: {max(right):.3g}.")
+    print(f"Wrong engines that bfloat16 alone would have let pass: {hidden}.")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[registry.DRAWN] = folder
+        main()

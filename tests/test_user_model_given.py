@@ -1,0 +1,236 @@
+"""`--input file.npz`, `--weights as-they-are`: a model on its user's own numbers, verified all the same."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench import paths
+from benchbench.arrays import AnyArray
+from benchbench.errors import UsageError
+from benchbench.launch import user_models
+from benchbench.model.case import Dtype
+from benchbench.model.note import NoteKind
+from benchbench.model.options import MeasureOptions, Weights
+from benchbench.model.run import Settings
+from benchbench.model.user_model import ModelSpec, parse_spec
+from benchbench.running.measure import model_specs
+from benchbench.running.resume import with_models
+from benchbench.worker.user_models import input_file
+from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.lookup import model_workload
+from benchbench.worker.user_models.source import ModelMistake
+from benchbench.worker.user_models.workload import INPUT
+from benchbench.workloads.base import Draw
+from tests.factories import a_run
+from tests.program import accelbench, rows
+
+MODEL_FOLDER = Path(__file__).parent / "user_models"
+IDS, MASK = np.arange(12).reshape(3, 4), np.ones((3, 4), np.int64)
+OWN_INPUTS: dict[str, AnyArray] = {"ids": np.zeros((3, 7), np.int64), "mask": np.zeros((3, 7), np.int64)}
+
+
+def with_inputs(spec: ModelSpec, folder: Path, *unnamed: AnyArray, **named: AnyArray) -> ModelSpec:
+    file = folder / f"given{len([*folder.iterdir()])}.npz"
+    save: Any = np.savez
+    save(file, *unnamed, **named)
+    return dataclasses.replace(spec, input=str(file))
+
+
+def a_spec() -> ModelSpec:
+    return ModelSpec(folder="", file="mine.py")
+
+
+def test_arrays_are_found_by_name_by_place_and_by_the_names_of_the_models_arguments(tmp_path: Path) -> None:
+    by_place = {"0": OWN_INPUTS["ids"], "1": OWN_INPUTS["mask"]}
+    named = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
+    unnamed = with_inputs(a_spec(), tmp_path, IDS, MASK)
+    for spec, own in ((named, OWN_INPUTS), (unnamed, OWN_INPUTS), (named, by_place), (unnamed, by_place)):
+        found = input_file.arrays_for(spec, own, ("ids", "mask", "more"), {"batch": 3})
+        assert list(found) == list(own)
+        assert [each.tolist() for each in found.values()] == [IDS.tolist(), MASK.tolist()]
+    single = with_inputs(a_spec(), tmp_path, anything=IDS.astype(np.int16))
+    (found_alone,) = input_file.arrays_for(single, {"": OWN_INPUTS["ids"]}, (), {}).values()
+    assert found_alone.dtype == np.int64
+
+
+def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: Path) -> None:
+    spec = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
+
+    def of(batch: int) -> AnyArray:
+        own = {name: np.zeros((batch, 7), np.int64) for name in OWN_INPUTS}
+        return input_file.arrays_for(spec, own, (), {"batch": batch})["ids"]
+
+    assert of(2).tolist() == IDS[:2].tolist()
+    assert of(8)[:3].tolist() == IDS.tolist()
+    assert {*of(8)[3:].flat} <= {*IDS.flat}
+    input_file.check_size(spec, {"batch": 3})
+    with pytest.raises(ModelMistake, match="fewer than batch=4"):
+        input_file.check_size(spec, {"batch": 4})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ids": IDS},
+        {"ids": IDS, "masks": MASK},
+        {"ids": IDS, "mask": MASK[:2]},
+        {"ids": IDS, "mask": MASK[0]},
+        {"ids": IDS.astype(float), "mask": MASK},
+        {"ids": IDS, "mask": MASK.astype(bool)},
+        {"ids": IDS, "mask": MASK.astype(complex)},
+        {"ids": np.full((3, 4), 2**63, np.uint64), "mask": MASK},
+        {"ids": IDS, "mask": np.array([[object()] * 4] * 3)},
+        {},
+    ],
+)
+def test_arrays_that_do_not_fit_are_a_mistake_with_a_hint(tmp_path: Path, given: dict[str, AnyArray]) -> None:
+    spec = with_inputs(a_spec(), tmp_path, **given)
+    with pytest.raises(ModelMistake) as mistake:
+        input_file.arrays_for(spec, OWN_INPUTS, ("ids", "mask"), {"batch": 3})
+    assert mistake.value.hint
+
+
+def test_a_file_without_arrays_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "given.npz").write_text("text")
+    with pytest.raises(ModelMistake, match=r"given\.npz is not a file of arrays"):
+        input_file.read_arrays(str(tmp_path / "given.npz"))
+
+
+def test_other_elements_have_another_digest_and_the_order_of_arrays_does_not_matter(tmp_path: Path) -> None:
+    one = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
+    turned = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
+    other = with_inputs(a_spec(), tmp_path, ids=IDS + 1, mask=MASK)
+    assert input_file.digest(one) == input_file.digest(turned) != input_file.digest(other)
+
+
+def test_options_of_models_are_refused_without_one_and_a_file_must_be_there(tmp_path: Path) -> None:
+    for options in (
+        MeasureOptions(input="x.npz"),
+        MeasureOptions(weights="as-they-are"),
+        MeasureOptions(model=("mine.py",), input=str(tmp_path / "nosuch.npz")),
+        MeasureOptions(model=("mine.py",), weights="as_they_are"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            model_specs(options)
+        assert refused.value.hint
+    plain, onnx = model_specs(MeasureOptions(model=("mine.py", "mine.onnx"), weights="as-they-are"))
+    assert (plain.as_they_are, onnx.as_they_are) == (True, False)
+
+
+def the_sizes(spec: ModelSpec) -> dict[str, Any]:
+    facts = describe_model(spec, None)
+    assert "mistake" not in facts, facts
+    return facts
+
+
+@pytest.mark.real
+def test_a_torch_module_computes_with_the_first_inputs_and_others_are_these_shuffled(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    spec = parse_spec("convolutions.py", str(MODEL_FOLDER))
+    images = np.random.default_rng(0).standard_normal((3, 3, 17, 17))
+    given = with_inputs(spec, tmp_path, images)
+    facts = the_sizes(given)
+    assert facts["sizes"] == {"batch": 3, "width": 8}
+    assert facts["graph"]["digest"] == f"{the_graph_alone(given)}+inputs-{input_file.digest(given)}"
+    model = model_workload(given, facts["sizes"])
+    (first,) = model.input_arrays(Draw(Dtype.FLOAT64)).values()
+    (second,) = model.input_arrays(Draw(Dtype.FLOAT64, renewed=lambda _: 1)).values()
+    assert np.array_equal(first, images.astype(np.float32))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(np.sort(first, axis=None), np.sort(second, axis=None))
+    assert "fewer than batch=4" in describe_model(given, {"batch": 4})["mistake"]
+    assert describe_model(given, {"batch": 2})["graph"]["flops"] * 3 == facts["graph"]["flops"] * 2
+    weights = model.weights(Draw(Dtype.FLOAT32))  # calibrated on more samples than there are
+    assert all(np.isfinite(each).all() for each in weights.values())
+
+
+def the_graph_alone(spec: ModelSpec) -> str:
+    digest: str = model_workload(spec, describe_model(spec, None)["sizes"]).graph_of()["digest"]
+    return digest
+
+
+@pytest.mark.real
+def test_a_model_without_a_word_on_its_inputs_takes_those_of_a_file_as_it_calls_them(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source = (MODEL_FOLDER / "bert_tiny.py").read_text().partition("\ndef inputs")[0]
+    (tmp_path / "mute.py").write_text(source)
+    spec = parse_spec("mute.py", str(tmp_path))
+    assert "has no inputs" in describe_model(spec, None)["mistake"]
+    ids = np.arange(8).reshape(2, 4)
+    facts = the_sizes(with_inputs(spec, tmp_path, ids))
+    assert "batch" not in facts["sizes"]
+    assert facts["graph"]["flops"] > 0
+
+
+@pytest.mark.real
+def test_weights_as_they_are_are_the_model_s_own(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from benchbench.worker.user_models import torch_module
+    from benchbench.worker.user_models.reference import model_reference
+
+    spec = dataclasses.replace(parse_spec("convolutions.py", str(MODEL_FOLDER)), as_they_are=True)
+    facts = the_sizes(spec)
+    assert facts["graph"]["digest"].endswith("+as-they-are")
+    own = torch_module.tensors_of(torch_module.build(spec, facts["sizes"]))
+    model: Any = model_workload(spec, facts["sizes"])
+    weights = model.weights(Draw(Dtype.FLOAT32))
+    assert all(
+        np.array_equal(weights[f"weight:{name}"], each.numpy(force=True)) for name, each in own.items()
+    )
+    drawn: Any = model_workload(dataclasses.replace(spec, as_they_are=False), facts["sizes"])
+    changed = [
+        name for name, each in drawn.weights(Draw(Dtype.FLOAT32)).items() if (each != weights[name]).any()
+    ]
+    assert len(changed) >= facts["graph"]["constants"] > 0
+    assert model_reference(model, Dtype.FLOAT32).tolerance
+
+
+@pytest.mark.real
+def test_a_jax_function_takes_its_inputs_from_a_file_and_its_parameters_as_they_are(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    from benchbench.launch.user_models import with_kind
+
+    plain = with_kind(parse_spec("jax_mlp.py", str(MODEL_FOLDER)))
+    given = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)
+    spec = dataclasses.replace(with_inputs(plain, tmp_path, x=given), as_they_are=True)
+    facts = the_sizes(spec)
+    assert facts["sizes"]["batch"] == 5
+    arrays = model_workload(spec, facts["sizes"]).arrays(Draw(Dtype.FLOAT32))
+    assert np.array_equal(arrays[INPUT], given)
+    assert not arrays["weight:bias"].any()
+
+
+@pytest.mark.real
+def test_a_run_on_given_inputs_with_weights_as_they_are_is_verified_and_says_what_it_cannot_see(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text((MODEL_FOLDER / "bert_tiny.py").read_text())
+    np.savez(tmp_path / "given.npz", np.arange(20).reshape(2, 10))
+    options = ("-b", "torch", "--mode", "eager", "--brief", "--rounds", "1", "--threads", "1")
+    asked = ("mine.py", "--input", "given.npz", "--weights", "as-they-are")
+    accelbench("run", *asked, *options, cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert row["params"] == {"batch": 2, "width": 32, "depth": 2}
+    assert row["status"] == "ok"
+    (run,) = (tmp_path / "results" / "runs").iterdir()
+    (record,) = map(json.loads, (run / "records.jsonl").read_text().splitlines())
+    assert NoteKind.WEIGHTS_AS_THEY_ARE in {each["kind"] for each in record["outcome"]["notes"]}
+    assert record["outcome"]["workload_version"].endswith("+as-they-are")
+
+
+def test_a_run_is_resumed_on_the_inputs_and_weights_that_it_was_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
+    user_models.remember(parse_spec("mine.py", paths.working_folder()))
+    settings = Settings(threads=1, input="given.npz", weights=Weights.AS_THEY_ARE)
+    run = a_run(settings=settings, models={"mine": "mine.py"})
+    begun = with_models(MeasureOptions(), run)
+    assert (begun.model, begun.input, begun.weights) == (("mine.py",), "given.npz", "as-they-are")
+    with pytest.raises(UsageError, match=r"There is no file given\.npz"):
+        model_specs(begun)

@@ -1,0 +1,289 @@
+"""What else is done with a user model: compared, gated, profiled, resumed, searched by revision."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import benchbench
+from benchbench.model.status import Verdict
+from benchbench.model.user_model import parse_spec
+from benchbench.running.observer import RunObserver
+from benchbench.worker.user_models import torch_module
+from tests.program import accelbench, environment, git, records, rows, start_accelbench, wait_for
+from tests.test_architecture import ROOT
+
+pytestmark = [pytest.mark.real]
+EAGER = ("-b", "torch", "--mode", "eager", "--brief", "--threads", "1")
+SMALL = """import os
+import time
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 3:
+            os._exit(7)
+        if x.shape[0] == 5:
+            time.sleep(60)
+        return torch.relu(self.layer(x))
+
+
+def inputs(batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, 4)
+"""
+DEEPER = SMALL.replace("torch.relu(self.layer(x))", "torch.relu(self.layer(self.layer(x)))")
+
+
+def command(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    return accelbench(*arguments, cwd=cwd, code=code, ACCELBENCH_WORKLOADS="")
+
+
+class Notes(RunObserver):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def commit(folder: Path, message: str) -> None:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", message)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a model in it, which is the working folder."""
+    for name, value in environment(ACCELBENCH_WORKLOADS="").items():
+        if name.startswith("ACCELBENCH"):
+            monkeypatch.setenv(name, value)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "small.py").write_text(SMALL)
+    (folder / ".gitignore").write_text("results\n")
+    git(folder, "init", "-q", "-b", "main", ".")
+    commit(folder, "one")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.nightly
+def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(place: Path) -> None:
+    text = SMALL.replace("(4, 4)", "(\n            4, 4\n        )")
+    (place / "small.py").write_text("# a comment\n" + text)
+    notes = Notes()
+    found = benchbench.check(
+        ab="rev:main",
+        model="small.py",
+        backends="torch",
+        modes="eager",
+        preset="brief",
+        rounds=3,
+        threads=1,
+        confirm=False,
+        observer=notes,
+    )
+    assert Verdict.INCOMPARABLE not in [each.verdict for each in found.result.findings]
+    assert len({record.outcome.workload_version for record in found.run.records}) == 1  # type: ignore[union-attr]
+    assert sum("verified against its own float64" in line for line in notes.lines) == 1
+    assert not [line for line in notes.lines if "is not found by name" in line]
+
+
+def compared(*arguments: str, cwd: Path) -> dict[str, Any]:
+    """What a comparison of the first commit with the files as they are says of the one case."""
+    sides = ("compare", "--ab", "rev:main", "mode=eager", "--model", "small.py")
+    done = command(*sides, *EAGER, "--rounds", "1", *arguments, "--format", "json", cwd=cwd)
+    (verdict,) = json.loads(done.stdout)["verdicts"]
+    assert {json.loads(line)["outcome"]["status"] for line in records(cwd)} == {"ok"}
+    found: dict[str, Any] = verdict
+    return found
+
+
+def test_another_layer_is_compared_each_side_verified_against_its_own_float64(place: Path) -> None:
+    (place / "small.py").write_text(DEEPER)
+    verdict = compared(cwd=place)
+    assert verdict["verdict"] == "insufficient"  # of one round
+    assert verdict["work"] == "the computation changed: FLOPs +100 %, parameters equal"
+
+
+@pytest.mark.nightly
+def test_another_default_is_that_of_one_side_unless_it_is_asked_for(place: Path) -> None:
+    (place / "small.py").write_text(SMALL.replace("def __init__(self)", "def __init__(self, depth: int = 1)"))
+    git(place, "commit", "-qam", "a size")
+    text = (place / "small.py").read_text().replace("depth: int = 1", "depth: int = 2")
+    (place / "small.py").write_text(text)
+    verdict = compared(cwd=place)
+    assert "depth=1)/float32/eager@torch:cpu → small(batch=2,depth=2)" in verdict["case"]
+    assert verdict["work"].startswith("defaults differ: depth 1 → 2")
+    assert compared("-p", "depth=3", cwd=place)["case"].startswith("small(batch=2,depth=3)/float32")
+
+
+@pytest.mark.nightly
+def test_versions_that_give_other_arrays_are_refused_before_anything_is_measured(place: Path) -> None:
+    (place / "small.py").write_text(SMALL.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
+    done = command("check", "--ab", "rev:main", "--model", "small.py", *EAGER, cwd=place, code=11)
+    assert "outputs float32[2,4] → float32[2,5]" in done.stderr
+    assert not list(place.rglob("records.jsonl"))
+
+
+@pytest.mark.nightly
+def test_a_model_that_the_other_revision_has_not_yet_is_new_there(place: Path) -> None:
+    (place / "later.py").write_text(SMALL)
+    done = command("check", "--ab", "rev:main", "--model", "later.py", *EAGER, cwd=place, code=3)
+    assert "later" in done.stderr
+
+
+def test_a_revision_of_a_file_that_no_repository_has_says_so(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL)
+    sides = ("--ab", "rev:main", "mode=eager", "--model", "small.py")
+    shown = command("compare", *sides, *EAGER, cwd=tmp_path, code=2).stderr
+    assert "rev:main needs small.py in a git repository" in shown
+
+
+@pytest.mark.nightly
+def test_a_run_of_a_model_is_profiled_and_shown(place: Path) -> None:
+    command("run", "small.py", *EAGER, "--rounds", "1", "--profile", cwd=place)
+    profiled = command("profile", "latest", cwd=place).stdout
+    assert "aten::addmm" in profiled
+    page = command("report", "latest", "--format", "html", cwd=place).stdout
+    assert "error/allowed" in page
+    assert "small" in page
+
+
+@pytest.mark.nightly
+def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
+    command("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
+    command("baseline", "set", "main", "latest", "--accept", cwd=place)
+    unnamed = command("check", "--baseline", "main", cwd=place, code=2).stderr
+    assert "has your model small" in unnamed
+    assert "--model FILE.py" in unnamed
+    (place / "small.py").write_text("# a comment\n" + SMALL)
+    found = benchbench.check(baseline="main", model="small.py", rounds=3, confirm=False)
+    assert Verdict.INCOMPARABLE not in [each.verdict for each in found.result.findings]
+    assert "small(batch=2)/float32/eager@torch:cpu" in command("history", cwd=place).stdout
+
+
+@pytest.mark.nightly  # another one interrupts a run in CI: tests/test_user_models.py
+def test_a_run_that_was_killed_in_its_second_round_is_finished_by_the_same_model_only(place: Path) -> None:
+    process = start_accelbench("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
+    wait_for(lambda: len(records(place)) >= 1, 120)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    (run,) = (place / "results" / "runs").iterdir()
+    before = records(place)
+    (place / "small.py").write_text(DEEPER)
+    refused = command("run", "--resume", "--model", "small.py", cwd=place, code=2)
+    assert "small: version own:" in refused.stderr
+    (place / "small.py").write_text(SMALL)
+    command("run", "--resume", "--model", "small.py", cwd=place)
+    after = records(place)
+    assert after[: len(before)] == before
+    assert [json.loads(line)["round"] for line in after] == [0, 1, 2]
+    assert json.loads((run / "end.json").read_text())["records"] == 3
+
+
+@pytest.mark.nightly
+def test_sizes_at_which_a_model_exits_or_hangs_have_a_status_and_the_others_are_measured(place: Path) -> None:
+    sizes = ("-p", "batch=3,5,2", "--timeout", "15")
+    command("run", "small.py", *EAGER, "--rounds", "1", *sizes, cwd=place, code=4)
+    found = {row["params"]["batch"]: (row["status"], row["message"]) for row in rows(place)}
+    assert {batch: status for batch, (status, _) in found.items()} == {2: "ok", 3: "failed", 5: "failed"}
+    assert "ended with exit code 7" in found[3][1]
+    assert "no answer after" in found[5][1]
+
+
+@pytest.mark.nightly  # the search itself is tested with the fake backend
+def test_the_revision_that_made_a_model_slower_is_named(place: Path) -> None:
+    """Its code is beside it, and where it was asked for: both are taken from each revision."""
+    (place / "lib").mkdir()
+    text = SMALL.replace("import os\n", "import os\nfrom pauses import pause\n")
+    text = text.replace("return torch.relu", "pause()\n        return torch.relu")
+    (place / "lib" / "net.py").write_text(text)
+    (place / "pauses.py").write_text("def pause(): pass\n")
+    commit(place, "two")
+    (place / "pauses.py").write_text("import time\ndef pause(): time.sleep(0.01)\n")
+    commit(place, "three")
+    (place / "lib" / "other.py").write_text("")
+    commit(place, "four")
+    shown = command(
+        "bisect", "--rev", "HEAD~2..HEAD", "--model", "lib/net.py", *EAGER, "--no-profile", cwd=place
+    ).stdout
+    assert "(three) is slower than" in shown
+    assert "confirmed beside it" in shown
+
+
+def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_path: Path) -> None:
+    """What it imports, too: Python itself would take the bytecode that it kept."""
+    text = "import torch\nimport beside\nfrom torch import nn\nmodel = nn.Linear(beside.WIDTH, {width})\n"
+    inputs = "def inputs(): return torch.randn(1, beside.WIDTH)\n"
+    found = []
+    for width in (2, 3):
+        (tmp_path / "beside.py").write_text(f"WIDTH = {width}\n")
+        (tmp_path / "mine.py").write_text(text.format(width=width) + inputs)
+        for name in ("beside.py", "mine.py"):
+            os.utime(tmp_path / name, (1e9, 1e9))
+        spec = parse_spec("mine.py", str(tmp_path))
+        module = torch_module.build(spec, {})
+        found.append((module.in_features, module.out_features))
+        torch_module.load.cache_clear()
+        for name in ("beside", "accelbench_own_mine"):
+            del sys.modules[name]
+    assert found == [(2, 2), (3, 3)]
+
+
+@pytest.mark.nightly
+def test_a_model_is_verified_where_torch_and_numpy_alone_are_installed(tmp_path: Path) -> None:
+    """As in an environment of a version of torch, whose worker makes the reference."""
+    script = """
+import sys
+from importlib.metadata import packages_distributions
+ours = ("autograd", "msgspec", "typer", "rich", "scipy", "pydantic")
+assert {*ours} <= {*packages_distributions()}
+sys.modules.update(dict.fromkeys(ours))
+from benchbench.backends.torch import Torch
+from benchbench.worker.jobs import answer_job
+about = {"workload": "convolutions", "params": {"batch": 2, "size": 33, "width": 8}, "placement": {}}
+job = {"kind": "reference", "about": about, "dtype": "float32", "threads": 1, "seed": 0}
+found = answer_job(Torch(), job)["reference"]
+assert found["tolerance"] and not found["unverified"], found
+"""
+    from benchbench.model import user_model
+
+    spec = parse_spec("convolutions.py", str(ROOT / "tests" / "user_models"))
+    env: dict[str, Any] = {**os.environ, user_model.VARIABLE: user_model.as_text({"convolutions": spec})}
+    env |= {"ACCELBENCH_DRAWN": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_module_whose_weight_is_computed_is_copied(tmp_path: Path) -> None:
+    import torch
+
+    (tmp_path / "normed.py").write_text(
+        "import torch\nmodel = torch.nn.Sequential(torch.nn.utils.weight_norm(torch.nn.Conv1d(2, 2, 3)))\n"
+        "def inputs(batch: int = 1): return torch.randn(batch, 2, 8)\n"
+    )
+    loaded = torch_module.load(parse_spec("normed.py", str(tmp_path)))
+    first, second = loaded.make(), loaded.make()
+    array = torch.randn(1, 2, 8)
+    assert torch.equal(first(array), second(array))
+    with torch.no_grad():
+        first[0].weight_g.zero_()
+    assert not torch.equal(first(array), second(array))

@@ -1,0 +1,455 @@
+"""A user's Keras model and JAX function: one float64 for every framework, and wrong engines are told."""
+
+import dataclasses
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.launch.model_objects import written
+from benchbench.launch.user_models import with_kind
+from benchbench.model.case import Dtype
+from benchbench.model.user_model import JAX, KERAS, TORCH, ModelSpec, kind_of_version, parse_spec
+from benchbench.worker.user_models import jax_function, keras_model
+from benchbench.worker.user_models.jax_workload import JaxInference
+from benchbench.worker.user_models.keras_reference import repeat_calls
+from benchbench.worker.user_models.keras_workload import KerasInference
+from benchbench.worker.user_models.reference import model_reference, weight_coverage, with_expected
+from benchbench.worker.user_models.side_effects import side_effect
+from benchbench.worker.user_models.source import ModelMistake
+from benchbench.worker.user_models.workload import ModelOperation
+from benchbench.worker.verify import Deviation, output_deviation, output_elements, relative_error
+from benchbench.workloads.base import Draw
+from tests.program import accelbench, rows
+from tests.verifying import sequential_product
+
+MODEL_FOLDER = Path(__file__).parent / "user_models"
+ONCE = ("--brief", "--rounds", "1", "--threads", "1")
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("import keras\nimport numpy", KERAS),
+        ("from tensorflow.keras import layers", KERAS),
+        ("def f():\n    import jax.numpy as jnp", JAX),
+        ("from flax import nnx", JAX),
+        ("import jax\nimport torch", TORCH),
+        ("import numpy", TORCH),
+        ("syntax error", TORCH),
+    ],
+)
+def test_the_imports_of_a_file_determine_the_kind_of_its_model(
+    tmp_path: Path, source: str, kind: str
+) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    assert with_kind(parse_spec("mine.py", str(tmp_path))).kind == kind
+    assert with_kind(parse_spec("mine:model", str(tmp_path))).kind == kind
+
+
+def test_the_kind_of_a_saved_model_is_known_by_its_name_or_version(tmp_path: Path) -> None:
+    (tmp_path / "mine.keras").touch()
+    assert with_kind(parse_spec("mine.keras", str(tmp_path))).kind == KERAS
+    assert [kind_of_version(f"{own}:12345678") for own in ("own", "own-keras", "own-jax")] == [
+        TORCH,
+        KERAS,
+        JAX,
+    ]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are kept from test to test, as in a run; Keras computes with torch here."""
+    with pytest.MonkeyPatch.context() as patch:
+        backend = os.environ.get("KERAS_BACKEND", "torch")
+        if "keras" in sys.modules and sys.modules["keras"].config.backend() != backend:  # once for a process
+            pytest.skip("Keras has another backend in this process: pytest tests/test_user_model_keras.py")
+        patch.setenv("KERAS_BACKEND", backend)
+        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
+        yield
+
+
+def spec_of(name: str) -> ModelSpec:
+    return with_kind(parse_spec(f"{name}.py", str(MODEL_FOLDER)))
+
+
+def digits() -> KerasInference:
+    pytest.importorskip("keras")
+    pytest.importorskip("torch")
+    spec = spec_of("keras_digits")
+    return KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2, "width": 2})
+
+
+def mlp() -> JaxInference:
+    return jax_model("jax_mlp")
+
+
+def jax_model(name: str) -> JaxInference:
+    pytest.importorskip("jax")
+    spec = spec_of(name)
+    return JaxInference(spec, jax_function.load(spec).sizes)
+
+
+def backend_of(workload: ModelOperation) -> type[Backend]:
+    name = JAX
+    if isinstance(workload, KerasInference):
+        import keras
+
+        name = keras.config.backend()
+    return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+
+
+def deviation(workload: ModelOperation, dtype: Dtype = Dtype.FLOAT32) -> Deviation:
+    """How far the first mode of the framework at hand is from the reference."""
+    backend = backend_of(workload)()
+    session = backend.open("cpu", dtype, backend.modes[0], 1)
+    program = backend.program(session, workload, workload.arrays(Draw(dtype)))
+    found = session.compile(program.step, 0)(*program.inputs)
+    reference = with_expected(workload, dtype, model_reference(workload, dtype))
+    elements = output_elements(workload, program, found, session)
+    return output_deviation(workload, elements, reference.expected, reference.tolerance)
+
+
+def keras_mutants() -> dict[str, Callable[[Any], None]]:
+    def epsilon(model: Any) -> None:
+        for each in model.layers:
+            if hasattr(each, "epsilon"):
+                each.epsilon *= 10
+
+    def bias(model: Any) -> None:
+        first = model.layers[0].bias
+        first.assign(np.zeros(first.shape))
+
+    def row(model: Any) -> None:
+        kernel = model.layers[0].kernel
+        values = keras_model.as_array(kernel.value)
+        values[..., 0] = 0
+        kernel.assign(values)
+
+    def rounded(model: Any) -> None:
+        for each in model.weights:
+            each.assign(keras_model.as_array(each.value).astype(np.float16))
+
+    return {"epsilon": epsilon, "a bias": bias, "a row": row, "weights in 16 bits": rounded}
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_a_keras_model_takes_its_inputs_from_a_file_and_its_weights_as_they_are(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).standard_normal((3, 28, 28, 1)).astype(np.float32)
+    np.savez(tmp_path / "given.npz", images)
+    plain = digits()
+    spec = dataclasses.replace(plain.spec, input=str(tmp_path / "given.npz"), as_they_are=True)
+    assert keras_model.load(spec).sizes["batch"] == 3
+    model = KerasInference(spec, {"batch": 3, "width": 2})
+    arrays = model.arrays(Draw(Dtype.FLOAT32))
+    assert np.array_equal(arrays["input:"], images)
+    weights = [array for name, array in arrays.items() if not model.is_input(name)]
+    drawn = [array for name, array in plain.arrays(Draw(Dtype.FLOAT32)).items() if not plain.is_input(name)]
+    assert sum(not array.any() for array in weights) > sum(not array.any() for array in drawn)
+    assert deviation(model).ratio < 1
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_a_right_keras_engine_is_well_within_and_every_wrong_one_beyond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, right = digits(), KerasInference.model
+    assert deviation(model).ratio < 0.8
+    wrong = {}
+    for name, mutate in keras_mutants().items():
+
+        def changed(*given: Any, mutate: Callable[[Any], None] = mutate, **named: Any) -> Any:
+            made = right(*given, **named)
+            mutate(made)
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(KerasInference, "model", changed)
+            wrong[name] = deviation(model).ratio
+    with monkeypatch.context() as patch:
+        patch.setattr(keras_model, "call", lambda made, given: made(given, training=True))
+        wrong["training"] = deviation(model).ratio
+    assert min(wrong.values()) > 2, wrong
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -> None:
+    """Beside the same network in NumPy, in float64."""
+    model = digits()
+    arrays = {name: each.astype(float) for name, each in model.arrays(Draw(Dtype.FLOAT32)).items()}
+    images, *weights = arrays.values()
+    assert relative_error(np.asarray(own_exact(model)), forward(images, weights)) < 1e-12
+    tolerance = model_reference(model, Dtype.FLOAT32).tolerance
+    assert weight_coverage(model, tolerance).faint_share < 0.1
+    assert not [name for name, each in arrays.items() if each.size > 1 and np.ptp(each) == 0]
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(
+    ("body", "keeps"),
+    [
+        ("self.state.assign(self.state * 0.5 + x[:1]); return x + self.state", True),
+        ("return x, x + keras.random.normal(keras.ops.shape(x), seed=self.seed)", False),
+    ],
+)
+def test_a_keras_model_that_keeps_state_is_unverified_and_one_that_draws_is_not(
+    tmp_path: Path, body: str, keeps: bool
+) -> None:
+    pytest.importorskip("keras")
+    pytest.importorskip("torch")
+    (tmp_path / f"keeps_{keeps}.py").write_text(f"""
+import keras
+
+class Own(keras.layers.Layer):
+    def build(self, shape):
+        self.state = self.add_weight(name="state", shape=(1, 4), initializer="zeros", trainable=False)
+        self.seed = keras.random.SeedGenerator(0)
+
+    def call(self, x):
+        {body}
+
+def model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), Own()])
+""")
+    spec = with_kind(parse_spec(f"keeps_{keeps}.py", str(tmp_path)))
+    workload = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
+    assert bool(side_effect(repeat_calls(workload))) == keeps
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's, as torch saves
+def test_a_saved_keras_model_is_verified_with_the_weights_that_it_has(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    made = runpy.run_path(str(MODEL_FOLDER / "keras_digits.py"))["model"](width=2)
+    first, *_, last = (keras_model.as_array(each.value) for each in made.trainable_weights)
+    made.trainable_weights[-1].assign(last + np.arange(10))
+    made.save(tmp_path / "digits.keras")
+    spec = with_kind(parse_spec("digits.keras", str(tmp_path)))
+    model = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
+    weights = [each for name, each in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]
+    assert np.array_equal(weights[0], first)
+    assert any(np.array_equal(each, last + np.arange(10)) for each in weights)
+    assert 0 < deviation(model).ratio < 0.8
+    assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_a_saved_model_with_a_function_of_python_is_refused(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    layers = [keras.Input((4,)), keras.layers.Lambda(lambda x: 2 * x)]
+    keras.Sequential(layers).save(tmp_path / "doubling.keras")
+    with pytest.raises(ModelMistake):
+        keras_model.build(with_kind(parse_spec("doubling.keras", str(tmp_path))), {})
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_layers_that_say_their_dtype_because_they_were_saved_compute_in_the_one_asked_for() -> None:
+    keras = pytest.importorskip("keras")
+    pytest.importorskip("cloudpickle")
+    made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="kept")])
+    with written("in_memory", made, lambda batch=2: np.ones((batch, 4), "float32"), {}) as file:
+        spec = with_kind(parse_spec(file.name, str(file.parent)))
+        model = KerasInference(spec, {**keras_model.load(spec).sizes})
+        for dtype in ("float32", "bfloat16"):
+            built = keras_model.build(spec, model.sizes, dtype)
+            assert [each.compute_dtype for each in built.layers] == [dtype]
+        weights = [each for name, each in model.make_weights().items() if "kernel" in name]
+        assert np.array_equal(weights[0], keras_model.as_array(made.layers[0].kernel.value))
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+@pytest.mark.parametrize("library", ["", "flax"])
+def test_jax_functions_that_live_in_memory_are_measured_with_the_parameters_that_they_have(
+    library: str,
+) -> None:
+    pytest.importorskip("cloudpickle")
+    pytest.importorskip("jax")
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+    given: Any = (lambda params, x: x @ params["weight"], {"weight": weight})
+    if library:
+        nnx = pytest.importorskip("flax.nnx")
+        given = nnx.Linear(4, 3, use_bias=False, rngs=nnx.Rngs(0))
+        given.kernel[...] = weight
+    with written(f"in_memory_of_{library or 'jax'}", given, np.ones((2, 4), "float32"), {}) as file:
+        model = JaxInference(with_kind(parse_spec(file.name, str(file.parent))), {})
+        assert (model.graph["parameters"], model.graph["flops"]) == (12, 2 * 2 * 4 * 3)
+        kept = [each for name, each in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]
+        assert np.array_equal(kept[0], weight)
+
+
+def own_exact(model: ModelOperation) -> Any:
+    return with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32)).expected["output"]
+
+
+def forward(x: Any, weights: list[Any]) -> Any:
+    one, bias, two, bias2, gamma, beta, mean, variance, last, bias3 = weights
+
+    def convolved(x: Any, kernel: Any) -> Any:
+        views = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], axis=(1, 2))
+        return np.einsum("bhwcij,ijco->bhwo", views, kernel)
+
+    def pooled(x: Any) -> Any:
+        rows, columns = x.shape[1] // 2, x.shape[2] // 2
+        return x[:, : 2 * rows, : 2 * columns].reshape(len(x), rows, 2, columns, 2, -1).max((2, 4))
+
+    x = pooled(np.maximum(convolved(x, one) + bias, 0))
+    x = convolved(x, two) + bias2
+    x = pooled(np.maximum(gamma * (x - mean) / np.sqrt(variance + 1e-3) + beta, 0))
+    logits = x.reshape(len(x), -1) @ last + bias3
+    exponents = np.exp(logits - logits.max(1, keepdims=True))
+    return exponents / exponents.sum(1, keepdims=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
+    model = mlp()
+    assert model_reference(model, Dtype.FLOAT32).unverified == ""
+    assert deviation(model).ratio < 0.8
+    arrays = model.arrays(Draw(Dtype.FLOAT32))
+
+    def changed(name: str, change: Callable[[Any], Any]) -> float:
+        mutated = {**arrays, name: change(arrays[name].copy())}
+        leaves, inputs = model.tensors(mutated, lambda array: array)
+        found = {
+            each: jax_function.as_array(value) for each, value in model.outputs()(leaves, inputs).items()
+        }
+        return deviation_of(model, found).ratio
+
+    def without_first(array: Any) -> Any:
+        array[0] = 0
+        return array
+
+    mutants = {
+        "a bias": changed("weight:bias", lambda array: array * 0),
+        "a row": changed("weight:in", without_first),
+        "16 bits": changed("weight:layers", lambda array: array.astype(np.float16).astype(np.float32)),
+        "a scale": changed("weight:scale", lambda array: array * 0 + 1),
+    }
+    assert min(mutants.values()) > 2, mutants
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
+    model = jax_model("jax_wide")
+    assert deviation(model).ratio < 0.8
+    found = model.arrays(Draw(Dtype.FLOAT32))
+    x, weight = found["input:"], found["weight:weight"]
+    sums = {
+        "product": sequential_product(x, weight),
+        "sum": sequential_product(x, np.ones((x.shape[1], 1), np.float32))[:, 0],
+    }
+    halves = {**sums, "product": sequential_product(x, weight.astype(np.float16).astype(np.float32))}
+    assert deviation_of(model, sums).ratio < 0.8
+    assert deviation_of(model, halves).ratio > 2
+
+    spec = spec_of("keras_wide")
+    pytest.importorskip("keras")
+    layer = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
+    assert deviation(layer).ratio < 0.8
+    x, weight, bias = layer.arrays(Draw(Dtype.FLOAT32)).values()
+    halves = sequential_product(x, weight.astype(np.float16).astype(np.float32)) + bias
+    assert deviation_of(layer, {"output": sequential_product(x, weight) + bias}).ratio < 0.8
+    assert deviation_of(layer, {"output": halves}).ratio > 2
+
+
+def deviation_of(workload: ModelOperation, found: Any) -> Deviation:
+    """How far these outputs are from the reference in float32."""
+    reference = with_expected(workload, Dtype.FLOAT32, model_reference(workload, Dtype.FLOAT32))
+    return output_deviation(workload, found, reference.expected, reference.tolerance)
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("kept")
+def test_jax_s_reference_widens_what_the_function_narrows() -> None:
+    """`normalised` asks for float32; beside the same formula in NumPy, in float64."""
+    model = mlp()
+    arrays = {name: each.astype(float) for name, each in model.arrays(Draw(Dtype.FLOAT32)).items()}
+    weights = {name.removeprefix("weight:"): each for name, each in arrays.items()}
+    x = weights["input:"] @ weights["in"]
+    for weight, bias in zip(weights["layers"], weights["bias"], strict=True):
+        y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        z = weights["scale"] * y @ weight + bias
+        x = x + 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
+    reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
+    assert relative_error(np.asarray(reference.expected["hidden"]), x) < 1e-7
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+def test_flops_and_digests_are_of_what_is_computed() -> None:
+    model = mlp()
+    other = dataclasses.replace(model, sizes={**model.sizes, "depth": 4})
+    assert model.graph["flops"] == 2 * 4 * (12 * 16 + 3 * 16 * 16)
+    assert other.graph["flops"] == 2 * 4 * (12 * 16 + 4 * 16 * 16)
+    assert model.work_version != other.work_version
+    assert model.work_version.startswith("own-jax:")
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+@pytest.mark.parametrize("library", ["equinox", "flax"])
+def test_modules_of_equinox_and_flax_are_functions_of_their_parameters(tmp_path: Path, library: str) -> None:
+    pytest.importorskip(library)
+    pytest.importorskip("jax")
+    source = {
+        "equinox": "import equinox, jax\n\nclass Model(equinox.Module):\n"
+        "    layer: equinox.nn.Linear\n\n    def __init__(self, width=8, *, key):\n"
+        "        self.layer = equinox.nn.Linear(4, width, key=key)\n\n"
+        "    def __call__(self, x):\n        return jax.vmap(self.layer)(x)\n",
+        "flax": "from flax import nnx\n\nclass Model(nnx.Module):\n"
+        "    def __init__(self, width=8, *, rngs):\n        self.layer = nnx.Linear(4, width, rngs=rngs)\n\n"
+        "    def __call__(self, x):\n        return self.layer(x)\n",
+    }[library]
+    inputs = (
+        "\nimport numpy\n\ndef inputs(batch=2):\n    return numpy.random.randn(batch, 4).astype('float32')\n"
+    )
+    (tmp_path / f"mine_{library}.py").write_text(source + inputs)
+    spec = with_kind(parse_spec(f"mine_{library}.py", str(tmp_path)))
+    model = JaxInference(spec, jax_function.load(spec).sizes)
+    assert (model.graph["parameters"], model.graph["flops"]) == (40, 2 * 2 * 4 * 8)
+    assert 0 < deviation(model).ratio < 0.8
+
+
+@pytest.mark.real
+@pytest.mark.nightly
+def test_one_keras_model_runs_on_three_frameworks_with_the_same_weights(tmp_path: Path) -> None:
+    for name in ("keras", "torch", "jax", "tensorflow"):
+        pytest.importorskip(name)
+    modes = ("-b", "tensorflow,torch,jax", "--mode", "function,eager,jit", "-p", "width=2")
+    accelbench("run", str(MODEL_FOLDER / "keras_digits.py"), *modes, *ONCE, cwd=tmp_path)
+    found = {(row["backend"], row["mode"]): row for row in rows(tmp_path) if row["status"] == "ok"}
+    assert found.keys() == {
+        ("tensorflow", "function"),
+        ("tensorflow", "eager"),
+        ("torch", "eager"),
+        ("jax", "jit"),
+    }
+    assert all(0 < row["error_of_allowed"] < 0.8 for row in found.values())
+
+
+@pytest.mark.real
+def test_a_jax_function_is_a_verified_table_and_other_engines_say_why_not(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    accelbench("run", str(MODEL_FOLDER / "jax_mlp.py"), *ONCE, cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert (row["backend"], row["mode"], row["status"]) == ("jax", "jit", "ok")
+    assert 0 < row["error_of_allowed"] < 0.8

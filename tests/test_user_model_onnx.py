@@ -1,0 +1,403 @@
+"""`accelbench run model.onnx`: sizes and inputs as the graph has them, verified by onnx's own evaluator."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.backends.openvino import OpenVino
+from benchbench.model.case import Dtype
+from benchbench.model.user_model import ONNX, parse_spec
+from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.lookup import model_workload
+from benchbench.worker.user_models.onnx_file import OnnxInference
+from benchbench.worker.user_models.reference import model_reference, with_expected
+from benchbench.worker.verify import Deviation, output_deviation, output_elements
+from benchbench.workloads._reference.rounding import rounded_at_random
+from benchbench.workloads.base import Draw
+from tests.program import accelbench, rows
+from tests.verifying import sequential_product
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("torch")
+helper, numpy_helper, TensorProto = onnx.helper, onnx.numpy_helper, onnx.TensorProto
+
+WIDTH, WORDS = 16, 50
+MANY = 16_384  # terms of a sum
+Change = Callable[[Any], None]
+
+
+def weight(name: str, *shape: int) -> Any:
+    source = np.random.default_rng(len(name))
+    return numpy_helper.from_array(source.standard_normal(shape).astype(np.float32) / WIDTH, name)
+
+
+def the_graph() -> Any:
+    """A file as exporters write it: words and a mask of any batch and length, a layer, what is likeliest."""
+    words, mask = (
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch_size", "length"])
+        for name in ("words", "mask")
+    )
+    found = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["batch_size", "length", WIDTH])
+    likeliest = helper.make_tensor_value_info("likeliest", TensorProto.INT64, None)
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "words"], ["looked_up"]),
+        node("Cast", ["mask"], ["kept"], to=TensorProto.FLOAT),
+        node("Unsqueeze", ["kept", "last"], ["wide"]),
+        node("Mul", ["looked_up", "wide"], ["seen"]),
+        node("LayerNormalization", ["seen", "scale"], ["normed"], epsilon=1e-5),
+        node("MatMul", ["normed", "up"], ["product"]),
+        node("Add", ["product", "bias"], ["sum"]),
+        node("Tanh", ["sum"], ["hidden"]),
+        node("ArgMax", ["hidden"], ["likeliest"], axis=-1, keepdims=0),
+    ]
+    weights = [weight("table", WORDS, WIDTH), weight("up", WIDTH, WIDTH), weight("bias", WIDTH)]
+    weights += [
+        numpy_helper.from_array(np.ones(WIDTH, np.float32), "scale"),
+        numpy_helper.from_array(np.array([-1]), "last"),
+    ]
+    graph = helper.make_graph(nodes, "main", [words, mask], [found, likeliest], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def written(folder: Path, change: Change = lambda model: None, name: str = "mine.onnx") -> Path:
+    model = the_graph()
+    change(model)
+    onnx.save(model, folder / name)
+    return folder / name
+
+
+def operation(file: Path, **sizes: Any) -> OnnxInference:
+    spec = parse_spec(file.name, str(file.parent))
+    found = model_workload(spec, {**model_workload(spec, {}).load().sizes, **sizes})
+    assert isinstance(found, OnnxInference)
+    return found
+
+
+def test_axes_without_a_number_are_parameters_and_the_first_is_the_batch(tmp_path: Path) -> None:
+    spec = parse_spec(written(tmp_path).name, str(tmp_path))
+    assert spec.kind == ONNX
+    found = describe_model(spec, {"batch": 3, "length": 5})
+    assert found["sizes"] == {"batch": 1, "length": 1}
+    assert found["graph"]["parameters"] == WORDS * WIDTH + WIDTH * WIDTH + 2 * WIDTH
+    assert found["graph"]["flops"] == 2 * 3 * 5 * WIDTH * WIDTH
+    assert found["graph"]["dtype"] == "float32"
+    assert operation(tmp_path / "mine.onnx", batch=3, length=5).output_shapes == {
+        "hidden": (3, 5, WIDTH),
+        "likeliest": (3, 5),
+    }
+
+
+def test_integers_are_rows_of_the_table_that_they_index_or_a_mask_that_hides_no_row(tmp_path: Path) -> None:
+    model = operation(written(tmp_path), batch=40, length=50)
+    inputs = model.make_inputs(0)
+    assert {inputs["words"].min(), inputs["words"].max()} == {0, WORDS - 1}
+    assert set(np.unique(inputs["mask"])) == {0, 1}
+    assert (inputs["mask"][:, 0] == 1).all()
+    assert not np.array_equal(inputs["words"], model.make_inputs(1)["words"])
+
+
+def test_inputs_of_a_file_take_the_place_of_those_that_are_drawn(tmp_path: Path) -> None:
+    words = np.arange(12, dtype=np.int32).reshape(3, 4)
+    np.savez(tmp_path / "given.npz", mask=words > 0, words=words)
+    plain = parse_spec(written(tmp_path).name, str(tmp_path))
+    spec = dataclasses.replace(plain, input=str(tmp_path / "given.npz"))
+    assert "mask in given.npz contains booleans" in describe_model(spec, None)["mistake"]
+    np.savez(tmp_path / "other.npz", mask=np.ones_like(words), words=words)
+    spec = dataclasses.replace(plain, input=str(tmp_path / "other.npz"))
+    found = describe_model(spec, None)
+    assert found["sizes"] == {"batch": 3}
+    assert found["graph"]["flops"] == 2 * 3 * 4 * WIDTH * WIDTH
+    model = model_workload(spec, {"batch": 3})
+    assert isinstance(model, OnnxInference)
+    assert model.make_inputs(0)["words"].tolist() == words.tolist()
+    other = model.make_inputs(1)["words"]
+    assert other.tolist() != words.tolist()
+    assert sorted(other.flat) == sorted(words.flat)
+
+
+def test_only_another_computation_is_another_version(tmp_path: Path) -> None:
+    def version(change: Change) -> str:
+        spec = parse_spec(
+            written(tmp_path, change, f"{change.__name__.strip('<>')}.onnx").name, str(tmp_path)
+        )
+        return str(describe_model(spec, None)["graph"]["digest"])
+
+    def renamed(model: Any) -> None:
+        model.doc_string = "made elsewhere"
+        model.graph.node[-1].name = "another"
+
+    def nothing(model: Any) -> None:
+        """As it is."""
+
+    assert version(nothing) == version(renamed)
+    assert len({version(nothing), version(another_epsilon), version(another_activation)}) == 3
+
+
+def forgotten_bias(model: Any) -> None:
+    weight_of(model, "bias")[:] = 0
+
+
+def forgotten_row(model: Any) -> None:
+    weight_of(model, "up")[3] = 0
+
+
+def another_epsilon(model: Any) -> None:
+    model.graph.node[4].attribute[0].f = 1e-6
+
+
+def another_activation(model: Any) -> None:
+    model.graph.node[7].op_type = "Sigmoid"
+
+
+def weight_of(model: Any, name: str) -> Any:
+    """The array of a weight, whose memory it is."""
+    found = next(each for each in model.graph.initializer if each.name == name)
+    array = np.frombuffer(found.raw_data, np.float32).reshape(list(found.dims)).copy()
+
+    class Written(np.ndarray):  # writes back what is set
+        def __setitem__(self, key: Any, value: Any) -> None:
+            super().__setitem__(key, value)
+            found.raw_data = self.tobytes()
+
+    return array.view(Written)
+
+
+def deviation(backend: Any, model: OnnxInference, computed: OnnxInference) -> Deviation:
+    """How far an engine that computes one file is from the float64 of another."""
+    session = backend().open("cpu", Dtype.FLOAT32, "graph", 1)
+    program = backend().program(session, computed, computed.arrays(Draw(Dtype.FLOAT32)))
+    found = session.compile(program.step, 0)(*program.inputs)
+    reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
+    elements = output_elements(computed, program, found, session)
+    return output_deviation(computed, elements, reference.expected, reference.tolerance)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("backend", [OnnxRuntime, OpenVino])
+def test_right_engines_agree_with_onnx_s_float64_and_wrong_ones_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Any
+) -> None:
+    pytest.importorskip(backend.distributions[0])
+    monkeypatch.chdir(tmp_path)
+    model = operation(written(tmp_path), batch=2, length=6)
+    assert deviation(backend, model, model).ratio < 0.8
+    for wrong in (forgotten_bias, forgotten_row, another_epsilon):
+        changed = operation(written(tmp_path, wrong, f"{wrong.__name__}.onnx"), batch=2, length=6)
+        assert deviation(backend, model, changed).ratio > 2, wrong
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("backend", [OnnxRuntime, OpenVino])
+def test_long_sums_may_be_added_up_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Any
+) -> None:
+    pytest.importorskip(backend.distributions[0])
+    monkeypatch.chdir(tmp_path)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", MANY])
+    product = helper.make_tensor_value_info("product", TensorProto.FLOAT, ["batch", 8])
+    weights = np.random.default_rng(0).standard_normal((MANY, 8)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "weights"], ["product"])]
+    graph = helper.make_graph(nodes, "main", [x], [product], [numpy_helper.from_array(weights, "weights")])
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "wide.onnx")
+    model = operation(tmp_path / "wide.onnx", batch=2)
+    assert deviation(backend, model, model).ratio < 0.8
+    reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
+    sums = {"product": sequential_product(model.arrays(Draw(Dtype.FLOAT32))["input:x"], weights)}
+    found = output_deviation(model, sums, reference.expected, reference.tolerance)
+    assert found.ratio < 0.8
+
+
+def in_halves(model: Any) -> None:
+    """The layer in float16, and the rest as it was, as exporters of mixed precision have it."""
+    node, nodes = helper.make_node, model.graph.node
+    position = next(at for at, each in enumerate(nodes) if each.op_type == "MatMul")
+    nodes[position].input[:] = ["narrow", "narrow_up"]
+    nodes[position].output[:] = ["narrow_product"]
+    nodes.insert(position, node("Cast", ["normed"], ["narrow"], to=TensorProto.FLOAT16))
+    nodes.insert(position, node("Cast", ["up"], ["narrow_up"], to=TensorProto.FLOAT16))
+    nodes.insert(position + 3, node("Cast", ["narrow_product"], ["product"], to=TensorProto.FLOAT))
+
+
+def of_halves(model: Any) -> None:
+    """All of it in float16."""
+    for each in model.graph.initializer:
+        if each.data_type == TensorProto.FLOAT:
+            each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each).astype(np.float16), each.name))
+    model.graph.node[1].attribute[0].i = TensorProto.FLOAT16
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+
+
+@pytest.mark.real
+def test_a_file_that_narrows_itself_is_right_and_tolerated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    mixed = operation(written(tmp_path, in_halves), batch=2, length=6)
+    assert deviation(OnnxRuntime, mixed, mixed).ratio < 0.8
+    full = operation(written(tmp_path, name="full.onnx"), batch=2, length=6)
+    assert model_reference(mixed, Dtype.FLOAT32).tolerance["hidden"] > 1e-4
+    assert model_reference(full, Dtype.FLOAT32).tolerance["hidden"] < 1e-5
+
+
+@pytest.mark.real
+def test_a_file_in_float16_is_measured_in_it_and_its_mistakes_are_seen_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    model = operation(written(tmp_path, of_halves), batch=2, length=6)
+    assert model.graph["dtype"] == Dtype.FLOAT16
+    assert Dtype.FLOAT16 in model.refuses(Dtype.BFLOAT16)
+    assert model_reference(model, Dtype.FLOAT16).tolerance["hidden"] > 1e-4
+    assert deviation(OnnxRuntime, model, model).ratio < 0.8
+    wrong = operation(written(tmp_path, both(of_halves, another_epsilon), "wrong.onnx"), batch=2, length=6)
+    assert deviation(OnnxRuntime, model, wrong).ratio > 2
+
+
+def both(one: Change, other: Change) -> Change:
+    def change(model: Any) -> None:
+        one(model)
+        other(model)
+
+    return change
+
+
+def test_rounding_reaches_the_operators_of_a_branch(tmp_path: Path) -> None:
+    """The same work, plain and within a branch that is always taken, is tolerated as much."""
+
+    def in_a_branch(model: Any) -> None:
+        last = [model.graph.node.pop() for _ in range(3)][::-1]
+        inner = helper.make_graph(last[:2], "taken", [], [helper.make_tensor_value_info("hidden", 1, None)])
+        branch = helper.make_node("If", ["always"], ["hidden"], then_branch=inner, else_branch=inner)
+        model.graph.initializer.append(numpy_helper.from_array(np.array(True), "always"))
+        model.graph.node.extend([branch, last[2]])
+
+    plain = operation(written(tmp_path), batch=2, length=6)
+    branched = operation(written(tmp_path, in_a_branch, "branched.onnx"), batch=2, length=6)
+    found = [model_reference(each, Dtype.FLOAT32).tolerance["hidden"] for each in (plain, branched)]
+    assert found[1] == pytest.approx(found[0], rel=0.5)
+
+
+def test_too_many_weights_without_effect_leave_a_model_unverified(tmp_path: Path) -> None:
+    def faint(model: Any) -> None:
+        weight_of(model, "up")[:] *= 1e-9
+
+    assert model_reference(operation(written(tmp_path), length=6), Dtype.FLOAT32).hidden == 0
+    found = model_reference(operation(written(tmp_path, faint, "faint.onnx"), length=6), Dtype.FLOAT32)
+    assert found.hidden > 0.1
+    assert "could be zero" in found.unverified
+
+
+def test_an_operator_that_onnx_does_not_evaluate_leaves_it_unverified(tmp_path: Path) -> None:
+    def of_another_domain(model: Any) -> None:
+        model.graph.node[7].domain = "com.example"
+        model.opset_import.append(helper.make_opsetid("com.example", 1))
+
+    model = operation(written(tmp_path, of_another_domain))
+    found = model_reference(model, Dtype.FLOAT32)
+    assert "it does not compute in float64" in found.unverified
+    assert "com.example" in found.unverified
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [("text.onnx", "It is not an ONNX file."), ("none.onnx", "There is no file none.onnx")],
+)
+def test_a_file_that_is_no_model_is_a_mistake(tmp_path: Path, name: str, mistake: str) -> None:
+    (tmp_path / "text.onnx").write_text("this is no model")
+    assert mistake in describe_model(parse_spec(name, str(tmp_path)), None)["mistake"]
+
+
+@pytest.mark.parametrize("place", ["../elsewhere.bin", "{folder}/elsewhere.bin", "link.bin", "here.bin"])
+def test_weights_are_read_from_the_file_s_own_folder_alone(tmp_path: Path, place: str) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    weights = np.ones((WIDTH, WIDTH), np.float32)
+    for file in (tmp_path / "elsewhere.bin", own / "here.bin"):
+        weights.tofile(file)
+    (own / "link.bin").symlink_to(tmp_path / "elsewhere.bin")
+
+    def external(model: Any) -> None:
+        tensor = next(each for each in model.graph.initializer if each.name == "up")
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in {"location": place.format(folder=tmp_path), "length": str(weights.nbytes)}.items():
+            tensor.external_data.add(key=key, value=value)
+
+    found = describe_model(parse_spec(written(own, external).name, str(own)), None)
+    assert ("outside of its folder" in found.get("mistake", "")) == (place != "here.bin")
+
+
+def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
+    values = np.array([1.0, 1 / 3, -1 / 3, 1e-30, 0.0, np.inf, -np.inf])
+    nearest = values.astype(np.float32)
+    source = np.random.default_rng(0)
+    draws = np.array([rounded_at_random(values, 24, source) for _ in range(64)])
+    assert np.array_equal(draws.astype(np.float32).astype(float), draws)
+    assert (np.abs(draws[:, :5] - nearest[:5]) <= np.spacing(np.abs(nearest[:5]))).all()
+    assert (draws[:, 5:] == values[5:]).all()
+    assert [len(set(column)) for column in draws.T[:2]] == [1, 2]
+
+
+@pytest.mark.real
+@pytest.mark.nightly
+def test_other_names_are_the_same_work_and_another_operator_is_other_work(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def renamed(model: Any) -> None:
+        model.producer_name = "another"
+        for node in model.graph.node:
+            node.name = f"{node.op_type} of another"
+
+    options = ("-b", "onnxruntime", "-p", "batch=2", "--brief", "--rounds", "1", "--threads", "1")
+    cache: Any = {"ACCELBENCH_CACHE": str(tmp_path / "cache")}
+    written(tmp_path)
+    accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
+    written(tmp_path, renamed)
+    accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
+    first, second = sorted(each.name for each in (tmp_path / "results" / "runs").iterdir())
+    assert "1 insufficient" in accelbench("compare", first, second, cwd=tmp_path).stdout
+    (tmp_path / "results" / "runs" / second / "end.json").unlink()
+    written(tmp_path, another_activation)
+    refused = accelbench("run", "--resume", cwd=tmp_path, code=2, **cache)
+    assert "cannot be resumed here" in refused.stderr
+    accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
+    third = max(each.name for each in (tmp_path / "results" / "runs").iterdir())
+    assert "1 incomparable" in accelbench("compare", first, third, cwd=tmp_path).stdout
+    accelbench("baseline", "set", "main", first, "--accept", cwd=tmp_path)
+    accelbench("check", third, "--baseline", "main", cwd=tmp_path, code=11)
+
+
+@pytest.mark.real
+def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime, openvino = pytest.importorskip("onnxruntime"), pytest.importorskip("openvino")
+    written(tmp_path)
+    options = ("-p", "batch=2", "-p", "length=4", "--brief", "--rounds", "1", "--threads", "1")
+    accelbench("run", "mine.onnx", *options, cwd=tmp_path)
+    assert {(row["backend"], row["status"]) for row in rows(tmp_path)} == {
+        ("onnxruntime", "ok"),
+        ("openvino", "ok"),
+    }
+    assert all(0 < row["error_of_allowed"] < 0.8 for row in rows(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, name="model.onnx")
+    inputs = operation(tmp_path / "mine.onnx", batch=2, length=4).make_inputs(0)
+    names: dict[str, Any] = {
+        "onnxruntime": onnxruntime,
+        "openvino": openvino,
+        "inputs": tuple(inputs.values()),
+    }
+    for backend in (OnnxRuntime, OpenVino):
+        exec(backend.model_code_of(ONNX, None, Dtype.FLOAT32)["graph"], names)
+    (hidden, _) = names["session"].run(None, inputs)
+    assert np.allclose(names["compiled"](list(names["inputs"]))[0], hidden, atol=1e-5)

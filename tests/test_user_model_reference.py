@@ -1,0 +1,297 @@
+"""A user's model is verified by its own float64: right engines pass, wrong ones do not."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchbench import registry
+from benchbench.backends.torch import Torch
+from benchbench.errors import Unsupported
+from benchbench.model.case import Dtype
+from benchbench.model.user_model import parse_spec
+from benchbench.worker.user_models import torch_graph, torch_module
+from benchbench.worker.user_models.reference import (
+    model_reference,
+    model_tolerance,
+    weight_coverage,
+    with_expected,
+)
+from benchbench.worker.user_models.torch_reference import wide_step
+from benchbench.worker.user_models.workload import ModelInference
+from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements, relative_error
+from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in
+from benchbench.workloads.base import Draw
+from tests.model_mutants import ALL, MODELS, MUTANTS
+from tests.verifying import sequential_product
+
+MODEL_FOLDER = Path(__file__).parent / "user_models"
+pytestmark = [pytest.mark.real]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are kept from test to test, as in a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
+        yield
+
+
+def the_model(name: str, **sizes: Any) -> ModelInference:
+    spec = parse_spec(f"{name}.py", str(MODEL_FOLDER))
+    return ModelInference(spec, {**torch_module.load(spec).sizes, **sizes})
+
+
+def the_reference(model: ModelInference, dtype: Dtype = Dtype.FLOAT32) -> Reference:
+    return with_expected(model, dtype, model_reference(model, dtype))
+
+
+def deviation(
+    model: ModelInference, mutate: Callable[[Any], Any] = lambda module: module, dtype: Dtype = Dtype.FLOAT32
+) -> Deviation:
+    """How far torch's eager is from the reference, its module changed after it was given its weights."""
+    session = Torch().open("cpu", dtype, "eager", torch.get_num_threads())
+
+    class Mutated(ModelInference):
+        def module(self, *given: Any) -> Any:
+            module = super().module(*given)
+            return mutate(module) or module
+
+    mutated = Mutated(model.spec, model.sizes)
+    program = mutated.build_torch(session, mutated.arrays(Draw(dtype)))
+    found, reference = program.step(*program.inputs), the_reference(model, dtype)
+    elements = output_elements(mutated, program, found, session)
+    return output_deviation(mutated, elements, reference.expected, reference.tolerance)
+
+
+@pytest.mark.nightly
+def test_right_engines_are_well_within_and_every_wrong_one_is_beyond() -> None:
+    right = {name: deviation(the_model(name)).ratio for name in MODELS}
+    wrong = {
+        f"{name}: {getattr(mutate, '__name__', mutate)}": deviation(the_model(name), mutate).ratio
+        for name, mutants in MUTANTS.items()
+        for mutate in mutants
+    }
+    assert max(right.values()) < 0.8, right
+    assert min(wrong.values()) > 2, wrong
+
+
+def added_in_turn(module: Any) -> Any:
+    """A layer whose products are added up one after the other, as a plain loop does."""
+
+    class InTurn(nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (
+                torch.from_numpy(sequential_product(x.numpy(), module.weight.detach().numpy().T))
+                + module.bias
+            )
+
+    return InTurn()
+
+
+def test_long_sums_may_be_added_up_in_turn() -> None:
+    wide = the_model("wide")
+    assert deviation(wide, added_in_turn).ratio < 0.8
+    assert deviation(wide).ratio < 0.8
+    assert min(deviation(wide, each).ratio for each in ALL) > 2
+
+
+def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> None:
+    for name in ("convolutions", "bert_tiny"):
+        model, session = the_model(name), Torch().open("cpu", Dtype.FLOAT32, "channels_last", 1)
+        arrays = model.arrays(Draw(Dtype.FLOAT32))
+        if name == "bert_tiny":
+            with pytest.raises(Unsupported, match="it takes no images"):
+                model.build_torch(session, arrays)
+            continue
+        program = model.build_torch(session, arrays)
+        assert program.inputs[0].is_contiguous(memory_format=torch.channels_last)
+        assert program.layout == "NHWC"
+        found, reference = program.step(*program.inputs), the_reference(model)
+        elements = output_elements(model, program, found, session)
+        assert output_deviation(model, elements, reference.expected, reference.tolerance).ratio < 0.8
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.FLOAT16])
+def test_narrower_dtypes_have_tolerances_of_their_own(name: str, dtype: Dtype) -> None:
+    found = deviation(the_model(name), dtype=dtype)
+    assert 0 < found.ratio < 0.8
+    assert found.tolerance > 100 * model_tolerance(the_model(name), Dtype.FLOAT32)[found.tensor]
+
+
+def test_the_reference_of_a_model_that_narrows_is_float64_and_double_alone_is_not() -> None:
+    """Beside the same formula by mpmath, which has 50 digits."""
+    import mpmath
+
+    model = the_model("narrowing")
+    arrays = model.arrays(Draw(Dtype.FLOAT32))
+    exact = the_reference(model).expected["output"]
+    with mpmath.workdps(50):
+        values = {name: mpmath.matrix(np.atleast_2d(array).tolist()) for name, array in arrays.items()}
+        rows = [twin(values, row) for row in range(2)]
+    assert relative_error(np.asarray(exact), np.array(rows)) < 1e-12
+    module = torch_module.build(model.spec, model.sizes).double()
+    with torch.no_grad():
+        for name, tensor in torch_module.tensors_of(module).items():
+            tensor.copy_(torch.from_numpy(arrays[f"weight:{name}"]))
+        naive = module(torch.from_numpy(arrays["input:"]).double()).numpy()
+    assert relative_error(naive, np.array(rows)) > 1e-9
+
+
+def twin(values: dict[str, Any], row: int) -> list[float]:
+    """One row of `tests/user_models/narrowing.py`'s output."""
+    import mpmath
+
+    x = values["input:"][row, :].T
+    hidden = (values["weight:first.weight"] * x + values["weight:first.bias"].T).apply(mpmath.tanh)
+    y = values["weight:second.weight"] * hidden + values["weight:second.bias"].T
+    mean = sum(each**2 for each in y) / len(y)
+    scale = values["weight:scale"]
+    return [float(scale[0, i] * y[i] / mpmath.sqrt(mean + mpmath.mpf(10) ** -6)) for i in range(len(y))]
+
+
+def test_widening_counts_what_a_model_narrows() -> None:
+    model, modes = the_model("narrowing"), Widening()
+    _, step = wide_step(model, Draw(Dtype.FLOAT32))
+    with torch.no_grad():
+        found = computed_in(modes, step)
+    assert modes.narrowed == 1
+    assert found["output"].dtype is torch.float64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(Dtype.FLOAT32, torch.float32), (Dtype.BFLOAT16, torch.bfloat16)]
+)
+def test_a_rounded_result_is_a_neighbour_of_the_exact_one_and_unbiased(dtype: Dtype, kind: Any) -> None:
+    x = torch.linspace(-3, 3, 40_001, dtype=torch.float64)
+    with torch.no_grad():
+        found = computed_in(Rounding(dtype, 0), lambda: x * x)
+    exact = x * x
+    assert torch.equal(found, found.to(kind).double())
+    unit = torch.finfo(kind).eps
+    assert float(((found - exact).abs() / exact.clamp(min=1e-300)).max()) < unit
+    bias = float(((found - exact) / exact.clamp(min=1e-300)).mean()) / unit
+    assert abs(bias) < 5 / math.sqrt(3 * len(x))
+
+
+def test_infinities_of_a_mask_stay() -> None:
+    mask = torch.tensor([0.0, -math.inf, torch.finfo(torch.float64).min, math.inf], dtype=torch.float64)
+    found = computed_in(Rounding(Dtype.FLOAT32, 0), lambda: mask + 0.0)
+    assert torch.equal(found, mask)
+
+
+def test_statistics_that_batch_norms_begin_with_hide_weights_and_calibrated_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = the_model("convolutions")
+    calibrated = weight_coverage(model, model_tolerance(model, Dtype.FLOAT32))
+    assert calibrated.share < 0.01
+    faint = the_model("faint")
+    found = model_reference(faint, Dtype.FLOAT32)
+    assert "of the rows of its weights could be zero" in found.unverified
+
+
+def test_with_weights_as_they_are_a_bias_of_zeros_may_be_forgotten_but_no_epsilon_be_another() -> None:
+    drawn = the_model("convolutions")
+    model = replace(drawn, spec=replace(drawn.spec, as_they_are=True))
+    ratio = {each.__name__: deviation(model, each).ratio for each in MUTANTS["convolutions"][:2]}
+    assert ratio.pop("a_bias_forgotten") == deviation(model).ratio < 0.8
+    assert min(ratio.values()) > 2, ratio
+
+
+def test_renewed_inputs_differ_even_if_a_file_gives_the_same_ones() -> None:
+    for name in ("bert_tiny", "same_inputs"):
+        model = the_model(name)
+        one = model.input_arrays(Draw(Dtype.FLOAT32))
+        two = model.input_arrays(Draw(Dtype.FLOAT32, renewed=lambda _: 1))
+        assert one.keys() == two.keys()
+        for key in one:
+            assert not np.array_equal(one[key], two[key])
+            assert sorted(np.unique(one[key])) == sorted(np.unique(two[key])) or name == "bert_tiny"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "ends", "flops"),
+    [
+        ((24, 16), (3, 16, 32), (8, 8, 24), 2 * 24 * 16 * 32),  # the second group has no rows
+        ((3, 16, 8), (8, 24), (8, 16, 24), 2 * 16 * 8 * 24),
+        ((16, 24), (24, 32), (8, 16, 24), 2 * 16 * 24 * 32),
+        ((3, 8, 16), (3, 16, 32), None, 3 * 2 * 8 * 16 * 32),
+    ],
+)
+def test_a_product_by_groups_is_computed_in_float64_and_counted(
+    left: tuple[int, ...], right: tuple[int, ...], ends: tuple[int, ...] | None, flops: int
+) -> None:
+    """Which mixtures of experts have, and torch's kernel refuses."""
+    grouped = getattr(torch.nn.functional, "grouped_mm", None) or pytest.skip("this torch has none")
+    a, b = torch.randn(left), torch.randn(right)
+    offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+    wide = a.double().requires_grad_(True)
+    with Widening():
+        exact = grouped(wide, b.double(), offs=offs)
+        (gradient,) = torch.autograd.grad(exact.sum(), wide)
+    assert (exact.dtype, gradient.dtype) == (torch.float64, torch.float64)
+    torch.testing.assert_close(grouped(a, b, offs=offs), exact.float())
+    with torch_graph.flop_counter() as counter:
+        grouped(a, b, offs=offs)
+    assert counter.get_total_flops() == flops
+
+
+def test_a_count_that_is_added_up_as_an_integer_does_not_err() -> None:
+    """Of floats that are counts, as those of a mixture's tokens for each expert."""
+    counts = torch.tensor([7.0, 9.0, 5.0, 11.0])
+    for seed in range(4):
+        with Rounding(Dtype.FLOAT32, seed, tolerated=6.0):
+            assert torch.cumsum(counts, 0, dtype=torch.int32).tolist() == [7, 16, 21, 32]
+
+
+def test_weights_are_made_once_for_all_sizes_of_inputs() -> None:
+    one, two = (the_model("convolutions", batch=batch) for batch in (1, 3))
+    first, second = (model.weights(Draw(Dtype.FLOAT32)) for model in (one, two))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_no_parameter_of_a_new_model_is_one_number() -> None:
+    weights = the_model("bert_tiny").weights(Draw(Dtype.FLOAT32))
+    assert not [name for name, array in weights.items() if array.size > 1 and np.ptp(array) == 0]
+
+
+def test_the_digest_is_of_what_is_computed() -> None:
+    digests = {
+        name: the_model(name).work_version
+        for name in ("bert_tiny", "bert_reformatted", "bert_deeper", "bert_other_epsilon")
+    }
+    assert digests["bert_tiny"] == digests["bert_reformatted"]
+    assert len(set(digests.values())) == 3
+    assert all(each.startswith("own:") for each in digests.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("random_numbers", "moves every output too far"),
+        ("float32_only", "it does not compute in float64"),
+        ("only_integers", "its outputs are integers"),
+    ],
+)
+def test_a_model_that_float64_cannot_verify_has_the_reason(name: str, reason: str) -> None:
+    assert reason in model_reference(the_model(name), Dtype.FLOAT32).unverified
+
+
+def test_tolerances_of_long_steps_are_measured_with_a_small_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchbench.worker.user_models.reference.MAX_DRAWN_FLOPS", 1)
+    large = the_model("bert_tiny", batch=64)
+    assert large.tiny().sizes["batch"] == 2
+    assert replace(large, sizes={**large.sizes, "batch": 1}).tiny().sizes["batch"] == 1
+    assert model_tolerance(large, Dtype.FLOAT32) == model_tolerance(the_model("bert_tiny"), Dtype.FLOAT32)

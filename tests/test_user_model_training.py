@@ -1,0 +1,359 @@
+"""A training step of a user's model is verified by its own float64: right steps pass, wrong ones do not."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from benchbench import registry
+from benchbench.backends.torch import Torch
+from benchbench.launch.user_models import UserModelSize
+from benchbench.model.case import Dtype, Phase
+from benchbench.model.user_model import parse_spec
+from benchbench.worker import after_timing
+from benchbench.worker.program import Runner, WrongResult, build, loss_of
+from benchbench.worker.user_models import torch_module, torch_training
+from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.torch_objective import objective_of
+from benchbench.worker.user_models.torch_training import ModelTraining
+from benchbench.worker.user_models.training_reference import DRAWS, sign_ambiguity, training_reference
+from benchbench.worker.verify import Deviation, trained_elements, worst
+from benchbench.workloads._reference.torch_rounding import Rounding
+from benchbench.workloads.base import Draw
+from benchbench.workloads.steps import DRAWS_TOLERATED
+from tests.factories import a_case
+from tests.program import accelbench, rows
+
+MODEL_FOLDER = Path(__file__).parent / "user_models"
+MODELS = ("train_classifier", "train_encoder", "train_decoder", "train_tagger")
+ONCE = ("--brief", "--rounds", "1", "--threads", "1")
+pytestmark = [pytest.mark.real]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are kept from test to test, as in a run."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
+        yield
+    torch.set_num_threads(threads)
+
+
+def the_step(name: str, **sizes: Any) -> ModelTraining:
+    spec = dataclasses.replace(parse_spec(f"{name}.py", str(MODEL_FOLDER)), trains=True)
+    return ModelTraining(spec, {**objective_of(spec).sizes(torch_module.load(spec).sizes), **sizes})
+
+
+def deviation(model: ModelTraining, dtype: Dtype = Dtype.FLOAT32, mode: str = "eager") -> Deviation:
+    """How far torch's first steps are from the reference, at the small size."""
+    reference = training_reference(model, dtype)
+    assert not reference.unverified
+    small, session = model.small(), Torch().open("cpu", dtype, mode, torch.get_num_threads())
+    program = small.build_torch(session, small.arrays(Draw(dtype)))
+    step = session.compile(program.step, 0)
+    found = trained_elements(program, lambda: loss_of(step(*program.inputs), session), lambda: (), session)
+    return worst(found, reference.expected, reference.tolerance, reference.spared)
+
+
+Patch = pytest.MonkeyPatch
+
+
+def changed_optimizer(change: Callable[[Any, Any], None]) -> Callable[[Patch], None]:
+    """A mutant whose optimizer is not the one that was asked for; the reference's is not fused, and stays."""
+    made = torch_training.optimizer_of
+
+    def mutate(patch: Patch) -> None:
+        def changed(spec: Any, sizes: Any, module: Any, *, fused: bool) -> Any:
+            update = made(spec, sizes, module, fused=fused)
+            if fused:
+                change(update, module)
+            return update
+
+        patch.setattr(torch_training, "optimizer_of", changed)
+
+    return mutate
+
+
+def changed_loss(change: Callable[[Any, Any], Any]) -> Callable[[Patch], None]:
+    """A mutant whose loss is another function of what is given: `change(loss, tensors)`."""
+    made = torch_training.loss_function
+
+    def mutate(patch: Patch) -> None:
+        def changed(*given: Any) -> Any:
+            loss = made(*given)
+            return lambda tensors: change(loss, tensors)
+
+        patch.setattr(torch_training, "loss_function", changed)
+
+    return mutate
+
+
+def no_backward(loss: Any, tensors: Any) -> Any:
+    found = loss(tensors)
+    return found.detach() + 0 * found
+
+
+def half_the_batch(loss: Any, tensors: Any) -> Any:
+    half = {name: each[: len(each) // 2] for name, each in tensors.items()}
+    return loss({name: torch.cat([each, each]) for name, each in half.items()})
+
+
+def autocast(loss: Any, tensors: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return loss(tensors)
+
+
+def update_dropped(update: Any, _: Any) -> None:
+    update.step = lambda: None
+
+
+def twice_the_rate(update: Any, _: Any) -> None:
+    for group in update.param_groups:
+        group["lr"] *= 2
+
+
+def gradients_kept(update: Any, _: Any) -> None:
+    update.zero_grad = lambda set_to_none: None
+
+
+def a_frozen_layer(_: Any, module: Any) -> None:
+    def forget(parameter: Any) -> None:
+        parameter.grad = None
+
+    list(module.parameters())[2].register_post_accumulate_grad_hook(forget)
+
+
+def evaluation_mode(_: Any, module: Any) -> None:
+    module.eval()
+
+
+def dropout_on(patch: Patch) -> None:
+    patch.setattr(torch_training, "disable_dropout", lambda _: False)
+
+
+ALL = {
+    "no backward": changed_loss(no_backward),
+    "half the batch": changed_loss(half_the_batch),
+    "autocast": changed_loss(autocast),
+    "update dropped": changed_optimizer(update_dropped),
+    "twice the rate": changed_optimizer(twice_the_rate),
+    "gradients kept": changed_optimizer(gradients_kept),
+    "a frozen layer": changed_optimizer(a_frozen_layer),
+}
+MUTANTS = {
+    "train_classifier": {
+        **ALL,
+        "dropout on": dropout_on,
+        "statistics kept": changed_optimizer(evaluation_mode),
+    },
+    "train_encoder": {**ALL, "dropout on": dropout_on},
+    "train_decoder": ALL,
+    # Not every CPU has recurrent layers in bfloat16.
+    "train_tagger": {what: mutate for what, mutate in ALL.items() if what != "autocast"},
+}
+
+
+@pytest.mark.nightly
+def test_right_steps_are_well_within_and_every_wrong_one_is_beyond() -> None:
+    right = {name: deviation(the_step(name)).ratio for name in MODELS}
+    wrong = {}
+    for name, mutants in MUTANTS.items():
+        for what, mutate in mutants.items():
+            with pytest.MonkeyPatch.context() as patch:
+                mutate(patch)
+                wrong[f"{name}: {what}"] = deviation(the_step(name)).ratio
+    assert max(right.values()) < 0.8, right
+    assert min(wrong.values()) > 2, wrong
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["train_classifier", "train_encoder", "train_decoder"])
+@pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.AMP_BF16])
+def test_narrower_dtypes_have_tolerances_of_their_own_and_float32_s_besides(name: str, dtype: Dtype) -> None:
+    model = the_step(name)
+    assert 0 < deviation(model, dtype).ratio < 0.8
+    plain = training_reference(model, dtype).plain
+    assert plain
+    assert plain["tolerance"] == training_reference(model, Dtype.FLOAT32).tolerance
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compiled_step_is_right_as_well(name: str) -> None:
+    assert deviation(the_step(name), mode="compile").ratio < 0.8
+
+
+def test_channels_last_trains_the_same() -> None:
+    assert deviation(the_step("train_classifier"), mode="channels_last").ratio < 0.8
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adagrad"])
+def test_the_table_has_other_optimizers(name: str) -> None:
+    assert deviation(the_step("train_decoder", optimizer=name)).ratio < 0.8
+
+
+def checked_after_timing(name: str, change: Callable[[Runner], None] = lambda runner: None) -> None:
+    """What is checked once a step was timed, at its own size. Raises WrongResult."""
+    model, backend = the_step(name), Torch()
+    session = backend.open("cpu", Dtype.FLOAT32, "eager", torch.get_num_threads())
+    case = a_case(workload=name, dtype=Dtype.FLOAT32, phase=Phase.TRAIN)
+    job = {"reference": dataclasses.asdict(training_reference(model, Dtype.FLOAT32))}
+    with build(backend, session, model, Dtype.FLOAT32) as runner:
+        change(runner)
+        after_timing.check_other_inputs(backend, model, case, runner, session, job)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_right_step_passes_the_checks_after_timing(name: str) -> None:
+    checked_after_timing(name)
+
+
+def test_inactive_dropout_is_detected_after_timing() -> None:
+    def keep(runner: Runner) -> None:
+        run = runner.compiled
+
+        def seeded(*given: Any) -> Any:
+            torch.manual_seed(7)
+            return run(*given)
+
+        runner.compiled = seeded
+
+    with pytest.raises(WrongResult, match="nothing is dropped"):
+        checked_after_timing("train_classifier", keep)
+
+
+def test_a_step_that_leaves_a_sample_out_is_found_after_timing() -> None:
+    def skip(runner: Runner) -> None:
+        run = runner.compiled
+        runner.compiled = lambda *given: run(*(torch.cat([each[:-1], each[:1]]) for each in given))
+
+    with pytest.raises(WrongResult, match="ignores sample"):
+        checked_after_timing("train_encoder", skip)
+
+
+def test_a_step_that_moves_nothing_is_found_after_timing(monkeypatch: Patch) -> None:
+    changed_optimizer(update_dropped)(monkeypatch)
+    with pytest.raises(WrongResult, match="a step of training does not change"):
+        checked_after_timing("train_decoder")
+
+
+def test_a_model_is_described_with_its_training_step() -> None:
+    spec = parse_spec("train_encoder.py", str(MODEL_FOLDER))
+    outputs, step = describe_model(spec, None), describe_model(dataclasses.replace(spec, trains=True), None)
+    assert outputs["has_loss"]
+    assert set(step["sizes"]) - set(outputs["sizes"]) == {"lr"}
+    assert step["graph"]["flops"] > 2 * outputs["graph"]["flops"]
+    assert step["graph"]["digest"] != outputs["graph"]["digest"]
+    assert describe_model(parse_spec("train_tagger.py", str(MODEL_FOLDER)), None)[
+        "has_loss"
+    ]  # it gives its own loss
+    assert not describe_model(parse_spec("bert_tiny.py", str(MODEL_FOLDER)), None)["has_loss"]
+
+
+def test_a_loss_of_a_jax_function_is_ignored_with_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        (MODEL_FOLDER / "jax_mlp.py").read_text() + "\n\ndef loss(output):\n    return output.sum()\n"
+    )
+    told = accelbench("run", "mine.py", "--dry-run", cwd=tmp_path).stderr
+    assert "its loss is not used: accelbench trains torch modules, and this is a JAX function" in told
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"), [("jax_mlp", "this is a JAX function"), ("bert_tiny", "defines loss(output, target)")]
+)
+def test_a_missing_training_step_is_refused_with_a_hint(tmp_path: Path, model: str, hint: str) -> None:
+    pytest.importorskip("jax" if model == "jax_mlp" else "torch")
+    asked = (
+        "run",
+        str(MODEL_FOLDER / f"{model}.py"),
+        "-w",
+        f"{model}_train",
+        "--max-error",
+        "1%",
+        "--dry-run",
+    )
+    told = accelbench(*asked, cwd=tmp_path, code=2).stderr
+    assert f"{model} has no training step" in told
+    assert hint in told
+
+
+def test_another_rate_is_other_work() -> None:
+    digests = {the_step("train_encoder", lr=rate).work_version for rate in (1e-3, 1e-2)}
+    assert len(digests) == 2
+
+
+def test_dtypes_that_cannot_train_are_refused() -> None:
+    adam = UserModelSize(
+        params={"optimizer": "adam"}, flops=1, floats=1, other_bytes=0, work_version="own:1", trains=True
+    )
+    assert "averages" in adam.refuses(Dtype.BFLOAT16)
+    assert "amp-bf16" in adam.refuses(Dtype.AMP_FP16)
+    assert not adam.refuses(Dtype.AMP_BF16)
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("def loss(output):\n    return output\n", "its loss is [2, 4], not a number"),
+        ("def loss(output):\n    return output.sum()\noptimizer = 3\n", "optimizer is not a function"),
+        (
+            "def loss(output):\n    return output.sum()\ndef optimizer(model):\n    return model\n",
+            "optimizer(model) returns Linear, not a torch.optim.Optimizer",
+        ),
+    ],
+)
+def test_a_mistake_in_a_loss_or_an_optimizer_is_reported(tmp_path: Path, text: str, mistake: str) -> None:
+    file = tmp_path / f"mine_{abs(hash(text))}.py"
+    body = "import torch\nmodel = torch.nn.Linear(4, 4)\ndef inputs(batch=2): return torch.randn(batch, 4)\n"
+    file.write_text(body + text)
+    spec = dataclasses.replace(parse_spec(file.name, str(tmp_path)), trains=True)
+    found = describe_model(spec, None)
+    assert mistake in found["mistake"]
+    assert found["hint"]
+
+
+def test_a_step_that_learns_in_float64_alone_is_wrong(tmp_path: Path) -> None:
+    options = ("-b", "torch,onnxruntime", "--mode", "eager", *ONCE)
+    accelbench("run", str(MODEL_FOLDER / "cheating_training.py"), *options, cwd=tmp_path, code=4)
+    found = {(row["workload"], row["backend"]): row for row in rows(tmp_path)}
+    assert found["cheating_training", "torch"]["status"] == "ok"
+    step = found["cheating_training_train", "torch"]
+    assert step["status"] == "wrong_result"
+    assert "of first." in step["message"]
+    assert found["cheating_training_train", "onnxruntime"]["status"] == "unsupported"
+
+
+def test_equal_numbers_added_in_turn_err_within_what_is_tolerated() -> None:
+    """As a mean's gradient gives them to the bias of the norm before it: each addition is rounded alike."""
+    for number in np.random.default_rng(0).uniform(0.1, 1.0, 50).astype(np.float32):
+        exact = 128 * float(number)
+        in_turn = float(np.cumsum(np.full(128, number), dtype=np.float32)[-1])
+        draws = []
+        for seed in range(DRAWS):
+            with Rounding(Dtype.FLOAT32, seed, sums=True):
+                draws.append(float(torch.full((128, 1), float(number), dtype=torch.float64).sum()))
+        assert abs(in_turn - exact) < DRAWS_TOLERATED * max(abs(each - exact) for each in draws)
+
+
+@pytest.mark.parametrize(("error", "found"), [(1e-4, {"update of w": 0.5}), (1e-6, {})])
+def test_an_update_whose_gradient_may_have_either_sign_is_tolerated_as_turned(
+    error: float, found: dict[str, float]
+) -> None:
+    """Of four elements that Adam moves alike, one has a gradient that a large enough rounding turns."""
+    gradient, update = np.array([1e-5, 1.0, -1.0, 1.0]), np.array([0.1, -0.1, 0.1, -0.1])
+    draws = [{"gradient of w": gradient + moved} for moved in (error, -error)]
+    assert sign_ambiguity({"gradient of w": gradient, "update of w": update}, draws) == pytest.approx(found)
+    frozen = {"gradient of w": gradient, "update of w": np.zeros(4)}
+    assert sign_ambiguity(frozen, draws) == {}
