@@ -148,7 +148,7 @@ def a_model(
         graph |= {"constants": 0, "floats": 1, "other_bytes": 0, "takes_images": False}
         graph |= {"takes": list(inputs), "gives": ["float32[64]"], "data": ""}
         facts = {"attribute": "Net", "is_default": True, "sizes": defaults, "graph": graph}
-        return Answer({"described": facts | {"of_model": ["depth"], "of_inputs": ["batch"]}})
+        return Answer({"described": facts | {"model_sizes": ["depth"], "input_sizes": ["batch"]}})
 
     return user_models.describe([ModelSpec(folder="/here", module=name)], (), lambda kind: ask)[name]
 

@@ -101,7 +101,7 @@ def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(pl
     )
     assert Verdict.INCOMPARABLE not in [each.verdict for each in found.result.findings]
     assert len({record.outcome.workload_version for record in found.run.records}) == 1  # type: ignore[union-attr]
-    assert sum("verified against its own float64" in line for line in notes.lines) == 1
+    assert sum("verified against the model's own float64" in line for line in notes.lines) == 1
     assert not [line for line in notes.lines if "is not found by name" in line]
 
 

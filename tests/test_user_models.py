@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (
         "bert_tiny: model(width=32, depth=2), inputs(batch=4, length=16); 0.0317 M parameters" in done.stderr
     )
-    assert "verified against its own float64; 8 constant tensors" in done.stderr
+    assert "verified against the model's own float64; 8 constant tensors" in done.stderr
     return folder
 
 
@@ -260,7 +260,7 @@ def described_steps(
         graph = {**sizes, "flops": graphs[batch], "takes_images": False}
         graph |= {"takes": [f"float32[{batch}]"], "gives": [f"float32[{batch}]"]}
         facts = {"attribute": "Net", "sizes": {"batch": batch, "depth": 2}, "is_default": True}
-        inputs = {"of_model": ["depth"], "of_inputs": ["batch"], "graph": graph, "has_loss": has_loss}
+        inputs = {"model_sizes": ["depth"], "input_sizes": ["batch"], "graph": graph, "has_loss": has_loss}
         return Answer({"described": facts | inputs})
 
     spec = ModelSpec(folder="/here", module=name)
@@ -271,7 +271,7 @@ def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
     model = describe_model({1: 1000, 8: 8000})
 
     def told(**sizes: list[Scalar]) -> str:
-        return model.told(sizes)[0].partition(" (counted")[0]
+        return model.summary_lines(sizes)[0].partition(" (counted")[0]
 
     assert told() == "net: Net(depth=2), inputs(batch=1); 2 M parameters, 1.00 kFLOP a step"
     assert told(batch=[8]) == "net: Net(depth=2), inputs(batch=8); 2 M parameters, 8.00 kFLOP a step"
@@ -316,7 +316,7 @@ def test_a_model_without_a_loss_has_no_training_step_and_says_how_it_gets_one() 
         for asked in (MeasureOptions(phases=("train",)), MeasureOptions(workloads=("net_train",))):
             with pytest.raises(UsageError) as refused:
                 request(dataclasses.replace(asked, model=("net:Net",)), ["net"])
-            assert refused.value.hint == model.how_to_train
+            assert refused.value.hint == model.training_hint
 
 
 def of_version(version: str) -> Run:

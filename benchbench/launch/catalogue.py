@@ -30,7 +30,7 @@ from benchbench.launch.user_files import (
     described_workloads,
     shown,
 )
-from benchbench.launch.user_models import TRAIN, UserModel, UserModelSize, with_kind
+from benchbench.launch.user_models import TRAIN_SUFFIX, UserModel, UserModelSize, with_kind
 from benchbench.model import user_model
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
@@ -104,8 +104,8 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
         return workload
     if mistake := found.mistake(name):
         raise UsageError(mistake.text, MORE)
-    if name.endswith(TRAIN) and (model := _models.get(name.removesuffix(TRAIN))):
-        raise UsageError(f"{model.name} has no training step.", model.how_to_train)
+    if name.endswith(TRAIN_SUFFIX) and (model := _models.get(name.removesuffix(TRAIN_SUFFIX))):
+        raise UsageError(f"{model.name} has no training step.", model.training_hint)
     raise UsageError(f"No workload named {name!r}.", suggested(name, [*workload_names(), *_models]))
 
 

@@ -1,12 +1,11 @@
-"""A user's models as what a plan needs to know of them. They are never imported here.
+"""The user's models with the facts that a plan needs.
 
-Importing what a model needs may take longer than a workload's file is given, and needs the framework: so a
-worker describes them, within the time of any job.
+A worker imports and describes them: this process has no framework, and imports may take longer than
+`user_files` allows for a workload file.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import os
 import sys
@@ -25,6 +24,7 @@ from benchbench import paths
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import quantity, visible
+from benchbench.launch.source_files import imported_packages, module_file
 from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
@@ -41,27 +41,24 @@ from benchbench.model.user_model import (
     parse_spec,
     relative,
 )
-from benchbench.reading import read_file
 from benchbench.workloads._optimizers import refuses_to_train
 from benchbench.workloads.base import NO_FLOAT8
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
-Ask = Callable[[Message], Answer]
-PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(  # kind of model → what its file imports
+RunJob = Callable[[Message], Answer]
+PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(  # kind of model → packages that its file imports
     {
         KERAS: ("keras", "keras_hub", "tensorflow"),
         TORCH: ("torch", "transformers"),
         JAX: ("jax", "flax", "equinox"),
     }
 )
-MOST_SOURCE = 2**20  # bytes of a source file
-ENDS = (".py", "/__init__.py")
-TRAIN = "_train"  # what the name of a model's training step ends with
-BATCH = "batch"  # the parameter that is the number of samples, if there is one
+TRAIN_SUFFIX = "_train"  # of the name of a model's training step
+BATCH = "batch"  # name of the parameter that is the number of samples, if the model has one
 
 
 class _Graph(msgspec.Struct):
-    """What a step at some sizes costs; see `worker/torch_graph.py`."""
+    """The cost and interface of a step at given sizes; see `torch_graph.graph_of`."""
 
     digest: str
     flops: int
@@ -73,25 +70,24 @@ class _Graph(msgspec.Struct):
     takes: list[str]
     gives: list[str]
     data: str = ""
-    dtype: str = ""  # that its floats have, where it has them in a file
+    dtype: str = ""  # dtype of the floats in the model's file; "" if the file has none
     weights_dtype: str = ""  # dtype of the weights of a new module, unless it is float32
 
     @property
     def facts(self) -> ModelFacts:
-        """The interface of the model, and its size."""
         return ModelFacts(
             inputs=tuple(self.takes), outputs=tuple(self.gives), parameters=self.parameters, data=self.data
         )
 
 
-class _Described(msgspec.Struct):
-    """A model, or what is wrong with its file."""
+class _Description(msgspec.Struct):
+    """A worker's description of a model, or the mistake in its file."""
 
     attribute: str = ""
     is_default: bool = False
     sizes: dict[str, Scalar] = {}
-    of_model: list[str] = []
-    of_inputs: list[str] = []
+    model_sizes: list[str] = []
+    input_sizes: list[str] = []
     graph: _Graph | None = None
     import_s: float = 0.0
     can_be_preloaded: bool = False
@@ -103,21 +99,26 @@ class _Described(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class UserModelSize:
-    """A user's model at given sizes."""
+    """A user's model at given sizes.
+
+    `floats` and `other_bytes`: number of floats, and bytes of other elements, in all tensors that a step must
+    move. `facts` is None if the worker could not describe the model at these sizes. `multiplications_saved`
+    is None since convolutions are not counted.
+    """
 
     params: dict[str, Scalar]
     flops: int
-    floats: int  # in all tensors that a step must move: parameters, inputs, outputs
-    other_bytes: int  # of those that are no floats
+    floats: int
+    other_bytes: int
     work_version: str
-    facts: ModelFacts | None = None  # None: it cannot be described at these sizes
+    facts: ModelFacts | None = None
     file_dtype: str = ""
     trains: bool = False
-    multiplications_saved: float | None = None  # nobody counted the convolutions
+    multiplications_saved: float | None = None
     backward_passes: int = 0
 
     def refuses(self, dtype: Dtype) -> str:
-        """Why it cannot be computed in `dtype`, else ""."""
+        """Reason why no framework can compute it in `dtype`, or ""."""
         if dtype is Dtype.INT8:
             return "accelbench does not quantise user models"
         if dtype is Dtype.FLOAT8:
@@ -125,11 +126,11 @@ class UserModelSize:
         if self.trains and (reason := refuses_to_train(self.params, dtype)):
             return reason
         if dtype is Dtype.TF32 and not self.flops:
-            return f"{dtype} is a way to multiply, and it multiplies nothing"
+            return f"{dtype} affects only products, and it has none"
         return dtype_obstacle(self.file_dtype, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
-        """FLOPs as torch counts them; bytes of all tensors once, a lower bound."""
+        """FLOPs as counted by the framework, and the bytes of all tensors once, which is a lower bound."""
         batch = self.params.get(BATCH)
         is_batch = type(batch) is int and batch > 0
         return Cost(
@@ -141,76 +142,76 @@ class UserModelSize:
 
 
 class UserModel:
-    """What a worker says of a user's model, before sizes are chosen."""
+    """A user's model without sizes. It has the attributes of a class of workloads."""
 
-    __name__: str  # it is used wherever a workload's class is
+    __name__: str
     draws_tolerated = DRAWS_TOLERATED
     refused_on_cpu = formerly = ""
     worlds = (1,)
-    is_user_model = True
 
-    def __init__(self, name: str, spec: ModelSpec, facts: _Described, ask: Ask) -> None:
-        assert facts.graph
+    def __init__(self, name: str, spec: ModelSpec, description: _Description, run_job: RunJob) -> None:
+        assert description.graph
         self.name = self.__name__ = name
-        self.spec = dataclasses.replace(spec, is_quiet=facts.can_be_preloaded)
-        self.version = _version(spec, facts.graph)
+        self.spec = dataclasses.replace(spec, is_quiet=description.can_be_preloaded)
+        self.version = _version(spec, description.graph)
         self.phase = Phase.TRAIN if spec.trains else Phase.FORWARD
-        self.summary = _called(facts, {})
-        self._facts, self._graph, self._ask = facts, facts.graph, ask
+        self.summary = _signatures(description, {})
+        self._description, self._graph, self._run_job = description, description.graph, run_job
         self.kind = KINDS[spec.kind]
-        self._at = lru_cache(maxsize=None)(self._facts_at)
+        self._description_at = lru_cache(maxsize=None)(self._describe_at)
 
     @property
     def dtype(self) -> Dtype:
-        """Default dtype: that of the file or of the module's weights, else float32."""
+        """Default dtype: the dtype of the file or of the module's weights, else float32."""
         name = self._graph.dtype or self._graph.weights_dtype
         return Dtype(name) if name in tuple(Dtype) else Dtype.FLOAT32
 
-    def told(self, sizes: Mapping[str, Sequence[Scalar]]) -> list[str]:
-        """What a user is told of it before it is measured, in lines; figures hold at the first of `sizes`."""
-        facts = self._at(tuple({**self.fields(), **{name: each[0] for name, each in sizes.items()}}.items()))
-        graph = facts.graph if facts else None  # else its row will say why it has none
-        several = [f"{name}={each[0]}" for name, each in sizes.items() if len(each) > 1]
-        at = f" at {' '.join(several)}" if several else ""
+    def summary_lines(self, sizes: Mapping[str, Sequence[Scalar]]) -> list[str]:
+        """Lines for the user about the model and its verification, with the FLOPs at the first `sizes`."""
+        first_sizes = {name: values[0] for name, values in sizes.items()}
+        description = self._description_at(tuple({**self.fields(), **first_sizes}.items()))
+        graph = description.graph if description else None
+        compared = [f"{name}={values[0]}" for name, values in sizes.items() if len(values) > 1]
+        at = f" at {' '.join(compared)}" if compared else ""
         if self.spec.trains:
-            counted = f", {quantity(graph.flops, 'FLOP')} there and back{at}" if graph else ""
-            return [f"{self.name}: a step of its training{counted}; likewise verified"]
-        lines, also = [f"{self.name}: {_called(self._facts, sizes)}"], ""
+            flops = f", {quantity(graph.flops, 'FLOP')} forward and backward{at}" if graph else ""
+            return [f"{self.name}: a training step{flops}; verified in the same way"]
+        line, about_constants = f"{self.name}: {_signatures(self._description, sizes)}", ""
         if graph:
-            millions = graph.parameters / 1e6
-            counted = f"{quantity(graph.flops, 'FLOP')} a step{at} ({self.kind.counted})"
-            lines = [f"{lines[0]}; {millions:.3g} M parameters, {counted}"]
-            constant = f"{graph.constants} constant tensors (biases of zeros, say)"
-            also = f"; {constant} get random numbers: none is dropped unseen"
+            flops = f"{quantity(graph.flops, 'FLOP')} a step{at} ({self.kind.counted})"
+            line += f"; {graph.parameters / 1e6:.3g} M parameters, {flops}"
+            constants = f"{graph.constants} constant tensors (such as zero biases)"
+            about_constants = f"; {constants} get random values, so that dropping one shows"
             if self.spec.as_they_are:
-                also = f", with its weights as they are: whether {constant} are dropped cannot be seen"
-            also = also if graph.constants else ""
-        given = f", on the inputs in {Path(self.spec.input).name}" if self.spec.input else ""
-        lines.append(f"each engine is verified against its own float64{given}{also}")
-        if self._facts.has_loss and self.spec.kind != TORCH:
-            lines.append(
-                f"its loss is not used: accelbench trains torch modules, and this is a {self.kind.noun}"
-            )
+                about_constants = (
+                    f", with its weights as they are: an engine may drop {constants} without a visible error"
+                )
+            about_constants = about_constants if graph.constants else ""
+        inputs = f", on the inputs in {Path(self.spec.input).name}" if self.spec.input else ""
+        lines = [line, f"each engine is verified against the model's own float64{inputs}{about_constants}"]
+        if self._description.has_loss and self.spec.kind != TORCH:
+            noun = self.kind.noun
+            lines.append(f"its loss is not used: accelbench trains torch modules, and this is a {noun}")
         return lines
 
     @property
-    def how_to_train(self) -> str:
-        """What gives it a training step, or why nothing does: the hint where somebody asks for one."""
+    def training_hint(self) -> str:
+        """Hint for a user who requests a training step of a model without one."""
         if self.spec.kind != TORCH:
             return f"accelbench trains torch modules, and this is a {self.kind.noun}."
         return "A Python file that makes the model and defines loss(output, target) has one."
 
     def modes(self, backend: type[Backend]) -> list[str]:
-        """The modes that it is tried in if nobody names one: only images can lie channels last."""
-        usual = backend.model_modes or backend.modes[:1]
-        return [mode for mode in usual if mode in backend.modes or self._graph.takes_images]
+        """Default modes; modes for user models only (`channels_last`) just for models of images."""
+        names = backend.model_modes or backend.modes[:1]
+        return [mode for mode in names if mode in backend.modes or self._graph.takes_images]
 
     def fields(self) -> dict[str, Scalar]:
-        """Parameter → default."""
-        return dict(self._facts.sizes)
+        """Default of each parameter."""
+        return dict(self._description.sizes)
 
     def strategies(self, framework: str) -> tuple[Strategy, ...]:
-        """None: nothing says how devices would divide it."""
+        """(), since user models are not divided among devices."""
         return ()
 
     def frameworks(self) -> list[str]:
@@ -219,35 +220,35 @@ class UserModel:
 
     @property
     def lacking(self) -> Mapping[str, str]:
-        """Framework that cannot run it → why."""
+        """Framework that cannot run it → reason."""
         others = {name for kind in KINDS.values() for name in kind.frameworks}
         reason = f"only engines that take a {self.kind.noun} can run it"
         return dict.fromkeys(others.difference(self.kind.frameworks), reason)
 
     def __call__(self, **params: Scalar) -> UserModelSize:
-        """The model at these sizes. Where it cannot be described at them, its work counts as none."""
-        chosen = {**self.fields(), **params}
-        facts = self._at(tuple(chosen.items()))
-        if facts is None:
-            return UserModelSize(params=chosen, flops=0, floats=0, other_bytes=0, work_version="")
-        assert facts.graph
+        """The model at these sizes; without FLOPs and bytes if it cannot be described at them."""
+        all_params = {**self.fields(), **params}
+        description = self._description_at(tuple(all_params.items()))
+        if description is None:
+            return UserModelSize(params=all_params, flops=0, floats=0, other_bytes=0, work_version="")
+        assert description.graph
         return UserModelSize(
-            params=chosen,
-            flops=facts.graph.flops,
-            floats=facts.graph.floats,
-            other_bytes=facts.graph.other_bytes,
-            work_version=_version(self.spec, facts.graph),
-            facts=facts.graph.facts,
-            file_dtype=facts.graph.dtype,
+            params=all_params,
+            flops=description.graph.flops,
+            floats=description.graph.floats,
+            other_bytes=description.graph.other_bytes,
+            work_version=_version(self.spec, description.graph),
+            facts=description.graph.facts,
+            file_dtype=description.graph.dtype,
             trains=self.spec.trains,
         )
 
-    def _facts_at(self, params: tuple[tuple[str, Scalar], ...]) -> _Described | None:
-        """None where it cannot be described so: it is measured beside the others, and its row says why."""
-        if (chosen := dict(params)) == self.fields():
-            return self._facts
+    def _describe_at(self, params: tuple[tuple[str, Scalar], ...]) -> _Description | None:
+        """Describe the model at these sizes; None if that fails: the case then runs and reports the error."""
+        if dict(params) == self.fields():
+            return self._description
         try:
-            return _asked(self.spec, chosen, self._ask)
+            return _describe(self.spec, dict(params), self._run_job)
         except UsageError:
             return None
 
@@ -257,7 +258,7 @@ def _version(spec: ModelSpec, graph: _Graph) -> str:
 
 
 def remember(spec: ModelSpec) -> None:
-    """Keep that the user has asked for this model, so far as there is a cache to keep it in."""
+    """Mark a model in the user's cache as requested, if the cache is writable."""
     with suppress(OSError):
         mark = _mark(spec)
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -265,38 +266,38 @@ def remember(spec: ModelSpec) -> None:
 
 
 def is_known(spec: ModelSpec) -> bool:
-    """Whether the user has ever asked for this model here: what a stored run names may be somebody else's."""
+    """True if the user has requested this model before, so that a stored run may execute it."""
     return os.path.lexists(_mark(spec))
 
 
-def check_known(what: str, texts: Sequence[str]) -> None:
-    """Raise UsageError for a model of something stored that the user never asked for from this folder.
+def check_known(source: str, texts: Sequence[str]) -> None:
+    """Raise UsageError for a model that the user never requested from this folder.
 
-    What is stored may come from anybody, and a model is code. `what`: the run or fleet that names it.
+    Stored runs and fleets may come from anybody, and a model is code. `source`: the run or fleet, for the
+    message. `texts`: its models as the user typed them.
     """
     for text in texts:
         if not is_known(parse_spec(text, paths.working_folder())):
             raise UsageError(
-                f"{what} measures {visible(text)}, which was never measured from this folder.",
-                f"--model {visible(text)} says that it may be executed.",
+                f"{source} measures {visible(text)}, which was never measured from this folder.",
+                f"Add --model {visible(text)} to allow that it is executed.",
             )
 
 
-def file_digests(models: Sequence[str], given: str = "") -> dict[str, str]:
-    """What tells one file from another, by what each is called; "" for one that is not here.
+def file_digests(models: Sequence[str], input_file: str = "") -> dict[str, str]:
+    """SHA-256 of the models' source files and of the input file, by shown name; "" for a missing file.
 
-    `models`: as they are asked for; of a module that can be imported its source. `given`: a file of inputs.
+    `models`: models as the user typed them. Raises UnreadableInput.
     """
     folder = paths.working_folder()
     specs = {relative(spec): spec for spec in (parse_spec(text, folder) for text in models)}
     files = {name: Path(spec.file) if spec.file else _source(spec) for name, spec in specs.items()}
-    if given:
-        files[PurePath(given).name] = Path(folder, paths.expanded(given))
+    if input_file:
+        files[PurePath(input_file).name] = Path(folder, paths.expanded(input_file))
     return {name: _digest(file) if file and os.path.isfile(file) else "" for name, file in files.items()}
 
 
 def _digest(file: Path) -> str:
-    """Raises UnreadableInput."""
     try:
         with file.open("rb") as content:
             return file_digest(content, "sha256").hexdigest()
@@ -305,120 +306,99 @@ def _digest(file: Path) -> str:
 
 
 def _mark(spec: ModelSpec) -> Path:
-    where = str(paths.resolved(spec.file)) if spec.file else f"{paths.resolved(spec.folder)}\0{spec.module}"
-    name = sha256(f"{where}\0{spec.attribute}".encode(errors="replace")).hexdigest()[:24]
+    """Path of the model's mark in the user's cache."""
+    place = str(paths.resolved(spec.file)) if spec.file else f"{paths.resolved(spec.folder)}\0{spec.module}"
+    name = sha256(f"{place}\0{spec.attribute}".encode(errors="replace")).hexdigest()[:24]
     return cache_folder("known-models") / name
 
 
 def kinds_of(texts: Sequence[str]) -> list[str]:
-    """The kinds of the models that are asked for so, as far as their sources tell: none is executed."""
+    """The kinds of models as the user typed them. No file is executed."""
     folder = paths.working_folder()
     return list(dict.fromkeys(with_kind(parse_spec(text, folder)).kind for text in texts))
 
 
 def with_kind(spec: ModelSpec) -> ModelSpec:
-    """The spec with the kind that its file tells by what it imports; it is not executed.
-
-    Raises UsageError where there is no such file.
-    """
+    """The spec with the kind that the file's imports imply. Raises UsageError for a missing file."""
     if spec.file and not os.path.exists(spec.file):
-        hint = "A model is FILE.py or FILE.py:NAME, seen from the working folder."
+        hint = "A model is FILE.py or FILE.py:NAME, relative to the working folder."
         raise UsageError(f"There is no file {os.path.relpath(spec.file, spec.folder)}.", hint)
     if spec.file and not spec.file.endswith(SOURCE):
         return spec
-    names = _imported_by(_source(spec))
+    source = _source(spec)
+    names = imported_packages(source) if source else set[str]()
     kinds = [kind for kind, packages in PACKAGES.items() if names.intersection(packages)]
     return dataclasses.replace(spec, kind=kinds[0] if kinds else TORCH)
 
 
 def _source(spec: ModelSpec) -> Path | None:
-    """The file that a spec is executed from, as far as it can be found without importing anything."""
+    """The Python file of a model, or None if it has none or only an import would find it."""
     if spec.file:
         return Path(spec.file) if spec.file.endswith(SOURCE) else None
-    inner = spec.module.replace(".", "/")
-    ways = (Path(folder) / f"{inner}{end}" for folder in (spec.folder, *sys.path) for end in ENDS)
-    return next((path for path in ways if os.path.isfile(path)), None)
-
-
-def _imported_by(source: Path | None) -> set[str]:
-    """The packages that a file imports anywhere in it."""
-    if source is None:
-        return set()
-    try:
-        body = ast.walk(ast.parse(read_file(source, MOST_SOURCE)))
-    except (UnreadableInput, SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()  # the worker will tell
-    names: set[str] = set()
-    for each in body:
-        if isinstance(each, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in each.names)
-        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
-            names.add(each.module.partition(".")[0])
-    return names
+    return module_file(spec.module, [spec.folder, *sys.path])
 
 
 def describe(
-    specs: Sequence[ModelSpec], taken: Sequence[str], ask_of: Callable[[str], Ask]
+    specs: Sequence[ModelSpec], workload_names: Sequence[str], run_job_of: Callable[[str], RunJob]
 ) -> dict[str, UserModel]:
-    """The models by name. Raises UsageError for what is wrong with a file.
+    """The models and their training steps by name. Raises UsageError for a mistake in a file.
 
-    `taken`: names that other workloads have. `ask_of`: what puts a job to a worker that takes such a kind.
+    `workload_names`: names of other workloads, which no model may have. `run_job_of`: kind of model →
+    function that runs a job in a worker for such models.
     """
-    found: dict[str, UserModel] = {}
+    models: dict[str, UserModel] = {}
     for spec in map(with_kind, specs):
-        ask = ask_of(spec.kind)
-        facts = _asked(spec, None, ask)
-        full_name = f"{spec.stem}_{facts.attribute.lower()}"
-        is_short = facts.is_default and not {spec.stem, f"{spec.stem}{TRAIN}"}.intersection(taken)
-        name = spec.stem if is_short else full_name
-        steps = {name: (spec, facts)}
-        if facts.has_loss and spec.kind == TORCH:
+        run_job = run_job_of(spec.kind)
+        description = _describe(spec, None, run_job)
+        full_name = f"{spec.stem}_{description.attribute.lower()}"
+        is_free = not {spec.stem, f"{spec.stem}{TRAIN_SUFFIX}"}.intersection(workload_names)
+        model_name = spec.stem if description.is_default and is_free else full_name
+        steps = {model_name: (spec, description)}
+        if description.has_loss and spec.kind == TORCH:
             training = dataclasses.replace(spec, trains=True)
-            steps[f"{name}{TRAIN}"] = (training, _asked(training, None, ask))
-        for own, (step, of_step) in steps.items():
-            if own in taken:
+            steps[f"{model_name}{TRAIN_SUFFIX}"] = (training, _describe(training, None, run_job))
+        for name, (step_spec, step_description) in steps.items():
+            if name in workload_names:
                 raise UsageError(
-                    f"{spec.text}: accelbench has a workload named {own!r}.",
+                    f"{spec.text}: accelbench has a workload named {name!r}.",
                     "Give the file, or the model in memory, another name.",
                 )
-            if own in found:
-                raise UsageError(f"Two models are named {own!r}.", "Give one of the files another name.")
-            found[own] = UserModel(own, step, of_step, ask)
-    return found
+            if name in models:
+                raise UsageError(f"Two models are named {name!r}.", "Give one of the files another name.")
+            models[name] = UserModel(name, step_spec, step_description, run_job)
+    return models
 
 
-def _asked(spec: ModelSpec, params: Mapping[str, Scalar] | None, ask: Ask) -> _Described:
-    """Raises UsageError."""
+def _describe(spec: ModelSpec, params: Mapping[str, Scalar] | None, run_job: RunJob) -> _Description:
+    """Let a worker describe the model. Raises UsageError for a mistake in its file, or without an answer."""
     job: dict[str, Any] = {"kind": "describe", "spec": dataclasses.asdict(spec), "params": params}
-    answer = ask(job)
+    answer = run_job(job)
     if answer.reply is None or "described" not in answer.reply:
         outcome = (answer.reply or {}).get("outcome", {})
         reason = answer.message or str(outcome.get("message", "")) if isinstance(outcome, dict) else ""
-        hint = "--timeout gives it longer." if answer.status == "timeout" else answer.log[-500:].strip()
+        hint = "Set a longer --timeout." if answer.status == "timeout" else answer.log[-500:].strip()
         raise UsageError(f"{spec.text}: the process that imported it: {visible(reason)}.", visible(hint))
     try:
-        facts = msgspec.convert(answer.reply["described"], _Described)
+        description = msgspec.convert(answer.reply["described"], _Description)
     except msgspec.ValidationError as error:
         raise UsageError(f"{spec.text}: the worker's answer cannot be read: {error}.") from error
-    if facts.mistake or facts.graph is None:
-        line = f", line {facts.line}" if facts.line else ""
-        at = "" if params is None else " at " + ", ".join(f"{name}={each}" for name, each in params.items())
-        # A mistake about the file begins with its name.
-        text = (
-            facts.mistake
-            if facts.mistake.startswith(spec.text)
-            else f"{spec.text}{line}{at}: {facts.mistake}"
-        )
-        raise UsageError(visible(text), facts.hint)
-    return facts
+    if description.mistake or description.graph is None:
+        text = description.mistake
+        if not text.startswith(spec.text):
+            line = f", line {description.line}" if description.line else ""
+            at = " at " + ", ".join(f"{name}={value}" for name, value in params.items()) if params else ""
+            text = f"{spec.text}{line}{at}: {text}"
+        raise UsageError(visible(text), description.hint)
+    return description
 
 
-def _called(facts: _Described, sizes: Mapping[str, Sequence[Scalar]]) -> str:
-    """`Model(depth=2,4), inputs(batch=4, length=64)`: with their defaults those that are not in `sizes`."""
+def _signatures(description: _Description, sizes: Mapping[str, Sequence[Scalar]]) -> str:
+    """`Model(depth=2,4), inputs(batch=4, length=64)`. Names that are not in `sizes` have their defaults."""
 
-    def with_sizes(name: str, own: Sequence[str]) -> str:
-        values = {each: ",".join(map(str, sizes.get(each, [facts.sizes[each]]))) for each in own}
-        return f"{name}({', '.join(f'{each}={text}' for each, text in values.items())})"
+    def signature(function: str, names: Sequence[str]) -> str:
+        values = {name: ",".join(map(str, sizes.get(name, [description.sizes[name]]))) for name in names}
+        return f"{function}({', '.join(f'{name}={text}' for name, text in values.items())})"
 
-    of_inputs = [each for each in facts.of_inputs if each not in facts.of_model]
-    return f"{with_sizes(facts.attribute or 'model', facts.of_model)}, {with_sizes('inputs', of_inputs)}"
+    input_sizes = [name for name in description.input_sizes if name not in description.model_sizes]
+    model = signature(description.attribute or "model", description.model_sizes)
+    return f"{model}, {signature('inputs', input_sizes)}"

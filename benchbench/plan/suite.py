@@ -314,7 +314,7 @@ def _of_phases(entries: list[tuple[str, Entry]], phases: Sequence[Phase]) -> lis
         phases_present = ", ".join(dict.fromkeys(kind.phase for kind in kinds.values()))
         raise UsageError(
             f"None of the selected workloads has the phase {' or '.join(phases)}.",
-            models[0].how_to_train if models and Phase.TRAIN in phases else f"They have {phases_present}.",
+            models[0].training_hint if models and Phase.TRAIN in phases else f"They have {phases_present}.",
         )
     return matching
 

@@ -19,7 +19,7 @@ from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
-from benchbench.launch.source_variables import missing_variables
+from benchbench.launch.source_files import missing_variables
 from benchbench.launch.transport import Answer
 from benchbench.machine.variables import worker_environment
 from benchbench.model.case import Case

@@ -256,7 +256,7 @@ def described_models(options: MeasureOptions, observer: RunObserver) -> Iterator
         observer.stage(f"importing {', '.join(spec.text for spec in specs)}")
         models = user_models.describe(specs, catalogue.workload_names(), ask_of)
         for model in models.values():
-            for line in model.told(_sizes_of(model, options)):
+            for line in model.summary_lines(_sizes_of(model, options)):
                 observer.note(line)
         with catalogue.with_models(models):
             yield list(models)
@@ -265,12 +265,12 @@ def described_models(options: MeasureOptions, observer: RunObserver) -> Iterator
 @contextmanager
 def _describers(
     targets: Sequence[Target], settings: Settings, code: UserCode | None = None
-) -> Iterator[Callable[[str], user_models.Ask]]:
+) -> Iterator[Callable[[str], user_models.RunJob]]:
     """Yield a function: kind of model → function that runs a job in a worker for such models."""
     with ExitStack() as pools:
 
         @cache
-        def ask_of(kind: str) -> user_models.Ask:
+        def ask_of(kind: str) -> user_models.RunJob:
             kind_targets = request.targets_of_kind(targets, kind)
             pool = pools.enter_context(WorkerPool(kind_targets, settings, sys.executable, code))
             return partial(pool.ask_plain, target=pool.first_ready(), fork=False)
@@ -293,7 +293,7 @@ def models_of_revision(
         for name, spec in specs.items():
             if spec.trains or (spec.file and not os.path.exists(spec.file)):
                 continue
-            steps = (name, f"{name}{user_models.TRAIN}")
+            steps = (name, f"{name}{user_models.TRAIN_SUFFIX}")
             observer.stage(f"importing {spec.text} of the revision")
             try:
                 described = user_models.describe([dataclasses.replace(spec, is_quiet=False)], (), ask_of)
