@@ -197,7 +197,7 @@ def on_a_gpu() -> Callable[[], Any]:
 )
 def test_the_error_names_the_variable_that_cannot_be_sent(make: Any, culprit: str, said: str) -> None:
     with pytest.raises(UsageError, match=f"'{culprit}' in ") as refused:
-        call_of(make(), most=4000)
+        call_of(make(), max_bytes=4000)
     assert said in str(refused.value)
     assert "setup=make" in refused.value.hint
 
@@ -213,7 +213,7 @@ def test_without_cloudpickle_only_a_function_with_a_name_can_be_measured(
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     assert not call_of(math.sin).files
     for function, arguments in ((lambda: 7, ()), (max, (lambda: 7, 1))):
-        with pytest.raises(UsageError, match="takes cloudpickle") as refused:
+        with pytest.raises(UsageError, match="needs cloudpickle") as refused:
             call_of(function, arguments)
         assert "cloudpickle" in refused.value.hint
 

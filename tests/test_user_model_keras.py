@@ -13,7 +13,7 @@ import pytest
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.launch.model_objects import written
+from benchbench.launch.model_objects import model_file
 from benchbench.launch.user_models import with_kind
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import JAX, KERAS, TORCH, ModelSpec, kind_of_version, parse_spec
@@ -261,7 +261,7 @@ def test_layers_that_say_their_dtype_because_they_were_saved_compute_in_the_one_
     keras = pytest.importorskip("keras")
     pytest.importorskip("cloudpickle")
     made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="kept")])
-    with written("in_memory", made, lambda batch=2: np.ones((batch, 4), "float32"), {}) as file:
+    with model_file("in_memory", made, lambda batch=2: np.ones((batch, 4), "float32"), {}) as file:
         spec = with_kind(parse_spec(file.name, str(file.parent)))
         model = KerasInference(spec, {**keras_model.load(spec).sizes})
         for dtype in ("float32", "bfloat16"):
@@ -285,7 +285,7 @@ def test_jax_functions_that_live_in_memory_are_measured_with_the_parameters_that
         nnx = pytest.importorskip("flax.nnx")
         given = nnx.Linear(4, 3, use_bias=False, rngs=nnx.Rngs(0))
         given.kernel[...] = weight
-    with written(f"in_memory_of_{library or 'jax'}", given, np.ones((2, 4), "float32"), {}) as file:
+    with model_file(f"in_memory_of_{library or 'jax'}", given, np.ones((2, 4), "float32"), {}) as file:
         model = JaxInference(with_kind(parse_spec(file.name, str(file.parent))), {})
         assert (model.graph["parameters"], model.graph["flops"]) == (12, 2 * 2 * 4 * 3)
         kept = [each for name, each in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]

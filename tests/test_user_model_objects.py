@@ -13,7 +13,7 @@ import torch
 
 import benchbench
 from benchbench.errors import UsageError
-from benchbench.launch.model_objects import written
+from benchbench.launch.model_objects import model_file
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models.describe import describe_model
 
@@ -33,7 +33,7 @@ def a_module(width: int = 8) -> torch.nn.Module:
 
 
 def described_object(inputs: Any, **training: Any) -> dict[str, Any]:
-    with written(f"mine_{abs(hash(str(inputs)))}", a_module(), inputs, training) as file:
+    with model_file(f"mine_{abs(hash(str(inputs)))}", a_module(), inputs, training) as file:
         return describe_model(parse_spec(file.name, str(file.parent)), None)
 
 

@@ -104,7 +104,7 @@ def run_model(
     request = requested_options(run_model, (), keywords)
     receiver = observer or Callbacks(on_record, on_stage)
     training = {"loss": loss, "targets": targets, "optimizer": optimizer}
-    with model_objects.written(name, module, inputs, training) as file:
+    with model_objects.model_file(name, module, inputs, training) as file:
         return measure.measure_suite(
             replace(request, model=(str(file),)), results_folder(results), receiver, profile=profile
         )

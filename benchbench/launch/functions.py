@@ -1,8 +1,7 @@
-"""A user's function made into what finds it again in a worker: by name, in its file, else by value.
+"""References to a user's functions for workers: a name in a file or module, or a pickle.
 
-By name only where that name gives the very same object: the name of a bound method gives a method without its
-instance. What is sent by value is a pickle: by cloudpickle, which knows functions that have no name, or
-without it by Python's own.
+A name is used only if it leads to the very same object; the name of a bound method leads to a function
+without its instance. A pickle is made by cloudpickle, or by Python's own module, which needs names.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from benchbench.format import size
 from benchbench.model.function import Call, FunctionLocation
 from benchbench.redaction import hide_secrets
 
-MOST_BYTES = 256 * 2**20  # of what is sent by value, to each process anew
+MAX_PICKLE_BYTES = 256 * 2**20  # sent to each process anew
 MAIN = "__main__"
 FUNCTION, SETUP, ARGUMENTS = "function.pickle", "setup.pickle", "arguments.pickle"
-DEEPEST = 3  # functions within functions that are searched for what cannot be sent
-IN_SETUP = (
+MAX_DEPTH = 3  # of functions in functions that are searched for the part that cannot be sent
+SETUP_HINT = (
     "Make it in the process that measures: measure(function, setup=make) calls make() there and passes on "
     "what it returns."
 )
-DEFINE = "pip install cloudpickle; a function that a file defines needs none."
+CLOUDPICKLE_HINT = "pip install cloudpickle; a function that a file defines does not need it."
 
 
 def call_of(
@@ -43,74 +42,77 @@ def call_of(
     arguments: tuple[Any, ...] = (),
     setup: Callable[..., Any] | None = None,
     *,
-    most: int = MOST_BYTES,
+    max_bytes: int = MAX_PICKLE_BYTES,
 ) -> Call:
-    """How a worker calls it. `most`: bytes of a pickle. Raises UsageError for what cannot be sent."""
+    """The call of a function for a worker. Raises UsageError if a part cannot be sent or is too large."""
     files: dict[str, bytes] = {}
-    found = _found(function, FUNCTION, files, most)
-    made = _found(setup, SETUP, files, most) if setup else None
+    function_location = _locate(function, FUNCTION, files, max_bytes)
+    setup_location = _locate(setup, SETUP, files, max_bytes) if setup else None
     if arguments:
-        files[ARGUMENTS] = by_value(arguments, "the arguments", most)
+        files[ARGUMENTS] = pickled(arguments, "the arguments", max_bytes)
     return Call(
-        function=found,
-        setup=made,
+        function=function_location,
+        setup=setup_location,
         arguments=ARGUMENTS if arguments else "",
-        search_path=tuple(str(paths.absolute(each)) for each in sys.path),
+        search_path=tuple(str(paths.absolute(folder)) for folder in sys.path),
         folder=paths.working_folder(),
         files=files,
     )
 
 
 def call_named(text: str, setup: str = "") -> Call:
-    """The same for what was typed: `file.py:function`, `package.module:function`. Nothing is imported.
+    """The call of a function named `file.py:function` or `package.module:function`. Nothing is imported.
 
-    `setup`: likewise, or a name beside the function's. Raises UsageError.
+    `setup`: a name of the same form, or the name of a function in the same file. Raises UsageError.
     """
-    found = _typed(text)
-    beside = dataclasses.replace(found, name=setup, qualname=setup)
+    function = _parse(text)
+    same_file = dataclasses.replace(function, name=setup, qualname=setup)
     return Call(
-        function=found,
-        setup=(_typed(setup) if ":" in setup else beside) if setup else None,
+        function=function,
+        setup=(_parse(setup) if ":" in setup else same_file) if setup else None,
         search_path=(paths.working_folder(),),
         folder=paths.working_folder(),
     )
 
 
-def _typed(text: str) -> FunctionLocation:
-    where, colon, qualname = text.rpartition(":")
-    if not (colon and where and qualname):
+def _parse(text: str) -> FunctionLocation:
+    place, colon, qualname = text.rpartition(":")
+    if not (colon and place and qualname):
         hint = "Write it as file.py:function, or as package.module:function."
         raise UsageError(f"{text!r} names no function.", hint)
-    if where.endswith(".py") or os.sep in where:
-        if not os.path.isfile(where):
-            raise UsageError(f"There is no file {where!r}.", "Write it as file.py:function.")
-        path = paths.absolute(where)
+    if place.endswith(".py") or os.sep in place:
+        if not os.path.isfile(place):
+            raise UsageError(f"There is no file {place!r}.", "Write it as file.py:function.")
+        path = paths.absolute(place)
         return FunctionLocation(name=f"{shown_path(path)}:{qualname}", path=str(path), qualname=qualname)
-    return FunctionLocation(name=text, module=where, qualname=qualname)
+    return FunctionLocation(name=text, module=place, qualname=qualname)
 
 
 def shown_path(path: Path) -> str:
-    """A file as a case is named after it: from the root of its repository, else from here, else its name."""
+    """The path relative to its repository, else to the working folder, else only the file's name."""
     path = paths.by_name(path)
-    roots = [folder for folder in path.parents if os.path.exists(folder / ".git")]
+    repositories = [folder for folder in path.parents if os.path.exists(folder / ".git")]
     here = paths.resolved(paths.working_folder())
-    root = next((folder for folder in (*roots[:1], here) if path.is_relative_to(folder)), path.parent)
+    roots = (*repositories[:1], here)
+    root = next((folder for folder in roots if path.is_relative_to(folder)), path.parent)
     return path.relative_to(root).as_posix()
 
 
-def _found(function: Callable[..., Any], file: str, files: dict[str, bytes], most: int) -> FunctionLocation:
-    """Where the function is; one that has no name of its own is pickled into `files` as `file`."""
+def _locate(
+    function: Callable[..., Any], file: str, files: dict[str, bytes], max_bytes: int
+) -> FunctionLocation:
+    """The function's location. Without a name that leads to it, it is pickled into `files[file]`."""
     if not callable(function):
-        raise UsageError(f"What is to be measured is no function but of type {type(function).__name__}.")
-    if by_name := _by_name(function):
-        return by_name
-    name = _name_of(function)
-    files[file] = by_value(function, name, most)
+        raise UsageError(f"An object of type {type(function).__name__} is not a function to be measured.")
+    if location := _location_by_name(function):
+        return location
+    name = _shown_name(function)
+    files[file] = pickled(function, name, max_bytes)
     return FunctionLocation(name=name, pickled=file)
 
 
-def _by_name(function: Callable[..., Any]) -> FunctionLocation | None:
-    """Where its own name finds it in a module or a file; None where that is another object, or nothing."""
+def _location_by_name(function: Callable[..., Any]) -> FunctionLocation | None:
+    """The module or file in which the function's name leads to it, or None."""
     name, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not (isinstance(name, str) and isinstance(qualname, str)):
         return None
@@ -118,143 +120,144 @@ def _by_name(function: Callable[..., Any]) -> FunctionLocation | None:
     if module is None or _attribute(module, qualname) is not function:
         return None
     spec = getattr(module, "__spec__", None)
-    if name != MAIN or spec:  # `python -m package.module` has a name, too
-        own = str(getattr(spec, "name", name)) if name == MAIN else name
-        return (
-            FunctionLocation(name=f"{own}:{qualname}", module=own, qualname=qualname)
-            if _is_importable(own)
-            else None
-        )
-    path = getattr(module, "__file__", None)
-    if path is None or not os.path.isfile(path):
+    if name != MAIN or spec:  # `python -m package.module` has a spec
+        module_name = str(getattr(spec, "name", name)) if name == MAIN else name
+        if not _is_importable(module_name):
+            return None
+        return FunctionLocation(name=f"{module_name}:{qualname}", module=module_name, qualname=qualname)
+    file = getattr(module, "__file__", None)
+    if file is None or not os.path.isfile(file):
         return None
-    whole = paths.absolute(path)
-    return FunctionLocation(name=f"{shown_path(whole)}:{qualname}", path=str(whole), qualname=qualname)
+    path = paths.absolute(file)
+    return FunctionLocation(name=f"{shown_path(path)}:{qualname}", path=str(path), qualname=qualname)
 
 
 def _attribute(module: ModuleType, qualname: str) -> Any:
-    found: Any = module
+    value: Any = module
     for name in qualname.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _is_importable(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except (ImportError, ValueError):  # a module that somebody made has no spec
+    except (ImportError, ValueError):  # ValueError: a module without a spec
         return False
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    """`file.py:<lambda>`, `package.module:Class.method`; what a partial or another object calls."""
+def _shown_name(function: Callable[..., Any]) -> str:
+    """`file.py:<lambda>` or `package.module:Class.method`; for a callable object, the name of its class."""
     if isinstance(function, functools.partial):
-        return f"{_name_of(function.func)} (partial)"
+        return f"{_shown_name(function.func)} (partial)"
     owner = function if hasattr(function, "__qualname__") else type(function)
     module = sys.modules.get(getattr(owner, "__module__", None) or "")
     path = getattr(module, "__file__", None) if module and module.__name__ == MAIN else None
-    where = shown_path(Path(path)) if path else getattr(module, "__name__", MAIN)
-    return f"{where}:{owner.__qualname__}"
+    place = shown_path(Path(path)) if path else getattr(module, "__name__", MAIN)
+    return f"{place}:{owner.__qualname__}"
 
 
-def by_value(value: Any, what: str, most: int) -> bytes:
-    """Raises UsageError, naming what in it cannot be sent."""
+def pickled(value: Any, name: str, max_bytes: int) -> bytes:
+    """A pickle of the value; `name`: its name for messages. Raises UsageError if a part cannot be sent."""
     try:
-        return _pickled(value, most)
-    except _Unsendable as reason:
-        culprit, why = _culprit(value, reason, most)
-        named = f"{culprit!r} in {what}" if culprit else what
-        raise UsageError(f"{named} cannot be sent to the process that measures: {why}.", why.hint) from reason
+        return _pickle(value, max_bytes)
+    except _Unsendable as error:
+        part, reason = _unsendable_part(value, error, max_bytes)
+        text = f"{part!r} in {name}" if part else name
+        message = f"{text} cannot be sent to the process that measures: {reason}."
+        raise UsageError(message, reason.hint) from error
 
 
 class _Unsendable(Exception):
-    """Why a value cannot be sent, and what to do."""
+    """A value that cannot be sent; the message has the reason, and `hint` the remedy."""
 
-    def __init__(self, reason: str, hint: str = IN_SETUP) -> None:
+    def __init__(self, reason: str, hint: str = SETUP_HINT) -> None:
         super().__init__(reason)
         self.hint = hint
 
 
-class _Limited(io.BytesIO):
-    """No more than what may be sent."""
-
-    def __init__(self, most: int) -> None:
+class _LimitedBuffer(io.BytesIO):
+    def __init__(self, max_bytes: int) -> None:
         super().__init__()
-        self._most = most
+        self._max_bytes = max_bytes
 
     def write(self, data: Any, /) -> int:
         written = super().write(data)
-        if self.tell() > self._most:
-            raise _Unsendable(f"it is larger than {size(self._most)}")
+        if self.tell() > self._max_bytes:
+            raise _Unsendable(f"it is larger than {size(self._max_bytes)}")
         return written
 
 
-def _pickled(value: Any, most: int) -> bytes:
-    """A pickle of the value: by cloudpickle, or where that is missing by Python's own. Raises _Unsendable."""
-    file = _Limited(most)
+def _pickle(value: Any, max_bytes: int) -> bytes:
+    """Raises _Unsendable."""
+    buffer = _LimitedBuffer(max_bytes)
     try:
-        _pickler(file).dump(value)
+        _pickler(buffer).dump(value)
     except _Unsendable:
         raise
-    except Exception as error:  # whatever an object's own method raises
+    except Exception as error:  # an object's own method may raise anything
         lines = hide_secrets()(text_of(error)).splitlines()
         raise _Unsendable(f"{kind_of(error)}{lines[0] if lines else ''}") from error
-    return file.getvalue()
+    return buffer.getvalue()
 
 
-def _pickler(file: _Limited) -> pickle.Pickler:
-    """A pickler that refuses objects which another process cannot have."""
-    own: type[pickle.Pickler] = pickle.Pickler
+def _pickler(buffer: io.BytesIO) -> pickle.Pickler:
+    """A pickler that refuses tensors on a GPU and, without cloudpickle, functions without a name."""
+    base: type[pickle.Pickler] = pickle.Pickler
     with suppress(ImportError):
         import cloudpickle
 
-        own = cloudpickle.Pickler
+        base = cloudpickle.Pickler
 
-    class Pickler(own):  # type: ignore[misc, valid-type]
+    class Pickler(base):  # type: ignore[misc, valid-type]
         def persistent_id(self, part: Any) -> None:
-            """Called with every object on its way."""
+            # The pickler calls this for every object.
             if type(part).__module__.startswith("torch") and getattr(part, "is_cuda", None) is True:
                 raise _Unsendable("it holds a tensor on a CUDA device, which belongs to this process")
-            if own is pickle.Pickler and _has_no_name(part):
-                raise _Unsendable("it has no name to be found by, which takes cloudpickle", DEFINE)
+            if base is pickle.Pickler and _has_no_name(part):
+                raise _Unsendable("no name leads to it, so sending it needs cloudpickle", CLOUDPICKLE_HINT)
 
-    return Pickler(file)
+    return Pickler(buffer)
 
 
 def _has_no_name(part: Any) -> bool:
-    """Whether it is a function or class that another process cannot import by its name."""
+    """True for a function or class that another process cannot import by its name."""
     if not isinstance(part, type | FunctionType):
         return False
     module = sys.modules.get(part.__module__)
     return part.__module__ == MAIN or module is None or _attribute(module, part.__qualname__) is not part
 
 
-def _culprit(value: Any, reason: _Unsendable, most: int, depth: int = DEEPEST) -> tuple[str, _Unsendable]:
-    """The name of the part that cannot be sent, and why; no name where it is the whole."""
-    if reason.hint == DEFINE:
-        return "", reason
+def _unsendable_part(
+    value: Any, error: _Unsendable, max_bytes: int, depth: int = MAX_DEPTH
+) -> tuple[str, _Unsendable]:
+    """Name of the part that cannot be sent, and the reason; the name is "" if it is the value itself."""
+    if error.hint == CLOUDPICKLE_HINT:
+        return "", error
     for name, part in _parts(value):
         try:
-            _pickled(part, most)
-        except _Unsendable as own:
-            inner, why = _culprit(part, own, most, depth - 1) if depth and callable(part) else ("", own)
-            return inner or name, why
-    return "", reason
+            _pickle(part, max_bytes)
+        except _Unsendable as part_error:
+            if not (depth and callable(part)):
+                return name, part_error
+            inner_name, reason = _unsendable_part(part, part_error, max_bytes, depth - 1)
+            return inner_name or name, reason
+    return "", error
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a function takes with it, by name: its instance's attributes, variables of closures, globals."""
+    """Objects that are pickled with a value, by name: attributes, arguments, closure and global variables."""
     if isinstance(value, functools.partial):
         yield from _parts(value.func)
-        yield from ((f"argument {number}", each) for number, each in enumerate(value.args, 1))
+        yield from ((f"argument {number}", argument) for number, argument in enumerate(value.args, 1))
         yield from value.keywords.items()
     elif inspect.ismethod(value):
         yield from _parts(value.__self__)
     elif inspect.isfunction(value):
-        used = inspect.getclosurevars(value)
-        yield from used.nonlocals.items()
-        yield from used.globals.items()
+        variables = inspect.getclosurevars(value)
+        yield from variables.nonlocals.items()
+        yield from variables.globals.items()
     elif isinstance(value, tuple):
-        yield from ((f"argument {number}", each) for number, each in enumerate(value, 1))
+        yield from ((f"argument {number}", item) for number, item in enumerate(value, 1))
     elif not isinstance(value, ModuleType | type):
         yield from getattr(value, "__dict__", {}).items()
