@@ -1,4 +1,4 @@
-"""Two sides measured in turn: what a side is, how it is measured, and what is said of it."""
+"""Interleaved comparisons: parsing of sides, their measurement and their verdicts."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,25 +55,26 @@ from tests.factories import (
     some_rounds,
 )
 from tests.program import accelbench, git, paced_by, rows
+from tests.test_bisecting import STEPPING
 
 Pairs = list[tuple[Case, Case]]
 
 EAGER, COMPILED = a_case(), a_case(mode="compile")
-WEATHER = (1.0, 1.3, 1.1)  # what both processes of a round meet
+WEATHER = (1.0, 1.3, 1.1)  # common factors of the processes of a round
 RULES = GatePolicy(metrics=METRICS[:1])
 
 
-# What a side is
+# Sides
 
 
 def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
-    found = rerun.parse_variant(
+    variant = rerun.parse_variant(
         "mode=compile,dtype=bfloat16,threads=1,allocator=system,isolation=spawn,device=cpu"
     )
-    assert found.mode == "compile"
-    assert found.dtype is Dtype.BFLOAT16
-    assert found.device == "cpu"
-    assert found.applied(Settings(threads=2)) == Settings(
+    assert variant.mode == "compile"
+    assert variant.dtype is Dtype.BFLOAT16
+    assert variant.device == "cpu"
+    assert variant.applied(Settings(threads=2)) == Settings(
         threads=1, allocator=Allocator.SYSTEM, isolation=Isolation.SPAWN
     )
     assert rerun.parse_variant("jax").target == Target(name="jax", backend="jax", python=sys.executable)
@@ -83,8 +83,8 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
     assert old is not None
     assert (old.name, old.backend, old.python) == ("torch@2.12", "torch", sys.executable)
     assert rerun.parse_variant("torch@2.12", {"torch@2.12": sys.executable}).target == old
-    both = rerun.parse_variant(f"torch={sys.executable},mode=eager")
-    assert (both.mode, both.target is None) == ("eager", False)
+    combined = rerun.parse_variant(f"torch={sys.executable},mode=eager")
+    assert (combined.mode, combined.target is None) == ("eager", False)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
         ("torch=/no/such/python", "/no/such/python does not start as a Python", "Name an interpreter"),
     ],
 )
-def test_a_side_that_cannot_be_read_says_what_could(text: str, message: str, hint: str) -> None:
+def test_an_unreadable_side_has_a_hint(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message.replace("?", "\\?")) as caught:
         rerun.parse_variant(text)
     assert hint in caught.value.hint
 
 
-def test_a_side_without_a_target_has_those_chosen_else_the_others_backend_here() -> None:
+def test_a_side_without_a_target_gets_the_chosen_targets_or_the_other_sides_backend() -> None:
     old, plain = rerun.parse_variant(f"torch@old={sys.executable}"), rerun.parse_variant("mode=eager")
     here = Target(name="torch", backend="torch", python=sys.executable)
     assert rerun.targets_of_variants([old, plain], []) == ([old.target], [here])
@@ -116,64 +116,63 @@ def test_a_side_without_a_target_has_those_chosen_else_the_others_backend_here()
     assert len(rerun.targets_of_variants([plain, plain], [])[0]) > 1
 
 
-def test_a_case_under_another_backend_takes_its_usual_mode_or_the_one_of_the_same_name() -> None:
+def test_a_case_on_another_backend_gets_the_corresponding_mode() -> None:
     probes = [a_probe("tensorflow"), a_probe("torch")]
     to = Variant(text="tensorflow", target=probes[0].target)
-    assert (
-        apply_variant(a_case(mode="eager"), to, probes).mode == "function"
-    )  # torch's usual is not TensorFlow's
-    assert (
-        apply_variant(a_case(mode="eager"), to, probes).id == a_case(backend="tensorflow", mode="function").id
-    )
+    expected = a_case(backend="tensorflow", mode="function")
+    assert apply_variant(a_case(mode="eager"), to, probes).id == expected.id
     assert apply_variant(a_case(mode="compile"), to, probes).mode == "function"
     back = Variant(text="torch", target=probes[1].target)
     assert apply_variant(a_case(backend="tensorflow", mode="eager"), back, probes).mode == "eager"
 
 
-def test_cases_that_cannot_run_any_longer_are_left_out_with_the_reason() -> None:
-    gone = a_case(workload="nosuch")
-    other = a_case(params={"rows": 3})
-    plan = replan([EAGER, a_case(device="cuda:0"), gone, other], [a_probe()])
+def test_cases_that_can_no_longer_run_are_left_out_with_the_reason() -> None:
+    unknown_workload = a_case(workload="nosuch")
+    unknown_parameter = a_case(params={"rows": 3})
+    plan = replan([EAGER, a_case(device="cuda:0"), unknown_workload, unknown_parameter], [a_probe()])
     assert plan.cases == (EAGER,)
-    assert [each.reason for each in plan.left_out] == snapshot(
+    assert [left_out.reason for left_out in plan.left_out] == snapshot(
         ["torch has no device 'cuda:0'", "No workload named 'nosuch'.", "Gemm has no parameter 'rows'."]
     )
     broken = a_probe(status="broken", reason="no libcuda", remedy="reinstall it")
     assert replan([EAGER], [broken]).left_out[0].reason == snapshot("no libcuda → reinstall it")
 
 
-# What is said of it
+# Verdicts
 
 
 def partners(ref: list[Record], new: list[Record], pairs: Pairs, **over: Any) -> tuple[Run, Run]:
-    there = {one.id: other.id for one, other in pairs}
-    back = {other: one for one, other in there.items()}
+    partner_of = {ref_case.id: new_case.id for ref_case, new_case in pairs}
+    partner_of_new = {new_case: ref_case for ref_case, new_case in partner_of.items()}
     return (
-        a_run(ref, id="A", partner=Partner(label="mode=eager", run="B", cases=there)),
-        a_run(new, id="B", partner=Partner(label="mode=compile", run="A", cases=back), **over),
+        a_run(ref, id="A", partner=Partner(label="mode=eager", run="B", cases=partner_of)),
+        a_run(new, id="B", partner=Partner(label="mode=compile", run="A", cases=partner_of_new), **over),
     )
 
 
 def weathered(factor: float, case: Case = EAGER, **over: Any) -> list[Record]:
-    own = (1.0, 1.001, 0.999)
-    seconds = [1e-3 * factor * w * (o if factor != 1 else 1) for w, o in zip(WEATHER, own, strict=True)]
+    noise = (1.0, 1.001, 0.999)
+    seconds = [
+        1e-3 * factor * weather * (factor_of_process if factor != 1 else 1)
+        for weather, factor_of_process in zip(WEATHER, noise, strict=True)
+    ]
     return some_rounds(*seconds, case=case, **over)
 
 
-def test_what_both_processes_of_a_round_meet_cancels() -> None:
+def test_a_factor_common_to_both_processes_of_a_round_cancels() -> None:
     ref, new = weathered(1.0), weathered(1.05, COMPILED)
-    apart = compare_runs(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
-    assert apart.verdicts[0].verdict is Verdict.INCONCLUSIVE
-    found = compare_runs(*partners(ref, new, [(EAGER, COMPILED)]))
-    assert found.interleaved
-    (verdict,) = found.verdicts
+    separate = compare_runs(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
+    assert separate.verdicts[0].verdict is Verdict.INCONCLUSIVE
+    comparison_result = compare_runs(*partners(ref, new, [(EAGER, COMPILED)]))
+    assert comparison_result.interleaved
+    (verdict,) = comparison_result.verdicts
     assert verdict.verdict is Verdict.SLOWER
     assert verdict.ratio == pytest.approx(1.05, rel=1e-4)
     assert verdict.case == snapshot("gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu")
 
 
 def beside_others(seconds: Sequence[float], busy: Sequence[bool], case: Case, **over: Any) -> list[Record]:
-    """Rounds, some of them beside a program that used half a core."""
+    """Rounds, some of them while another program used half a core."""
     return [
         a_record(
             a_watched(
@@ -199,36 +198,36 @@ FOUR = (1.0, 1.001, 0.999, 1.0)
         ((0, 0, 0, 0), (0, 1, 1, 0), (1.05, 1.051, 1.05, 1.05), Verdict.INSUFFICIENT),
     ],
 )
-def test_pairs_whose_sides_met_the_same_are_compared(
+def test_pairs_with_equal_contention_are_compared(
     ref_busy: Sequence[bool], new_busy: Sequence[bool], new: Sequence[float], verdict: Verdict
 ) -> None:
     ref = beside_others(FOUR, ref_busy, EAGER)
-    found = compare_runs(*partners(ref, beside_others(new, new_busy, COMPILED), [(EAGER, COMPILED)]))
-    assert found.verdicts[0].verdict is verdict
+    result = compare_runs(*partners(ref, beside_others(new, new_busy, COMPILED), [(EAGER, COMPILED)]))
+    assert result.verdicts[0].verdict is verdict
 
 
 @pytest.mark.parametrize(("blocks", "verdict"), [(1.0, Verdict.SLOWER), (1.2, Verdict.INSUFFICIENT)])
-def test_a_side_that_still_warms_up_is_compared_where_its_blocks_do_not_fall(
+def test_an_unsteady_side_is_compared_if_its_blocks_do_not_become_faster(
     blocks: float, verdict: Verdict
 ) -> None:
     def rounds(factor: float, case: Case, first: float) -> list[Record]:
-        falling = tuple(10 * factor * each for each in (first, first, 1.0, 1.0, 1.0, 1.0))
-        made = a_watched(block_s=falling, steady=False)
-        return [a_record(made, case=case, round=number) for number in range(3)]
+        block_s = tuple(10 * factor * height for height in (first, first, 1.0, 1.0, 1.0, 1.0))
+        measurement = a_watched(block_s=block_s, steady=False)
+        return [a_record(measurement, case=case, round=number) for number in range(3)]
 
     pair = partners(rounds(1.0, EAGER, 1.0), rounds(1.05, COMPILED, blocks), [(EAGER, COMPILED)])
     assert compare_runs(*pair).verdicts[0].verdict is verdict
 
 
 def warming(factor: float, case: Case, *processes: int, noise: float = 0.0) -> list[Record]:
-    """Three processes, of which these begin a fifth slower than they end."""
-    made = []
+    """Three processes; those of `processes` begin a fifth slower than they end."""
+    measurements = []
     for number in range(3):
         first = 1.2 if number in processes else 1.0
         step = 10 * factor * (1 + noise * number)
-        blocks = tuple(step * each for each in (first, first, first, 1.0, 1.0, 1.0))
-        made.append(a_watched(block_s=blocks, steady=number not in processes))
-    return [a_record(each, case=case, round=number) for number, each in enumerate(made)]
+        blocks = tuple(step * height for height in (first, first, first, 1.0, 1.0, 1.0))
+        measurements.append(a_watched(block_s=blocks, steady=number not in processes))
+    return [a_record(measurement, case=case, round=number) for number, measurement in enumerate(measurements)]
 
 
 @pytest.mark.parametrize(
@@ -240,9 +239,7 @@ def warming(factor: float, case: Case, *processes: int, noise: float = 0.0) -> l
         (10.0, 2.0, Verdict.INSUFFICIENT),  # its processes are too far apart to be certain
     ],
 )
-def test_a_difference_that_no_doubt_can_explain_decides_whatever_is_doubted(
-    factor: float, noise: float, verdict: Verdict
-) -> None:
+def test_a_difference_beyond_any_doubt_is_decided(factor: float, noise: float, verdict: Verdict) -> None:
     sides = (warming(1.0, EAGER), warming(factor, COMPILED, 1, noise=noise))
     before, after = partners(*sides, [(EAGER, COMPILED)])
     assert compare_runs(before, after).verdicts[0].verdict is verdict
@@ -257,8 +254,8 @@ def test_a_difference_that_no_doubt_can_explain_decides_whatever_is_doubted(
         assert confirmed.findings[0].verdict is verdict
 
 
-def test_equal_sides_that_warm_up_are_never_told_apart_beyond_doubt() -> None:
-    """Half of the processes begin up to ten times slower, and most do not settle while they are timed."""
+def test_equal_sides_that_warm_up_never_differ_beyond_doubt() -> None:
+    """Half of the processes begin up to ten times slower; most do not settle while they are timed."""
     random = Random(7)
 
     def process(noise: float) -> TimedProcess:
@@ -267,59 +264,63 @@ def test_equal_sides_that_warm_up_are_never_told_apart_beyond_doubt() -> None:
         steps = [level * (1 + slower * math.exp(-number / lasting)) for number in range(20)]
         return timed_process(a_measurement(block_s=tuple(steps), iterations=1, steady=steady))
 
-    called = 0
+    decided = 0
     for noise in (0.01, 0.1, 0.5):
         for _ in range(200):
             sides = [{number: process(noise) for number in range(5)} for _ in range(2)]
-            called += is_beyond_doubt(fair_pairs(sides[0], sides[1], 3))
-    assert not called
+            decided += is_beyond_doubt(fair_pairs(sides[0], sides[1], 3))
+    assert not decided
 
 
-def test_the_partners_may_be_compared_the_other_way_round() -> None:
+def test_sides_can_be_compared_in_reverse_order() -> None:
     a, b = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
-    there, back = compare_runs(a, b).verdicts[0], compare_runs(b, a).verdicts[0]
-    assert there.ratio is not None
-    assert back.ratio == pytest.approx(1 / there.ratio)
-    assert back.verdict is Verdict.FASTER
+    forward, backward = compare_runs(a, b).verdicts[0], compare_runs(b, a).verdicts[0]
+    assert forward.ratio is not None
+    assert backward.ratio == pytest.approx(1 / forward.ratio)
+    assert backward.verdict is Verdict.FASTER
 
 
-def test_one_of_two_partners_is_compared_with_other_runs_as_any_run() -> None:
+def test_a_side_can_be_compared_with_an_unrelated_run() -> None:
     a, _ = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
     assert not compare_runs(a, a_run(weathered(1.0), id="C")).interleaved
 
 
-def test_what_the_sides_change_bars_nothing_and_other_work_does() -> None:
+def test_sides_may_differ_in_settings_but_not_in_work() -> None:
     half = a_case(dtype=Dtype.BFLOAT16)
     over: dict[str, Any] = {"cost": a_cost(bytes=1), "precision": {"matmul": "bfloat16"}, "timer": "events"}
     new = weathered(1.05, half, **over)
-    found = compare_runs(*partners(weathered(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
-    assert found.verdicts[0].verdict is Verdict.SLOWER
-    assert found.changes == snapshot(("threads 2 → 1",))
-    other = compare_runs(
+    result = compare_runs(*partners(weathered(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
+    assert result.verdicts[0].verdict is Verdict.SLOWER
+    assert result.changes == snapshot(("threads 2 → 1",))
+    other_work = compare_runs(
         *partners(weathered(1.0), weathered(1.05, half, cost=a_cost(flops=1)), [(EAGER, half)])
     )
-    assert other.verdicts[0].verdict is Verdict.INCOMPARABLE
+    assert other_work.verdicts[0].verdict is Verdict.INCOMPARABLE
 
 
-def test_rounds_that_only_one_side_has_are_no_pairs() -> None:
-    found = compare_runs(*partners(weathered(1.0), weathered(1.05, COMPILED)[:2], [(EAGER, COMPILED)]))
-    assert found.verdicts[0].verdict is Verdict.INSUFFICIENT
-    assert found.verdicts[0].reason == snapshot("2 pairs have latency_s, it needs 3")
+def test_rounds_of_only_one_side_are_not_compared() -> None:
+    result = compare_runs(*partners(weathered(1.0), weathered(1.05, COMPILED)[:2], [(EAGER, COMPILED)]))
+    assert result.verdicts[0].verdict is Verdict.INSUFFICIENT
+    assert result.verdicts[0].reason == snapshot("2 pairs have latency_s, it needs 3")
 
 
-def test_a_pair_of_which_a_side_cannot_run_is_told_and_one_that_neither_can_is_not() -> None:
-    here, there, neither = (a_case(params={"m": m}) for m in (1, 2, 3))
-    a, b = partners(weathered(1.0), weathered(1.0), [(case, case) for case in (EAGER, here, there, neither)])
+def test_a_case_that_only_one_side_can_run_is_reported() -> None:
+    only_ref, only_new, neither = (a_case(params={"m": m}) for m in (1, 2, 3))
+    a, b = partners(
+        weathered(1.0), weathered(1.0), [(case, case) for case in (EAGER, only_ref, only_new, neither)]
+    )
 
-    def without(run: Run, own: Case, other: Case) -> Run:
-        """`own` cannot run on this side, `other` on the other, `neither` on either."""
-        spared = a_left_out(case=other, status=Status.SKIPPED, reason="its counterpart cannot run: no GPU")
-        left_out = (*(a_left_out(case=case) for case in (own, neither)), spared)
+    def without(run: Run, missing: Case, skipped: Case) -> Run:
+        """`missing` cannot run on this side, `skipped` not on the other, `neither` on none."""
+        counterpart = a_left_out(
+            case=skipped, status=Status.SKIPPED, reason="its counterpart cannot run: no GPU"
+        )
+        left_out = (*(a_left_out(case=case) for case in (missing, neither)), counterpart)
         return replace(run, info=replace(run.info, left_out=left_out))
 
-    ref, new = without(a, there, here), without(b, here, there)
-    found = compare_runs(ref, new)
-    assert [(each.verdict.value, each.reason) for each in found.verdicts] == snapshot(
+    ref, new = without(a, only_new, only_ref), without(b, only_ref, only_new)
+    result = compare_runs(ref, new)
+    assert [(verdict.verdict.value, verdict.reason) for verdict in result.verdicts] == snapshot(
         [
             ("same", ""),
             ("gone", "unavailable: this torch is a CPU build"),
@@ -327,29 +328,29 @@ def test_a_pair_of_which_a_side_cannot_run_is_told_and_one_that_neither_can_is_n
         ]
     )
     gate = check_interleaved(digest(ref), digest(new), RULES)
-    assert sorted((each.verdict.value, each.lost) for each in gate.findings) == snapshot(
+    assert sorted((finding.verdict.value, finding.lost) for finding in gate.findings) == snapshot(
         [("gone", True), ("incomparable", False), ("same", False)]
     )
     assert exit_code(gate) == Ending.NOT_COMPARABLE.code
 
 
-def test_a_side_that_was_interrupted_says_so_in_its_report_and_where_it_is_compared() -> None:
+def test_an_interrupted_side_is_marked_in_its_report_and_in_comparisons() -> None:
     a, b = partners(weathered(1.0), weathered(1.0, COMPILED), [(EAGER, COMPILED)])
     b = replace(b, ended=False)
     facts = " ".join(report_document(b).facts)
     assert "it cannot be resumed: it is one side of a comparison" in facts
     assert "mode=compile: accelbench compare A B" in facts
-    found = compare_runs(a, b)
-    told = comparison.comparison_document(found, found.verdicts).facts
-    assert "interrupted, or still being measured: new" in told
+    result = compare_runs(a, b)
+    facts_shown = comparison.comparison_document(result, result.verdicts).facts
+    assert "interrupted, or still being measured: new" in facts_shown
 
 
-def test_a_baselines_code_that_fails_is_no_pass() -> None:
+def test_failing_baseline_code_does_not_pass() -> None:
     failing, working = [a_record(a_failure())], weathered(1.0)
     ref, new = map(digest, partners(failing, working, [(EAGER, EAGER)]))
-    found = check_interleaved(ref, new, RULES)
-    assert found.findings[0].verdict is Verdict.INCOMPARABLE
-    assert found.findings[0].reason == snapshot("the baseline's code: crashed: worker killed by signal 11")
+    gate = check_interleaved(ref, new, RULES)
+    assert gate.findings[0].verdict is Verdict.INCOMPARABLE
+    assert gate.findings[0].reason == snapshot("the baseline's code: crashed: worker killed by signal 11")
     ref, new = map(digest, partners(working, failing, [(EAGER, EAGER)]))
     assert exit_code(check_interleaved(ref, new, RULES)) == Ending.FAILED.code
 
@@ -359,39 +360,13 @@ def test_a_baselines_code_that_fails_is_no_pass() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Two commits of a workload that imports its pace from a module beside its folder."""
+    """Two commits of a workload that imports its pace from another folder."""
     root = tmp_path / "repository"
     (root / "bench").mkdir(parents=True)
     (root / "src").mkdir()
     git(root, "init", "-q")
     (root / ".gitattributes").write_text("src export-ignore\n")
-    (root / "bench/stepping.py").write_text(
-        textwrap.dedent(
-            """
-            from __future__ import annotations
-            from dataclasses import dataclass
-            from benchbench.workloads.base import Program
-            from benchbench.workloads.operations.gemm import Gemm
-
-            @dataclass(frozen=True)
-            class Stepping(Gemm):
-                m: int = 16
-                n: int = 16
-                k: int = 16
-
-                summary = "as long as a module says"
-
-                def build_fake(self, place, arrays):
-                    from pace import SECONDS
-
-                    def step(a, b):
-                        place.spend(SECONDS)
-                        return a @ b
-
-                    return Program(step, (place.put(arrays["a"]), place.put(arrays["b"])))
-            """
-        )
-    )
+    (root / "bench/stepping.py").write_text(STEPPING)
     for seconds in ("0.001", "0.0012"):
         (root / "src/pace.py").write_text(f"SECONDS = {seconds}\n")
         git(root, "add", ".")
@@ -399,22 +374,22 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_revision_is_checked_out_whole_and_the_repository_is_left_alone(repository: Path) -> None:
+def test_a_revision_is_checked_out_without_changing_the_repository(repository: Path) -> None:
     (repository / "src/pace.py").write_text("SECONDS = 5\n")
     elsewhere = str(repository.parent)
     code = UserCode((str(repository / "bench"),), (str(repository / "src"), elsewhere, "/no/such/folder"))
-    with code_at("HEAD~1", code) as found:
-        assert Path(found.workloads[0]).name == "bench"
-        assert (Path(found.python_path[0]) / "pace.py").read_text() == "SECONDS = 0.001\n"
-        assert found.python_path[1:] == (elsewhere, "/no/such/folder")
-    assert not Path(found.workloads[0]).exists()
+    with code_at("HEAD~1", code) as checkout:
+        assert Path(checkout.workloads[0]).name == "bench"
+        assert (Path(checkout.python_path[0]) / "pace.py").read_text() == "SECONDS = 0.001\n"
+        assert checkout.python_path[1:] == (elsewhere, "/no/such/folder")
+    assert not Path(checkout.workloads[0]).exists()
     assert (repository / "src/pace.py").read_text() == "SECONDS = 5\n"
     status = subprocess.run(["git", "status", "--short"], cwd=repository, capture_output=True, text=True)
     assert status.stdout.split() == ["M", "src/pace.py"]
 
 
 @pytest.mark.parametrize("revision", ["nosuch", "--all", "", "HEAD:bench"])
-def test_a_revision_that_is_none_is_named(repository: Path, revision: str) -> None:
+def test_an_unknown_revision_is_a_usage_error(repository: Path, revision: str) -> None:
     code = UserCode((str(repository / "bench"),), ())
     with pytest.raises(UsageError, match="has no revision"), code_at(revision, code):
         pass
@@ -431,7 +406,7 @@ def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None
         code_at("HEAD", UserCode((str(tmp_path),), ())).__enter__()
 
 
-def test_settings_of_a_revision_are_what_it_had_whatever_was_added_changed_or_removed_since(
+def test_settings_of_a_revision_are_unaffected_by_later_changes(
     repository: Path,
 ) -> None:
     config, suite = repository / "accelbench.toml", repository / "bench/own.toml"
@@ -444,8 +419,8 @@ def test_settings_of_a_revision_are_what_it_had_whatever_was_added_changed_or_re
     for change in (lambda path: path.write_text("[thresholds]\ngemm = 0.9\n"), Path.unlink):
         for path in (config, suite):
             change(path)
-        found = nearest_at("HEAD", repository / "bench")
-        assert (found.thresholds, found.run.suite) == ({"gemm": 0.01}, [str(suite)])
+        settings = nearest_at("HEAD", repository / "bench")
+        assert (settings.thresholds, settings.run.suite) == ({"gemm": 0.01}, [str(suite)])
         name, (rule,) = thresholds_of(str(suite), "HEAD")
         assert (name, rule.value) == ("mine", 0.02)
         assert nearest_at("HEAD~1", repository / "bench").thresholds == {}
@@ -455,7 +430,7 @@ def test_settings_of_a_revision_are_what_it_had_whatever_was_added_changed_or_re
     assert nearest_at("HEAD~1", repository / "bench").thresholds == {"gemm": 0.03}  # of no repository
 
 
-def test_settings_of_a_revision_that_cannot_be_read_name_it(repository: Path) -> None:
+def test_unreadable_settings_of_a_revision_name_the_revision(repository: Path) -> None:
     (repository / "accelbench.toml").write_text("[thresholds\n")
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "settings")
@@ -465,9 +440,7 @@ def test_settings_of_a_revision_that_cannot_be_read_name_it(repository: Path) ->
         thresholds_of(str(repository / "accelbench.toml"), "HEAD")
 
 
-def test_a_git_that_fails_is_not_taken_for_no_repository(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_of_git_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     code = UserCode((str(repository / "bench"),), ())
     with pytest.raises(UsageError, match="detected dubious ownership") as caught:
@@ -475,7 +448,7 @@ def test_a_git_that_fails_is_not_taken_for_no_repository(
     assert caught.value.hint == f"git config --global --add safe.directory {repository}"
 
 
-def test_a_revision_that_a_shallow_clone_lacks_is_told_with_what_fetches_it(repository: Path) -> None:
+def test_a_revision_missing_from_a_shallow_clone_has_a_hint(repository: Path) -> None:
     shallow = repository.parent / "shallow"
     git(repository.parent, "clone", "-q", "--depth=1", f"file://{repository}", str(shallow))
     with pytest.raises(UsageError, match="has no revision") as caught:
@@ -485,14 +458,14 @@ def test_a_revision_that_a_shallow_clone_lacks_is_told_with_what_fetches_it(repo
 
 @pytest.fixture
 def with_another_inside(repository: Path) -> Path:
-    """A repository that has committed the files of another, a bare one, in its folder `bench`."""
+    """A repository that has committed the files of a bare repository in its folder `bench`."""
     other = repository.parent / "other"
     other.mkdir()
     git(other, "init", "-q")
-    for place, limit in ((repository / "bench", "0.05"), (other, "0.99")):
-        (place / "own.toml").write_text(f'[thresholds]\n"gemm" = {limit}\n')
-        git(place, "add", ".")
-        git(place, "commit", "-qm", "thresholds")
+    for folder, limit in ((repository / "bench", "0.05"), (other, "0.99")):
+        (folder / "own.toml").write_text(f'[thresholds]\n"gemm" = {limit}\n')
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "thresholds")
     shutil.copytree(other / ".git", repository / "bench", dirs_exist_ok=True)
     (repository / "bench/refs/kept").touch()  # git commits no empty folder
     (repository / "bench/config").write_text(
@@ -505,11 +478,11 @@ def with_another_inside(repository: Path) -> Path:
     return clone
 
 
-def test_a_repository_inside_another_gives_neither_thresholds_nor_code_nor_commits(
+def test_a_repository_committed_inside_another_is_ignored(
     with_another_inside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = with_another_inside / "bench"
-    assert git(bench, "show", "main:own.toml").endswith("0.99")  # what git finds there unless it is told
+    assert git(bench, "show", "main:own.toml").endswith("0.99")  # git's own choice
     _, (rule,) = thresholds_of(str(bench / "own.toml"), "main")
     assert rule.value == 0.05
     with code_at("HEAD~1", UserCode((str(bench),), ())) as code:
@@ -519,7 +492,7 @@ def test_a_repository_inside_another_gives_neither_thresholds_nor_code_nor_commi
     assert thresholds_of("own.toml", "main")[1] == [rule]
 
 
-def test_a_link_that_a_revision_had_not_yet_leads_to_no_other_settings(
+def test_a_link_added_later_does_not_change_a_revisions_settings(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder, limit in (("bench", "0.05"), ("src", "0.99")):
@@ -534,7 +507,7 @@ def test_a_link_that_a_revision_had_not_yet_leads_to_no_other_settings(
 
 @pytest.fixture
 def superproject(repository: Path) -> Path:
-    """A repository whose submodule `lib` is pinned to its first commit, and last to its second."""
+    """A repository whose submodule `lib` is pinned to its first commit, and in HEAD to its second."""
     root = repository.parent / "super"
     (root / "own").mkdir(parents=True)
     (root / "own/file").write_text("x")
@@ -556,29 +529,29 @@ PINS = {"HEAD": "0.0012", "HEAD~1": "0.001", "HEAD~2": "0.001"}
 @pytest.mark.real
 @pytest.mark.parametrize("revision", PINS)
 @pytest.mark.parametrize("source", ["lib/src", "lib", "."])
-def test_a_submodule_is_as_the_revision_of_the_superproject_has_it(
+def test_a_submodule_is_checked_out_at_the_commit_of_the_revision(
     superproject: Path, revision: str, source: str
 ) -> None:
     code = UserCode((str(superproject / "lib/bench"),), (), (str(superproject / source),))
-    with code_at(revision, code) as found:
-        (folder,) = found.sources
+    with code_at(revision, code) as checkout:
+        (folder,) = checkout.sources
         pace = Path(folder) / Path("lib/src/pace.py").relative_to(source)
         assert pace.read_text() == f"SECONDS = {PINS[revision]}\n"
-        assert (Path(found.workloads[0]) / "stepping.py").exists()
+        assert (Path(checkout.workloads[0]) / "stepping.py").exists()
     assert (superproject / "lib/src/pace.py").read_text() == "SECONDS = 0.0012\n"
 
 
-def test_a_submodule_that_has_moved_since_is_found_where_git_keeps_it(superproject: Path) -> None:
+def test_a_submodule_moved_later_is_still_found(superproject: Path) -> None:
     git(superproject, "mv", "lib", "vendor")
     git(superproject, "commit", "-qm", "moved")
     code = UserCode((str(superproject / "own"),), (), (str(superproject),))
-    with code_at("HEAD~1", code) as found:
-        assert (Path(found.sources[0]) / "lib/src/pace.py").read_text() == "SECONDS = 0.0012\n"
-    with code_at("HEAD", code) as found:
-        assert (Path(found.sources[0]) / "vendor/src/pace.py").read_text() == "SECONDS = 0.0012\n"
+    with code_at("HEAD~1", code) as checkout:
+        assert (Path(checkout.sources[0]) / "lib/src/pace.py").read_text() == "SECONDS = 0.0012\n"
+    with code_at("HEAD", code) as checkout:
+        assert (Path(checkout.sources[0]) / "vendor/src/pace.py").read_text() == "SECONDS = 0.0012\n"
 
 
-def test_a_submodule_that_lacks_its_commit_is_refused_with_the_fetch_to_type(superproject: Path) -> None:
+def test_a_submodule_without_its_commit_has_a_hint(superproject: Path) -> None:
     git(superproject, "update-index", "--cacheinfo", f"160000,{'12' * 20},lib")
     git(superproject, "commit", "-qm", "pinned to what was never fetched")
     code = UserCode((str(superproject / "own"),), ())
@@ -587,74 +560,71 @@ def test_a_submodule_that_lacks_its_commit_is_refused_with_the_fetch_to_type(sup
     assert f"fetch origin {'12' * 20}" in caught.value.hint
 
 
-def test_a_submodule_that_was_never_fetched_is_an_empty_folder_as_in_a_clone(superproject: Path) -> None:
+def test_a_submodule_never_fetched_is_an_empty_folder(superproject: Path) -> None:
     clone = superproject.parent / "clone"
     git(superproject.parent, "clone", "-q", str(superproject), str(clone))
-    with code_at("HEAD", UserCode((str(clone / "own"),), (), (str(clone),))) as found:
-        assert list((Path(found.sources[0]) / "lib").iterdir()) == []
+    with code_at("HEAD", UserCode((str(clone / "own"),), (), (str(clone),))) as checkout:
+        assert list((Path(checkout.sources[0]) / "lib").iterdir()) == []
 
 
-# From a shell
+# Command line
 
 
 def runs_in(results: Path) -> list[Run]:
-    """The runs below a folder of results, second measurements of checks included."""
+    """The runs below a results folder, including second measurements of checks."""
     return [runs.read_run(path.parent) for path in results.rglob(runs.RECORDS)]
 
 
+def variables_of(repository: Path) -> dict[str, Any]:
+    path = (str(repository / "src"), *sys.path[:1], os.environ.get("PYTHONPATH", ""))
+    return {"ACCELBENCH_WORKLOADS": str(repository / "bench"), "PYTHONPATH": os.pathsep.join(path)}
+
+
 def measured(*arguments: str, cwd: Path, code: int = 0, **more: Any) -> dict[str, Any]:
-    done = accelbench(*arguments, "--quick", "--format", "json", cwd=cwd, code=code, **more)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    process = accelbench(*arguments, "--quick", "--format", "json", cwd=cwd, code=code, **more)
+    output: dict[str, Any] = json.loads(process.stdout)
+    return output
 
 
 @pytest.mark.real
-def test_two_revisions_are_measured_in_turn_and_kept_as_two_runs(repository: Path) -> None:
-    places: dict[str, Any] = {
-        "ACCELBENCH_WORKLOADS": str(repository / "bench"),
-        "PYTHONPATH": os.pathsep.join(
-            [str(repository / "src"), *sys.path[:1], os.environ.get("PYTHONPATH", "")]
-        ),
-    }
+def test_two_revisions_are_interleaved_and_stored_as_two_runs(repository: Path) -> None:
+    variables = variables_of(repository)
     arguments = ("-w", "stepping", "-b", "fake", "-d", "cpu")
-    found = measured("compare", "--ab", "rev:HEAD~1", "rev:HEAD", *arguments, cwd=repository.parent, **places)
-    (verdict,) = found["verdicts"]
+    output = measured(
+        "compare", "--ab", "rev:HEAD~1", "rev:HEAD", *arguments, cwd=repository.parent, **variables
+    )
+    (verdict,) = output["verdicts"]
     assert verdict["verdict"] == "slower"
     assert verdict["ratio"] == pytest.approx(1.2)
-    ids = [found[side]["id"] for side in ("ref", "new")]
+    ids = [output[side]["id"] for side in ("ref", "new")]
     files = [repository.parent / "results/runs" / name / "records.jsonl" for name in ids]
-    begun = [[json.loads(line)["started"] for line in path.read_text().splitlines()] for path in files]
-    assert [a < b for a, b in zip(*begun, strict=True)] == [True, False, True]
-    stored = accelbench("compare", *ids, "--format", "json", cwd=repository.parent)
-    assert json.loads(stored.stdout)["verdicts"] == found["verdicts"]
+    starts = [[json.loads(line)["started"] for line in path.read_text().splitlines()] for path in files]
+    assert [a < b for a, b in zip(*starts, strict=True)] == [True, False, True]
+    again = accelbench("compare", *ids, "--format", "json", cwd=repository.parent)
+    assert json.loads(again.stdout)["verdicts"] == output["verdicts"]
     assert rows(repository.parent, ids[0])[0]["latency_s"] == pytest.approx(1e-3)
     assert "no stored run" in accelbench("history", cwd=repository.parent).stdout
-    gate = measured("check", "--ab", "rev:HEAD~1", *arguments, cwd=repository.parent, code=10, **places)
+    gate = measured("check", "--ab", "rev:HEAD~1", *arguments, cwd=repository.parent, code=10, **variables)
     assert gate["in_turn"] == {"first": True, "confirmation": True}
     assert gate["findings"][0]["confirmation"]["in_turn"]
-    same = measured("check", "--ab", "rev:HEAD", *arguments, cwd=repository.parent, **places)
+    same = measured("check", "--ab", "rev:HEAD", *arguments, cwd=repository.parent, **variables)
     assert same["endings"] == []
 
 
 @pytest.mark.real
-def test_a_workload_whose_default_changed_is_measured_at_each_sides_own(repository: Path) -> None:
+def test_a_workload_with_a_changed_default_is_measured_at_each_sides_default(repository: Path) -> None:
     file = repository / "bench/stepping.py"
     file.write_text(file.read_text().replace("m: int = 16", "m: int = 32"))
     (repository / "src/pace.py").write_text("SECONDS = 0.0015\n")
     git(repository, "commit", "-qam", "another size")
-    places: dict[str, Any] = {
-        "ACCELBENCH_WORKLOADS": str(repository / "bench"),
-        "PYTHONPATH": os.pathsep.join(
-            [str(repository / "src"), *sys.path[:1], os.environ.get("PYTHONPATH", "")]
-        ),
-    }
+    variables = variables_of(repository)
     arguments = ("--ab", "rev:HEAD~1", "-w", "stepping", "-b", "fake", "-d", "cpu")
-    gate = measured("check", *arguments, cwd=repository.parent, code=10, **places)
+    gate = measured("check", *arguments, cwd=repository.parent, code=10, **variables)
     (finding,) = gate["findings"]
     assert finding["case"].startswith("stepping(m=32,")
     assert finding["work"].startswith("defaults differ: m 16 → 32; ")
     assert finding["confirmation"]["ratio"] == pytest.approx(1.25)
-    pinned = measured("check", *arguments, "-p", "m=16", cwd=repository.parent, code=10, **places)
+    pinned = measured("check", *arguments, "-p", "m=16", cwd=repository.parent, code=10, **variables)
     (finding,) = pinned["findings"]
     assert finding["case"].startswith("stepping(m=16,")
     assert finding["work"] == ""
@@ -663,8 +633,8 @@ def test_a_workload_whose_default_changed_is_measured_at_each_sides_own(reposito
 
 
 @pytest.mark.real
-def test_two_interpreters_are_measured_in_turn(tmp_path: Path) -> None:
-    """The old one is a program that sets another pace and becomes Python."""
+def test_two_interpreters_are_interleaved(tmp_path: Path) -> None:
+    """The old interpreter is a program that sets another pace and becomes Python."""
     for name, seconds in (("pace", "0.001 0"), ("old", "0.0009 0")):
         (tmp_path / name).write_text(seconds)
     python = tmp_path / "python"
@@ -672,34 +642,34 @@ def test_two_interpreters_are_measured_in_turn(tmp_path: Path) -> None:
     python.chmod(0o755)
     pace = paced_by(tmp_path)
     cases = ("-w", "paced", "-d", "cpu")
-    found = measured("compare", "--ab", f"fake@old={python}", "fake", *cases, cwd=tmp_path, **pace)
-    assert found["verdicts"][0]["case"] == "paced(size=32)/float32/eager@fake@old:cpu → eager@fake:cpu"
-    assert found["verdicts"][0]["ratio"] == pytest.approx(1 / 0.9)
+    output = measured("compare", "--ab", f"fake@old={python}", "fake", *cases, cwd=tmp_path, **pace)
+    assert output["verdicts"][0]["case"] == "paced(size=32)/float32/eager@fake@old:cpu → eager@fake:cpu"
+    assert output["verdicts"][0]["ratio"] == pytest.approx(1 / 0.9)
     accelbench("run", "-b", "fake", "--quick", *cases, cwd=tmp_path, **pace)
     accelbench("baseline", "set", "main", cwd=tmp_path)
     (tmp_path / "pace").write_text("0.0012 0")
-    gated = ("check", "--baseline", "main", "--format", "json")
-    slower = json.loads(accelbench(*gated, "--ab", f"fake={python}", cwd=tmp_path, code=10, **pace).stdout)
+    check = ("check", "--baseline", "main", "--format", "json")
+    slower = json.loads(accelbench(*check, "--ab", f"fake={python}", cwd=tmp_path, code=10, **pace).stdout)
     assert slower["findings"][0]["confirmation"]["ratio"] == pytest.approx(12 / 9)
     (tmp_path / "old").write_text("0.0012 0")  # the hour is slow, not the code
-    passed = json.loads(accelbench(*gated, "--ab", f"fake={python}", cwd=tmp_path, **pace).stdout)
+    passed = json.loads(accelbench(*check, "--ab", f"fake={python}", cwd=tmp_path, **pace).stdout)
     assert passed["findings"][0]["verdict"] == "same"
     assert passed["findings"][0]["flagged"]
 
 
 @pytest.mark.real
-def test_two_option_sets_are_measured_in_turn(tmp_path: Path) -> None:
+def test_two_option_sets_are_interleaved(tmp_path: Path) -> None:
     options = ("-w", "honest", "-b", "fake", "-d", "cpu")
-    found = measured("compare", "--ab", "threads=1", "mode=compile", *options, cwd=tmp_path)
-    assert found["verdicts"][0]["verdict"] == "same"
-    assert "threads 1 → 2" in " ".join(found["changes"]) or usable_threads() == 1
+    output = measured("compare", "--ab", "threads=1", "mode=compile", *options, cwd=tmp_path)
+    assert output["verdicts"][0]["verdict"] == "same"
+    assert "threads 1 → 2" in " ".join(output["changes"]) or usable_threads() == 1
 
 
 @pytest.mark.real
-def test_what_is_measured_in_turn_may_be_cold(tmp_path: Path) -> None:
+def test_cold_cases_can_be_interleaved(tmp_path: Path) -> None:
     options = ("-w", "honest", "-b", "fake", "-d", "cpu", "--cache", "cold")
-    found = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path)
-    assert [verdict["case"] for verdict in found["verdicts"]] == [
+    output = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path)
+    assert [verdict["case"] for verdict in output["verdicts"]] == [
         "honest(size=32)/float32/eager/cold@fake:cpu → compile/cold@fake:cpu"
     ]
 
@@ -709,8 +679,8 @@ def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path:
     (tmp_path / "pace").write_text("broken")
     options = ("-w", "paced", "-b", "fake", "-d", "cpu")
     pace = paced_by(tmp_path)
-    found = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path, **pace)
-    assert found["counts"] == {"insufficient": 1}
+    output = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path, **pace)
+    assert output["counts"] == {"insufficient": 1}
     assert len(list((tmp_path / "results/runs").rglob("records.jsonl"))) == 2
     lines = [path.read_text() for path in (tmp_path / "results/runs").rglob("records.jsonl")]
     assert [len(text.splitlines()) for text in lines] == [1, 1]
@@ -733,29 +703,29 @@ def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path:
         (("check", "--baseline", "main", "--seed", "0"), 2, "The baseline says what is measured"),
     ],
 )
-def test_what_cannot_be_measured_in_turn_has_its_code(
+def test_an_impossible_interleaved_comparison_has_an_exit_code(
     tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    done = accelbench(*arguments, cwd=tmp_path, code=code, ACCELBENCH_WORKLOADS="")
-    assert message in done.stderr
-    assert "hint: " in done.stderr
+    process = accelbench(*arguments, cwd=tmp_path, code=code, ACCELBENCH_WORKLOADS="")
+    assert message in process.stderr
+    assert "hint: " in process.stderr
 
 
 @pytest.mark.real
-def test_beside_a_baseline_a_side_is_only_its_code(tmp_path: Path) -> None:
+def test_a_side_compared_with_a_baseline_can_only_change_the_code(tmp_path: Path) -> None:
     accelbench("run", "-b", "fake", "--quick", "-w", "honest", cwd=tmp_path)
     accelbench("baseline", "set", "main", cwd=tmp_path)
-    gated = ("check", "--baseline", "main", "--ab")
+    check = ("check", "--baseline", "main", "--ab")
     assert (
-        "does not name code of the baseline" in accelbench(*gated, "mode=eager", cwd=tmp_path, code=2).stderr
+        "does not name code of the baseline" in accelbench(*check, "mode=eager", cwd=tmp_path, code=2).stderr
     )
-    other = accelbench(*gated, f"torch={sys.executable}", cwd=tmp_path, code=2)
-    assert "says nothing of fake" in other.stderr
+    refused = accelbench(*check, f"torch={sys.executable}", cwd=tmp_path, code=2)
+    assert "says nothing of fake" in refused.stderr
 
 
-def test_the_documentation_shows_sides_that_are_read() -> None:
+def test_sides_in_the_documentation_can_be_parsed() -> None:
     document = (Path(__file__).parent.parent / "docs/comparing.md").read_text()
     lines = [line for line in document.splitlines() if line.startswith("accelbench compare --ab")]
-    assert len(lines) == 5
+    assert lines
     for text in (side for line in lines for side in line.split()[3:5]):
         assert rerun.parse_variant(text.replace("../old/bin/python", sys.executable))

@@ -1,4 +1,4 @@
-"""How accelerators are shared, hidden and fed: on fakes, since no test machine needs one."""
+"""Sharing, hiding and feeding of accelerators, tested on fakes."""
 
 import dataclasses
 import sys
@@ -29,17 +29,17 @@ from tests.tiny import NAMES, tiny
 
 
 class Line:
-    """A transport whose workers note when their jobs begin and end."""
+    """A transport that records the begin and end of each job."""
 
     def __init__(self) -> None:
-        self.diary: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
 
     def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
         def post(job: Mapping[str, Any], fork: bool, files: Any = None) -> None:
-            self.diary.append(("begin", f"{target.name} {job['case']['device']}"))
+            self.events.append(("begin", f"{target.name} {job['case']['device']}"))
 
         def collect(timeout_s: float) -> Answer:
-            self.diary.append(("end", target.name))
+            self.events.append(("end", target.name))
             return Answer({"verified": 0.0}, None, "")  # type: ignore[arg-type]
 
         return SimpleNamespace(
@@ -48,28 +48,24 @@ class Line:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
-def begun_together(*cases: Case) -> list[set[str]]:
-    """What was under way at a time when the cases were verified."""
-    line = Line()
-
-    def opened(settings: Settings, code: Any) -> Any:
-        return line
-
+def concurrent_jobs(*cases: Case) -> list[set[str]]:
+    """The sets of jobs that ran at the same time while the cases were verified."""
+    transport: Any = Line()
     targets = [
         Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax", "tensorflow")
     ]
-    with WorkerPool(targets, Settings(threads=1), sys.executable, transport=opened) as pool:
+    with WorkerPool(targets, Settings(threads=1), sys.executable, transport=lambda *_: transport) as pool:
         pool.start(cases)
         pool.run_jobs([verify_job(case, {}, {}) for case in cases], lambda label: None)
     waves: list[set[str]] = []
-    for index, (what, who) in enumerate(line.diary):
-        if what == "begin":
-            fresh = index == 0 or line.diary[index - 1][0] == "end"
-            waves += [set()] if fresh else []
-            waves[-1].add(who)
+    for index, (event, job) in enumerate(transport.events):
+        if event == "begin":
+            is_new = index == 0 or transport.events[index - 1][0] == "end"
+            waves += [set()] if is_new else []
+            waves[-1].add(job)
     return waves
 
 
@@ -77,9 +73,9 @@ def on(target: str, device: str) -> Case:
     return a_case(target=target, backend=target, device=device)
 
 
-def test_cases_on_cpus_are_verified_side_by_side_and_those_on_accelerators_one_by_one() -> None:
-    assert begun_together(on("torch", "cpu"), on("jax", "cpu")) == [{"torch cpu", "jax cpu"}]
-    assert begun_together(on("torch", "cuda:0"), on("jax", "gpu:0"), on("tensorflow", "cpu")) == [
+def test_cpu_cases_are_verified_concurrently_and_accelerator_cases_one_by_one() -> None:
+    assert concurrent_jobs(on("torch", "cpu"), on("jax", "cpu")) == [{"torch cpu", "jax cpu"}]
+    assert concurrent_jobs(on("torch", "cuda:0"), on("jax", "gpu:0"), on("tensorflow", "cpu")) == [
         {"torch cuda:0", "tensorflow cpu"},
         {"jax gpu:0"},
     ]
@@ -89,17 +85,17 @@ def test_cases_on_cpus_are_verified_side_by_side_and_those_on_accelerators_one_b
     ("backend", "name", "value"),
     [(Jax(), "XLA_PYTHON_CLIENT_PREALLOCATE", "false"), (TensorFlow(), "TF_FORCE_GPU_ALLOW_GROWTH", "true")],
 )
-def test_no_framework_takes_all_of_a_gpu_s_memory_at_once(backend: Any, name: str, value: str) -> None:
+def test_frameworks_allocate_gpu_memory_on_demand(backend: Any, name: str, value: str) -> None:
     assert backend.environment(Settings(threads=1), "cache")[name] == value
 
 
-def test_a_case_of_tensorflow_on_the_cpu_hides_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorflow_on_the_cpu_hides_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden: list[Any] = []
     config = SimpleNamespace(
         threading=SimpleNamespace(set_intra_op_parallelism_threads=lambda threads: None),
         list_physical_devices=lambda kind: ["gpu"],
         set_visible_devices=lambda devices, kind: hidden.append((devices, kind)),
-        experimental=SimpleNamespace(enable_tensor_float_32_execution=lambda wanted: None),
+        experimental=SimpleNamespace(enable_tensor_float_32_execution=lambda enabled: None),
     )
     fake = SimpleNamespace(config=config, as_dtype=str)
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
@@ -111,7 +107,7 @@ def test_a_case_of_tensorflow_on_the_cpu_hides_the_gpus(monkeypatch: pytest.Monk
 
 
 class TryingSession(FakeSession):
-    """Its first call tries algorithms in 900 bytes; a step needs 100."""
+    """A session whose first call tries algorithms in 900 bytes; a step needs 100."""
 
     peak = 0
 
@@ -132,12 +128,12 @@ class TryingSession(FakeSession):
 
 
 class KeepingSession(TryingSession):
-    """Nothing resets its peak. Where its program is found compiled, nothing is tried."""
+    """A session whose peak cannot be reset."""
 
     keeps_peak = True
 
     def reset_peak(self) -> None:
-        """It cannot."""
+        """Do nothing."""
 
 
 class Trying(Fake):
@@ -158,14 +154,14 @@ class Trying(Fake):
         (KeepingSession, True, Memory(bytes=900)),
     ],
 )
-def test_algorithm_trials_of_the_first_call_are_not_in_the_peak(
+def test_the_peak_excludes_algorithm_trials_of_the_first_call(
     session: type[FakeSession], warm: bool, peak: Memory
 ) -> None:
     assert measure_case(Trying(session), a_job(warm=warm), {}).peak_device == peak
 
 
 def a_job(device: str = "sim:0", preset: str = "quick", *, warm: bool = False) -> dict[str, Any]:
-    """Of a simulated case."""
+    """The job of a simulated case."""
     case = dataclasses.asdict(a_case(backend="fake", mode="", device=device))
     policy = dataclasses.asdict(POLICIES[preset])
     return {
@@ -175,8 +171,8 @@ def a_job(device: str = "sim:0", preset: str = "quick", *, warm: bool = False) -
 
 @pytest.mark.real
 @pytest.mark.parametrize("preset", POLICIES)
-def test_an_accelerator_is_warmed_up_for_a_second_at_least(preset: str) -> None:
-    """Its clock rises after it was idle; a CPU's blocks agree sooner."""
+def test_an_accelerator_is_warmed_up_for_at_least_a_second(preset: str) -> None:
+    """An idle accelerator raises its clock; a CPU's blocks agree sooner."""
     on_cpu, on_device = (
         sum(measure_case(Fake(), a_job(device, preset), {}).warmup_block_s) for device in ("cpu", "sim:0")
     )
@@ -205,7 +201,7 @@ def test_the_bytes_of_a_tree_of_arrays_are_those_of_its_leaves() -> None:
 
 
 @pytest.mark.real
-def test_jax_compiles_nothing_to_tell_its_precision_or_to_read_elements_of_the_hosts_memory(
+def test_jax_compiles_nothing_to_report_precision_or_to_read_host_elements(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     jax = pytest.importorskip("jax")
@@ -216,7 +212,7 @@ def test_jax_compiles_nothing_to_tell_its_precision_or_to_read_elements_of_the_h
         assert session.take(matrix, np.array([[0, 1], [2, 3]])).tolist() == [1.0, 11.0]
         assert not caplog.records
         jax.jit(lambda x: x - 3.0)(matrix)
-    assert caplog.records  # what is compiled is told
+    assert caplog.records  # compilations are logged
 
 
 @pytest.mark.real
@@ -224,12 +220,9 @@ def test_jax_compiles_nothing_to_tell_its_precision_or_to_read_elements_of_the_h
 def test_every_tensor_of_a_torch_program_is_on_the_device_of_its_session(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The device `meta` has shapes and no data, and an operation of it and another device fails.
-
-    What moves data between devices is not among them.
-    """
+    """The device `meta` has shapes and no data. Mixing it with another device fails, except in copies."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # it does not know `meta`
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # it does not support `meta`
     fused = "_get_fused_kernels_supported_devices"
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], fused, lambda: ["meta"])
     monkeypatch.setattr(torch, "_fused_sgd_", lambda *_, **__: None)  # it has no kernel for `meta`
@@ -242,21 +235,21 @@ def test_every_tensor_of_a_torch_program_is_on_the_device_of_its_session(
 
 
 def rebuilt(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
-    """As `Module._apply`, by parameters that are new: those of FakeTensorMode cannot be swapped in place."""
+    """Like `Module._apply`, with new parameters: FakeTensorMode cannot swap them in place."""
     from torch.nn import Parameter
 
     for child in module.children():
         child._apply(function)
-    for name, each in module._parameters.items():
-        if each is not None:
-            module._parameters[name] = Parameter(function(each.detach()), each.requires_grad)
-    for name, each in module._buffers.items():
-        if each is not None:
-            module._buffers[name] = function(each)
+    for name, buffer in module._parameters.items():
+        if buffer is not None:
+            module._parameters[name] = Parameter(function(buffer.detach()), buffer.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = function(buffer)
     return module
 
 
-# Gradients, embeddings of places, and choices by value need CUDA's part of torch.
+# Gradients, positional embeddings and choices by value need the CUDA build of torch.
 WITHOUT_CUDA_S_PART = [
     name
     for name in NAMES
@@ -272,7 +265,7 @@ WITHOUT_CUDA_S_PART = [
 def test_a_torch_program_for_cuda_is_traced_with_cuda_tensors(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FakeTensorMode has tensors of CUDA without a GPU: their device, shapes and layouts, and no data."""
+    """FakeTensorMode provides CUDA tensors without a GPU and without data."""
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -1,7 +1,7 @@
-"""Rows 1 to 7 of what measuring has to show, on scripted clocks and seeded series.
+"""Accuracy of measurements, row by row, on scripted clocks and seeded series.
 
-On a real clock rows 2 and 4 are figures, not tests: `python -m studies.spin_comparison`.
-`accelbench doctor --selftest` is rows 4 and 5 for anyone's machine.
+`python -m studies.spin_comparison` measures rows 2 and 4 on a real clock, and `accelbench doctor --selftest`
+checks rows 4 and 5 on the user's machine.
 """
 
 import math
@@ -34,7 +34,7 @@ DEFAULT = POLICIES["default"]
 
 
 def oracle_interval(values: list[float]) -> tuple[float, float]:
-    """By SciPy's binomial at the effective sample size."""
+    """The median's interval by SciPy's binomial at the effective sample size."""
     centred = np.asarray(values) - np.mean(values)
     total = 0.0
     for lag in range(1, len(values) // 2):
@@ -54,41 +54,41 @@ def oracle_interval(values: list[float]) -> tuple[float, float]:
     ("steps_ms", "iterations"),
     [([10.0, 11.0, 12.0, 11.0], 1), ([20.0] * 7 + [20.1] * 7, 1), ([0.3, 0.31], 4), ([0.9, 0.9, 1.2], 2)],
 )
-def test_row_1_size_count_median_interval_and_reason_are_exact(
+def test_row_1_block_size_count_median_interval_and_stop_reason_are_exact(
     steps_ms: list[float], iterations: int
 ) -> None:
     steps = [value / 1e3 for value in steps_ms]
     script = Script(cycle(steps))
-    found = measure_steps(script.step, script, DEFAULT)
-    kept = iterations * len(found.warmup_block_s + found.block_s)
-    spent = list(islice(cycle(steps), script.calls))[-kept:]  # before: blocks that were too short
-    blocks = [math.fsum(spent[i : i + iterations]) for i in range(0, kept, iterations)]
-    timed = blocks[len(found.warmup_block_s) :]
-    assert found.iterations == iterations
-    assert list(found.block_s) == pytest.approx(timed)
+    samples = measure_steps(script.step, script, DEFAULT)
+    steps_in_blocks = iterations * len(samples.warmup_block_s + samples.block_s)
+    durations = list(islice(cycle(steps), script.calls))[-steps_in_blocks:]  # earlier blocks were too short
+    blocks = [math.fsum(durations[i : i + iterations]) for i in range(0, steps_in_blocks, iterations)]
+    timed = blocks[len(samples.warmup_block_s) :]
+    assert samples.iterations == iterations
+    assert list(samples.block_s) == pytest.approx(timed)
     assert len(timed) == first_look(timed)
-    assert median(found.block_s) == pytest.approx(float(np.median(timed)))
-    assert median_interval(found.block_s) == pytest.approx(oracle_interval(timed))
+    assert median(samples.block_s) == pytest.approx(float(np.median(timed)))
+    assert median_interval(samples.block_s) == pytest.approx(oracle_interval(timed))
     low, high = oracle_interval(timed)
     assert (high - low) / 2 <= DEFAULT.precision * median(timed)
-    assert (found.stop_reason, found.steady) == ("precision", True)
+    assert (samples.stop_reason, samples.steady) == ("precision", True)
 
 
 def first_look(blocks: list[float]) -> int:
-    """Thirty blocks, and half a second."""
+    """The number of blocks after at least thirty blocks and half a second."""
     return next(n for n, seconds in enumerate(accumulate(blocks), 1) if n >= 30 and seconds >= DEFAULT.min_s)
 
 
-# Row 2: a step costs the loop and one call, whatever its block. `spin_comparison` has the nanoseconds.
+# Row 2: the timer adds one call per step, whatever the block size.
 
 
 def calls_of(action: Callable[[], Any]) -> int:
-    """Python and C functions that are called meanwhile."""
-    found = 0
+    """The number of Python and C functions that `action` calls."""
+    count = 0
 
     def profile(frame: Any, event: str, argument: Any) -> None:
-        nonlocal found
-        found += event in ("call", "c_call")
+        nonlocal count
+        count += event in ("call", "c_call")
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -96,13 +96,11 @@ def calls_of(action: Callable[[], Any]) -> int:
         action()
     finally:
         sys.setprofile(before)
-    return found
+    return count
 
 
 @pytest.mark.parametrize(("every_step", "calls"), [(False, 1), (True, 2)])
-def test_row_2_a_step_costs_one_call_and_one_more_where_each_is_waited_for(
-    every_step: bool, calls: int
-) -> None:
+def test_row_2_a_step_costs_one_call_and_a_second_if_it_is_waited_for(every_step: bool, calls: int) -> None:
     timer = HostTimer(lambda output: None, every_step=every_step)
 
     def block(iterations: int) -> int:
@@ -111,23 +109,26 @@ def test_row_2_a_step_costs_one_call_and_one_more_where_each_is_waited_for(
     assert block(1000) - block(100) == 900 * calls
 
 
-# Row 3: timing takes at most a thousandth of a block, and the record says how much.
+# Row 3: timing takes at most a thousandth of a block, and the record contains its cost.
 
 
 @settings(max_examples=30)
 @given(st.floats(1e-5, 0.1), st.floats(0, 2e-5))
 def test_row_3_the_timer_takes_at_most_a_thousandth_of_a_block(step_s: float, cost_s: float) -> None:
     script = Script(repeat(step_s), cost_s)
-    found = measure_steps(script.step, script, POLICIES["quick"])
-    assert found.timer_cost_s == pytest.approx(cost_s, abs=1e-12)
-    assert min(found.block_s) >= OVERHEAD * found.timer_cost_s * (1 - 1e-6)
+    samples = measure_steps(script.step, script, POLICIES["quick"])
+    assert samples.timer_cost_s == pytest.approx(cost_s, abs=1e-12)
+    assert min(samples.block_s) >= OVERHEAD * samples.timer_cost_s * (1 - 1e-6)
 
 
 # Row 4: spins of known length, on a virtual processor whose calls and clocks take time.
 
 
 class Processor:
-    """Reading a clock takes 60 ns, a step's frame 300 ns; a neighbour has `busy` of it, in slices of 4 ms."""
+    """A processor: a clock reading takes 60 ns, a step's frame 300 ns.
+
+    Another program uses a share `busy` of it, in slices of 4 ms.
+    """
 
     batch_s = 0.0
     batches: Sequence[Batch] = ()
@@ -156,7 +157,7 @@ class Processor:
         return self.clock()
 
     def no_op(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         return [self._block(step, iterations) for _ in range(count)]
@@ -174,7 +175,7 @@ def spun(seconds: float, busy: float, seed: int = 0) -> Samples:
 
     def spin() -> None:
         end = processor.clock() + seconds
-        processor.pass_s(seconds - 200e-9)  # the bulk at once, else the test would spin for real
+        processor.pass_s(seconds - 200e-9)  # most of it at once, so that the test does not spin
         while processor.clock() < end:
             pass
 
@@ -183,15 +184,15 @@ def spun(seconds: float, busy: float, seed: int = 0) -> Samples:
 
 @pytest.mark.parametrize(("seconds", "limit"), [(1e-4, 0.01), (1e-3, 0.002), (1e-2, 0.001)])
 def test_row_4_known_spins_are_recovered(seconds: float, limit: float) -> None:
-    found = spun(seconds, busy=0.0)
-    assert 0 < median(found.block_s) / found.iterations / seconds - 1 <= limit
+    samples = spun(seconds, busy=0.0)
+    assert 0 < median(samples.block_s) / samples.iterations / seconds - 1 <= limit
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_row_4_a_noisy_neighbour_moves_a_spin_of_a_millisecond_by_a_per_cent_at_most(seed: int) -> None:
-    found = spun(1e-3, busy=0.3, seed=seed)
-    assert max(found.block_s) > 2e-3  # it was there
-    assert 0 < median(found.block_s) / found.iterations / 1e-3 - 1 <= 0.01
+def test_row_4_a_noisy_neighbour_changes_a_millisecond_by_at_most_a_per_cent(seed: int) -> None:
+    samples = spun(1e-3, busy=0.3, seed=seed)
+    assert max(samples.block_s) > 2e-3  # the neighbour had an effect
+    assert 0 < median(samples.block_s) / samples.iterations / 1e-3 - 1 <= 0.01
 
 
 # Row 5: work of known mean and spread; nvbench's tolerances.
@@ -216,24 +217,26 @@ def test_row_5_mean_and_spread_of_noisy_work_are_recovered(spread: float, seed: 
     assert abs(deviation(samples.block_s) - shape.sd_s) <= max(0.05 * shape.sd_s, 5e-6)
 
 
-# Row 6: warm-up ends where a labelled series has become steady, and what never does is flagged.
+# Row 6: warm-up ends when a labelled series becomes steady; a series that never does is flagged.
 
 
 def noise(source: np.random.Generator, count: int, spread: float, phi: float = 0.2) -> Series:
-    """Log-normal, autocorrelated, one block in a hundred up to twice as long."""
+    """Log-normal, autocorrelated noise; one block in a hundred is up to twice as long."""
     from scipy.signal import lfilter  # a second to import
 
-    drawn, gain = source.normal(0, 1, count), math.sqrt(1 - phi * phi)
-    correlated, _ = lfilter([gain], [1, -phi], drawn, zi=[(1 - gain) * drawn[0]])  # the first as it is drawn
+    normal, gain = source.normal(0, 1, count), math.sqrt(1 - phi * phi)
+    correlated, _ = lfilter(
+        [gain], [1, -phi], normal, zi=[(1 - gain) * normal[0]]
+    )  # starts at the first draw
     spikes = 1 + (source.random(count) < 0.01) * source.uniform(0, 1, count)
     return np.asarray(np.exp(spread * correlated) * spikes)
 
 
 def warming(source: np.random.Generator, count: int, most: int) -> Series:
-    """Levels that are 1, within a per cent, from a start of at most `most` blocks on: that is the label.
+    """Levels that reach 1, within a per cent, after at most `most` blocks.
 
-    Decays and ramps as caches and clocks give them, steps as compilers do: early ones, since after a long
-    plateau no rule can know that a step is still to come.
+    Caches and clocks cause decays and ramps, compilers cause steps. Steps are early, since no rule can
+    predict a step after a long plateau.
     """
     kind = str(source.choice(["flat", "decay", "ramp", "steps", "step"], p=[0.2, 0.4, 0.15, 0.15, 0.1]))
     start = int(np.exp(source.uniform(math.log(5), math.log(25 if "step" in kind else most))))
@@ -249,7 +252,7 @@ def warming(source: np.random.Generator, count: int, most: int) -> Series:
 
 
 def bias_after_warm_up(source: np.random.Generator, step_s: float, most: int) -> float:
-    """Of the median of the first 50 blocks that would be kept."""
+    """The relative bias of the median of the first 50 blocks after warm-up."""
     series = warming(source, 6000, most) * noise(source, 6000, source.uniform(0.005, 0.05))
     script = Script(iter((step_s * series).tolist()))
     blocks, steady = warm_up(script.step, script, DEFAULT, 1, script.blocks(script.step, 1, 1))
@@ -258,7 +261,7 @@ def bias_after_warm_up(source: np.random.Generator, step_s: float, most: int) ->
 
 
 @pytest.mark.parametrize(("step_s", "most"), [(2e-3, 200), (2e-2, 100), (0.1, 40)])
-def test_row_6_what_is_kept_after_warm_up_is_what_the_series_settles_to(step_s: float, most: int) -> None:
+def test_row_6_blocks_after_warm_up_have_the_settled_level(step_s: float, most: int) -> None:
     source = np.random.default_rng(20)
     biases = [bias_after_warm_up(source, step_s, most) for _ in range(120)]
     assert float(np.median(biases)) <= 0.01
@@ -266,7 +269,7 @@ def test_row_6_what_is_kept_after_warm_up_is_what_the_series_settles_to(step_s: 
 
 
 def unsteady(source: np.random.Generator, count: int, kind: str) -> Series:
-    """Levels that never settle: a drift, levels that come and go, a random walk, a wave."""
+    """Levels that never settle: a drift, changing levels, a random walk or a wave."""
     at = np.arange(count)
     if kind == "drift":
         return np.asarray(np.minimum((1 + source.uniform(0.02, 0.1)) ** (at / 40), 1e3))
@@ -280,32 +283,32 @@ def unsteady(source: np.random.Generator, count: int, kind: str) -> Series:
 
 
 def flagged(source: np.random.Generator, kind: str, step_s: float) -> bool:
-    """Whether the row would say that the process was not steady, or less precise than asked."""
-    count = 40_000  # as much as warm-up's limit and the samples of the shortest steps take
+    """True if the process is reported as not steady or not precise enough."""
+    count = 40_000  # enough for warm-up and samples of the shortest steps
     series = step_s * unsteady(source, count, kind) * noise(source, count, source.uniform(0.005, 0.03))
     script = Script(iter(series.tolist()))
-    found = measure_steps(script.step, script, DEFAULT)
-    return not found.steady or found.stop_reason != "precision"
+    samples = measure_steps(script.step, script, DEFAULT)
+    return not samples.steady or samples.stop_reason != "precision"
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("step_s", [2e-3, 2e-2, 0.1])
-def test_row_6_four_in_five_of_those_that_never_settle_are_flagged(step_s: float) -> None:
+def test_row_6_four_in_five_unsteady_series_are_flagged(step_s: float) -> None:
     source = np.random.default_rng(21)
     kinds = ["drift", "levels", "walk", "wave"] * (10 if step_s < 0.01 else 30)
     assert sum(flagged(source, kind, step_s) for kind in kinds) >= 0.8 * len(kinds)
 
 
-def test_row_6_hardly_any_that_is_steady_is_said_not_to_be() -> None:
+def test_row_6_steady_series_are_almost_never_flagged() -> None:
     source = np.random.default_rng(22)
-    found = []
+    steady = []
     for _ in range(60):
         script = Script(iter((2e-3 * noise(source, 8000, source.uniform(0.005, 0.05))).tolist()))
-        found.append(measure_steps(script.step, script, DEFAULT).steady)
-    assert sum(found) >= 59
+        steady.append(measure_steps(script.step, script, DEFAULT).steady)
+    assert sum(steady) >= 59
 
 
-# Row 7: of the stops for precision nine in ten are truly within it.
+# Row 7: nine in ten stops for precision are within the precision.
 
 
 @pytest.mark.real

@@ -1,4 +1,4 @@
-"""Workers of later rounds: imported before anything is timed, and no more than memory allows."""
+"""Workers of later rounds import before anything is timed, as many as memory allows."""
 
 import dataclasses
 import subprocess
@@ -23,7 +23,7 @@ SETTINGS = Settings(threads=1)
 
 
 class Diary:
-    """A transport whose workers import nothing; it notes what happens to them."""
+    """A transport without real workers that records its calls."""
 
     def __init__(self, spare: int) -> None:
         self.spare = spare
@@ -49,26 +49,26 @@ class Diary:
             self.entries.append(f"end {target.name}")
 
         self.entries.append(f"start {target.name}")
-        asked = {"ready": greet, "post": post, "collect": collect, "ask": ask}
-        self.workers.append(SimpleNamespace(alive=True, close=close, **asked))
+        methods = {"ready": greet, "post": post, "collect": collect, "ask": ask}
+        self.workers.append(SimpleNamespace(alive=True, close=close, **methods))
         return self.workers[-1]
 
     def spare_workers(self) -> int:
         return self.spare
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 @contextmanager
 def a_pool(
     diary: Diary, isolation: Isolation = Isolation.FORK, names: Sequence[str] = ("jax", "torch")
 ) -> Iterator[tuple[WorkerPool, list[Case]]]:
-    """A pool on that transport, and a case of each backend named."""
+    """A pool on that transport, and a case of each backend."""
     cases = [a_case(target=name, backend=name) for name in names]
     targets = [dataclasses.replace(FAKE, name=case.target, backend=case.backend) for case in cases]
-    settings, opened = dataclasses.replace(SETTINGS, isolation=isolation), cast(Any, diary)
-    with WorkerPool(targets, settings, sys.executable, transport=lambda *_: opened) as pool:
+    settings, transport = dataclasses.replace(SETTINGS, isolation=isolation), cast(Any, diary)
+    with WorkerPool(targets, settings, sys.executable, transport=lambda *_: transport) as pool:
         yield pool, cases
 
 
@@ -76,7 +76,7 @@ def a_pool(
 def pool_ahead(
     diary: Diary, rounds: int, isolation: Isolation = Isolation.FORK
 ) -> Iterator[tuple[WorkerPool, list[Case]]]:
-    """A pool whose workers of `rounds` later rounds have imported; its diary begins after that."""
+    """A pool whose workers of `rounds` later rounds have imported; the diary begins with them."""
     with a_pool(diary, isolation) as (pool, cases):
         pool.start(cases)
         del diary.entries[:]
@@ -85,7 +85,7 @@ def pool_ahead(
         yield pool, cases
 
 
-def test_later_rounds_import_before_anything_is_timed_and_side_by_side() -> None:
+def test_workers_of_later_rounds_import_concurrently_before_timing() -> None:
     diary = Diary(spare=100)
     with pool_ahead(diary, 2) as (pool, cases):
         preloading = [f"preload {name} [('forward', 'eager')]" for name in ("jax", "torch")]
@@ -97,25 +97,25 @@ def test_later_rounds_import_before_anything_is_timed_and_side_by_side() -> None
         for _ in range(2):
             del diary.entries[:]
             pool.start(cases)
-            assert sorted(diary.entries) == ["end jax", "end torch"]  # those of the round before
-        pool.start(cases)  # more rounds than foreseen
+            assert sorted(diary.entries) == ["end jax", "end torch"]  # workers of the previous round
+        pool.start(cases)  # more rounds than prefetched
         assert diary.entries[-4:] == ["start jax", "start torch", "greet jax", "greet torch"]
 
 
 def test_a_worker_that_was_waited_for_is_not_waited_for_again() -> None:
-    """It greets once: waiting for another greeting takes as long as an import may, and ends the worker."""
+    """A worker greets once; waiting for a second greeting would time out and end the worker."""
     diary = Diary(spare=100)
     with pool_ahead(diary, 2) as (pool, cases):
         del diary.entries[:]
         pool.wait_for_workers(cases)
-        assert [each for each in diary.entries if not each.startswith("preload")] == []
+        assert [entry for entry in diary.entries if not entry.startswith("preload")] == []
         pool.prefetch_workers(cases, 3)
         pool.wait_for_workers(cases)
-        assert [each for each in diary.entries if each.startswith("greet")] == ["greet jax", "greet torch"]
+        assert [entry for entry in diary.entries if entry.startswith("greet")] == ["greet jax", "greet torch"]
 
 
-def test_what_only_the_first_round_needs_is_imported_for_that_round_alone() -> None:
-    """A later one has the models that ONNX Runtime's first processes exported."""
+def test_exporters_are_imported_for_the_first_round_only() -> None:
+    """Later rounds reuse the models that the first processes of ONNX Runtime exported."""
     diary = Diary(spare=100)
     with a_pool(diary, names=("onnxruntime", "torch")) as (pool, cases):
         pool.start(cases)
@@ -126,13 +126,13 @@ def test_what_only_the_first_round_needs_is_imported_for_that_round_alone() -> N
 
 
 @pytest.mark.parametrize(("spare", "started"), [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4), (100, 6)])
-def test_no_more_workers_wait_than_memory_allows(spare: int, started: int) -> None:
+def test_prefetched_workers_are_limited_by_memory(spare: int, started: int) -> None:
     diary = Diary(spare)
     with pool_ahead(diary, 3):
         assert len([entry for entry in diary.entries if entry.startswith("start")]) == started
 
 
-def test_a_worker_that_a_round_does_not_need_or_that_died_while_waiting_is_not_used() -> None:
+def test_unneeded_and_dead_workers_are_not_used() -> None:
     diary = Diary(spare=100)
     with pool_ahead(diary, 1) as (pool, cases):
         diary.workers[-1].alive = False  # torch's
@@ -150,23 +150,23 @@ def test_fresh_processes_of_each_case_need_no_workers_ahead() -> None:
 @pytest.mark.parametrize(
     ("cores", "names", "ahead"), [(2, "a", 2), (1, "a", 1), (2, "ab", 1), (2, "abcd", 0)]
 )
-def test_while_devices_are_looked_for_idle_cores_import_for_later_rounds(
+def test_idle_cores_import_for_later_rounds_while_probing(
     monkeypatch: pytest.MonkeyPatch, cores: int, names: str, ahead: int
 ) -> None:
     monkeypatch.setattr("benchbench.launch.pool.usable_threads", lambda: cores)
-    wanted, diary = ["jax", "onnxruntime", "tensorflow", "torch"][: len(names)], Diary(spare=100)
-    with a_pool(diary, names=wanted) as (pool, cases):
+    backends, diary = ["jax", "onnxruntime", "tensorflow", "torch"][: len(names)], Diary(spare=100)
+    with a_pool(diary, names=backends) as (pool, cases):
         pool.probe(later_rounds=2)
-        started = [f"start {name}" for name in wanted]
-        assert diary.entries[: len(wanted) * (2 + ahead)] == [
-            *started * (1 + ahead),
-            *(f"greet {name}" for name in wanted),
+        starts = [f"start {name}" for name in backends]
+        assert diary.entries[: len(backends) * (2 + ahead)] == [
+            *starts * (1 + ahead),
+            *(f"greet {name}" for name in backends),
         ]
         pool.prefetch_workers(cases, 2)
-        assert [entry for entry in diary.entries if "start" in entry] == started * 3
+        assert [entry for entry in diary.entries if "start" in entry] == starts * 3
 
 
-def test_of_the_workers_begun_early_only_those_that_are_needed_are_kept() -> None:
+def test_workers_started_early_but_unneeded_are_ended() -> None:
     diary = Diary(spare=100)
     with a_pool(diary, names=("jax",)) as (pool, cases):
         pool.probe(later_rounds=1)
@@ -175,7 +175,7 @@ def test_of_the_workers_begun_early_only_those_that_are_needed_are_kept() -> Non
         assert diary.entries == ["end jax", "start jax"]
 
 
-def test_a_plan_alone_and_a_virtual_device_start_no_worker_early() -> None:
+def test_neither_a_plan_nor_a_virtual_device_starts_workers_early() -> None:
     for names, later_rounds in ((("jax",), 0), (("fake",), 2)):
         diary = Diary(spare=100)
         with a_pool(diary, names=names) as (pool, _):
@@ -204,9 +204,9 @@ print(*sorted(name for name in set(sys.modules) - before if not name.startswith(
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax"])
-def test_a_process_forked_for_a_case_has_nothing_of_its_framework_left_to_import(name: str) -> None:
+def test_a_process_forked_for_a_case_imports_nothing_more_of_its_framework(name: str) -> None:
     pytest.importorskip(name)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FIRST_STEP, name], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == []
+    assert process.stdout.split() == []

@@ -1,4 +1,4 @@
-"""The house rules that no linter knows."""
+"""Rules of the code that no linter checks."""
 
 import ast
 import subprocess
@@ -29,11 +29,11 @@ def sources() -> list[Path]:
 
 @dataclass(frozen=True)
 class Source:
-    """What the rules below ask of a file: its tree would be walked by all tests that follow, for garbage."""
+    """The facts about a file that the rules use, without its tree, which would slow garbage collection."""
 
-    calls: frozenset[str]  # what is called, as it is written
-    keywords: frozenset[str]  # that are passed by name
-    imports: tuple[tuple[str, tuple[str, ...]], ...]  # the module, empty where a statement has several; names
+    calls: frozenset[str]  # called expressions as text
+    keywords: frozenset[str]  # names of keyword arguments
+    imports: tuple[tuple[str, tuple[str, ...]], ...]  # module (empty for `import a, b`) and names
 
 
 @cache
@@ -42,18 +42,18 @@ def read(path: Path) -> Source:
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     return Source(
-        calls=frozenset(written(call.func) for call in calls),
-        keywords=frozenset(each.arg for call in calls for each in call.keywords if each.arg),
+        calls=frozenset(text_of(call.func) for call in calls),
+        keywords=frozenset(item.arg for call in calls for item in call.keywords if item.arg),
         imports=tuple(
-            (getattr(node, "module", None) or "", tuple(each.name for each in node.names))
+            (getattr(node, "module", None) or "", tuple(item.name for item in node.names))
             for node in nodes
             if isinstance(node, ast.Import | ast.ImportFrom)
         ),
     )
 
 
-def written(called: ast.expr) -> str:
-    """As `ast.unparse`, which takes longer."""
+def text_of(called: ast.expr) -> str:
+    """Like `ast.unparse`, but faster."""
     if isinstance(called, ast.Name):
         return called.id
     if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
@@ -83,15 +83,15 @@ def test_start_up_loads_nothing_heavy(command: list[str]) -> None:
 
 
 def loaded_by(command: list[str]) -> set[str]:
-    """The modules that the command line has loaded when it ends."""
+    """The modules loaded at the end of a command."""
     program = (
         "import sys\nfrom benchbench import cli\n"
         f"sys.argv[1:] = {command!r}\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         "print('LOADED', *sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.rpartition("LOADED")[2].split())
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(process.stdout.rpartition("LOADED")[2].split())
     assert "benchbench.cli" in loaded
     return loaded
 
@@ -111,8 +111,8 @@ MEASURING = {"cluster", "running.measure", "environments.build", "launch.pool", 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_command_imports_what_it_needs(command: list[str], needless: set[str]) -> None:
-    assert all(find_spec(f"benchbench.{name}") for name in needless), "a name that is none forbids nothing"
+def test_a_command_imports_no_unneeded_module(command: list[str], needless: set[str]) -> None:
+    assert all(find_spec(f"benchbench.{name}") for name in needless), "no such module"
     assert not loaded_by(command) & {f"benchbench.{name}" for name in needless}
 
 
@@ -120,9 +120,9 @@ def test_a_worker_needs_the_standard_library_and_numpy_only() -> None:
     program = (
         "import sys, benchbench.worker.__main__, benchbench.workloads.operations.gemm\nprint(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     third_party = {"msgspec", "typer", "rich", "psutil", "pydantic"} | (HEAVY - {"numpy"})
-    assert not set(done.stdout.split()) & third_party
+    assert not set(process.stdout.split()) & third_party
 
 
 def test_only_the_command_line_prints_or_exits() -> None:
@@ -132,7 +132,7 @@ def test_only_the_command_line_prints_or_exits() -> None:
 
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "joblib", "yaml", "ruamel"}
 UNSAFE_MODULES |= {"cloudpickle"}
-PICKLES = {  # a function that the user's own program hands over, to a worker of its own; nothing stored
+PICKLES = {  # functions of the user's program, sent to a worker of its own; nothing stored
     "launch/functions.py": {"cloudpickle", "pickle"},
     "worker/function.py": {"pickle"},
 }
@@ -142,64 +142,64 @@ UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "__import
 
 def test_x10_nothing_unpickles_evaluates_or_calls_a_shell() -> None:
     for path in sources():
-        imported = [each for module, names in read(path).imports for each in (module, *names)]
-        unsafe = UNSAFE_MODULES & {part for each in imported for part in each.split(".")}
+        imported = [name for module, names in read(path).imports for name in (module, *names)]
+        unsafe = UNSAFE_MODULES & {part for name in imported for part in name.split(".")}
         assert unsafe == PICKLES.get(path.relative_to(PACKAGE).as_posix(), set()), path
-        allowed = UNPICKLES_TENSORS.get(path.relative_to(PACKAGE).as_posix(), set())
-        assert UNSAFE_CALLS & read(path).calls == allowed, path
-        assert not allowed or "weights_only" in read(path).keywords, path
+        expected = UNPICKLES_TENSORS.get(path.relative_to(PACKAGE).as_posix(), set())
+        assert UNSAFE_CALLS & read(path).calls == expected, path
+        assert not expected or "weights_only" in read(path).keywords, path
         assert not {"shell", "allow_pickle"} & read(path).keywords, path
 
 
-ASKING = {"exists", "is_dir", "is_file", "is_mount", "is_symlink", "samefile"}  # of Path; they raise
-PLACING = {"absolute", "cwd", "expanduser", "home", "resolve"}
-OS_ASKING = {"getcwd", "path.abspath", "path.expanduser", "path.realpath", "path.samefile"}
+PATH_METHODS = {"exists", "is_dir", "is_file", "is_mount", "is_symlink", "samefile"}  # they raise
+PATH_METHODS |= {"absolute", "cwd", "expanduser", "home", "resolve"}
+OS_FUNCTIONS = {"getcwd", "path.abspath", "path.expanduser", "path.realpath", "path.samefile"}
 
 
-def test_no_question_about_a_path_that_others_name_can_raise() -> None:
-    """`os.path.exists` and its like answer False whatever the name; `paths` has what else is asked."""
+def test_queries_about_user_paths_cannot_raise() -> None:
+    """`os.path.exists` and the like return False for any name; `paths` has the other functions."""
     for path in sources():
         if path.name == "paths.py":
             continue
         calls = read(path).calls
         of_paths = [call.rpartition(".") for call in calls if not call.startswith(("os.path.", "paths."))]
-        methods = {name for owner, _, name in of_paths if owner and name in ASKING | PLACING}
-        assert not methods | calls & {f"os.{name}" for name in OS_ASKING}, path
+        methods = {name for owner, _, name in of_paths if owner and name in PATH_METHODS}
+        assert not methods | calls & {f"os.{name}" for name in OS_FUNCTIONS}, path
 
 
 UNPACKING = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zlib"}
 UNPACKS = {
-    "_image_sets.py": ("gzip", "zlib"),  # no more than the set may have
-    "reading.py": ("gzip", "zlib"),  # no more than its caller says
+    "_image_sets.py": ("gzip", "zlib"),  # limited to the size of the set
+    "reading.py": ("gzip", "zlib"),  # limited by its caller
     "artifacts.py": ("gzip",),  # compresses
     "cache.py": ("zlib",),  # rows of the user's own cache
     "installer.py": ("zipfile",),  # the list of contents only
-    "program_file.py": ("zipfile",),  # members that are not compressed
+    "program_file.py": ("zipfile",),  # uncompressed members
 }
 
 
-def test_x8_only_known_places_can_unpack_anything() -> None:
-    places: dict[str, tuple[str, ...]] = {}
+def test_x8_only_known_modules_decompress() -> None:
+    unpacking: dict[str, tuple[str, ...]] = {}
     for path in sources():
         assert "unpack_archive" not in path.read_text(), path
         if names := sorted(imported_modules(path) & UNPACKING):
-            places[path.name] = tuple(names)
-    assert places == UNPACKS
+            unpacking[path.name] = tuple(names)
+    assert unpacking == UNPACKS
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Their top names; none of which only the checksum is imported."""
+    """Top-level names of the imported modules, without those imported only for `crc32`."""
     statements = [(module, names) for module, names in read(path).imports if names != ("crc32",)]
-    modules = [each for module, names in statements for each in ([module] if module else names)]
-    return {each.partition(".")[0] for each in modules}
+    modules = [name for module, names in statements for name in ([module] if module else names)]
+    return {name.partition(".")[0] for name in modules}
 
 
-def test_x18_nothing_is_shipped_that_is_a_script_of_others_or_runs_when_it_is_installed() -> None:
+def test_x18_the_package_ships_no_other_scripts_and_no_install_hooks() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     shipped = [Path(line) for line in tracked.splitlines() if line.startswith(("benchbench/", "suites/"))]
     page = {Path("benchbench/exporters/page.css"), Path("benchbench/exporters/page.js")}
-    others = {path.suffix for path in shipped if path not in page}
-    assert others <= {".py", ".csv", ".json", ".toml", ".txt", ".md"}
+    suffixes = {path.suffix for path in shipped if path not in page}
+    assert suffixes <= {".py", ".csv", ".json", ".toml", ".txt", ".md"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["build-system"]["build-backend"] == "hatchling.build"
     assert "hooks" not in project["tool"]["hatch"]["build"]
@@ -207,21 +207,12 @@ def test_x18_nothing_is_shipped_that_is_a_script_of_others_or_runs_when_it_is_in
     assert {*project["tool"]["hatch"]["build"]["targets"]["wheel"]} == {"packages", "force-include"}
 
 
-def test_commands_print_in_one_place_which_makes_text_safe() -> None:
+def test_commands_print_only_through_the_screen_module() -> None:
     printing = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
     commands = [path for path in (PACKAGE / "cli").glob("*.py") if path.name != "screen.py"]
     assert [path for path in commands if read(path).calls & printing] == []
 
 
-def test_the_top_level_holds_what_was_agreed_and_what_tools_need() -> None:
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    top = {line.partition("/")[0] for line in tracked.splitlines()}
-    files = {"pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md", "LICENSE"}
-    files |= {"accelbench.py"}  # its error names the package to import
-    folders = {"benchbench", "suites", "results", "studies", "tests", "docs"}
-    assert {name for name in top if not name.startswith(".")} <= files | folders
-
-
-def test_the_page_of_the_architecture_shows_the_tree_as_it_is() -> None:
+def test_the_architecture_page_has_the_current_tree() -> None:
     text = PAGE.read_text()
-    assert page_with_tree(text) == text, "python -m tests.architecture_tree writes it anew"
+    assert page_with_tree(text) == text, "python -m tests.architecture_tree updates it"

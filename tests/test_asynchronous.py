@@ -1,4 +1,4 @@
-"""The timers of every backend on a simulated device that runs beside the host, as a GPU does."""
+"""The timers of every backend on a simulated asynchronous device, such as a GPU."""
 
 import sys
 from collections import deque
@@ -25,7 +25,7 @@ BIAS = 1e-3
 
 
 class AsynchronousDevice:
-    """Launches are queued; an idle device starts late, and the host wakes late. All seconds are virtual."""
+    """A device with a launch queue; an idle device starts late, and the host wakes late. Time is virtual."""
 
     def __init__(self, *, dispatch_s: float, start_s: float, wake_s: float, depth: int) -> None:
         self._dispatch_s, self._start_s, self._wake_s = dispatch_s, start_s, wake_s
@@ -47,12 +47,12 @@ class AsynchronousDevice:
         self._ends.append(self._free_s)
 
     def wait(self, *_: Any, **__: Any) -> None:
-        """Until the queue is empty."""
+        """Wait until the queue is empty."""
         self._now_s = max(self._now_s, self._free_s) + self._wake_s
         self._ends.clear()
 
     def event(self, **_: Any) -> Any:
-        """A CUDA event: it takes the device's time when the device comes to it."""
+        """A CUDA event, which reads the device's time when the device reaches it."""
         device = self
 
         class Event:
@@ -67,14 +67,14 @@ class AsynchronousDevice:
 
 
 def modules(**contents: Mapping[str, Any]) -> dict[str, ModuleType]:
-    """Packages by dotted name ("__" for a dot), each with what it holds, and each in the one above it."""
-    found = {name.replace("__", "."): ModuleType(name.replace("__", ".")) for name in contents}
-    for (name, module), held in zip(found.items(), contents.values(), strict=True):
-        vars(module).update(held)
+    """Packages by dotted name ("__" for a dot) with their contents, each an attribute of its parent."""
+    packages = {name.replace("__", "."): ModuleType(name.replace("__", ".")) for name in contents}
+    for (name, module), content in zip(packages.items(), contents.values(), strict=True):
+        vars(module).update(content)
         parent, _, leaf = name.rpartition(".")
         if parent:
-            setattr(found[parent], leaf, module)
-    return found
+            setattr(packages[parent], leaf, module)
+    return packages
 
 
 def torch_cuda(device: AsynchronousDevice) -> tuple[dict[str, ModuleType], Callable[[], Session]]:
@@ -162,21 +162,21 @@ def onnxruntime_cuda(device: AsynchronousDevice) -> tuple[dict[str, ModuleType],
     ],
     ids=["slow", "fast"],
 )
-def test_a_step_s_time_is_the_device_s_to_a_thousandth(
+def test_step_times_agree_with_the_device_within_a_thousandth(
     monkeypatch: pytest.MonkeyPatch, backend: Any, step_s: float, latencies: dict[str, Any]
 ) -> None:
     device = AsynchronousDevice(**latencies)
-    faked, opened = backend(device)
-    for name, module in faked.items():
+    modules, open_session = backend(device)
+    for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    session: Session = opened()
+    session: Session = open_session()
     session.clock = device.now
-    found = measure_steps(lambda: device.launch(step_s), session.timer(), POLICIES["quick"])
-    assert median(found.block_s) / found.iterations == pytest.approx(step_s, rel=BIAS)
+    samples = measure_steps(lambda: device.launch(step_s), session.timer(), POLICIES["quick"])
+    assert median(samples.block_s) / samples.iterations == pytest.approx(step_s, rel=BIAS)
 
 
-def test_the_host_alone_would_read_short_blocks_too_slow() -> None:
-    """Why a block lasts a thousand times what the least step costs: one of 1.5 ms alone reads 3 % slow."""
+def test_a_host_clock_reads_short_blocks_too_slow() -> None:
+    """A block lasts a thousand times the shortest step because a block of 1.5 ms reads 3 % too slow."""
     device = AsynchronousDevice(dispatch_s=8e-6, start_s=12e-6, wake_s=25e-6, depth=1024)
     began = device.now()
     device.launch(1.5e-3)

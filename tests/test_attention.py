@@ -1,4 +1,4 @@
-"""Attention: counted work, grouped heads in every framework, and that mistakes in it are caught."""
+"""Attention: its cost, grouped heads in every framework, and the detection of mistakes."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ class Unmasked(Ops):
 
 
 class HeadsInTurn(Ops):
-    """Keys and values as `np.tile` gives them to the heads, not `np.repeat`."""
+    """Keys and values assigned to heads as by `np.tile` instead of `np.repeat`."""
 
     def attention(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
         turns = self.np.arange(q.shape[2]) % k.shape[2]
@@ -55,7 +55,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
 @pytest.mark.parametrize(("work", "mutant"), MUTANTS)
-def test_a_mistake_in_attention_is_beyond_its_tolerance(work: Operation, mutant: Any, dtype: Dtype) -> None:
+def test_a_mistake_in_attention_exceeds_the_tolerance(work: Operation, mutant: Any, dtype: Dtype) -> None:
     arrays, indices = work.arrays(Draw(dtype)), sample_indices(work)
     wrong = work.references(arrays, indices, mutant())
     exact = reference(work, dtype)
@@ -66,10 +66,10 @@ def test_a_mistake_in_attention_is_beyond_its_tolerance(work: Operation, mutant:
 
 
 @pytest.mark.parametrize("work", [Attention().tiny(), GROUPED, DECODE])
-def test_all_rows_are_those_computed_one_by_one(work: Operation) -> None:
+def test_batched_attention_equals_attention_row_by_row(work: Operation) -> None:
     arrays, indices = work.arrays(Draw(Dtype.FLOAT32)), sample_indices(work)
-    apart, together = (work.references(arrays, indices, ops)["output"] for ops in (None, Ops()))
-    np.testing.assert_allclose(apart, together, rtol=1e-12)
+    separate, batched = (work.references(arrays, indices, ops)["output"] for ops in (None, Ops()))
+    np.testing.assert_allclose(separate, batched, rtol=1e-12)
 
 
 @pytest.mark.real
@@ -83,27 +83,27 @@ def test_every_framework_groups_heads_alike(framework: str, work: Operation) -> 
     indices = sample_indices(work)
     outputs = outputs if len(indices) > 1 else (outputs,)
     for (name, index), output in zip(indices.items(), outputs, strict=True):
-        measured = np.asarray(output)[tuple(program.index_of(name, index).T)]
-        assert relative_error(measured, exact.expected[name]) < exact.tolerance[name]
+        values = np.asarray(output)[tuple(program.index_of(name, index).T)]
+        assert relative_error(values, exact.expected[name]) < exact.tolerance[name]
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 4), st.booleans())
 def test_sharing_keys_saves_bytes_and_no_flops(length: int, kv: int, groups: int, causal: bool) -> None:
-    whole = Attention(length=length, heads=kv * groups, causal=causal)
-    shared = replace(whole, kv_heads=kv)
-    one, other = whole.cost(Dtype.FLOAT32), shared.cost(Dtype.FLOAT32)
-    assert one.flops == other.flops
-    assert one.bytes * (1 + 1 / groups) == pytest.approx(2 * other.bytes)
+    full = Attention(length=length, heads=kv * groups, causal=causal)
+    shared = replace(full, kv_heads=kv)
+    full_cost, shared_cost = full.cost(Dtype.FLOAT32), shared.cost(Dtype.FLOAT32)
+    assert full_cost.flops == shared_cost.flops
+    assert full_cost.bytes * (1 + 1 / groups) == pytest.approx(2 * shared_cost.bytes)
 
 
 def test_decoding_is_the_last_row_of_attention() -> None:
-    whole = Attention(batch=3, heads=4, kv_heads=2, length=9, dim=8, causal=True)
+    full = Attention(batch=3, heads=4, kv_heads=2, length=9, dim=8, causal=True)
     last = AttentionDecode(batch=3, heads=4, kv_heads=2, length=9, dim=8)
-    arrays: Any = whole.arrays(Draw(Dtype.FLOAT32))
-    rows = whole.forward(Ops(), arrays)[:, :, -1:]
+    arrays: Any = full.arrays(Draw(Dtype.FLOAT32))
+    rows = full.forward(Ops(), arrays)[:, :, -1:]
     np.testing.assert_allclose(last.forward(Ops(), {**arrays, "q": arrays["q"][:, :, -1:]}), rows)
-    assert whole.cost(Dtype.FLOAT32).flops == sum(
-        replace(last, length=seen).cost(Dtype.FLOAT32).flops for seen in range(1, 10)
+    assert full.cost(Dtype.FLOAT32).flops == sum(
+        replace(last, length=length).cost(Dtype.FLOAT32).flops for length in range(1, 10)
     )
 
 
@@ -112,6 +112,6 @@ def test_heads_that_cannot_be_grouped_are_refused() -> None:
         Attention(kv_heads=3)
 
 
-def test_the_usual_attention_keeps_its_name() -> None:
+def test_ungrouped_attention_has_no_parameter_kv_heads() -> None:
     assert "kv_heads" not in Attention().params
     assert Attention(kv_heads=2).params["kv_heads"] == 2

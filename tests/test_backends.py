@@ -32,7 +32,7 @@ from tests.tiny import tiny
 
 
 class Stream:
-    """A CUDA stream that keeps a diary; a step takes two milliseconds of it."""
+    """A CUDA stream that records its events; a step takes two milliseconds."""
 
     def __init__(self) -> None:
         self.clock_ms = 0.0
@@ -48,7 +48,7 @@ class Stream:
         assert dtype == "torch.int32"
         self.allocated.append(4 * size)
 
-        def add(one: int) -> None:
+        def add(value: int) -> None:
             self.diary.append("flush")
             self.clock_ms += 100.0
 
@@ -117,11 +117,11 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
-    found = Stream()
-    torch = fake_torch(found)
+    stream_of_torch = Stream()
+    torch = fake_torch(stream_of_torch)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.backends", torch.backends)
-    return found
+    return stream_of_torch
 
 
 def test_cuda_blocks_are_queued_between_events_and_synchronised_once(stream: Stream) -> None:
@@ -139,10 +139,10 @@ def test_cuda_blocks_are_queued_between_events_and_synchronised_once(stream: Str
 
 
 @pytest.mark.parametrize(("l2", "cleared"), [(6 * 2**20, 2**28), (2**28, 2**29)])
-def test_cuda_caches_are_cleared_on_the_stream_before_the_event_that_begins_a_block(
+def test_cuda_caches_are_cleared_before_the_first_event_of_a_block(
     stream: Stream, monkeypatch: pytest.MonkeyPatch, l2: int, cleared: int
 ) -> None:
-    """For long enough that the step behind it is launched meanwhile, however small the cache."""
+    """Clearing takes long enough to launch the next step meanwhile, even for a small cache."""
     properties = SimpleNamespace(L2_cache_size=l2)
     monkeypatch.setattr(sys.modules["torch"].cuda, "get_device_properties", lambda device: properties)
     session = Torch().open("cuda:0", Dtype.FLOAT32, "eager", 2)
@@ -151,7 +151,7 @@ def test_cuda_caches_are_cleared_on_the_stream_before_the_event_that_begins_a_bl
     block = ["flush", "event", "step", "event"]
     assert stream.diary == ["event", *block, *block, "synchronize"]
     assert stream.allocated == [cleared]
-    assert timer.batches[0].device_s == pytest.approx(0.102)  # clearing the first block's included
+    assert timer.batches[0].device_s == pytest.approx(0.102)  # including the clearing of the first block
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(Dtype.FLOAT32, "ieee"), (Dtype.TF32, "tf32")])
@@ -160,7 +160,7 @@ def test_cuda_precision_is_set_in_every_library_and_read_back(
 ) -> None:
     session = Torch().open("cuda:0", dtype, "eager", 2)
     assert session.precision()["float32_multiply"] == precision
-    assert stream.diary_of_settings == ["high" if precision == "tf32" else "highest"]  # what inductor reads
+    assert stream.diary_of_settings == ["high" if precision == "tf32" else "highest"]  # read by inductor
     assert sys.modules["torch.backends"].cudnn.benchmark
     sys.modules["torch.backends"].cudnn.conv.fp32_precision = "none"
     with pytest.raises(PrecisionMismatch, match="torch reports"):
@@ -174,7 +174,7 @@ def test_tf32_is_refused_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) ->
         Torch().open("cuda:0", Dtype.TF32, "eager", 2)
 
 
-def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
+def test_a_cuda_graph_is_captured_once_after_an_eager_step(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Graph:
@@ -182,8 +182,8 @@ def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
             stream.diary.append("replay")
 
     @contextmanager
-    def noted(what: str) -> Iterator[None]:
-        stream.diary.append(what)
+    def noted(name: str) -> Iterator[None]:
+        stream.diary.append(name)
         yield
 
     side = SimpleNamespace(wait_stream=lambda other: None)
@@ -204,7 +204,7 @@ def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
 
     step = session.compile(eager, 0)
     assert isinstance(step, Replay)
-    assert session.calls_until_timed == 2  # what is verified is a replay
+    assert session.calls_until_timed == 2  # the verified output is a replay
     assert [step() for _ in range(3)] == ["output"] * 3
     assert stream.diary == ["aside", "step", "capture", "step", "replay", "replay"]
 
@@ -255,8 +255,8 @@ REFUSED_CACHES = [
     [
         *((*case, Cache.HOT, reason) for *case, reason in REFUSED),
         *(
-            (name, backend, Dtype.FLOAT32, mode, Phase.FORWARD, *rest)
-            for name, backend, mode, *rest in REFUSED_CACHES
+            (name, backend, Dtype.FLOAT32, mode, Phase.FORWARD, cache, reason)
+            for name, backend, mode, cache, reason in REFUSED_CACHES
         ),
     ],
 )
@@ -269,9 +269,7 @@ def test_an_unsupported_case_is_refused_with_the_reason(
     assert bool(refusal) == bool(reason)
 
 
-def test_cuda_ranges_are_nvtx_s_and_other_devices_have_none(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_cuda_has_nvtx_ranges(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def nvtx_range(name: str) -> Iterator[None]:
         stream.diary.append(f"{name} begins")
@@ -295,11 +293,11 @@ def test_cuda_memory_is_the_peak_of_the_caching_allocator(stream: Stream) -> Non
 
 def test_every_cuda_device_is_listed_by_its_name(stream: Stream) -> None:
     devices, missing = Torch().devices()
-    assert [(each.name, each.model) for each in devices[1:]] == [
+    assert [(device.name, device.model) for device in devices[1:]] == [
         ("cuda:0", "Example GPU 0"),
         ("cuda:1", "Example GPU 1"),
     ]
-    assert {each.device_class for each in devices[1:]} == {DeviceClass.ACCELERATOR}
+    assert {device.device_class for device in devices[1:]} == {DeviceClass.ACCELERATOR}
     assert not missing
 
 
@@ -309,9 +307,9 @@ def test_an_unmeasured_device_of_torch_is_reported(stream: Stream, kind: str) ->
     torch.version = SimpleNamespace(cuda=None, hip="7.0" if kind == "rocm" else None)  # type: ignore[attr-defined]
     torch.backends.mps = SimpleNamespace(is_available=lambda: kind == "mps")
     torch.xpu = SimpleNamespace(is_available=lambda: kind == "xpu")  # type: ignore[attr-defined]
-    found, missing = Torch().devices()
+    devices, missing = Torch().devices()
     build = "ROCm" if kind == "rocm" else "CPU"
-    assert [each.name for each in found] == ["cpu"]
+    assert [device.name for device in devices] == ["cpu"]
     assert missing == {"cuda": f"this torch is a {build} build", kind: NOT_MEASURED[kind]}
 
 
@@ -338,8 +336,8 @@ def test_an_unmeasured_device_of_tensorflow_is_reported(monkeypatch: pytest.Monk
 def test_an_unmeasured_device_of_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     jax = SimpleNamespace(devices=lambda platform: [jax_device(platform, "PJRT C API, rocm 70000")])
     monkeypatch.setitem(sys.modules, "jax", jax)
-    found, missing = Jax().devices()
-    assert "gpu:0" not in [each.name for each in found]
+    devices, missing = Jax().devices()
+    assert "gpu:0" not in [device.name for device in devices]
     assert missing["rocm"] == NOT_MEASURED["rocm"]
 
 
@@ -364,7 +362,7 @@ def jax_device(platform: str, version: str = "PJRT C API, cuda 13000") -> Any:
         ),
     ],
 )
-def test_jax_lists_the_devices_that_start_and_why_others_do_not(
+def test_jax_lists_its_devices_and_reasons_for_missing_ones(
     monkeypatch: pytest.MonkeyPatch, absent: str, error: str, reason: str
 ) -> None:
     def devices(platform: str) -> list[Any]:
@@ -373,8 +371,8 @@ def test_jax_lists_the_devices_that_start_and_why_others_do_not(
         return [jax_device(platform)]
 
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
-    found, missing = Jax().devices()
-    assert ("gpu:0" in [device.name for device in found]) == (absent != "gpu")
+    listed, missing = Jax().devices()
+    assert ("gpu:0" in [device.name for device in listed]) == (absent != "gpu")
     assert missing == {absent: reason}
 
 
@@ -385,16 +383,16 @@ def test_tensorflow_lists_gpus_by_their_hardware_name(monkeypatch: pytest.Monkey
     assert not missing
 
 
-def test_a_function_on_cuda_is_waited_for_after_each_call_and_no_setting_is_touched(stream: Stream) -> None:
+def test_a_function_on_cuda_is_synchronised_after_each_call_without_changing_settings(stream: Stream) -> None:
     device, session = Torch().attach(None)
     assert (device.name, device.device_class) == ("cuda:1", DeviceClass.ACCELERATOR)
     HostTimer(session.wait, every_step=True).blocks(stream.step, 2, 1)
     assert stream.diary == ["step", "synchronize", "step", "synchronize"]
     assert session.peak_device().bytes == 12_345
-    assert sys.modules["torch.backends"].cudnn.conv.fp32_precision == "tf32"  # as it was
+    assert sys.modules["torch.backends"].cudnn.conv.fp32_precision == "tf32"  # unchanged
 
 
-def test_every_device_of_a_result_is_waited_for(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_device_of_a_result_is_synchronised(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = sys.modules["torch"]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch, "Tensor", SimpleNamespace, raising=False)
@@ -409,32 +407,31 @@ def test_every_device_of_a_result_is_waited_for(stream: Stream, monkeypatch: pyt
     assert (device.device_class, device.name in ("xpu:1", "mps")) == (DeviceClass.ACCELERATOR, True)
     session.wait(None)
     assert sorted(waited) == ["mps", "xpu:1"]
-    named, session = Torch().attach("cpu", result)
-    assert named.name == "cpu"
+    cpu, session = Torch().attach("cpu", result)
+    assert cpu.name == "cpu"
     session.wait(None)
     assert sorted(waited) == ["mps", "mps", "xpu:1", "xpu:1"]
 
 
 class TorchDevice(str):
-    """A device as torch names it."""
+    """A device name with the attributes of a torch device."""
 
     @property
     def type(self) -> str:
-        """The kind of device."""
         return self.partition(":")[0]
 
 
-def test_a_device_without_a_way_to_wait_is_refused(stream: Stream) -> None:
+def test_a_device_that_cannot_be_synchronised_is_refused(stream: Stream) -> None:
     with pytest.raises(Unsupported, match="mps"):
         Torch().attach("mps")
 
 
-def test_a_backend_that_cannot_be_attached_to_says_so() -> None:
+def test_a_backend_without_user_functions_refuses_to_attach() -> None:
     with pytest.raises(Unsupported, match="cannot measure a function of yours"):
         OnnxRuntime().attach(None)
 
 
-def test_tensorflow_is_attached_to_a_device_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorflow_attaches_only_to_existing_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     install_fake_tensorflow(monkeypatch, "GPU", cuda=True)
     assert TensorFlow().attach(None)[0].name == "gpu:0"
     assert TensorFlow().attach("cpu")[0].name == "cpu"
@@ -442,9 +439,9 @@ def test_tensorflow_is_attached_to_a_device_it_has(monkeypatch: pytest.MonkeyPat
         TensorFlow().attach("gpu:1")
 
 
-@pytest.mark.parametrize(("after", "known"), [(100, False), (200, True)])
-def test_a_peak_of_jax_is_a_functions_own_only_above_all_before_it(
-    monkeypatch: pytest.MonkeyPatch, after: int, known: bool
+@pytest.mark.parametrize(("after", "is_known"), [(100, False), (200, True)])
+def test_a_memory_peak_of_jax_is_known_only_if_it_exceeds_earlier_peaks(
+    monkeypatch: pytest.MonkeyPatch, after: int, is_known: bool
 ) -> None:
     peaks = iter([100, after])
     device = SimpleNamespace(
@@ -456,7 +453,7 @@ def test_a_peak_of_jax_is_a_functions_own_only_above_all_before_it(
     monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
     _, session = Jax().attach(None)
     session.reset_peak()
-    assert session.peak_device().bytes == (after if known else None)
+    assert session.peak_device().bytes == (after if is_known else None)
 
 
 @pytest.mark.parametrize("backend", [Torch(), TensorFlow(), Jax()])
@@ -479,7 +476,7 @@ BROKEN = {
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_framework_that_cannot_be_imported_is_listed_with_the_reason(tmp_path: Path, kind: str) -> None:
+def test_a_framework_that_fails_to_import_is_listed_with_the_reason(tmp_path: Path, kind: str) -> None:
     code, status, reason = BROKEN[kind]
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text(code)
@@ -494,13 +491,13 @@ def test_a_framework_that_cannot_be_imported_is_listed_with_the_reason(tmp_path:
 
 
 @pytest.mark.real
-def test_a_backend_that_is_broken_leaves_its_cases_out_and_the_others_run(tmp_path: Path) -> None:
+def test_cases_of_a_broken_backend_are_left_out_and_others_run(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise ImportError('undefined symbol')")
     arguments = ("run", "-b", "torch,fake", "-d", "cpu", "-w", "gemm", "--quick")
-    done = accelbench(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert "undefined symbol" in done.stderr
-    assert "1 ok, 1 left out" in done.stderr
+    process = accelbench(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert "undefined symbol" in process.stderr
+    assert "1 ok, 1 left out" in process.stderr
 
 
 @pytest.mark.real
@@ -511,17 +508,17 @@ def test_tensorflow_is_imported_without_unused_packages(unused: str, tmp_path: P
         f"try:\n    import {unused}\nexcept ImportError:\n    __version__ = 'alone'\n"
     )
     load = "from benchbench.backends.tensorflow import TensorFlow; print(TensorFlow().load())"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{load}; import {unused}"],  # afterwards it is there
+    process = subprocess.run(
+        [sys.executable, "-c", f"{load}; import {unused}"],  # importable afterwards
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parent.parent}"},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert (done.returncode, done.stdout) == (0, "alone\n"), done.stderr
+    assert (process.returncode, process.stdout) == (0, "alone\n"), process.stderr
 
 
-def test_a_simulated_step_has_inputs_of_zeros() -> None:
+def test_inputs_of_a_simulated_step_are_zeros() -> None:
     backend = Fake()
     session = backend.open("sim:0", Dtype.FLOAT32, "eager", 1)
     program = build(backend, session, Gemm(m=3, n=4, k=5), Dtype.FLOAT32).program
@@ -535,7 +532,7 @@ def test_a_simulated_step_has_inputs_of_zeros() -> None:
 @pytest.mark.filterwarnings("default")  # of inductor; workers do not raise them either
 @pytest.mark.parametrize("mode", ["compile", "compile-freezing"])
 def test_only_frozen_weights_are_constants_of_the_program(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What inductor freezes is looked at, and used as it is. Its switch is of the process."""
+    """The frozen graph of inductor has only the inputs as placeholders."""
     torch = pytest.importorskip("torch")
     from torch._inductor import config, freezing
 
@@ -547,12 +544,12 @@ def test_only_frozen_weights_are_constants_of_the_program(mode: str, monkeypatch
     inputs: list[int] = []
     freeze = freezing.freeze
 
-    def looked_at(*arguments: Any, **more: Any) -> Any:
-        found = freeze(*arguments, **more)
-        inputs.append(sum(node.op == "placeholder" for node in found[0].graph.nodes))
-        return found
+    def recording_freeze(*arguments: Any, **more: Any) -> Any:
+        result = freeze(*arguments, **more)
+        inputs.append(sum(node.op == "placeholder" for node in result[0].graph.nodes))
+        return result
 
-    monkeypatch.setattr(freezing, "freeze", looked_at)
+    monkeypatch.setattr(freezing, "freeze", recording_freeze)
     session = backend.open("cpu", Dtype.FLOAT32, mode, 1)
     with build(backend, session, tiny("mnist_cnn_infer"), Dtype.FLOAT32) as runner:
         frozen, eager = runner.step(), runner.program.step(*runner.program.inputs)
@@ -582,8 +579,8 @@ def test_an_operation_is_compiled_once(framework: str, mode: str) -> None:
     ("name", "dtype"),
     [("update", Dtype.FLOAT32), ("mnist_cnn_train", Dtype.FLOAT32), ("mnist_cnn_train", Dtype.AMP_FP16)],
 )
-def test_jax_compiles_one_program_for_the_first_state_and_all_that_follow(name: str, dtype: Dtype) -> None:
-    """Adam's counter and a loss scale are made by jax.numpy, and so are bound to no device."""
+def test_jax_compiles_training_once(name: str, dtype: Dtype) -> None:
+    """Adam's counter and a loss scale come from jax.numpy and are not committed to a device."""
     pytest.importorskip("jax")
     backend = registry.load_class("benchbench.backends", "jax", Backend)()  # type: ignore[type-abstract]
     session = backend.open("cpu", dtype, "jit", 2)

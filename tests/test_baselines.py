@@ -1,4 +1,4 @@
-"""Accepted runs as files to commit."""
+"""Baselines: storing, reading and accepting sessions."""
 
 import json
 import os
@@ -42,11 +42,11 @@ def a_session(number: int = 0, **over: Any) -> Digest:
     return digest(a_run(id=f"RUN{number:02}", started=f"2026-01-{number + 1:02}T00:00:00Z", **over))
 
 
-def kept(root: Path, name: str = "main") -> list[str]:
-    return [each.id for sessions in baselines.read_baseline(root, name).values() for each in sessions]
+def session_ids(root: Path, name: str = "main") -> list[str]:
+    return [session.id for sessions in baselines.read_baseline(root, name).values() for session in sessions]
 
 
-def test_a_session_is_read_back_as_it_was_to_seven_digits(tmp_path: Path) -> None:
+def test_a_session_is_stored_with_seven_digits(tmp_path: Path) -> None:
     records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
     a_digest = digest(a_run(records, left_out=(a_left_out(),)))
     baselines.add_session(tmp_path, "main", a_digest)
@@ -66,35 +66,35 @@ def test_a_file_has_a_line_per_case() -> None:
     assert [sum(f'"{case.id}"' in line for line in text.splitlines()) for case in cases] == [1, 1]
 
 
-def test_ten_sessions_of_a_machine_are_kept_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_the_oldest_of_more_than_ten_sessions_of_a_machine_is_removed(tmp_path: Path) -> None:
     dropped = [
         baselines.add_session(tmp_path, "main", a_session(number)) for number in (*range(1, 11), 0, 11)
     ]
     assert dropped == [[]] * 10 + [["RUN00"], ["RUN01"]]
-    assert kept(tmp_path) == [f"RUN{number:02}" for number in range(2, 12)]
+    assert session_ids(tmp_path) == [f"RUN{number:02}" for number in range(2, 12)]
 
 
-def test_sessions_of_one_hour_push_each_other_out_and_not_those_of_other_days(tmp_path: Path) -> None:
+def test_sessions_of_one_hour_replace_each_other(tmp_path: Path) -> None:
     days = [a_session(number) for number in range(1, 11)]
     hour = [replace(a_session(20), id=f"HOUR{n}", started=f"2026-01-21T00:{n}0:00Z") for n in range(3)]
-    dropped = [baselines.add_session(tmp_path, "main", each) for each in (*days, *hour)]
+    dropped = [baselines.add_session(tmp_path, "main", session) for session in (*days, *hour)]
     assert dropped[10:] == [["RUN01"], ["HOUR0"], ["HOUR1"]]
-    assert kept(tmp_path) == [*(f"RUN{number:02}" for number in range(2, 11)), "HOUR2"]
+    assert session_ids(tmp_path) == [*(f"RUN{number:02}" for number in range(2, 11)), "HOUR2"]
 
 
-def test_machines_do_not_push_each_other_out(tmp_path: Path) -> None:
+def test_each_machine_has_its_own_limit_of_sessions(tmp_path: Path) -> None:
     for number in range(baselines.MAX_SESSIONS):
         baselines.add_session(tmp_path, "main", a_session(number))
     assert baselines.add_session(tmp_path, "main", a_session(20, machine=OTHER)) == []
     assert baselines.add_session(tmp_path, "main", a_session(21, machine=OTHER), replace=True) == ["RUN20"]
-    assert len(kept(tmp_path)) == baselines.MAX_SESSIONS + 1
+    assert len(session_ids(tmp_path)) == baselines.MAX_SESSIONS + 1
     assert [session.id for session in baselines.require_sessions(tmp_path, "main", OTHER)] == ["RUN21"]
 
 
 def test_the_same_run_again_is_the_same_session(tmp_path: Path) -> None:
     for _ in range(2):
         assert baselines.add_session(tmp_path, "main", a_session()) == []
-    assert kept(tmp_path) == ["RUN00"]
+    assert session_ids(tmp_path) == ["RUN00"]
 
 
 def test_a_baseline_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_run_in_which_nothing_succeeded_is_no_baseline(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["", "..", "../main", "a/b", ".hidden", "x" * 200, "a\nb"])
-def test_a_name_never_reaches_outside_the_baselines(tmp_path: Path, name: str) -> None:
+def test_a_baseline_name_cannot_escape_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
         baselines.add_session(tmp_path / "results", name, a_session())
     with pytest.raises(UnreadableInput):
@@ -124,10 +124,10 @@ def test_no_baseline_and_other_hardware_are_not_comparable(tmp_path: Path) -> No
         baselines.require_sessions(tmp_path, "main", OTHER)
     assert "accelbench baseline set main" in none.value.hint
     baselines.add_session(tmp_path, "main", a_session())
-    with pytest.raises(NotComparable, match="Other CPU, 2 threads, 8 GiB") as other:
+    with pytest.raises(NotComparable, match="Other CPU, 2 threads, 8 GiB") as other_hardware:
         baselines.require_sessions(tmp_path, "main", OTHER)
-    assert "Example CPU, 2 threads, 8 GiB" in other.value.hint
-    assert other.value.exit_code == 11
+    assert "Example CPU, 2 threads, 8 GiB" in other_hardware.value.hint
+    assert other_hardware.value.exit_code == 11
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema": 99}', '{"schema": 1}'])
@@ -136,12 +136,12 @@ def test_a_damaged_session_is_reported_and_skipped(tmp_path: Path, content: str)
         baselines.add_session(tmp_path, "main", a_session(number))
     (path,) = (tmp_path / "baselines").rglob("RUN01.json")
     path.write_text(content)
-    told: list[str] = []
-    sessions = baselines.require_sessions(tmp_path, "main", a_machine(), told.append)
+    warnings: list[str] = []
+    sessions = baselines.require_sessions(tmp_path, "main", a_machine(), warnings.append)
     assert [session.id for session in sessions] == ["RUN00", "RUN02"]
-    assert told[0].startswith("skipped ")
-    assert "RUN01.json" in told[0]
-    assert told[1] == snapshot("1 of 3 sessions cannot be read: restore them from version control")
+    assert warnings[0].startswith("skipped ")
+    assert "RUN01.json" in warnings[0]
+    assert warnings[1] == snapshot("1 of 3 sessions cannot be read: restore them from version control")
     assert baselines.remove_baseline(tmp_path, "main") == 3
 
 
@@ -156,20 +156,18 @@ def test_an_unreadable_baseline_is_an_error_and_can_be_removed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["../../../victim/x", "/victim/x", "..", "RUN99", ""])
-def test_a_session_that_names_another_file_is_refused_before_anything_is_touched(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_session_named_after_another_file_is_skipped(tmp_path: Path, name: str) -> None:
     baselines.add_session(tmp_path, "main", a_session())
     victim = tmp_path / "victim/x.json"
     victim.parent.mkdir()
     victim.write_text("mine")
     (path,) = (tmp_path / "baselines").rglob("*.json")
     path.write_bytes(resealed(path.read_text().replace('"RUN00"', json.dumps(name)).encode()))
-    told: list[str] = []
-    baselines.add_session(tmp_path, "main", a_session(1), told.append, replace=True)
-    assert "is not named after its run" in told[0]
+    warnings: list[str] = []
+    baselines.add_session(tmp_path, "main", a_session(1), warnings.append, replace=True)
+    assert "is not named after its run" in warnings[0]
     assert victim.read_text() == "mine"
-    assert kept(tmp_path) == ["RUN01"]
+    assert session_ids(tmp_path) == ["RUN01"]
 
 
 @pytest.mark.parametrize("name", ["../../../victim/x", "/victim/x", "a/b"])
@@ -186,22 +184,22 @@ def test_no_bit_of_a_session_flips_unnoticed(tmp_path: Path) -> None:
     content = encode_session(session)
     path = tmp_path / f"{session.id}.json"
     chance = random.Random(15)
-    for place in range(len(content)):
+    for index in range(len(content)):
         flipped = bytearray(content)
-        flipped[place] ^= 1 << chance.randrange(8)
+        flipped[index] ^= 1 << chance.randrange(8)
         path.write_bytes(bytes(flipped))
         with pytest.raises(UnreadableInput):
             read_session(path)
 
 
-def test_a_session_of_before_there_were_checksums_is_read(tmp_path: Path) -> None:
+def test_a_session_without_a_checksum_is_read(tmp_path: Path) -> None:
     baselines.add_session(tmp_path, "main", a_session())
     (path,) = (tmp_path / "baselines").rglob("*.json")
-    whole = baselines.require_sessions(tmp_path, "main", a_machine())
+    sessions = baselines.require_sessions(tmp_path, "main", a_machine())
     fields = json.loads(path.read_text())
     del fields["crc32"], fields["checksums"]
     path.write_text(json.dumps(fields))
-    assert baselines.require_sessions(tmp_path, "main", a_machine()) == whole
+    assert baselines.require_sessions(tmp_path, "main", a_machine()) == sessions
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "dangling"])
@@ -213,22 +211,26 @@ def test_a_file_that_is_not_regular_is_not_opened(tmp_path: Path, kind: str) -> 
         os.mkfifo(other)
     else:
         other.symlink_to("/dev/zero" if kind == "device" else tmp_path / "nowhere")
-    told: list[str] = []
-    sessions = baselines.require_sessions(tmp_path, "main", a_machine(), told.append)
+    warnings: list[str] = []
+    sessions = baselines.require_sessions(tmp_path, "main", a_machine(), warnings.append)
     assert [session.id for session in sessions] == ["RUN00"]
-    assert "OTHER.json: not a regular file" in told[0]
+    assert "OTHER.json: not a regular file" in warnings[0]
 
 
-# What speaks against a session
+# Objections to a session
 
 
 BUSY = {"window": a_watched().window, "telemetry": a_telemetry(busy_s=tuple(0.35 * n for n in range(11)))}
 
 
 def stored_run(
-    root: Path, number: int, seconds: float = 0.001, measured: dict[str, Any] | None = None, **over: Any
+    root: Path,
+    number: int,
+    seconds: float = 0.001,
+    measurement_fields: dict[str, Any] | None = None,
+    **over: Any,
 ) -> Path:
-    records = some_rounds(*[seconds * factor for factor in (1.0, 1.001, 0.999)], **(measured or {}))
+    records = some_rounds(*[seconds * factor for factor in (1.0, 1.001, 0.999)], **(measurement_fields or {}))
     run = a_run(records, id=f"RUN{number:02}", started=f"2026-01-{number + 1:02}T00:00:00Z", **over)
     return runs.store_run(root, run)
 
@@ -236,10 +238,10 @@ def stored_run(
 def accept_five(root: Path) -> None:
     for number in range(5):
         stored_run(root, number)
-        accepted(root, f"RUN{number:02}")
+        accept(root, f"RUN{number:02}")
 
 
-def accepted(root: Path, selector: str, **over: bool) -> baselines.Acceptance:
+def accept(root: Path, selector: str, **over: bool) -> baselines.Acceptance:
     return acceptance.accept(root, "main", selector, baselines.ignore_warning, **over)
 
 
@@ -252,19 +254,19 @@ def accepted(root: Path, selector: str, **over: bool) -> baselines.Acceptance:
             "it is the side 'rev:main' of a comparison",
         ),
         ({"seconds": 0.003}, "it fails its check against main: gemm"),
-        ({"measured": BUSY}, "other programs disturbed all of its cases"),
-        ({"measured": {"steady": False}}, "all of its processes were still warming up"),
+        ({"measurement_fields": BUSY}, "other programs disturbed all of its cases"),
+        ({"measurement_fields": {"steady": False}}, "all of its processes were still warming up"),
     ],
 )
 def test_objections_to_a_run_must_be_overruled(tmp_path: Path, over: dict[str, Any], reason: str) -> None:
     accept_five(tmp_path)
     stored_run(tmp_path, 5, **over)
     with pytest.raises(UsageError, match=reason) as refused:
-        accepted(tmp_path, "RUN05")
+        accept(tmp_path, "RUN05")
     assert "--accept" in refused.value.hint
-    assert "RUN05" not in kept(tmp_path)
-    done = accepted(tmp_path, "RUN05", anyway=True)
-    assert (done.runs, done.days, done.removed) == (6, 6, [])
+    assert "RUN05" not in session_ids(tmp_path)
+    forced = accept(tmp_path, "RUN05", anyway=True)
+    assert (forced.runs, forced.days, forced.removed) == (6, 6, [])
 
 
 def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: Path) -> None:
@@ -275,20 +277,20 @@ def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: P
     assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
-def test_a_second_test_whose_other_side_was_removed_stands_alone(tmp_path: Path) -> None:
+def test_a_second_test_counts_even_if_its_partner_was_removed(tmp_path: Path) -> None:
     accept_five(tmp_path)
     folder = stored_run(tmp_path, 5, 0.0012)
     stored_run(folder, 6, 0.001, partner=Partner(label=HERE, run="REMOVED", cases={}))
     assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
-def test_the_first_session_and_the_same_run_again_have_nothing_to_fail_against(tmp_path: Path) -> None:
+def test_the_first_session_and_a_repeated_run_are_accepted(tmp_path: Path) -> None:
     stored_run(tmp_path, 0)
-    assert accepted(tmp_path, "RUN00").runs == 1
-    assert accepted(tmp_path, "RUN00").runs == 1
+    assert accept(tmp_path, "RUN00").runs == 1
+    assert accept(tmp_path, "RUN00").runs == 1
 
 
-def test_the_spread_shown_is_that_between_sessions(tmp_path: Path) -> None:
+def test_a_baseline_shows_the_spread_between_sessions(tmp_path: Path) -> None:
     for number, factor in enumerate((1.0, 1.1)):
         baselines.add_session(
             tmp_path, "main", digest(a_run(some_rounds(*[0.001 * factor] * 3), id=f"R{number}"))
@@ -306,12 +308,12 @@ gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  1.05 ms    6.74 %  2         6
 
 
 @pytest.mark.real
-def test_a_baseline_is_set_listed_shown_and_removed_from_a_shell(tmp_path: Path) -> None:
+def test_baseline_commands_set_list_show_and_remove(tmp_path: Path) -> None:
     records = [*some_rounds(0.001, 0.001, 0.001), a_record(a_failure(), case=a_case(params={"m": 2}))]
     for name in ("A1", "B2"):
         runs.store_run(tmp_path / "results", a_run(records, id=name))
-    done = accelbench("baseline", "set", "main", "A1", cwd=tmp_path)
-    assert done.stdout == snapshot("""\
+    process = accelbench("baseline", "set", "main", "A1", cwd=tmp_path)
+    assert process.stdout == snapshot("""\
 accepted run A1, 2 cases
 1 of them failed: a check cannot use them
 main: 1 of 10 sessions of Example CPU, 2 threads, 8 GiB
@@ -322,11 +324,11 @@ provisional: 1 of 5 sessions; record the others on other days
     (row,) = json.loads(accelbench("baseline", "list", "--format", "json", cwd=tmp_path).stdout)
     assert row["runs"] == ["B2"]
     assert "Example CPU" in accelbench("baseline", "list", cwd=tmp_path).stdout
-    shown = accelbench("baseline", "show", "main", cwd=tmp_path).stdout
-    assert "1.00 ms" in shown
-    assert "crashed" in shown
-    shown = accelbench("baseline", "show", "main", "--format", "json", cwd=tmp_path).stdout
-    assert len(json.loads(shown)) == 2
+    output = accelbench("baseline", "show", "main", cwd=tmp_path).stdout
+    assert "1.00 ms" in output
+    assert "crashed" in output
+    output = accelbench("baseline", "show", "main", "--format", "json", cwd=tmp_path).stdout
+    assert len(json.loads(output)) == 2
     accelbench("baseline", "rm", "main", cwd=tmp_path)
     assert accelbench("baseline", "list", cwd=tmp_path).stdout == "none\n"
     assert "No baseline 'main'" in accelbench("baseline", "show", "main", cwd=tmp_path, code=5).stderr

@@ -1,4 +1,4 @@
-"""Versions searched for the one that brought a step, end to end: rows, stored pairs, what is said."""
+"""Bisection end to end: ranges of versions, stored pairs and the report."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ from tests.rendering import rendered
 LATENCY = METRICS[0]
 
 
-# Rows of versions
+# Ranges of versions
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ LATENCY = METRICS[0]
         ("2.9,2.9.1,2.10", ["2.9", "2.9.1", "2.10"]),
         ("0.4.30..0.4.33", ["0.4.30", "0.4.31", "0.4.32", "0.4.33"]),
         ("2.11..2.12,nightly", ["2.11", "2.12", "nightly"]),
-        ("2.12..3.0", ["2.12", "2.12.1", "3.0"]),  # of an interpreter that is there
+        ("2.12..3.0", ["2.12", "2.12.1", "3.0"]),  # 2.12.1 has an interpreter
         ("2.12..2.14", ["2.12", "2.13", "2.14"]),  # 2.12 may be 2.12.1
         ("torch@2.12,torch", ["2.12", "torch"]),
     ],
 )
-def test_a_row_of_releases_is_typed_as_a_range_or_a_list(
+def test_releases_are_a_range_or_a_list(
     text: str, labels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", environment()["ACCELBENCH_CACHE"])
@@ -52,7 +52,7 @@ def test_a_row_of_releases_is_typed_as_a_range_or_a_list(
     assert row[0].target == f"torch@{labels[0]}"
 
 
-def test_ends_may_be_named_beside_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_can_be_given_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", environment()["ACCELBENCH_CACHE"])
     row = releases("torch", "2.10..2.11", {}, good="old", bad="torch")
     assert [version.target for version in row] == ["torch@old", "torch@2.10", "torch@2.11", "torch"]
@@ -71,7 +71,7 @@ def test_ends_may_be_named_beside_the_row(monkeypatch: pytest.MonkeyPatch) -> No
         ("2.9,@", "has no label", "Up to 64 letters"),
     ],
 )
-def test_an_invalid_row_of_releases_is_refused_with_a_hint(
+def test_an_invalid_range_of_releases_has_a_hint(
     text: str, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", environment()["ACCELBENCH_CACHE"])
@@ -95,20 +95,20 @@ STEPPING = textwrap.dedent(
 
         summary = "as long as a module says"
 
-        def build_fake(self, place, arrays):
+        def build_fake(self, context, arrays):
             from pace import SECONDS
 
             def step(a, b):
-                place.spend(SECONDS)
+                context.spend(SECONDS)
                 return a @ b
 
-            return Program(step, (place.put(arrays["a"]), place.put(arrays["b"])))
+            return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))
     """
 )
 
 
 def repository(root: Path, paces: Sequence[str]) -> Path:
-    """A commit for each pace of a workload that imports it from a module beside its folder."""
+    """A repository with a commit for each pace of a workload, which imports it from another folder."""
     for folder in ("bench", "src"):
         (root / folder).mkdir(parents=True)
     git(root, "init", "-q")
@@ -122,7 +122,7 @@ def repository(root: Path, paces: Sequence[str]) -> Path:
     return root
 
 
-def test_a_row_of_revisions_follows_first_parents(tmp_path: Path) -> None:
+def test_a_range_of_revisions_follows_first_parents(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["1", "2"])
     git(root, "checkout", "-qb", "branch", "v0")
     for number in range(2):
@@ -149,67 +149,67 @@ def test_a_row_of_revisions_follows_first_parents(tmp_path: Path) -> None:
 
 
 def test_revisions_need_code_of_one_repository(tmp_path: Path) -> None:
-    one, other = (repository(tmp_path / name, ["1", "2"]) for name in ("one", "other"))
+    first, second = (repository(tmp_path / name, ["1", "2"]) for name in ("one", "other"))
     with pytest.raises(UsageError, match="one git repository") as caught:
-        revisions("v0..v1", UserCode((str(one), str(other)), ()))
+        revisions("v0..v1", UserCode((str(first), str(second)), ()))
     assert "yours is in 2" in str(caught.value)
     with pytest.raises(UsageError, match="one git repository"):
         revisions("v0..v1", UserCode((str(tmp_path),), ()))
 
 
-# From a shell
+# Command line
 
 CASES = ("-w", "stepping", "-b", "fake", "-d", "cpu", "--quick")
 
 
 def bisected(*arguments: str, cwd: Path, code: int = 0, **more: Any) -> dict[str, Any]:
-    places = {"ACCELBENCH_WORKLOADS": str(cwd / "bench"), **more}
-    done = accelbench("bisect", *arguments, "--format", "json", cwd=cwd, code=code, **places)
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == code
-    return found
+    variables = {"ACCELBENCH_WORKLOADS": str(cwd / "bench"), **more}
+    process = accelbench("bisect", *arguments, "--format", "json", cwd=cwd, code=code, **variables)
+    output: dict[str, Any] = json.loads(process.stdout)
+    assert output["exit_code"] == code
+    return output
 
 
-def stored(root: Path) -> list[Run]:
+def runs_in(root: Path) -> list[Run]:
     return [runs.read_run(path) for path in sorted((root / "results/runs").iterdir())]
 
 
-def pairs_in(found: dict[str, Any], made: Sequence[Run]) -> list[tuple[int, int, float]]:
-    """The pairs that stored runs hold: two records of one round, as (version, beside, ratio)."""
-    places = {version["label"]: place for place, version in enumerate(found["versions"])}
+def pairs_in(output: dict[str, Any], stored_runs: Sequence[Run]) -> list[tuple[int, int, float]]:
+    """The pairs in stored runs, two records per round, as (version, baseline version, ratio)."""
+    number_of = {version["label"]: number for number, version in enumerate(output["versions"])}
     rounds: dict[int, dict[int, float]] = {}
-    for run in made:
+    for run in stored_runs:
         for record in run.records:
-            place = places[run.info.tags["version"]]
+            number = number_of[run.info.tags["version"]]
             seconds = LATENCY.source.process(record.outcome).value  # type: ignore[arg-type]
-            rounds.setdefault(record.round, {})[place] = seconds or 0.0
-    both = [sorted(each.items()) for _, each in sorted(rounds.items())]
-    return [(new[0], old[0], new[1] / old[1]) for old, new in both]
+            rounds.setdefault(record.round, {})[number] = seconds or 0.0
+    pairs = [sorted(times.items()) for _, times in sorted(rounds.items())]
+    return [(new[0], old[0], new[1] / old[1]) for old, new in pairs]
 
 
 @pytest.mark.real
 def test_the_revision_that_brought_a_step_is_named_and_every_pair_is_stored(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 5 + ["0.00106"] * 4)
-    found = bisected("--rev", "v0..v8", *CASES, cwd=root)
-    assert (found["end"], found["span"]["first"], found["span"]["last"]) == ("named", 5, 5)
-    assert found["versions"][5]["about"] == "change 5"
-    assert found["step"]["ratio"] == pytest.approx(1.06)
-    made = stored(root)
-    assert {run.info.tags["bisect"] for run in made} == {found["id"]}
-    assert all(run.ended for run in made)
-    told = [(pair["version"], pair["beside"], pair["ratio"]) for pair in found["pairs"]]
-    kept = pairs_in(found, made)
-    assert [each[:2] for each in kept] == [each[:2] for each in told]
-    assert [each[2] for each in kept] == pytest.approx([each[2] for each in told])
-    assert len(told) == 8 + 3 + 3
-    (named,) = (run for run in made if run.info.id in found["versions"][5]["runs"])
-    assert named.info.commit == git(root, "rev-parse", "v5")
-    assert "no stored run" in accelbench("history", cwd=root).stdout  # in which order they were measured
+    output = bisected("--rev", "v0..v8", *CASES, cwd=root)
+    assert (output["end"], output["span"]["first"], output["span"]["last"]) == ("named", 5, 5)
+    assert output["versions"][5]["about"] == "change 5"
+    assert output["step"]["ratio"] == pytest.approx(1.06)
+    stored_runs = runs_in(root)
+    assert {run.info.tags["bisect"] for run in stored_runs} == {output["id"]}
+    assert all(run.ended for run in stored_runs)
+    reported = [(pair["version"], pair["beside"], pair["ratio"]) for pair in output["pairs"]]
+    from_runs = pairs_in(output, stored_runs)
+    assert [pair[:2] for pair in from_runs] == [pair[:2] for pair in reported]
+    assert [pair[2] for pair in from_runs] == pytest.approx([pair[2] for pair in reported])
+    assert len(reported) == 8 + 3 + 3
+    (culprit,) = (run for run in stored_runs if run.info.id in output["versions"][5]["runs"])
+    assert culprit.info.commit == git(root, "rev-parse", "v5")
+    assert "no stored run" in accelbench("history", cwd=root).stdout  # bisected runs are not listed
     listed = accelbench("list", "runs", cwd=root).stdout
     assert "to finish" not in listed
-    before = found["versions"][4]["runs"][0]
-    shown = accelbench("profile", before, named.info.id, cwd=root).stdout
-    assert "simulated" in shown
+    before = output["versions"][4]["runs"][0]
+    profile = accelbench("profile", before, culprit.info.id, cwd=root).stdout
+    assert "simulated" in profile
 
 
 @pytest.mark.nightly
@@ -217,60 +217,60 @@ def test_the_revision_that_brought_a_step_is_named_and_every_pair_is_stored(tmp_
 def test_revisions_that_cannot_be_measured_leave_a_range(tmp_path: Path) -> None:
     paces = ["0.001"] * 3 + ["1 / 0", "0.0011", "0.0011", "0.0011"]
     root = repository(tmp_path / "repository", paces)
-    done = accelbench(
+    process = accelbench(
         "bisect", "--rev", "v0..v6", *CASES, cwd=root, code=4, ACCELBENCH_WORKLOADS=str(root / "bench")
     )
     label = git(root, "rev-parse", "--short=12", "v3")
-    assert f"one of {label}, " in done.stdout
-    assert "those between cannot be measured" in done.stdout
-    assert "division by zero" in done.stdout
+    assert f"one of {label}, " in process.stdout
+    assert "those between cannot be measured" in process.stdout
+    assert "division by zero" in process.stdout
 
 
 @pytest.mark.real
 def test_revisions_that_do_not_differ_end_the_search(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 3)
-    found = bisected("--rev", "v0..v2", *CASES, cwd=root)
-    assert (found["end"], len(found["pairs"]), found["span"]) == ("no difference", 8, None)
-    assert found["answer"].startswith("no difference of 3% or more between ")
+    output = bisected("--rev", "v0..v2", *CASES, cwd=root)
+    assert (output["end"], len(output["pairs"]), output["span"]) == ("no difference", 8, None)
+    assert output["answer"].startswith("no difference of 3% or more between ")
 
 
 @pytest.mark.real
 def test_an_end_that_fails_is_reported_with_its_reason(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["0.001", "0.001", "1 / 0"])
-    found = bisected("--rev", "v0..v2", *CASES, cwd=root, code=4)
-    assert found["end"] == "unmeasured"
-    assert "division by zero" in found["answer"]
+    output = bisected("--rev", "v0..v2", *CASES, cwd=root, code=4)
+    assert output["end"] == "unmeasured"
+    assert "division by zero" in output["answer"]
 
 
 @pytest.mark.real
-def test_other_work_is_no_step(tmp_path: Path) -> None:
+def test_revisions_with_different_work_are_not_compared(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 2)
     text = STEPPING.replace("    summary", "    version = 2\n    summary")
     (root / "bench/stepping.py").write_text(text)
     git(root, "commit", "-qam", "another definition")
-    places = {"ACCELBENCH_WORKLOADS": str(root / "bench")}
-    done = accelbench("bisect", "--rev", "v0..HEAD", *CASES, cwd=root, code=11, **places)
-    assert "other work" in done.stderr
-    assert not any(run.records for run in stored(root))
+    variables = {"ACCELBENCH_WORKLOADS": str(root / "bench")}
+    process = accelbench("bisect", "--rev", "v0..HEAD", *CASES, cwd=root, code=11, **variables)
+    assert "other work" in process.stderr
+    assert not any(run.records for run in runs_in(root))
 
 
 @pytest.mark.real
-def test_versions_of_a_backend_are_measured_under_interpreters_of_their_own(tmp_path: Path) -> None:
-    given = []
+def test_versions_of_a_backend_are_measured_in_their_own_interpreters(tmp_path: Path) -> None:
+    pythons = []
     for number, seconds in enumerate(("0.001 0", "0.001 0", "0.0012 0", "0.0012 0")):
         (tmp_path / f"pace{number}").write_text(seconds)
         python = tmp_path / f"python{number}"
         pace = tmp_path / f"pace{number}"
         python.write_text(f'#!/bin/sh\nACCELBENCH_TEST_PACE={pace} exec {sys.executable} "$@"\n')
         python.chmod(0o755)
-        given += ["--python", f"fake@1.{number}={python}"]
+        pythons += ["--python", f"fake@1.{number}={python}"]
     (tmp_path / "pace").write_text("0.001 0")
-    arguments = ("bisect", "fake", "1.0..1.3", "-w", "paced", "-d", "cpu", "--quick", *given)
-    done = accelbench(*arguments, "--format", "json", cwd=tmp_path, **paced_by(tmp_path))
-    found = json.loads(done.stdout)
-    assert (found["end"], found["span"]["last"]) == ("named", 2)
-    assert found["step"]["ratio"] == pytest.approx(1.2)
-    assert [version["label"] for version in found["versions"]] == ["1.0", "1.1", "1.2", "1.3"]
+    arguments = ("bisect", "fake", "1.0..1.3", "-w", "paced", "-d", "cpu", "--quick", *pythons)
+    process = accelbench(*arguments, "--format", "json", cwd=tmp_path, **paced_by(tmp_path))
+    output = json.loads(process.stdout)
+    assert (output["end"], output["span"]["last"]) == ("named", 2)
+    assert output["step"]["ratio"] == pytest.approx(1.2)
+    assert [version["label"] for version in output["versions"]] == ["1.0", "1.1", "1.2", "1.3"]
     planned = json.loads(
         accelbench(*arguments, "--dry-run", "--format", "json", cwd=tmp_path, **paced_by(tmp_path)).stdout
     )
@@ -280,17 +280,17 @@ def test_versions_of_a_backend_are_measured_under_interpreters_of_their_own(tmp_
 
 
 @pytest.mark.real
-def test_of_several_cases_the_one_with_the_largest_step_is_searched(tmp_path: Path) -> None:
+def test_the_case_with_the_largest_step_is_searched(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 2 + ["0.0012"] * 2)
     arguments = ("--rev", "v0..v3", "-w", "gemm,stepping", "-b", "fake", "-d", "cpu", "--quick")
-    found = bisected(*arguments, "-p", "m=16", "--mode", "eager", cwd=root)
-    assert found["case"].startswith("stepping(")
-    assert found["span"]["last"] == 2
-    assert {each["end"] for each in found["ends"] if each["case"].startswith("gemm(")} == {"no difference"}
+    output = bisected(*arguments, "-p", "m=16", "--mode", "eager", cwd=root)
+    assert output["case"].startswith("stepping(")
+    assert output["span"]["last"] == 2
+    assert {end["end"] for end in output["ends"] if end["case"].startswith("gemm(")} == {"no difference"}
 
 
 class Stopping(BisectObserver):
-    """Ends the search after some pairs, as a signal does."""
+    """An observer that interrupts the search after some pairs."""
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -304,38 +304,38 @@ class Stopping(BisectObserver):
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:code of this folder is executed")
 @pytest.mark.parametrize("after", [3, pytest.param(13, marks=pytest.mark.nightly)])
-def test_a_bisection_that_was_interrupted_goes_on_from_its_pairs(
+def test_an_interrupted_bisection_resumes_from_its_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 5 + ["0.00106"] * 4)
     for name, value in environment(ACCELBENCH_WORKLOADS=str(root / "bench")).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(root)
-    asked: dict[str, Any] = {"rev": "v0..v8", "workloads": "stepping", "backends": "fake", "devices": "cpu"}
+    options: dict[str, Any] = {"rev": "v0..v8", "workloads": "stepping", "backends": "fake", "devices": "cpu"}
     with pytest.raises(KeyboardInterrupt):
-        benchbench.bisect(**asked, preset="quick", observer=Stopping(after))
-    begun = stored(root)
-    assert not any(run.ended for run in begun)
-    name = begun[0].info.tags["bisect"]
-    listed = accelbench("list", "runs", cwd=root).stderr + accelbench("list", "runs", cwd=root).stdout
-    assert f"--resume {name}" in listed
+        benchbench.bisect(**options, preset="quick", observer=Stopping(after))
+    interrupted = runs_in(root)
+    assert not any(run.ended for run in interrupted)
+    name = interrupted[0].info.tags["bisect"]
+    process = accelbench("list", "runs", cwd=root)
+    assert f"--resume {name}" in process.stderr + process.stdout
     with pytest.raises(UsageError, match="part of a bisection"):
-        benchbench.run(resume=begun[0].info.id)
-    found = benchbench.bisect(**asked, preset="quick", resume=name)
-    assert found.found.span is not None
-    assert (found.found.span.first, found.found.span.last) == (5, 5)
-    assert len(found.pairs) == 8 + 3 + 3
-    assert all(run.ended for run in stored(root))
+        benchbench.run(resume=interrupted[0].info.id)
+    resumed = benchbench.bisect(**options, preset="quick", resume=name)
+    assert resumed.found.span is not None
+    assert (resumed.found.span.first, resumed.found.span.last) == (5, 5)
+    assert len(resumed.pairs) == 8 + 3 + 3
+    assert all(run.ended for run in runs_in(root))
     with pytest.raises(UsageError, match="not in this row"):
-        benchbench.bisect(**asked | {"rev": "v1..v8"}, preset="quick", resume=name)
+        benchbench.bisect(**options | {"rev": "v1..v8"}, preset="quick", resume=name)
     with pytest.raises(UsageError, match="No stored run is of a bisection"):
-        benchbench.bisect(**asked, preset="quick", resume="01M89B7FBS5HV1KG5HM8JK7JMW")
+        benchbench.bisect(**options, preset="quick", resume="01M89B7FBS5HV1KG5HM8JK7JMW")
 
 
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:code of this folder is executed")
-def test_versions_are_measured_at_their_own_defaults_and_found_again_when_resumed(
+def test_versions_keep_their_own_defaults_when_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 2)
@@ -345,38 +345,43 @@ def test_versions_are_measured_at_their_own_defaults_and_found_again_when_resume
     for name, value in environment(ACCELBENCH_WORKLOADS=str(root / "bench")).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(root)
-    asked: dict[str, Any] = {"rev": "v0..HEAD", "workloads": "stepping", "backends": "fake", "devices": "cpu"}
+    options: dict[str, Any] = {
+        "rev": "v0..HEAD",
+        "workloads": "stepping",
+        "backends": "fake",
+        "devices": "cpu",
+    }
     with pytest.raises(KeyboardInterrupt):
-        benchbench.bisect(**asked, preset="quick", observer=Stopping(3))
-    found = benchbench.bisect(**asked, preset="quick", resume=stored(root)[0].info.tags["bisect"])
-    assert found.found.span is not None
-    assert (found.found.span.first, found.found.span.last) == (2, 2)
-    assert len(found.pairs) == 8 + 1 + 3
-    assert found.case.startswith("stepping(m=16,")
-    assert found.work.startswith("defaults differ: m 16 → 32; ")
-    ids = {run.info.tags["version"]: {case.params["m"] for case in run.info.plan} for run in stored(root)}
+        benchbench.bisect(**options, preset="quick", observer=Stopping(3))
+    resumed = benchbench.bisect(**options, preset="quick", resume=runs_in(root)[0].info.tags["bisect"])
+    assert resumed.found.span is not None
+    assert (resumed.found.span.first, resumed.found.span.last) == (2, 2)
+    assert len(resumed.pairs) == 8 + 1 + 3
+    assert resumed.case.startswith("stepping(m=16,")
+    assert resumed.work.startswith("defaults differ: m 16 → 32; ")
+    ids = {run.info.tags["version"]: {case.params["m"] for case in run.info.plan} for run in runs_in(root)}
     assert list(ids.values()).count({32}) == 1
 
 
 class Collecting(BisectObserver):
     def __init__(self) -> None:
-        self.made: list[MadePair] = []
+        self.pairs: list[MadePair] = []
 
     def pair(self, made: MadePair) -> None:
-        self.made.append(made)
+        self.pairs.append(made)
 
 
 @pytest.mark.real
 @pytest.mark.nightly
-def test_a_real_framework_is_imported_anew_for_each_pair(
+def test_a_real_framework_is_imported_again_for_each_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What differs between two interpreters that are one is whatever the machine makes of it."""
+    """Both versions are one interpreter, so that any difference is noise."""
     for name, value in environment(ACCELBENCH_WORKLOADS="").items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    seen = Collecting()
-    found = benchbench.bisect(
+    observer = Collecting()
+    bisection = benchbench.bisect(
         "jax",
         good="jax@same",
         bad="jax",
@@ -388,12 +393,12 @@ def test_a_real_framework_is_imported_anew_for_each_pair(
         modes="jit",
         preset="quick",
         most=11,
-        observer=seen,
+        observer=observer,
     )
-    assert found.found.end is not SearchEnd.UNMEASURED
-    assert len(found.pairs) == len(seen.made) >= 8
-    assert all(made.change for made in seen.made)
-    processes = [record for run in stored(tmp_path) for record in run.records]
+    assert bisection.found.end is not SearchEnd.UNMEASURED
+    assert len(bisection.pairs) == len(observer.pairs) >= 8
+    assert all(pair.change for pair in observer.pairs)
+    processes = [record for run in runs_in(tmp_path) for record in run.records]
     assert {record.outcome.status for record in processes} == {"ok"}
 
 
@@ -415,12 +420,12 @@ def test_a_real_framework_is_imported_anew_for_each_pair(
 def test_an_invalid_search_is_refused_before_measuring(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    done = accelbench("bisect", *arguments, cwd=tmp_path, code=2, **only())
-    assert message in done.stderr
-    assert "hint: " in done.stderr
+    process = accelbench("bisect", *arguments, cwd=tmp_path, code=2, **only())
+    assert message in process.stderr
+    assert "hint: " in process.stderr
 
 
-# What is said of it
+# Report
 
 
 VERSIONS = tuple(Version(label=f"2.{number}", target=f"torch@2.{number}") for number in range(9, 14))
@@ -428,7 +433,7 @@ WHOLE, STEP = Estimate(0.05, 0.04, 0.06), Estimate(0.048, 0.04, 0.056)
 
 
 def a_bisection(**over: Any) -> Bisection:
-    pairs = [VersionPair(version=4, beside=0, change=each) for each in (0.05, 0.051, 0.049)]
+    pairs = [VersionPair(version=4, beside=0, change=change) for change in (0.05, 0.051, 0.049)]
     pairs += [VersionPair(version=2, beside=0, change=0.0), VersionPair(version=3, beside=2, change=0.05)]
     base: dict[str, Any] = {
         "id": "01M89B7FBS5HV1KG5HM8JK7JMW",
@@ -474,26 +479,26 @@ ANSWERS: list[tuple[SearchResult, dict[int, str], str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("found", "skipped", "text", "code"), ANSWERS)
-def test_each_ending_has_its_sentence_and_its_exit_code(
-    found: SearchResult, skipped: dict[int, str], text: str, code: int
+@pytest.mark.parametrize(("result", "skipped", "text", "code"), ANSWERS)
+def test_each_ending_has_an_answer_and_an_exit_code(
+    result: SearchResult, skipped: dict[int, str], text: str, code: int
 ) -> None:
-    made = a_bisection(found=found, skipped=skipped)
-    assert answer(made).startswith(text)
-    assert found.exit_code == code
-    assert json.loads(rendered(bisection_document(made), "json"))["exit_code"] == code
+    bisection = a_bisection(found=result, skipped=skipped)
+    assert answer(bisection).startswith(text)
+    assert result.exit_code == code
+    assert json.loads(rendered(bisection_document(bisection), "json"))["exit_code"] == code
 
 
-def test_a_second_step_other_cases_and_neighbours_are_reported() -> None:
-    found = replace(a_bisection().found, second=Span(1, 2, 0.96))
-    others = (EndsOfCase(case="other", changes=(0.06, 0.061, 0.06), end=SearchEnd.NAMED),)
-    shown = rendered(bisection_document(a_bisection(found=found, ends=others, disturbed=2)))
-    assert "there is a second, smaller step: one of 2.10, 2.11 (96%)" in shown
-    assert "other between the ends: differs, too, 1.062×" in shown
-    assert "other programs ran during 2 of 5 pairs" in shown
+def test_a_second_step_other_cases_and_contention_are_reported() -> None:
+    result = replace(a_bisection().found, second=Span(1, 2, 0.96))
+    other_cases = (EndsOfCase(case="other", changes=(0.06, 0.061, 0.06), end=SearchEnd.NAMED),)
+    text = rendered(bisection_document(a_bisection(found=result, ends=other_cases, disturbed=2)))
+    assert "there is a second, smaller step: one of 2.10, 2.11 (96%)" in text
+    assert "other between the ends: differs, too, 1.062×" in text
+    assert "other programs ran during 2 of 5 pairs" in text
 
 
-def test_other_metrics_are_larger_and_faster_is_the_other_direction() -> None:
+def test_the_answer_depends_on_the_metric_and_direction() -> None:
     assert "is larger in peak_host_bytes than 2.11: 1.049×" in answer(
         a_bisection(metric=metric_named("peak_host_bytes"))
     )
@@ -501,17 +506,15 @@ def test_other_metrics_are_larger_and_faster_is_the_other_direction() -> None:
     assert "2.12 is faster than 2.11: 0.9512×" in answer(a_bisection(found=faster))
 
 
-# What it would take
+# Expected effort
 
 
-def test_the_deviation_of_a_pair_is_that_of_stored_processes() -> None:
+def test_the_deviation_of_a_pair_comes_from_stored_processes() -> None:
     seconds = (1.0, 1.02, 0.98, 1.01)
-    run = a_run(
-        some_rounds(*seconds) + some_rounds(*[2 * each for each in seconds], case=a_case(mode="compile"))
-    )
-    found = pair_deviation([run], {"gemm"}, {"torch"}, LATENCY)
-    assert found == pytest.approx(0.0171 * 2**0.5, rel=0.02)
-    assert pair_deviation([run], {"gemm"}, set(), LATENCY) == found
+    run = a_run(some_rounds(*seconds) + some_rounds(*[2 * s for s in seconds], case=a_case(mode="compile")))
+    deviation = pair_deviation([run], {"gemm"}, {"torch"}, LATENCY)
+    assert deviation == pytest.approx(0.0171 * 2**0.5, rel=0.02)
+    assert pair_deviation([run], {"gemm"}, set(), LATENCY) == deviation
     for workloads, backends in (({"conv2d"}, {"torch"}), ({"gemm"}, {"jax"})):
         assert pair_deviation([run], workloads, backends, LATENCY) is None
     assert pair_deviation([a_run([a_record()])], {"gemm"}, {"torch"}, LATENCY) is None

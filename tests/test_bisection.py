@@ -1,4 +1,4 @@
-"""The search for the version that brought a step: what it believes, what it measures next, when it ends."""
+"""The search for the version that changed the speed: its posterior, its next pair and its end."""
 
 import math
 from collections import Counter
@@ -42,97 +42,103 @@ def ends(rules: SearchRules, *changes: float) -> list[VersionPair]:
     return [pair(rules.last, change) for change in changes or ENDS]
 
 
-# What it names, by simulation
+# Simulations
 
 
 @pytest.mark.real
-def test_a_planted_step_is_named_and_hardly_ever_a_wrong_one() -> None:
-    made = scenes(64, (0.05,), 0.02, SEEDS)
-    found = [searched(scene, seed) for seed, scene in enumerate(made)]
-    named = [(each, scene) for each, scene in zip(found, made, strict=True) if each.end is SearchEnd.NAMED]
-    right = sum(is_right(each, scene) for each, scene in named)
+def test_a_planted_step_is_named_correctly() -> None:
+    all_scenes = scenes(64, (0.05,), 0.02, SEEDS)
+    results = [searched(scene, seed) for seed, scene in enumerate(all_scenes)]
+    named = [
+        (result, scene)
+        for result, scene in zip(results, all_scenes, strict=True)
+        if result.end is SearchEnd.NAMED
+    ]
+    right = sum(is_right(result, scene) for result, scene in named)
     assert right >= 95
     assert len(named) - right <= 2
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("versions", [5, 64])
-def test_where_nothing_differs_no_difference_is_told(versions: int) -> None:
-    told = Counter(searched(scene, seed).end for seed, scene in enumerate(scenes(versions, (), 0.02, SEEDS)))
-    assert told[SearchEnd.NO_DIFFERENCE] >= 95
-    assert told[SearchEnd.NAMED] == 0
+def test_equal_versions_have_no_difference(versions: int) -> None:
+    ends = Counter(searched(scene, seed).end for seed, scene in enumerate(scenes(versions, (), 0.02, SEEDS)))
+    assert ends[SearchEnd.NO_DIFFERENCE] >= 95
+    assert ends[SearchEnd.NAMED] == 0
 
 
 @pytest.mark.real
-def test_a_step_among_versions_that_cannot_be_measured_is_given_as_their_range() -> None:
+def test_a_step_among_versions_that_cannot_be_drawn_pairs_is_given_as_their_range() -> None:
     for seed in range(20):
         at = 5 + seed
         scene = Scene(versions=32, steps={at: 0.08}, deviation=0.02, skipped={at - 2, at - 1})
-        found = searched(scene, seed)
-        assert found.end is SearchEnd.NAMED
-        assert found.span
-        assert (found.span.first, found.span.last) == (at - 2, at)
+        result = searched(scene, seed)
+        assert result.end is SearchEnd.NAMED
+        assert result.span
+        assert (result.span.first, result.span.last) == (at - 2, at)
 
 
 @pytest.mark.real
-def test_of_two_steps_one_is_named_and_two_are_told() -> None:
-    made = scenes(64, (0.05, 0.05), 0.02, 30)
-    found = [searched(scene, seed) for seed, scene in enumerate(made)]
-    spans = [each.span for each in found]
-    assert sum(each.end is SearchEnd.NAMED for each in found) >= 27
-    places = zip(spans, made, strict=True)
-    assert sum(span is not None and span.last in scene.steps for span, scene in places) >= 27
-    told = [(each, scene) for each, scene in zip(found, made, strict=True) if each.second]
-    assert len(told) >= 15
-    for each, scene in told:
-        assert each.second
-        assert any(each.second.first <= at <= each.second.last for at in scene.steps)
+def test_the_larger_of_two_steps_is_named_and_the_other_reported() -> None:
+    all_scenes = scenes(64, (0.05, 0.05), 0.02, 30)
+    results = [searched(scene, seed) for seed, scene in enumerate(all_scenes)]
+    spans = [result.span for result in results]
+    assert sum(result.end is SearchEnd.NAMED for result in results) >= 27
+    span_and_scene = zip(spans, all_scenes, strict=True)
+    assert sum(span is not None and span.last in scene.steps for span, scene in span_and_scene) >= 27
+    with_second = [
+        (result, scene) for result, scene in zip(results, all_scenes, strict=True) if result.second
+    ]
+    assert len(with_second) >= 15
+    for result, scene in with_second:
+        assert result.second
+        assert any(result.second.first <= at <= result.second.last for at in scene.steps)
 
 
-def test_values_that_are_exact_need_no_more_pairs_than_the_rules_ask_for() -> None:
-    found, pairs = search(
-        lambda wanted: STEP if wanted.beside < 11 <= wanted.version else 0.0,
+def test_exact_values_need_the_minimum_number_of_pairs() -> None:
+    result, pairs = search(
+        lambda request: STEP if request.beside < 11 <= request.version else 0.0,
         rules := SearchRules(versions=32),
     )
-    assert found.span is not None
-    assert (found.end, found.span.first, found.span.last) == (SearchEnd.NAMED, 11, 11)
+    assert result.span is not None
+    assert (result.end, result.span.first, result.span.last) == (SearchEnd.NAMED, 11, 11)
     assert len(pairs) == LOOKS[0] + math.ceil(math.log2(rules.last)) + MIN_CONFIRMING_PAIRS
-    assert found.step is not None
-    assert found.step.mid == pytest.approx(STEP)
+    assert result.step is not None
+    assert result.step.mid == pytest.approx(STEP)
 
 
-def test_a_step_to_the_better_is_found_as_well() -> None:
-    found, _ = search(
-        lambda wanted: -STEP if wanted.beside < 3 <= wanted.version else 0.0, SearchRules(versions=9)
+def test_an_improvement_is_found() -> None:
+    result, _ = search(
+        lambda request: -STEP if request.beside < 3 <= request.version else 0.0, SearchRules(versions=9)
     )
-    assert found.end is SearchEnd.NAMED
-    assert found.span is not None
-    assert found.span.last == 3
+    assert result.end is SearchEnd.NAMED
+    assert result.span is not None
+    assert result.span.last == 3
 
 
-def test_two_versions_are_told_apart_by_the_pairs_of_the_ends_alone() -> None:
-    found, pairs = search(lambda _: STEP, SearchRules(versions=2))
-    assert (found.end, len(pairs)) == (SearchEnd.NAMED, LOOKS[0])
+def test_two_versions_need_only_the_pairs_of_the_ends() -> None:
+    result, pairs = search(lambda _: STEP, SearchRules(versions=2))
+    assert (result.end, len(pairs)) == (SearchEnd.NAMED, LOOKS[0])
 
 
-# How it ends
+# Ends
 
 
-def test_an_end_that_cannot_be_measured_ends_the_search() -> None:
+def test_an_end_that_cannot_be_drawn_pairs_ends_the_search() -> None:
     for end in (0, 4):
-        found = next_pair_or_result([], SearchRules(versions=5), {end})
-        assert isinstance(found, SearchResult)
-        assert found.end is SearchEnd.UNMEASURED
+        result = next_pair_or_result([], SearchRules(versions=5), {end})
+        assert isinstance(result, SearchResult)
+        assert result.end is SearchEnd.UNMEASURED
 
 
-def test_pairs_that_are_used_up_give_the_smallest_range() -> None:
+def test_an_exhausted_search_returns_the_smallest_range() -> None:
     rules = SearchRules(versions=64, most=9)
-    found = next_pair_or_result([*ends(rules), pair(32, 0.05)], rules)
-    assert isinstance(found, SearchResult)
-    assert found.end is SearchEnd.RANGE
-    assert found.span is not None
-    assert found.span.last <= 32
-    assert found.span.probability >= rules.confidence
+    result = next_pair_or_result([*ends(rules), pair(32, 0.05)], rules)
+    assert isinstance(result, SearchResult)
+    assert result.end is SearchEnd.RANGE
+    assert result.span is not None
+    assert result.span.last <= 32
+    assert result.span.probability >= rules.confidence
 
 
 def test_ends_are_judged_after_whole_looks_only() -> None:
@@ -144,7 +150,7 @@ def test_ends_are_judged_after_whole_looks_only() -> None:
     assert judge_ends([0.0] * 8, rules) is SearchEnd.NO_DIFFERENCE
 
 
-def test_a_change_that_is_real_and_small_is_no_difference() -> None:
+def test_a_change_below_the_threshold_is_no_difference() -> None:
     small = [0.009, 0.0095, 0.01, 0.0105, 0.011, 0.01, 0.01, 0.01]
     assert judge_ends(small, SearchRules(versions=3)) is SearchEnd.NO_DIFFERENCE
     assert judge_ends(small, SearchRules(versions=3, threshold=0.005)) is SearchEnd.NAMED
@@ -178,8 +184,8 @@ def test_a_version_that_does_not_differ_from_its_predecessor_is_not_named() -> N
     rules = SearchRules(versions=4)
     wrong = [*ends(rules), *(pair(2, 0.05) for _ in range(5)), *(pair(1, 0.0) for _ in range(5))]
     assert next_pair_or_result(wrong, rules) == NextPair(2, 1)
-    found = next_pair_or_result([*wrong, *(pair(2, 0.0, beside=1) for _ in range(9))], rules)
-    assert isinstance(found, NextPair)
+    result = next_pair_or_result([*wrong, *(pair(2, 0.0, beside=1) for _ in range(9))], rules)
+    assert isinstance(result, NextPair)
 
 
 def test_more_versions_and_more_noise_take_more_pairs() -> None:
@@ -190,22 +196,22 @@ def test_more_versions_and_more_noise_take_more_pairs() -> None:
     assert few == expected_pairs(SearchRules(versions=4), 0.1, 0.01, 5)
 
 
-# Laws
+# Properties
 
 changes = st.floats(-0.2, 0.2)
-measured = st.lists(
-    st.tuples(st.integers(1, 9), st.integers(0, 8), changes).filter(lambda each: each[1] < each[0]),
+drawn_pairs = st.lists(
+    st.tuples(st.integers(1, 9), st.integers(0, 8), changes).filter(lambda pair: pair[1] < pair[0]),
     max_size=8,
-).map(lambda found: [pair(version, change, beside) for version, beside, change in found])
+).map(lambda drawn: [pair(version, change, beside) for version, beside, change in drawn])
 LAST = SearchRules(versions=10)
 
 
 @settings(max_examples=40, deadline=None)
-@given(measured)
-def test_what_is_believed_is_a_probability(pairs: list[VersionPair]) -> None:
+@given(drawn_pairs)
+def test_the_posterior_is_a_probability(pairs: list[VersionPair]) -> None:
     posterior = belief(ends(LAST) + pairs, LAST)
     assert math.fsum(posterior.larger_step) == pytest.approx(1)
-    assert all(0 <= each <= 1 for each in (*posterior.larger_step, *posterior.smaller_step))
+    assert all(0 <= p <= 1 for p in (*posterior.larger_step, *posterior.smaller_step))
     assert posterior.larger_step[0] == 0
     assert len(posterior.larger_step) == LAST.versions
     assert 0 <= posterior.two_steps_p <= 1
@@ -213,7 +219,7 @@ def test_what_is_believed_is_a_probability(pairs: list[VersionPair]) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(measured, st.randoms(use_true_random=False))
+@given(drawn_pairs, st.randoms(use_true_random=False))
 def test_the_order_of_the_pairs_does_not_matter(pairs: list[VersionPair], source: object) -> None:
     mixed = ends(LAST) + pairs
     source.shuffle(mixed)  # type: ignore[attr-defined]
@@ -221,39 +227,36 @@ def test_the_order_of_the_pairs_does_not_matter(pairs: list[VersionPair], source
 
 
 @settings(max_examples=40, deadline=None)
-@given(measured)
+@given(drawn_pairs)
 def test_slower_and_faster_are_mirror_images(pairs: list[VersionPair]) -> None:
-    there = belief(ends(LAST) + pairs, LAST)
-    back = belief([pair(p.version, -p.change, p.beside) for p in ends(LAST) + pairs], LAST)
-    assert back.larger_step == pytest.approx(there.larger_step, abs=1e-6)
-    assert back.total_step == pytest.approx(-there.total_step, abs=1e-9)
+    forward = belief(ends(LAST) + pairs, LAST)
+    mirrored = belief([pair(p.version, -p.change, p.beside) for p in ends(LAST) + pairs], LAST)
+    assert mirrored.larger_step == pytest.approx(forward.larger_step, abs=1e-6)
+    assert mirrored.total_step == pytest.approx(-forward.total_step, abs=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
-@given(measured, st.integers(1, 8))
-def test_a_pair_like_the_bad_end_speaks_for_earlier_versions_and_one_like_the_good_for_later(
-    pairs: list[VersionPair], version: int
-) -> None:
-    """Without a second step in sight: of two, one may lie on either side."""
+@given(drawn_pairs, st.integers(1, 8))
+def test_a_pair_like_the_bad_end_favours_earlier_versions(pairs: list[VersionPair], version: int) -> None:
+    """Without a second step."""
 
-    def before(found: list[VersionPair]) -> float:
-        return math.fsum(belief(found, LAST).larger_step[: version + 1])
+    def before(pairs: list[VersionPair]) -> float:
+        return math.fsum(belief(pairs, LAST).larger_step[: version + 1])
 
-    known = ends(LAST)
-    assert before([*known, pair(version, STEP)]) > before(known) > before([*known, pair(version, 0.0)])
+    end_pairs = ends(LAST)
+    earlier, later = ([*end_pairs, pair(version, change)] for change in (STEP, 0.0))
+    assert before(earlier) > before(end_pairs) > before(later)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=30), st.floats(0.5, 0.99))
-def test_the_narrowest_range_holds_the_step_with_the_confidence_asked_for(
-    weights: list[float], confidence: float
-) -> None:
+def test_the_narrowest_range_has_the_required_confidence(weights: list[float], confidence: float) -> None:
     chances = [0.0, *(weight / math.fsum(weights) for weight in weights)]
-    found = shortest_span(chances, confidence)
-    inside = math.fsum(chances[found.first : found.last + 1])
+    span = shortest_span(chances, confidence)
+    inside = math.fsum(chances[span.first : span.last + 1])
     assert inside >= confidence - 1e-9
-    assert 1 <= found.first <= found.last < len(chances)
-    narrower = found.last - found.first
+    assert 1 <= span.first <= span.last < len(chances)
+    narrower = span.last - span.first
     assert all(
         math.fsum(chances[first : first + narrower]) < confidence + 1e-9
         for first in range(1, len(chances) - narrower + 1)
@@ -262,24 +265,24 @@ def test_the_narrowest_range_holds_the_step_with_the_confidence_asked_for(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=30), st.sets(st.integers(1, 28)))
-def test_what_is_probed_can_be_measured_and_lies_between_the_ends(
+def test_what_is_probed_can_be_drawn_pairs_and_lies_between_the_ends(
     weights: list[float], skipped: set[int]
 ) -> None:
     chances = [0.0, *(weight / math.fsum(weights) for weight in weights)]
-    chosen, inner = median_version(chances, skipped), {*range(1, len(chances) - 1)} - skipped
-    assert chosen in inner if inner else chosen is None
+    version, inner = median_version(chances, skipped), {*range(1, len(chances) - 1)} - skipped
+    assert version in inner if inner else version is None
     span = most_probable(chances, skipped - {len(chances) - 1})
     assert {*range(span.first, span.last)} <= skipped
 
 
 @given(st.lists(changes, min_size=3, max_size=20), st.floats(-1, 1))
-def test_a_fitted_middle_moves_with_its_values_and_lies_among_them(values: list[float], by: float) -> None:
+def test_a_fitted_centre_is_equivariant_and_within_its_values(values: list[float], by: float) -> None:
     middle, scale = fit(values)
     assert min(values) - 1e-9 <= middle <= max(values) + 1e-9
-    moved, same = fit([value + by for value in values])
-    assert moved == pytest.approx(middle + by, abs=1e-6)
-    assert same == pytest.approx(scale, rel=1e-3)
+    shifted, shifted_scale = fit([value + by for value in values])
+    assert shifted == pytest.approx(middle + by, abs=1e-6)
+    assert shifted_scale == pytest.approx(scale, rel=1e-3)
 
 
-def test_one_wild_value_hardly_moves_what_is_fitted() -> None:
+def test_an_outlier_hardly_changes_the_estimate() -> None:
     assert estimate([*ENDS, 5.0], 0.95).mid == pytest.approx(estimate(ENDS, 0.95).mid, abs=0.003)

@@ -1,4 +1,4 @@
-"""Two runs beside a busy neighbour, from the stored records to every answer: no number is without a mark."""
+"""Reports, comparisons and checks of two runs on a busy machine mark every number as doubtful."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ BUSY = a_telemetry(busy_s=tuple(0.35 * number for number in range(11)))  # other
 
 
 def beside_a_neighbour(*seconds: float) -> list[Record]:
-    """Both backends, their blocks as long as given and watched; the second takes twice as long."""
+    """Contended records of both backends; the second takes twice as long."""
     return [
         a_record(a_watched(BUSY, block_s=(10 * factor * s,) * 5), case=case, round=number)
         for case, factor in ((TORCH, 1.0), (JAX, 2.0))
@@ -26,7 +26,7 @@ def beside_a_neighbour(*seconds: float) -> list[Record]:
 
 
 def wild(*seconds: float) -> list[Record]:
-    """The same where nothing was sampled, as on a system without /proc, but processes disagree."""
+    """Records without telemetry whose processes disagree, of both backends."""
     return [record for case in (TORCH, JAX) for record in some_rounds(*seconds, case=case)]
 
 
@@ -35,8 +35,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A folder with two runs, the second 30 % slower."""
     contended = request.param == "contended"
     for number, factor in enumerate((1.0, 1.3)):
-        times = [factor * each for each in (0.999e-3, 1e-3, 1.001e-3)]
-        records = beside_a_neighbour(*times) if contended else wild(3.55e-3, 0.216, factor * 0.213)
+        step_s = [factor * s for s in (0.999e-3, 1e-3, 1.001e-3)]
+        records = beside_a_neighbour(*step_s) if contended else wild(3.55e-3, 0.216, factor * 0.213)
         name = f"2026010{number + 1}-030405-abcd"
         runs.store_run(
             tmp_path / "results", a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
@@ -49,40 +49,40 @@ def parsed(folder: Path, *arguments: str) -> Any:
 
 
 @pytest.mark.real
-def test_no_number_of_a_report_is_without_a_mark(folder: Path) -> None:
+def test_every_number_of_a_contended_report_is_marked(folder: Path) -> None:
     assert confident_rows(parsed(folder, "report", "latest")) == []
     report = parsed(folder, "report", "latest")
     (work,) = report["works"]
-    shown = accelbench("report", "latest", cwd=folder).stdout
-    if all(row["contended"] for row in report["rows"]):  # both sides of each pair met the same neighbours
+    text = accelbench("report", "latest", cwd=folder).stdout
+    if all(row["contended"] for row in report["rows"]):  # equal contention of both sides
         assert (work["standing"], work["disturbed"]) == ("won", True)
-        assert "other programs" in shown.splitlines()[0]
+        assert "other programs" in text.splitlines()[0]
     else:
-        assert work["standing"] == "tied"  # as wild as each other, round by round
-        assert "fastest in" not in shown
+        assert work["standing"] == "tied"  # equally disturbed in each round
+        assert "fastest in" not in text
 
 
-def test_nor_in_a_comparison(folder: Path) -> None:
-    found = parsed(folder, "compare", "latest~1", "latest")
-    assert (confident_verdicts(found), found["geomean"]) == ([], None)
+def test_every_verdict_of_a_contended_comparison_is_marked(folder: Path) -> None:
+    comparison = parsed(folder, "compare", "latest~1", "latest")
+    assert (confident_verdicts(comparison), comparison["geomean"]) == ([], None)
 
 
-def test_nor_in_a_check_which_is_inconclusive(folder: Path) -> None:
+def test_a_check_of_a_contended_run_is_inconclusive(folder: Path) -> None:
     accelbench("baseline", "set", "main", "latest~1", "--accept", cwd=folder)
     check = ("check", "latest", "--baseline", "main", "--no-confirm", "--format", "json")
-    found = json.loads(accelbench(*check, cwd=folder, code=13).stdout)
-    assert found["endings"] == ["inconclusive"]
-    assert confident_verdicts(found) == []
-    assert not any("PASS" in line or "FAIL" in line for line in found["conclusions"])
+    gate = json.loads(accelbench(*check, cwd=folder, code=13).stdout)
+    assert gate["endings"] == ["inconclusive"]
+    assert confident_verdicts(gate) == []
+    assert not any("PASS" in line or "FAIL" in line for line in gate["conclusions"])
 
 
-def test_the_study_takes_what_is_quiet_for_confident(tmp_path: Path) -> None:
-    """Else nothing above could fail."""
+def test_numbers_of_a_quiet_run_are_unmarked(tmp_path: Path) -> None:
+    """The tests above could not fail otherwise."""
     for number in range(2):
         name = f"2026010{number + 1}-030405-abcd"
-        measured = some_rounds(0.999e-3, 1e-3, 1.001e-3)
+        records = some_rounds(0.999e-3, 1e-3, 1.001e-3)
         runs.store_run(
-            tmp_path / "results", a_run(measured, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
+            tmp_path / "results", a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
         )
     assert len(confident_rows(parsed(tmp_path, "report", "latest"))) == 1
     assert len(confident_verdicts(parsed(tmp_path, "compare", "latest~1", "latest"))) == 1

@@ -1,4 +1,4 @@
-"""What a step finds in the caches, on the simulated device, where every number is exact."""
+"""Hot, cold and rotating caches on the simulated device, whose numbers are exact."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -44,23 +44,23 @@ def measured(cache: Cache, size: int = SIZE) -> Measurement:
     return timed.measure_case(Fake(), job(cache, size), {})
 
 
-def step_s(found: Measurement) -> float:
-    return median(found.block_s) / found.iterations
+def step_s(measurement: Measurement) -> float:
+    return median(measurement.block_s) / measurement.iterations
 
 
-def test_cold_steps_fetch_all_they_touch_rotating_ones_their_inputs_and_hot_ones_nothing() -> None:
+def test_cold_steps_fetch_everything_rotating_steps_their_inputs_and_hot_steps_nothing() -> None:
     hot, rotating, cold = (step_s(measured(cache)) for cache in (Cache.HOT, Cache.ROTATE, Cache.COLD))
     assert hot == pytest.approx(STEP_S)
     assert rotating == pytest.approx(STEP_S + OPERANDS / MEMORY_BYTES_S)
     assert cold == pytest.approx(STEP_S + (OPERANDS + STEP_BYTES) / MEMORY_BYTES_S)
 
 
-def test_a_cold_block_is_one_step_and_clearing_is_not_in_it() -> None:
-    found = measured(Cache.COLD)
-    assert found.iterations == 1
-    assert found.cleared
-    assert max(found.block_s) < FLUSH_S  # clearing alone takes longer
-    assert found.batches[0].device_s == pytest.approx(FLUSH_S + found.block_s[0])
+def test_a_cold_block_is_one_step_without_clearing() -> None:
+    measurement = measured(Cache.COLD)
+    assert measurement.iterations == 1
+    assert measurement.cleared
+    assert max(measurement.block_s) < FLUSH_S  # clearing alone takes longer
+    assert measurement.batches[0].device_s == pytest.approx(FLUSH_S + measurement.block_s[0])
 
 
 def test_steps_too_small_for_the_device_are_launch_bound_unless_it_is_busy_clearing() -> None:
@@ -74,48 +74,48 @@ def test_steps_too_small_for_the_device_are_launch_bound_unless_it_is_busy_clear
 
 
 @pytest.mark.real
-def test_each_way_is_a_case_of_its_own_with_its_own_name_and_row(tmp_path: Path) -> None:
+def test_each_cache_mode_is_a_separate_case(tmp_path: Path) -> None:
     accelbench(
         "run", "-b", "fake", "-w", "gemm", "-p", "m=256", "-p", "n=256", "-p", "k=256", "--quick",
         "--cache", "hot,cold,rotate", cwd=tmp_path,
     )  # fmt: skip
-    found = {row["cache"]: row for row in rows(tmp_path)}
+    row_of = {row["cache"]: row for row in rows(tmp_path)}
     work = "gemm(m=256,n=256,k=256)/float32/eager"
-    assert [row["case"] for row in found.values()] == [
+    assert [row["case"] for row in row_of.values()] == [
         f"{work}@fake:sim:0",
         f"{work}/cold@fake:sim:0",
         f"{work}/rotate@fake:sim:0",
     ]
-    assert found["hot"]["latency_s"] < found["rotate"]["latency_s"] < found["cold"]["latency_s"]
-    assert "memory peaks include 64.0 MiB that clear the caches" in found["cold"]["notes"]
-    assert "inputs rotate among 129 copies; memory peaks include their 64.5 MiB" in found["rotate"]["notes"]
+    assert row_of["hot"]["latency_s"] < row_of["rotate"]["latency_s"] < row_of["cold"]["latency_s"]
+    assert "memory peaks include 64.0 MiB that clear the caches" in row_of["cold"]["notes"]
+    assert "inputs rotate among 129 copies; memory peaks include their 64.5 MiB" in row_of["rotate"]["notes"]
     text = accelbench("report", cwd=tmp_path).stdout
     assert "float32 · cold caches · sim:0\n" in text
     assert "float32 · rotating inputs · sim:0\n" in text
 
 
 @pytest.mark.real
-def test_hot_and_cold_are_compared_only_where_they_are_the_two_sides(tmp_path: Path) -> None:
+def test_hot_and_cold_are_compared_only_as_two_sides(tmp_path: Path) -> None:
     options = ("-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
     for cache in ("hot", "cold"):
         accelbench("run", *options, "--cache", cache, cwd=tmp_path)
-    told = accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
-    assert "gone" in told
-    assert "new" in told
+    comparison = accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
+    assert "gone" in comparison
+    assert "new" in comparison
     sides = accelbench("compare", "--ab", "cache=hot", "cache=cold", *options, cwd=tmp_path).stdout
     assert "/cold@fake:cpu" in sides
 
 
-def test_a_record_of_before_has_hot_caches_and_no_batches() -> None:
+def test_an_old_record_has_hot_caches_and_no_batches() -> None:
     record = a_record(a_measurement())
     text = to_json(record).replace(b',"cache":"hot"', b"").replace(b',"batches":[],"cleared":false', b"")
     assert b"cache" not in text.replace(b"compile_cache", b"")
     assert decode(text) == record
 
 
-def test_an_unknown_way_is_an_error_that_lists_those_there_are(tmp_path: Path) -> None:
-    done = accelbench("run", "-b", "fake", "--cache", "tepid", cwd=tmp_path, code=2)
-    assert "hot, cold, rotate" in done.stderr.replace("\n", " ")
+def test_an_unknown_cache_mode_is_an_error(tmp_path: Path) -> None:
+    process = accelbench("run", "-b", "fake", "--cache", "tepid", cwd=tmp_path, code=2)
+    assert "hot, cold, rotate" in process.stderr.replace("\n", " ")
     from benchbench.errors import SuiteError
 
     entry = {"workload": "gemm", "cache": ["tepid"]}
@@ -124,7 +124,7 @@ def test_an_unknown_way_is_an_error_that_lists_those_there_are(tmp_path: Path) -
     assert "hot, cold, rotate" in error.value.hint
 
 
-def test_energy_of_cold_steps_is_not_told_since_clearing_is_in_it() -> None:
+def test_cold_steps_have_no_energy_since_it_would_include_clearing() -> None:
     assert energy_j(a_watched(cleared=True)) == "clearing the caches would be in it"
 
 
@@ -141,10 +141,10 @@ def test_a_profile_of_cold_steps_is_refused() -> None:
         (Cache.ROTATE, Phase.FORWARD, ""),
     ],
 )
-def test_training_may_be_cold_and_does_not_rotate(cache: Cache, phase: Phase, why: str) -> None:
+def test_training_can_be_cold_but_not_rotate(cache: Cache, phase: Phase, why: str) -> None:
     device = Device(name="cpu", device_class=DeviceClass.CPU, model="")
-    found = Fake().refuses(device, Dtype.FLOAT32, "eager", phase, cache)
-    assert (why in found) if why else not found
+    refusal = Fake().refuses(device, Dtype.FLOAT32, "eager", phase, cache)
+    assert (why in refusal) if why else not refusal
 
 
 class Sized:
@@ -158,25 +158,25 @@ class Sized:
 
 
 def turning(*inputs: int) -> tuple[Sequence[tuple[int, ...]], str]:
-    found, note = program.rotate_inputs(
+    inputs_in_turn, note = program.rotate_inputs(
         Cache.ROTATE, cast(Session, Sized()), inputs, lambda: tuple(-x for x in inputs)
     )
-    return list(islice(found, 6)), note.text if note else ""
+    return list(islice(inputs_in_turn, 6)), note.text if note else ""
 
 
-def test_there_are_as_many_copies_as_exceed_twice_the_cache_and_each_has_its_turn() -> None:
-    found, _ = turning(400, 200)
+def test_copies_of_the_inputs_exceed_twice_the_cache() -> None:
+    inputs, _ = turning(400, 200)
     first, again = (400, 200), (-400, -200)
-    assert found == [first, again, again, again, first, again]
+    assert inputs == [first, again, again, again, first, again]
 
 
-def test_inputs_that_fit_no_cache_are_not_copied() -> None:
-    found, note = turning(1500, 501)
-    assert found == [(1500, 501)] * 6
+def test_inputs_larger_than_the_cache_are_not_copied() -> None:
+    inputs, note = turning(1500, 501)
+    assert inputs == [(1500, 501)] * 6
     assert "one copy" in note
 
 
-def test_inputs_that_are_nothing_or_next_to_it_cannot_rotate() -> None:
+def test_empty_and_tiny_inputs_cannot_rotate() -> None:
     for inputs in ((), (0,)):
         with pytest.raises(Unsupported, match="no inputs"):
             turning(*inputs)
@@ -187,17 +187,17 @@ def test_inputs_that_are_nothing_or_next_to_it_cannot_rotate() -> None:
         program.rotate_inputs(Cache.ROTATE, session, (64,), tuple)
 
 
-def test_on_the_host_caches_are_cleared_and_that_is_waited_for_before_the_clock_starts() -> None:
+def test_the_host_clears_caches_and_waits_before_timing() -> None:
     diary: list[str] = []
 
     def clock() -> float:
         diary.append("clock")
         return 0.0
 
-    def noted(what: str) -> Any:
+    def noted(name: str) -> Any:
         def note() -> str:
-            diary.append(what)
-            return what
+            diary.append(name)
+            return name
 
         return note
 

@@ -1,4 +1,4 @@
-"""Why a case failed: the innermost message is the headline, and the traceback is kept with the record."""
+"""Failure messages: the innermost message is the headline; the record has the traceback."""
 
 import json
 import textwrap
@@ -40,7 +40,7 @@ COMPILER = "backend='inductor' raised:\nCppCompileError: C++ compile error\n\nCo
 EXPLAINED = (
     "RuntimeError when making fake tensor call\n  Explanation: Dynamo failed: shape '[3]'\n  Hint: none"
 )
-HEADLINES = {  # texts as torch and TensorFlow made them
+HEADLINES = {  # real messages of torch and TensorFlow
     DATA_LOADER: "ValueError: bad sample (Caught ValueError in DataLoader worker process 0.)",
     GRAPH: "RuntimeError: StringToNumberOp could not correctly convert string: a (Graph execution error:)",
     COMPILER: "CppCompileError: C++ compile error (backend='inductor' raised:)",
@@ -53,22 +53,22 @@ HEADLINES = {  # texts as torch and TensorFlow made them
 
 
 @pytest.mark.parametrize("text", HEADLINES)
-def test_the_innermost_message_of_what_an_error_wraps_is_the_headline(text: str) -> None:
+def test_the_innermost_wrapped_message_is_the_headline(text: str) -> None:
     assert one_line(RuntimeError(text)).strip() == HEADLINES[text]
 
 
-@pytest.mark.parametrize("said", [RuntimeError("mute"), KeyboardInterrupt(), 3])
-def test_an_error_whose_own_text_fails_is_named_by_its_type(said: Any) -> None:
+@pytest.mark.parametrize("text", [RuntimeError("mute"), KeyboardInterrupt(), 3])
+def test_an_error_without_readable_text_is_named_by_its_type(text: Any) -> None:
     class MuteError(Exception):
         def __str__(self) -> str:
-            if isinstance(said, BaseException):
-                raise said
-            return said  # type: ignore[no-any-return]
+            if isinstance(text, BaseException):
+                raise text
+            return text  # type: ignore[no-any-return]
 
     assert one_line(MuteError()).startswith("MuteError: ")
 
 
-def test_the_cause_of_an_error_is_named_once_however_the_chain_ends() -> None:
+def test_the_cause_of_an_error_is_named_once() -> None:
     outer, inner = RuntimeError("no data"), FileNotFoundError(2, "No such file", "x.npz")
     outer.__cause__ = inner
     assert (
@@ -85,7 +85,7 @@ def test_the_cause_of_an_error_is_named_once_however_the_chain_ends() -> None:
     assert one_line(ExceptionGroup("several", [KeyError("x")])).endswith("caused by KeyError: 'x'")
 
 
-def test_an_error_of_accelbench_says_what_to_do_in_place_of_its_type() -> None:
+def test_an_error_of_accelbench_shows_its_hint_instead_of_its_type() -> None:
     assert one_line(UsageError("There is no batch=9.", "-p batch=8 is the largest.")) == (
         "There is no batch=9. -p batch=8 is the largest."
     )
@@ -95,7 +95,7 @@ def test_an_error_of_accelbench_says_what_to_do_in_place_of_its_type() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.filterwarnings("ignore:os.fork")  # JAX's, if another test of this process has imported it
+@pytest.mark.filterwarnings("ignore:os.fork")  # from JAX, if another test imported it
 def test_the_error_of_a_data_loaders_worker_is_the_headline() -> None:
     data = pytest.importorskip("torch.utils.data")
 
@@ -124,7 +124,7 @@ def test_a_failed_case_keeps_its_traceback_without_secrets_and_local_variables(t
 
             @dataclass(frozen=True)
             class Broken(Gemm):
-                summary = "it fails where its data is"
+                summary = "it fails to read its data"
 
                 def build_fake(self, place, arrays):
                     canary = "in-a-local-variable"[:99]

@@ -1,4 +1,4 @@
-"""Networks that are a chain say where they may be cut, and are cut so that stages take equally long."""
+"""Chains of layers, and cuts into stages of equal duration."""
 
 from itertools import chain, combinations, pairwise
 
@@ -14,7 +14,6 @@ CHAINS = [name for name, kind in EVERY.items() if issubclass(kind, Chain) and na
 
 
 def links_that_cost(costs: list[int]) -> list[Link]:
-    """FLOPs of a dense layer are two for each product."""
     return [
         Link(layers=(Dense(name=f"dense{at}", inputs=cost, outputs=1),), outputs=1)
         for at, cost in enumerate(costs)
@@ -22,7 +21,7 @@ def links_that_cost(costs: list[int]) -> list[Link]:
 
 
 @given(st.data())
-def test_the_longest_stage_is_as_short_as_any_cut_makes_it(data: st.DataObject) -> None:
+def test_the_cut_minimises_the_longest_stage(data: st.DataObject) -> None:
     costs = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=8))
     stages = data.draw(st.integers(1, len(costs)))
     links = links_that_cost(costs)
@@ -36,7 +35,7 @@ def test_the_longest_stage_is_as_short_as_any_cut_makes_it(data: st.DataObject) 
     assert max(sum(link.flops for link in stage) for stage in cut) == 2 * min(every)
 
 
-def test_of_equally_good_cuts_the_stages_before_the_last_are_even() -> None:
+def test_equal_cuts_have_even_stages_before_the_last() -> None:
     assert [len(stage) for stage in cut_chain(links_that_cost([1, 1, 1, 1, 10]), 3)] == [2, 2, 1]
 
 
@@ -47,19 +46,19 @@ def test_a_stage_of_gpt2_with_the_logits_has_fewer_blocks() -> None:
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_the_links_of_a_network_hold_all_its_weights(name: str) -> None:
+def test_the_links_of_a_network_have_all_its_weights(name: str) -> None:
     network = EVERY[name]().tiny()
     assert isinstance(network, Chain)
-    own = [weight for link in network.links() for weight in weights_of(link.layers)]
-    assert own == list(network.weights())
-    assert {shared for link in network.links() for shared in link.shares} <= set(own)
+    weights = [weight for link in network.links() for weight in weights_of(link.layers)]
+    assert weights == list(network.weights())
+    assert {shared for link in network.links() for shared in link.shares} <= set(weights)
     longer = network.lengthened(4)
     assert len(longer.links()) >= 4
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", CHAINS)
-def test_links_of_a_torch_module_hand_on_as_much_as_is_said(name: str) -> None:
+def test_links_of_a_torch_module_have_the_stated_output_sizes(name: str) -> None:
     torch = pytest.importorskip("torch")
     from benchbench.workloads._programs.torch_pipeline import torch_links
 
