@@ -18,7 +18,13 @@ from benchbench.model.world import ALONE, World
 from benchbench.worker.causes import one_line
 from benchbench.worker.random_cache import cached_normal, cached_result
 from benchbench.worker.reference import FLIPS_TOLERATED, flipping_for, storage_errors
-from benchbench.worker.user_models.reference import FLOAT64_OF_FLOAT32, MAX_FAINT
+from benchbench.worker.user_models.reference import (
+    FLOAT64_OF_FLOAT32,
+    MAX_FAINT,
+    MAX_PLAIN,
+    PLAIN_TOLERATED,
+    PLAIN_TOLERATED_NARROW,
+)
 from benchbench.worker.user_models.source import ModelMistake, seed_everything
 from benchbench.worker.user_models.torch_training import ModelTraining
 from benchbench.worker.user_models.workload import WEIGHT, widened_tensor
@@ -96,7 +102,13 @@ def _cached_reference(small: ModelTraining, dtype: Dtype) -> Reference:
 
 def _draw_reference(small: ModelTraining, dtype: Dtype) -> Reference:
     """The reference without the tensors that rounding alone moves too far in this dtype."""
-    from benchbench.workloads._reference.torch_rounding import Flipping, Rounding, Widening
+    from benchbench.workloads._reference.torch_rounding import (
+        PLAIN_DTYPES,
+        Flipping,
+        Plain,
+        Rounding,
+        Widening,
+    )
 
     def unverified(reason: str) -> Reference:
         return Reference(expected={}, tolerance={}, others={}, unverified=reason)
@@ -108,6 +120,7 @@ def _draw_reference(small: ModelTraining, dtype: Dtype) -> Reference:
         modes.append(Rounding(dtype, DRAWS, nearest=True))
         draws = [step_elements(small, dtype, mode, seed) for seed, mode in enumerate(modes)]
         flipped = step_elements(small, dtype, flipping)
+        plain = step_elements(small, dtype, Plain(dtype)) if dtype in PLAIN_DTYPES else exact
     except ModelMistake:
         raise
     except Exception as raised:  # noqa: BLE001 - a user's model may raise anything in float64
@@ -131,8 +144,13 @@ def _draw_reference(small: ModelTraining, dtype: Dtype) -> Reference:
         errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
     names = [name for name in exact if max(errors[name]) <= VERIFIABLE]
     float64_factor = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
+    factor = PLAIN_TOLERATED_NARROW if dtype.is_narrow else PLAIN_TOLERATED
     tolerance = {
-        name: max(float64_factor * DRAWS_TOLERATED * max(errors[name]), UNIT_ROUNDOFF[dtype.storage])
+        name: max(
+            float64_factor * DRAWS_TOLERATED * max(errors[name]),
+            UNIT_ROUNDOFF[dtype.storage],
+            min(factor * relative_error(plain[name], exact[name], SPARED), MAX_PLAIN),
+        )
         for name in names
     }
     if tolerance.get(LOSSES, math.inf) > VERIFIABLE:

@@ -52,6 +52,8 @@ ACCUMULATOR_ROUNDOFF = 2.0**-24  # unit roundoff of the format of sums
 # aten operators that sum exponentials: an error of their inputs would differ from an error of the terms.
 EXPONENTIALS = frozenset(("_softmax", "_log_softmax", "logsumexp"))
 BETAS = "betas"  # key of a parameter group in Adam and similar optimizers
+# aten operators whose fourth and fifth arguments are running statistics.
+BATCH_NORMS = frozenset(("native_batch_norm", "cudnn_batch_norm", "_batch_norm_with_update"))
 # aten operators that return indices chosen by comparison.
 SELECTIONS = frozenset(("argmax", "argmin", "argsort", "kthvalue", "max", "median", "min", "sort", "topk"))
 NARROW_BITS = {torch.float16: 11, torch.bfloat16: 8}  # of the significand
@@ -415,7 +417,9 @@ class Plain(Widening):
         except (NotImplementedError, RuntimeError):  # no kernel for the dtype
             result = super().compute(func, args, kwargs)
             return tree_map(lambda value: value.to(dtype) if _is_float64(value) else value, result)
-        for changed in changed_by(func, narrow_args):
+        # Some operators change lists of tensors. Batch norms change their statistics without declaring it.
+        statistics = narrow_args[3:5] if name in BATCH_NORMS else ()
+        for changed in tree_leaves([*changed_by(func, narrow_args), *statistics]):
             if id(changed) in copies:
                 copies[id(changed)][1].copy_(changed)
         return tree_map(lambda value: copies.get(id(value), (None, value))[1], result)
