@@ -23,7 +23,7 @@ from benchbench.errors import UsageError
 from benchbench.launch import rank_transport
 from benchbench.launch.channel import Channel
 from benchbench.launch.joining import follow, gather_followers
-from benchbench.launch.launched import PORT, Launched, check_alone, first_host, launched
+from benchbench.launch.launched import PORT, Launch, check_alone, find_launch, first_host
 from benchbench.launch.rank_transport import Group, LaunchedProcess
 from benchbench.launch.transport import Answer, Greeting
 from benchbench.meeting import Rank, meet
@@ -71,7 +71,7 @@ ADDRESSES = {"torchrun": ("a", PORT), "srun": ("node07", PORT), "mpirun": ("b", 
 
 @pytest.mark.parametrize("launcher", VARIABLES)
 def test_rank_size_and_address_are_read_from_every_launcher(launcher: str) -> None:
-    where = launched({**VARIABLES[launcher], "ACCELBENCH_SECRET": SHARED}, 7)
+    where = find_launch({**VARIABLES[launcher], "ACCELBENCH_SECRET": SHARED}, 7)
     assert (where.rank, where.size) == (3, 4)
     assert where.secret == SHARED
     assert where.address == ADDRESSES[launcher]
@@ -81,14 +81,14 @@ def test_rank_size_and_address_are_read_from_every_launcher(launcher: str) -> No
 def test_slurms_list_of_tasks_begins_with_those_of_the_first_node(tasks: str) -> None:
     """srun(1), SLURM_TASKS_PER_NODE, has the first of these."""
     variables = {**VARIABLES["srun"], "SLURM_TASKS_PER_NODE": tasks, "ACCELBENCH_SECRET": SHARED}
-    assert launched(variables, 7).address == ("node07", PORT)
+    assert find_launch(variables, 7).address == ("node07", PORT)
 
 
 @pytest.mark.parametrize("secret", [None, "", "short"])
 def test_several_hosts_need_a_secret_that_nobody_guesses(secret: str | None) -> None:
     given = {} if secret is None else {"ACCELBENCH_SECRET": secret}
     with pytest.raises(UsageError, match="ACCELBENCH_SECRET") as error:
-        launched({**VARIABLES["srun"], **given}, 7)
+        find_launch({**VARIABLES["srun"], **given}, 7)
     assert "openssl rand" in error.value.hint
 
 
@@ -98,16 +98,16 @@ def test_on_one_host_the_first_leaves_its_port_in_a_folder_of_its_user(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     variables = {**VARIABLES["mpirun"], "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     del variables["ACCELBENCH_ADDRESS"]
-    where = launched(variables, 7)
+    where = find_launch(variables, 7)
     assert where.address is None
     assert where.file == tmp_path / f"accelbench-{os.getuid()}" / "ranks-7.json"
     own = tmp_path / "own"
     own.mkdir(mode=0o700)
-    assert launched({**variables, "XDG_RUNTIME_DIR": str(own)}, 7).file == own / "accelbench/ranks-7.json"
+    assert find_launch({**variables, "XDG_RUNTIME_DIR": str(own)}, 7).file == own / "accelbench/ranks-7.json"
     own.chmod(0o755)
     (tmp_path / "link").symlink_to(own)
     for foreign in (own, tmp_path / "link", tmp_path / "missing", "relative", ""):
-        assert launched({**variables, "XDG_RUNTIME_DIR": str(foreign)}, 7).file == where.file
+        assert find_launch({**variables, "XDG_RUNTIME_DIR": str(foreign)}, 7).file == where.file
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,12 @@ def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
 )
 def test_unusable_launcher_variables_are_refused(variables: Mapping[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message) as error:
-        launched(variables, 7)
+        find_launch(variables, 7)
     assert error.value.hint
 
 
-def process(tmp_path: Path, rank: int, size: int = 2) -> Launched:
-    return Launched(rank=rank, size=size, address=None, file=tmp_path / "ranks.json")
+def process(tmp_path: Path, rank: int, size: int = 2) -> Launch:
+    return Launch(rank=rank, size=size, address=None, file=tmp_path / "ranks.json")
 
 
 def test_a_command_that_measures_alone_is_not_started_twice_on_a_host() -> None:
@@ -158,13 +158,13 @@ def test_a_command_that_measures_alone_is_not_started_twice_on_a_host() -> None:
 
 
 def test_a_process_that_does_not_come_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"Ranks that did not come within 0 s: 1, 2\."):
-        gather_followers(process(tmp_path, 0, 3), limit_s=0.1)
+    with pytest.raises(UsageError, match=r"Ranks that did not connect within 0 s: 1, 2\."):
+        gather_followers(process(tmp_path, 0, 3), timeout_s=0.1)
 
 
 def test_an_absent_first_process_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="The first process cannot be reached"):
-        follow(process(tmp_path, 1), limit_s=0.1)
+        follow(process(tmp_path, 1), timeout_s=0.1)
 
 
 def test_a_taken_port_is_an_error_with_the_variable_to_set(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_taken_port_is_an_error_with_the_variable_to_set(tmp_path: Path) -> No
         address = ("127.0.0.1", taken.getsockname()[1])
         where = dataclasses.replace(process(tmp_path, 0), address=address, secret=SHARED)
         with pytest.raises(UsageError, match="cannot be listened on") as error:
-            gather_followers(where, limit_s=0.1)
+            gather_followers(where, timeout_s=0.1)
     assert "ACCELBENCH_ADDRESS" in error.value.hint
 
 
@@ -183,7 +183,7 @@ def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(t
 
     def first() -> None:
         try:
-            gather_followers(where, limit_s=1.0)
+            gather_followers(where, timeout_s=1.0)
         except UsageError as error:
             caught.append(error)
 
@@ -193,12 +193,12 @@ def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(t
         pass
     assert where.file.stat().st_mode & 0o077 == 0
     port = json.loads(where.file.read_bytes())["port"]
-    member = dataclasses.asdict(rank_transport.this_member(process(tmp_path, 1)))
+    member = dataclasses.asdict(rank_transport.this_process(process(tmp_path, 1)))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         with pytest.raises((OSError, ValueError)):
             enter(stranger, "guessed", {"member": member}, 5.0)
         thread.join()
-    assert "did not come" in str(caught[0])
+    assert "did not connect" in str(caught[0])
     assert not where.file.exists()  # a later launcher's process of that id would connect to nobody
 
 
@@ -206,7 +206,7 @@ def test_processes_of_other_versions_are_refused(tmp_path: Path, monkeypatch: py
     thread = threading.Thread(target=_follow_as, args=(tmp_path, "accelbench 9"))
     thread.start()
     with pytest.raises(UsageError, match="accelbench 9"):
-        gather_followers(process(tmp_path, 0), limit_s=10)
+        gather_followers(process(tmp_path, 0), timeout_s=10)
     thread.join()
 
 
@@ -215,7 +215,7 @@ def _follow_as(tmp_path: Path, version: str) -> None:
     while not where.file.exists():
         pass
     told = json.loads(where.file.read_bytes())
-    member = dataclasses.asdict(rank_transport.this_member(where)) | {"version": version}
+    member = dataclasses.asdict(rank_transport.this_process(where)) | {"version": version}
     with socket.create_connection(("127.0.0.1", told["port"])) as connection:
         enter(connection, told["secret"], {"member": member}, 5.0)
         connection.recv(1)
@@ -272,13 +272,13 @@ def test_a_process_that_ends_or_is_silent_gets_no_further_request() -> None:
     there.close()
     assert gone.ended
     with pytest.raises(ConnectionError, match="its process has ended"):
-        gone.hear(1.0, Greeting)
-    gone.tell({"do": "close"})
-    assert gone.lost == "its process has ended"
+        gone.receive(1.0, Greeting)
+    gone.send({"do": "close"})
+    assert gone.failure == "its process has ended"
     here, there = socket.socketpair()
     silent = rank_transport.Follower(member, Channel(here))
-    with pytest.raises(ConnectionError, match="its process said nothing for 0 s"):
-        silent.hear(0.01, Greeting)
+    with pytest.raises(ConnectionError, match="its process sent nothing for 0 s"):
+        silent.receive(0.01, Greeting)
     assert not there.recv(1)  # a late answer would be taken for the next one
     there.close()
 
@@ -298,9 +298,9 @@ def test_a_process_whose_host_cannot_be_reached_any_longer_has_ended() -> None:
     follower = rank_transport.Follower(
         LaunchedProcess(1, "a", (0,), "1"), Channel(Unreachable(fileno=here.detach()))
     )
-    follower.tell({"do": "close"})
+    follower.send({"do": "close"})
     with pytest.raises(ConnectionError, match="its process has ended"):
-        follower.hear(1.0, Greeting)
+        follower.receive(1.0, Greeting)
     there.close()
 
 

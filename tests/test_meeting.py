@@ -18,8 +18,6 @@ from benchbench.launch.rank_transport import (
     Group,
     LaunchedProcess,
     Meeting,
-    greeting_of,
-    job_ending,
 )
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, meet
@@ -196,7 +194,7 @@ def test_a_process_that_is_not_a_rank_of_the_job_is_sent_away_and_the_others_mee
         ]
         for each in threads:
             each.start()
-        reply = held.hold(lambda _: "")
+        reply = held.replies(lambda _: "")
     for each in threads:
         each.join()
     assert reply == {"ranks": [GOOD, GOOD]}
@@ -215,11 +213,11 @@ def test_a_meeting_ends_in_time_while_somebody_connects_all_the_while() -> None:
         thread = threading.Thread(target=connect)
         thread.start()
         begin = time.monotonic()
-        reply = held.hold(lambda _: "")
+        reply = held.replies(lambda _: "")
         assert time.monotonic() - begin < 5.0  # half a second, on a machine that does nothing else
         stop.set()
         thread.join()
-    assert reply["outcome"]["message"] == "no process of rank 0, 1 of 2 came"
+    assert reply["outcome"]["message"] == "no process of rank 0, 1 of 2 connected"
 
 
 BAD_ANSWERS = {
@@ -232,12 +230,12 @@ BAD_ANSWERS = {
 
 @pytest.mark.parametrize("content", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 def test_a_process_that_answers_otherwise_is_asked_nothing_more(content: bytes) -> None:
-    for ask in (greeting_of, job_ending):
+    for receive in (Follower.receive_greeting, Follower.receive_ending):
         here, there = socket.socketpair()
         follower = Follower(MEMBERS[1], Channel(here))
         sent(there, content)
-        ask(follower, 5.0)
-        assert follower.lost.startswith("its process cannot be understood: ")
+        receive(follower, 5.0)
+        assert follower.failure.startswith("its process sent an unreadable answer: ")
         assert follower.ended
         there.close()
 

@@ -18,7 +18,7 @@ import pytest
 
 from benchbench.backends import fake
 from benchbench.errors import UsageError
-from benchbench.launch import joining, launched
+from benchbench.launch import joining, launched, private_folder
 from benchbench.model.run import Settings
 from benchbench.wire import MOST_BYTES
 
@@ -132,7 +132,7 @@ def in_a_folder_left_open(shared: Path, port: int) -> None:
 
 def in_a_folder_of_its_own(shared: Path, port: int) -> None:
     """As the first process does it, which is this user's."""
-    launched.write(shared / f"accelbench-{VICTIM}", f"ranks-{PARENT}.json", announcement(port).encode())
+    private_folder.write(shared / f"accelbench-{VICTIM}", f"ranks-{PARENT}.json", announcement(port).encode())
 
 
 def follow_one_who(
@@ -151,7 +151,7 @@ def follow_one_who(
 
     def follow() -> None:
         try:
-            joining.follow(launched.launched(VARIABLES, PARENT), limit_s=1.0)
+            joining.follow(launched.find_launch(VARIABLES, PARENT), timeout_s=1.0)
         except UsageError as error:
             said.write_text(f"{error} {error.hint}")
 
@@ -179,7 +179,7 @@ def test_nobody_else_is_taken_for_the_first_process(
         assert ended(as_user(VICTIM, lambda: (shared / f"accelbench-{VICTIM}").mkdir(mode=0o777))) == 0
     ran, said = follow_one_who(STRANGER, announce, shared, monkeypatch)
     assert not ran
-    assert "cannot be reached" in said or launched.FOLDER_HINT in said
+    assert "cannot be reached" in said or private_folder.FOLDER_HINT in said
 
 
 def test_who_follows_a_process_of_its_own_user_runs_what_that_says(
@@ -199,7 +199,7 @@ def test_who_has_the_port_of_the_first_process_orders_nothing_without_the_secret
         stranger = as_user(STRANGER, lambda: command(listener, program, "another secret of it"))
         variables = {**VARIABLES, "ACCELBENCH_ADDRESS": f"127.0.0.1:{port}", "ACCELBENCH_SECRET": SECRET}
         with pytest.raises(UsageError, match="does not know the secret"):
-            joining.follow(launched.launched(variables, PARENT), limit_s=0.5)
+            joining.follow(launched.find_launch(variables, PARENT), timeout_s=0.5)
         os.kill(stranger, 9)
         ended(stranger)
     assert not ran.exists()

@@ -12,7 +12,7 @@ from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, measure_options
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError
-from benchbench.launch.launched import launched
+from benchbench.launch.launched import find_launch
 from benchbench.model.options import MeasureOptions
 
 ranks = typer.Typer(pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,12 +41,12 @@ def measure_ranks(
             f"{options.model[0]} cannot be divided among processes.",
             f"accelbench run {options.model[0]} measures it on one device.",
         )
-    rank = launched(os.environ, os.getppid())
+    launch = find_launch(os.environ, os.getppid())
     from benchbench.launch.joining import follow
 
-    if rank.rank:
+    if launch.rank:
         with signals():
-            follow(rank)
+            follow(launch)
         return
     from benchbench import api
     from benchbench.cli.live import Lines
@@ -55,7 +55,7 @@ def measure_ranks(
 
     observer = Lines(report="profile" if profile else "report")
     with signals(observer.interruption_message):
-        run = measure_launched(rank, options, results, observer, profile=profile)
+        run = measure_launched(launch, options, results, observer, profile=profile)
     if format != TERMINAL:
         print_document(api.report(run), format)
     raise typer.Exit(4 if has_failures(run.records) and not allow_failed else 0)

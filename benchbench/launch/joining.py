@@ -1,8 +1,8 @@
-"""How the processes that a launcher started find each other: the others connect to the first.
+"""Connections between the processes that a launcher started: the followers connect to the first one.
 
-Messages are JSON objects, one per line, over TCP. The others run whatever the first asks, so both sides prove
-that they know a secret: on one host the first leaves it, with its port, in a folder of its user's alone; over
-several hosts it is in the launcher's environment. What follows is neither encrypted nor signed.
+Messages are JSON objects, one per line, over TCP. Followers run any job of the first process, so both sides
+prove that they know a secret. On one host, the first process writes it with its port to a file that only this
+user can read; on several hosts, it is in the launcher's environment. Later messages are not encrypted.
 """
 
 from __future__ import annotations
@@ -19,42 +19,44 @@ from contextlib import closing, contextmanager, suppress
 import msgspec
 
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.launch import launched
+from benchbench.launch import launched, private_folder
 from benchbench.launch.channel import Channel
-from benchbench.launch.launched import ADDRESS, SECRET, Launched
+from benchbench.launch.launched import ADDRESS, SECRET, Launch
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.rank_transport import Follower, Group, JobEnding, LaunchedProcess, this_member
+from benchbench.launch.rank_transport import Follower, Group, JobEnding, LaunchedProcess, this_process
 from benchbench.launch.transport import Message, Worker
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.wire import INTRODUCTION_S, Door, Entered, enter, message_of
 
-JOIN_S = 60.0  # for all processes to be there
-PAUSE_S = 0.05  # between attempts to reach the first process
+JOIN_TIMEOUT_S = 60.0  # until all processes are connected
+RETRY_PAUSE_S = 0.05  # between attempts to connect to the first process
 
 
-def gather_followers(where: Launched, limit_s: float = JOIN_S) -> Group:
-    """Wait for the other processes; called by the first one.
+def gather_followers(launch: Launch, timeout_s: float = JOIN_TIMEOUT_S) -> Group:
+    """Wait until all other processes are connected; called by the first one.
 
-    Raises UsageError where the port is taken, or a process does not come or has other versions.
+    Raises UsageError if the port is taken, a process does not connect, or one has other versions.
     """
-    host, port = where.address or ("127.0.0.1", 0)
-    secret = where.secret or secrets.token_hex(16)
-    with closing(Door(_listening("" if where.address else host, port, where.size), secret)) as door:
-        if where.address is not None:
-            joined = _joined(where, door, limit_s)
+    host, port = launch.address or ("127.0.0.1", 0)
+    secret = launch.secret or secrets.token_hex(16)
+    with closing(Door(_listener("" if launch.address else host, port, launch.size), secret)) as door:
+        if launch.address is not None:
+            followers = _admit_followers(launch, door, timeout_s)
         else:
-            with _announced(where, {"port": door.address[1], "secret": secret}):
-                joined = _joined(where, door, limit_s)
-    group = Group(host, this_member(where), joined)
-    if odd := [each for each in group.members if each.version != group.own.version]:
-        group.close()
-        message = f"Rank {odd[0].rank} on {odd[0].host} has {odd[0].version}, this one {group.own.version}."
-        raise UsageError(message, "Install the same in all places.")
+            with _address_file(launch, {"port": door.address[1], "secret": secret}):
+                followers = _admit_followers(launch, door, timeout_s)
+    group = Group(host, this_process(launch), followers)
+    for member in group.members:
+        if member.version != group.first.version:
+            group.close()
+            version = group.first.version
+            message = f"Rank {member.rank} on {member.host} has {member.version}, this one {version}."
+            raise UsageError(message, "Install the same versions for all processes.")
     return group
 
 
-def _listening(host: str, port: int, backlog: int) -> socket.socket:
+def _listener(host: str, port: int, backlog: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=backlog)
     except OSError as error:
@@ -63,38 +65,38 @@ def _listening(host: str, port: int, backlog: int) -> socket.socket:
 
 
 @contextmanager
-def _announced(where: Launched, address: Message) -> Iterator[None]:
-    """Where this process listens, in a file that its user alone can read, until the others have come."""
-    folder, name = where.file.parent, where.file.name
+def _address_file(launch: Launch, address: Message) -> Iterator[None]:
+    """Write this process's port and the secret to the launch's file, which exists inside the context."""
+    folder, name = launch.file.parent, launch.file.name
     try:
-        launched.write(folder, name, json.dumps(address).encode())
+        private_folder.write(folder, name, json.dumps(address).encode())
     except OSError as error:
         raise UsageError(f"{folder} cannot be used: {error.strerror}.", launched.HINT) from error
     try:
         yield
     finally:
         with suppress(OSError):
-            launched.remove(folder, name)
+            private_folder.remove(folder, name)
 
 
-def _joined(where: Launched, door: Door, limit_s: float) -> list[Follower]:
-    """The other processes, in the order of ranks. Raises UsageError for those that do not come in time."""
-    deadline, joined = time.monotonic() + limit_s, dict[int, Follower]()
-    while missing := sorted({*range(1, where.size)} - {*joined}):
+def _admit_followers(launch: Launch, door: Door, timeout_s: float) -> list[Follower]:
+    """The other processes, in the order of ranks. Raises UsageError if some do not connect in time."""
+    deadline, followers = time.monotonic() + timeout_s, dict[int, Follower]()
+    while missing := sorted({*range(1, launch.size)} - {*followers}):
         if entered := door.admit(max(deadline - time.monotonic(), 0.0)):
-            if introduced := _introduced(entered, where.size):
-                joined[introduced.member.rank] = introduced
+            if follower := _follower(entered, launch.size):
+                followers[follower.member.rank] = follower
         elif time.monotonic() >= deadline:
-            for follower in joined.values():
+            for follower in followers.values():
                 follower.channel.close()
             ranks = ", ".join(map(str, missing))
-            message = f"Ranks that did not come within {limit_s:.0f} s: {ranks}."
-            raise UsageError(message, f"See what the launcher printed. All need the same {SECRET}, if any.")
-    return [joined[rank] for rank in sorted(joined)]
+            message = f"Ranks that did not connect within {timeout_s:.0f} s: {ranks}."
+            raise UsageError(message, f"See the launcher's output. All need the same {SECRET}, if any.")
+    return [followers[rank] for rank in sorted(followers)]
 
 
-def _introduced(entered: Entered, size: int) -> Follower | None:
-    """The process that was let in; None, and the connection closed, where it is no other rank."""
+def _follower(entered: Entered, size: int) -> Follower | None:
+    """The process that has connected; None if it introduces itself wrongly, and its connection is closed."""
     channel = Channel(entered.connection, entered.lines)
     with suppress(ValueError):
         member = msgspec.convert(entered.introduction.get("member"), LaunchedProcess)
@@ -104,61 +106,61 @@ def _introduced(entered: Entered, size: int) -> Follower | None:
     return None
 
 
-def connect_to_first(where: Launched, introduction: Message, limit_s: float) -> socket.socket:
-    """A connection to the first process, which has proved that it is. Raises UsageError."""
-    deadline = time.monotonic() + limit_s
+def connect_to_first(launch: Launch, introduction: Message, timeout_s: float) -> socket.socket:
+    """Connect to the first process, which proves that it knows the secret. Raises UsageError."""
+    deadline = time.monotonic() + timeout_s
     while True:
-        left = deadline - time.monotonic()
+        remaining_s = max(deadline - time.monotonic(), RETRY_PAUSE_S)
         try:
-            address, secret = _announcement(where)
-            connection = socket.create_connection(address, timeout=max(left, PAUSE_S))
+            address, secret = _address_and_secret(launch)
+            connection = socket.create_connection(address, timeout=remaining_s)
             try:
-                enter(connection, secret, introduction, min(max(left, PAUSE_S), INTRODUCTION_S))
+                enter(connection, secret, introduction, min(remaining_s, INTRODUCTION_S))
             except BaseException:
                 connection.close()
                 raise
             return connection
-        except (OSError, ValueError) as error:  # it is not there yet, or the file is an older run's
+        except (OSError, ValueError) as error:  # it does not listen yet, or an older run has left the file
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"The first process cannot be reached: {error}.",
                     f"Set {ADDRESS}=HOST:PORT and {SECRET} in every process.",
                 ) from error
-            time.sleep(PAUSE_S)
+            time.sleep(RETRY_PAUSE_S)
 
 
-def _announcement(where: Launched) -> tuple[tuple[str, int], str]:
-    """The first process's address and secret. Raises OSError, ValueError where it left none; UsageError."""
-    if where.address:
-        return where.address, where.secret
-    announced = message_of(launched.read(where.file.parent, where.file.name))
-    port, secret = announced.get("port"), announced.get("secret")
+def _address_and_secret(launch: Launch) -> tuple[tuple[str, int], str]:
+    """The first process's address and the secret. Raises OSError, ValueError, UsageError."""
+    if launch.address:
+        return launch.address, launch.secret
+    message = message_of(private_folder.read(launch.file.parent, launch.file.name))
+    port, secret = message.get("port"), message.get("secret")
     if not (isinstance(port, int) and 0 < port < 2**16 and isinstance(secret, str)):
-        raise ValueError("what it left is no address")
+        raise ValueError(f"{launch.file} has no port and secret")
     return ("127.0.0.1", port), secret
 
 
-NO_LIMIT_S = 10 * 86_400.0  # a follower waits for as long as the first process lives
+IDLE_TIMEOUT_S = 10 * 86_400.0  # a follower waits as long as the first process lives
 
 
-def follow(where: Launched, limit_s: float = JOIN_S) -> None:
-    """Do what the first process asks until it ends.
+def follow(launch: Launch, timeout_s: float = JOIN_TIMEOUT_S) -> None:
+    """Run the requests of the first process until it ends.
 
-    Raises UsageError where it cannot be reached, UnreadableInput where it cannot be understood.
+    Raises UsageError if it cannot be reached, UnreadableInput for a malformed request.
     """
-    introduction = {"member": dataclasses.asdict(this_member(where))}
-    with closing(Channel(connect_to_first(where, introduction, limit_s))) as channel:
-        _Workers(channel).serve()
+    introduction = {"member": dataclasses.asdict(this_process(launch))}
+    with closing(Channel(connect_to_first(launch, introduction, timeout_s))) as channel:
+        _FollowerWorkers(channel).serve()
 
 
-class _Workers:
-    """What a follower has started for the first process."""
+class _FollowerWorkers:
+    """The workers that a follower has started for the first process."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._transport: LocalTransport | None = None
         self._workers: dict[int, Worker] = {}
-        self._tasks: dict[str, Callable[[Message], Message | None]] = {
+        self._handlers: dict[str, Callable[[Message], Message | None]] = {
             "start": self._start,
             "ready": self._ready,
             "post": self._post,
@@ -167,37 +169,37 @@ class _Workers:
         }
 
     def serve(self) -> None:
-        """Do what the first process asks, until it is gone. Raises UnreadableInput."""
+        """Handle requests until the connection ends. Raises UnreadableInput for a malformed request."""
         try:
-            while (message := self._channel.receive(NO_LIMIT_S)) is not None:
-                answer = self._tasks[message["do"]](message)
+            while (request := self._channel.receive(IDLE_TIMEOUT_S)) is not None:
+                answer = self._handlers[request["do"]](request)
                 if answer is not None:
                     self._channel.send(answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableInput(f"What the first process asks cannot be understood: {error}") from error
+            raise UnreadableInput(f"A request of the first process cannot be read: {error}") from error
         finally:
             if self._transport:
                 self._transport.close()
 
-    def _start(self, message: Message) -> None:
+    def _start(self, request: Message) -> None:
         if self._transport is None:
-            self._transport = LocalTransport(msgspec.convert(message["settings"], Settings))
-        target = msgspec.convert(message["target"], Target)
-        if message["same_python"]:
+            self._transport = LocalTransport(msgspec.convert(request["settings"], Settings))
+        target = msgspec.convert(request["target"], Target)
+        if request["same_python"]:
             target = dataclasses.replace(target, python=sys.executable)
-        worker = self._transport.start(target, message["environment"], message["threads"])
-        self._workers[message["worker"]] = worker
+        worker = self._transport.start(target, request["environment"], request["threads"])
+        self._workers[request["worker"]] = worker
 
-    def _ready(self, message: Message) -> Message:
-        return dataclasses.asdict(self._workers[message["worker"]].ready(message["timeout_s"]))
+    def _ready(self, request: Message) -> Message:
+        return dataclasses.asdict(self._workers[request["worker"]].ready(request["timeout_s"]))
 
-    def _post(self, message: Message) -> None:
-        self._workers[message["worker"]].post(message["job"], fork=message["fork"])
+    def _post(self, request: Message) -> None:
+        self._workers[request["worker"]].post(request["job"], fork=request["fork"])
 
-    def _collect(self, message: Message) -> Message:
-        answer = self._workers[message["worker"]].collect(message["timeout_s"])
+    def _collect(self, request: Message) -> Message:
+        answer = self._workers[request["worker"]].collect(request["timeout_s"])
         return dataclasses.asdict(JobEnding(end=answer.end, message=answer.message, log=answer.log))
 
-    def _close(self, message: Message) -> None:
+    def _close(self, request: Message) -> None:
         with suppress(KeyError):
-            self._workers.pop(message["worker"]).close()
+            self._workers.pop(request["worker"]).close()

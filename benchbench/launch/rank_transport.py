@@ -22,7 +22,7 @@ import msgspec
 from benchbench import __version__
 from benchbench.backends.base import Backend
 from benchbench.launch.channel import Channel
-from benchbench.launch.launched import Launched
+from benchbench.launch.launched import Launch
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
@@ -47,8 +47,8 @@ from benchbench.model.world import Spread
 from benchbench.registry import load_class
 from benchbench.wire import Door, Entered
 
-FAILURE_TIMEOUT_S = 1.0  # for a worker to report how its job ended, once a rank has failed
-SUCCESS_TIMEOUT_S = 5.0  # likewise once all ranks have replied: output files such as traces are read
+FAILURE_TIMEOUT_S = 1.0  # for a worker to report how its job ended, after a rank has failed
+SUCCESS_TIMEOUT_S = 5.0  # the same after all ranks have replied: output files such as traces are read
 FOLLOWER_TIMEOUT_S = 8.0  # for another process to report how its job ended
 
 
@@ -65,13 +65,13 @@ class RankTransport:
 
     def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
         """Start a worker in every process; only here if the framework uses all devices from one process."""
-        own = self._local.start(target, environment, threads)
+        worker = self._local.start(target, environment, threads)
         backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
         if backend.spread is not Spread.PROCESSES:
-            return own
+            return worker
         number = next(self._numbers)
         for follower in self._group.followers:
-            follower.tell(
+            follower.send(
                 {
                     "do": "start",
                     "worker": number,
@@ -82,7 +82,7 @@ class RankTransport:
                     "same_python": target.python == sys.executable,
                 }
             )
-        return RankedWorker(own, self._group, number)
+        return RankedWorker(worker, self._group, number)
 
     def spare_workers(self) -> int:
         """0, since the free memory of other hosts is not known."""
@@ -103,109 +103,113 @@ class RankTransport:
 class RankedWorker(Worker):
     """A worker in every process, each of which runs one rank of a job on all devices."""
 
-    def __init__(self, own: Worker, group: Group, number: int) -> None:
-        self._own = own
+    def __init__(self, first: Worker, group: Group, number: int) -> None:
+        """`first`: the worker in this process. `number`: identifies the followers' workers in requests."""
+        self._first = first
         self._group = group
         self._number = number
         self._meeting: Meeting | None = None
-        self._lost = ""
+        self._failure = ""  # why the posted job cannot run
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
         """Return the first worker's greeting, or `broken` if another is not ready or has another version."""
-        self._tell({"do": "ready", "timeout_s": timeout_s})
-        greeting = self._own.ready(timeout_s)
+        self._send({"do": "ready", "timeout_s": timeout_s})
+        greeting = self._first.ready(timeout_s)
         for follower in self._group.followers:
-            other = greeting_of(follower, timeout_s + FOLLOWER_TIMEOUT_S)
+            other = follower.receive_greeting(timeout_s + FOLLOWER_TIMEOUT_S)
             if greeting.status != "ready":
                 continue
             if other.status != "ready":
                 greeting = Greeting(status="broken", reason=f"{follower.name}: {other.reason}")
             elif other.version != greeting.version:
-                differs = f"{follower.name} has version {other.version}, this one {greeting.version}"
-                greeting = Greeting(status="broken", reason=differs)
+                reason = f"{follower.name} has version {other.version}, this one {greeting.version}"
+                greeting = Greeting(status="broken", reason=reason)
         return greeting
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
         """Start a job on all devices in every worker, and any other job in the first worker."""
-        self._lost = ""
+        self._failure = ""
         if devices_of(job) != len(self._group.members):
-            self._own.post(job, files, fork=fork)
-        elif lost := [follower for follower in self._group.followers if follower.lost]:
-            self._lost = f"{lost[0].name}: {lost[0].lost}"
+            self._first.post(job, files, fork=fork)
+        elif failed := [follower for follower in self._group.followers if follower.failure]:
+            self._failure = f"{failed[0].name}: {failed[0].failure}"
         else:
             self._meeting = Meeting(self._group, float(job["timeout_s"]))
             for follower in self._group.followers:
-                own = {**job, "launched": self._meeting.invitation(follower.member.rank)}
-                follower.tell({"do": "post", "worker": self._number, "job": own, "fork": fork})
-            self._own.post({**job, "launched": self._meeting.invitation(0)}, files, fork=fork)
+                rank_job = {**job, "launched": self._meeting.invitation(follower.member.rank)}
+                follower.send({"do": "post", "worker": self._number, "job": rank_job, "fork": fork})
+            self._first.post({**job, "launched": self._meeting.invitation(0)}, files, fork=fork)
 
     def collect(self, timeout_s: float) -> Answer:
         """Wait for all ranks; return their replies as one answer."""
-        if self._lost:
-            return Answer(None, JobEnd.CRASHED, self._lost)
+        if self._failure:
+            return Answer(None, JobEnd.CRASHED, self._failure)
         if self._meeting is None:
-            return self._own.collect(timeout_s)
-        endings = _Endings(self._own, self._group.followers, self._number, self._meeting)
-        reply = self._meeting.hold(endings.of)
-        endings.limit_s = FAILURE_TIMEOUT_S if "outcome" in reply else SUCCESS_TIMEOUT_S
+            return self._first.collect(timeout_s)
+        endings = _JobEndings(self._first, self._group.followers, self._number, self._meeting)
+        reply = self._meeting.replies(endings.describe)
+        endings.timeout_s = FAILURE_TIMEOUT_S if "outcome" in reply else SUCCESS_TIMEOUT_S
         log = endings.log
         self._meeting = None
         if "outcome" in reply:
             return Answer(reply, log=log)
-        ranks = [{**own, "host": self._group.host_number(rank)} for rank, own in enumerate(reply["ranks"])]
+        ranks = [
+            {**rank_reply, "host": self._group.host_number(rank)}
+            for rank, rank_reply in enumerate(reply["ranks"])
+        ]
         reply = of_all({"ranks": ranks})
-        return dataclasses.replace(endings.own, reply=reply, end=JobEnd.ANSWERED, message="")
+        return dataclasses.replace(endings.first, reply=reply, end=JobEnd.ANSWERED, message="")
 
     def has_ended(self) -> bool:
         """Whether `collect` would return at once; True for a job on all devices, where that is unknown."""
-        return bool(self._lost) or self._meeting is not None or self._own.has_ended()
+        return bool(self._failure) or self._meeting is not None or self._first.has_ended()
 
     @property
     def alive(self) -> bool:
-        """Whether the first worker can take another job."""
-        return self._own.alive
+        """Whether the first worker can run another job."""
+        return self._first.alive
 
     def close(self) -> None:
-        self._own.close()
-        self._tell({"do": "close"})
+        self._first.close()
+        self._send({"do": "close"})
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, request: Message) -> None:
         for follower in self._group.followers:
-            follower.tell({**message, "worker": self._number})
+            follower.send({**request, "worker": self._number})
 
 
-class _Endings:
-    """How the ranks' jobs ended. After the meeting, ends the jobs and collects each worker's answer once."""
+class _JobEndings:
+    """How the ranks' jobs ended. The first use closes the meeting and ends the jobs after `timeout_s`."""
 
-    def __init__(self, own: Worker, followers: Sequence[Follower], number: int, meeting: Meeting) -> None:
-        self._worker = own
+    def __init__(self, first: Worker, followers: Sequence[Follower], number: int, meeting: Meeting) -> None:
+        self._first = first
         self._followers = followers
         self._number = number
         self._meeting = meeting
-        self.limit_s = FAILURE_TIMEOUT_S
+        self.timeout_s = FAILURE_TIMEOUT_S
 
-    def of(self, rank: int) -> str:
+    def describe(self, rank: int) -> str:
         """Why a rank gave no reply."""
-        message = self._others[rank - 1].message if rank else self.own.message
+        message = self._others[rank - 1].message if rank else self.first.message
         return message or "its connection ended"
 
     @cached_property
-    def own(self) -> Answer:
+    def first(self) -> Answer:
         """The first rank's answer."""
         self._meeting.close()
         for follower in self._followers:
-            follower.tell({"do": "collect", "worker": self._number, "timeout_s": self.limit_s})
-        return self._worker.collect(self.limit_s)
+            follower.send({"do": "collect", "worker": self._number, "timeout_s": self.timeout_s})
+        return self._first.collect(self.timeout_s)
 
     @cached_property
     def _others(self) -> list[JobEnding]:
-        _ = self.own  # asks the others, too
-        return [job_ending(follower, FOLLOWER_TIMEOUT_S) for follower in self._followers]
+        _ = self.first  # sends the requests to the followers
+        return [follower.receive_ending(FOLLOWER_TIMEOUT_S) for follower in self._followers]
 
     @property
     def log(self) -> str:
         """The end of the output of all workers."""
-        return "\n".join(filter(None, [self.own.log, *(each.log for each in self._others)]))
+        return "\n".join(filter(None, [self.first.log, *(ending.log for ending in self._others)]))
 
 
 T = TypeVar("T")
@@ -237,7 +241,7 @@ class Follower:
 
     member: LaunchedProcess
     channel: Channel
-    lost: str = ""  # why the process is no longer used; empty while it is
+    failure: str = ""  # why the process is no longer used; empty while it is
 
     @property
     def name(self) -> str:
@@ -247,34 +251,45 @@ class Follower:
     @property
     def ended(self) -> bool:
         """Whether the process is known to have ended."""
-        return bool(self.lost) or self.channel.ended
+        return bool(self.failure) or self.channel.ended
 
-    def tell(self, message: Message) -> None:
-        """Send a message without waiting for an answer."""
-        if not self.lost:
-            self.channel.send(message)
+    def send(self, request: Message) -> None:
+        """Send a request without waiting for an answer."""
+        if not self.failure:
+            self.channel.send(request)
 
-    def hear(self, timeout_s: float, kind: type[T]) -> T:
+    def receive(self, timeout_s: float, answer_type: type[T]) -> T:
         """The next answer. Raises ConnectionError if the process ended, is late or sent anything else.
 
-        After that it is not used any more.
+        After that, the process is no longer used.
         """
-        if self.lost:
-            raise ConnectionError(self.lost)
+        if self.failure:
+            raise ConnectionError(self.failure)
         try:
             answer = self.channel.receive(timeout_s)
             if answer is not None:
-                return msgspec.convert(answer, kind)
-            self._lose("its process has ended")
+                return msgspec.convert(answer, answer_type)
+            self.failure = "its process has ended"
         except TimeoutError:
-            self._lose(f"its process said nothing for {timeout_s:.0f} s")
+            self.failure = f"its process sent nothing for {timeout_s:.0f} s"
         except ValueError as error:
-            self._lose(f"its process cannot be understood: {str(error)[:LONGEST]}")
-        raise ConnectionError(self.lost)
+            self.failure = f"its process sent an unreadable answer: {str(error)[:LONGEST]}"
+        self.channel.close()  # a late answer would be mistaken for the next one
+        raise ConnectionError(self.failure)
 
-    def _lose(self, reason: str) -> None:
-        self.lost = reason  # the channel is closed, since a late answer would be mistaken for the next one
-        self.channel.close()
+    def receive_greeting(self, timeout_s: float) -> Greeting:
+        """The greeting of the latest worker; `broken` if the process is no longer used."""
+        try:
+            return self.receive(timeout_s, Greeting)
+        except ConnectionError as error:
+            return Greeting(status="broken", reason=str(error))
+
+    def receive_ending(self, timeout_s: float) -> JobEnding:
+        """How the job ended; `crashed` if the process is no longer used."""
+        try:
+            return self.receive(timeout_s, JobEnding)
+        except ConnectionError as error:
+            return JobEnding(end=JobEnd.CRASHED, message=str(error), log="")
 
 
 @dataclass(frozen=True)
@@ -282,17 +297,17 @@ class Group:
     """All processes of the launcher: this one, which is the first, and its followers."""
 
     host: str  # the name or address by which all reach this process
-    own: LaunchedProcess
+    first: LaunchedProcess
     followers: Sequence[Follower]
 
     @cached_property
     def members(self) -> list[LaunchedProcess]:
         """All launched processes, in the order of ranks."""
-        return [self.own, *(follower.member for follower in self.followers)]
+        return [self.first, *(follower.member for follower in self.followers)]
 
     @cached_property
     def ranks_by_host(self) -> dict[str, list[int]]:
-        """Host → the ranks on it; the first rank's host comes first."""
+        """Host → its ranks; the first rank's host comes first."""
         ranks: dict[str, list[int]] = {}
         for rank, member in enumerate(self.members):
             ranks.setdefault(member.host, []).append(rank)
@@ -300,7 +315,7 @@ class Group:
 
     @property
     def hosts(self) -> int:
-        """How many hosts the processes run on."""
+        """Number of hosts."""
         return len(self.ranks_by_host)
 
     @property
@@ -309,14 +324,14 @@ class Group:
         return len({len(ranks) for ranks in self.ranks_by_host.values()}) == 1
 
     def host_number(self, rank: int) -> int:
-        """The host of a rank, counted from 0, the first rank's."""
+        """Number of a rank's host; the first rank's host is 0."""
         return list(self.ranks_by_host).index(self.members[rank].host)
 
     def device(self, rank: int) -> int:
-        """The index of a rank's accelerator among those it sees: ranks that see the same ones divide them."""
-        own = self.members[rank]
-        same = [n for n in self.ranks_by_host[own.host] if self.members[n].gpus == own.gpus]
-        return same.index(rank)
+        """Index of a rank's accelerator among the visible ones, which ranks with the same `gpus` divide."""
+        member = self.members[rank]
+        ranks = self.ranks_by_host[member.host]
+        return [other for other in ranks if self.members[other].gpus == member.gpus].index(rank)
 
     @cached_property
     def cores(self) -> dict[int, list[int]]:
@@ -324,14 +339,14 @@ class Group:
         return {
             rank: cores
             for ranks in self.ranks_by_host.values()
-            for rank, cores in zip(ranks, _shared_cores([self.members[n] for n in ranks]), strict=True)
+            for rank, cores in zip(ranks, _shared_cores([self.members[rank] for rank in ranks]), strict=True)
         }
 
     @cached_property
     def oversubscribed(self) -> bool:
         """Whether two ranks of a host share a core."""
-        taken = [(self.members[rank].host, core) for rank, cores in self.cores.items() for core in cores]
-        return len(set(taken)) < len(taken)
+        pairs = [(self.members[rank].host, core) for rank, cores in self.cores.items() for core in cores]
+        return len(set(pairs)) < len(pairs)
 
     def close(self) -> None:
         """Close the connections to the followers, which ends them."""
@@ -346,36 +361,15 @@ def _shared_cores(members: Sequence[LaunchedProcess]) -> list[list[int]]:
     return [cores_of(place, len(members), member.cores) for place, member in enumerate(members)]
 
 
-def this_member(where: Launched) -> LaunchedProcess:
-    """Describe this process to the others of its group."""
+def this_process(launch: Launch) -> LaunchedProcess:
+    """The properties of this process."""
     return LaunchedProcess(
-        rank=where.rank,
+        rank=launch.rank,
         host=socket.gethostname(),
         cores=tuple(sorted(os.sched_getaffinity(0))),
-        version=installed_version(),
+        version=f"accelbench {__version__}, Python {platform.python_version()}",
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
     )
-
-
-def installed_version() -> str:
-    """The versions of accelbench and Python, which must be equal in all processes."""
-    return f"accelbench {__version__}, Python {platform.python_version()}"
-
-
-def greeting_of(follower: Follower, timeout_s: float) -> Greeting:
-    """The greeting of the follower's latest worker; `broken` if the process is gone."""
-    try:
-        return follower.hear(timeout_s, Greeting)
-    except ConnectionError as error:
-        return Greeting(status="broken", reason=str(error))
-
-
-def job_ending(follower: Follower, timeout_s: float) -> JobEnding:
-    """How the follower's job ended; `crashed` if the process is gone."""
-    try:
-        return follower.hear(timeout_s, JobEnding)
-    except ConnectionError as error:
-        return JobEnding(end=JobEnd.CRASHED, message=str(error), log="")
 
 
 POLL_S = 1.0  # between checks whether a process has ended
@@ -394,7 +388,7 @@ class Meeting:
         self._ranks: dict[int, Rank] = {}
 
     def invitation(self, rank: int) -> dict[str, Any]:
-        """The message to a rank: its number, device and cores, and the address to connect to."""
+        """The request to a rank: its number, device and cores, and the address to connect to."""
         group = self._group
         return {
             "rank": rank,
@@ -414,29 +408,31 @@ class Meeting:
         """The rendezvous URL of the framework's process group: a file on one host, otherwise a free port."""
         if self._group.hosts == 1:
             return f"file://{Path(self._folder.name) / 'meeting'}"
-        with socket.create_server(("", 0)) as free:
-            return f"tcp://{self._group.host}:{free.getsockname()[1]}"
+        with socket.create_server(("", 0)) as server:
+            return f"tcp://{self._group.host}:{server.getsockname()[1]}"
 
-    def hold(self, death: Callable[[int], str]) -> Message:
+    def replies(self, describe_ending: Callable[[int], str]) -> Message:
         """Wait for the ranks to connect and run; return their replies, or the failure that caused the others.
 
-        `death(rank)`: describes how a rank without a reply ended.
+        `describe_ending(rank)`: why a rank gave no reply.
         """
         size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + MEET_S)
         while len(self._ranks) < size:
             if entered := self._door.admit(min(max(deadline - time.monotonic(), 0.0), POLL_S)):
-                self._admit(entered, death)
-            elif time.monotonic() > deadline or any(each.ended for each in self._group.followers):
+                self._admit(entered, describe_ending)
+            elif time.monotonic() > deadline or any(follower.ended for follower in self._group.followers):
                 missing = ", ".join(str(rank) for rank in range(size) if rank not in self._ranks)
-                message = f"no process of rank {missing} of {size} came"
+                message = f"no process of rank {missing} of {size} connected"
                 return failure_reply(Failure(status=Status.CRASHED, message=message))
         return meet([self._ranks[rank] for rank in range(size)], self._deadline)
 
-    def _admit(self, entered: Entered, death: Callable[[int], str]) -> None:
-        """Accept a connection as the rank that it names, or close it."""
+    def _admit(self, entered: Entered, describe_ending: Callable[[int], str]) -> None:
+        """Accept a connection as the rank in its introduction, or close it."""
         number = entered.introduction.get("rank")
         if type(number) is int and 0 <= number < len(self._group.members) and number not in self._ranks:
-            self._ranks[number] = Rank(number, entered.connection, partial(death, number), entered.lines)
+            self._ranks[number] = Rank(
+                number, entered.connection, partial(describe_ending, number), entered.lines
+            )
         else:
             entered.connection.close()
 

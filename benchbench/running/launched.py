@@ -10,7 +10,7 @@ from pathlib import Path
 from benchbench.errors import UsageError
 from benchbench.format import count_of
 from benchbench.launch.joining import gather_followers
-from benchbench.launch.launched import Launched
+from benchbench.launch.launched import Launch
 from benchbench.launch.rank_transport import RankTransport
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run
@@ -21,7 +21,7 @@ from benchbench.store import runs
 
 
 def measure_launched(
-    where: Launched,
+    launch: Launch,
     options: MeasureOptions,
     results: Path,
     observer: RunObserver,
@@ -32,16 +32,16 @@ def measure_launched(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    started = count_of(where.size, "process")
+    started = count_of(launch.size, "process")
     for text in options.worlds:
-        if text not in ("1", str(where.size)):
+        if text not in ("1", str(launch.size)):
             raise UsageError(
                 f"A world of {text} is not available: the launcher started {started}.",
                 "Leave --world out, or start that many processes.",
             )
-    options = replace(options, worlds=options.worlds or (str(where.size),))
+    options = replace(options, worlds=options.worlds or (str(launch.size),))
     run_request, targets = request.request_on_targets(options)
-    with closing(gather_followers(where)) as group:
+    with closing(gather_followers(launch)) as group:
         if not group.is_even:
             hosts = f"{started} on {group.hosts} hosts"
             raise UsageError(f"{hosts} cannot be divided equally.", "Start as many on every host.")
