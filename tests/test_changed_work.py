@@ -1,4 +1,4 @@
-"""Versions of a work: changed computations and defaults are judged, other inputs and outputs are not."""
+"""Comparisons of different versions of a work: computations, defaults, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FACTS = ModelFacts(inputs=("float32[64,512]",), outputs=("float32[64,512]",), pa
 BEFORE: dict[str, Any] = {"workload_version": "own:1", "model": FACTS, "cost": a_cost(flops=1000)}
 AFTER: dict[str, Any] = {"workload_version": "own:2", "model": FACTS, "cost": a_cost(flops=1086, bytes=7)}
 WIDER = {**AFTER, "model": replace(FACTS, outputs=("float32[64,1024]",))}
-UNKNOWN = {**BEFORE, "model": None}  # as stored before models had facts
+UNKNOWN = {**BEFORE, "model": None}  # as stored by versions without model facts
 RULES = GatePolicy(metrics=METRICS[:1], confirm=False)
 
 
@@ -59,27 +59,27 @@ def as_partners(ref: Run, new: Run) -> tuple[Run, Run]:
     )
 
 
-# What is said of two versions that were measured
+# Verdicts
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_changed_computation_is_judged_with_a_note(interleaved: bool) -> None:
     ref, new = a_version(BEFORE, id="A"), a_version(AFTER, 1.2e-3, id="B")
-    found = compare_runs(*(as_partners(ref, new) if interleaved else (ref, new)))
-    (verdict,) = found.verdicts
+    comparison = compare_runs(*(as_partners(ref, new) if interleaved else (ref, new)))
+    (verdict,) = comparison.verdicts
     assert verdict.verdict is Verdict.SLOWER
     assert verdict.work == "the computation changed: FLOPs +8.6 %, parameters equal"
-    assert verdict.work in rendered(comparison_document(found, found.verdicts))
+    assert verdict.work in rendered(comparison_document(comparison, comparison.verdicts))
 
 
 @pytest.mark.parametrize("other", [WIDER, UNKNOWN | {"workload_version": "own:2"}])
-def test_other_arrays_and_arrays_that_are_not_known_are_not_compared(other: Mapping[str, Any]) -> None:
+def test_works_with_different_or_unknown_arrays_are_not_compared(other: Mapping[str, Any]) -> None:
     (verdict,) = compare_runs(a_version(BEFORE, id="A"), a_version(other, id="B")).verdicts
     assert verdict.verdict is Verdict.INCOMPARABLE
     assert verdict.work == ""
 
 
-def test_a_case_at_other_defaults_is_judged_with_a_note() -> None:
+def test_a_case_with_different_defaults_is_judged_with_a_note() -> None:
     six, eight = (a_case(workload="mine", params={"width": 4, "depth": depth}) for depth in (6, 8))
     sides = (
         a_version({"cost": a_cost(flops=6)}, case=six, id="A"),
@@ -104,11 +104,11 @@ def test_a_check_against_code_and_against_sessions_judges_a_changed_computation(
         assert exit_code(result) == Ending.REGRESSED.code
         assert "FLOPs +8.6 %" in rendered(check_document(Gate(name="main", result=result)))
     barred = digest(a_version(WIDER, id="W"))
-    assert [each.verdict for each in decide(sessions, barred, RULES).findings] == [Verdict.INCOMPARABLE]
+    assert [finding.verdict for finding in decide(sessions, barred, RULES).findings] == [Verdict.INCOMPARABLE]
 
 
-def test_sessions_of_a_computation_that_was_replaced_do_not_count() -> None:
-    """Otherwise the step between two accepted versions would be taken for noise of the machine."""
+def test_sessions_of_a_replaced_computation_do_not_count() -> None:
+    """Otherwise the step between two accepted versions would count as noise of the machine."""
     sessions = [
         digest(a_version(facts, seconds, id=f"S{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z"))
         for day, (facts, seconds) in enumerate([(BEFORE, 1e-3)] * 5 + [(AFTER, 1.3e-3)] * 5)
@@ -119,7 +119,7 @@ def test_sessions_of_a_computation_that_was_replaced_do_not_count() -> None:
     assert finding.first.against == 5
 
 
-def test_a_history_goes_on_over_a_changed_computation_and_ends_at_other_arrays() -> None:
+def test_a_history_spans_changed_computations_but_not_changed_arrays() -> None:
     runs = [
         a_version(facts, id=f"R{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z")
         for day, facts in enumerate([UNKNOWN, BEFORE, AFTER, BEFORE, WIDER])
@@ -130,7 +130,7 @@ def test_a_history_goes_on_over_a_changed_computation_and_ends_at_other_arrays()
     assert all(trend.boundary_reasons)
 
 
-# How two versions are planned
+# Plans
 
 
 PATHS = {name: UserCode(workloads=(), python_path=(), sources=(f"/{name}",)) for name in ("base", "head")}
@@ -139,12 +139,12 @@ PATHS = {name: UserCode(workloads=(), python_path=(), sources=(f"/{name}",)) for
 def a_model(
     name: str = "net", *, depth: int = 6, inputs: Sequence[str] = ("float32[64]",), **sizes: Scalar
 ) -> UserModel:
-    """A model that a worker describes so, whatever its sizes are."""
+    """A model with these facts at any size."""
     defaults: dict[str, Scalar] = {"batch": 64, "depth": depth, **sizes}
 
     def ask(job: Message) -> Answer:
-        chosen = {**defaults, **(job["params"] or {})}
-        graph = {"digest": f"d{chosen['depth']}", "flops": 10 * chosen["depth"], "parameters": 5}
+        params = {**defaults, **(job["params"] or {})}
+        graph = {"digest": f"d{params['depth']}", "flops": 10 * params["depth"], "parameters": 5}
         graph |= {"constants": 0, "floats": 1, "other_bytes": 0, "takes_images": False}
         graph |= {"takes": list(inputs), "gives": ["float32[64]"], "data": ""}
         facts = {"attribute": "Net", "is_default": True, "sizes": defaults, "graph": graph}
@@ -153,17 +153,17 @@ def a_model(
     return user_models.describe([ModelSpec(folder="/here", module=name)], (), lambda kind: ask)[name]
 
 
-def sides(base: UserModel | UsageError | None, head: UserModel, **asked: Any) -> tuple[RunInfo, RunInfo]:
-    """The heads of two runs, of a model as each side's code has it."""
+def sides(base: UserModel | UsageError | None, head: UserModel, **options: Any) -> tuple[RunInfo, RunInfo]:
+    """The heads of two runs with a different model on each side."""
     of_base: dict[str, UserModel | UsageError] = {"net": base} if base else {}
     variants = [Variant(text=name, code=code) for name, code in PATHS.items()]
-    options = MeasureOptions(model=("net:Net",), backends=("torch",), modes=("eager",), **asked)
+    measure = MeasureOptions(model=("net:Net",), backends=("torch",), modes=("eager",), **options)
     with (
         catalogue.with_models({"net": head}),
         catalogue.with_models_of(PATHS["base"], of_base),
         catalogue.with_models_of(PATHS["head"], {"net": head}),
     ):
-        return plan_sides([[a_probe()]] * 2, request(options, ["net"]), variants)
+        return plan_sides([[a_probe()]] * 2, request(measure, ["net"]), variants)
 
 
 def depths(infos: Sequence[RunInfo]) -> list[Scalar]:
@@ -179,13 +179,13 @@ def test_each_side_is_planned_at_its_own_defaults() -> None:
     assert "depth 6 → 8" in line
 
 
-def test_a_size_that_is_asked_for_is_that_of_both_sides() -> None:
+def test_a_requested_size_applies_to_both_sides() -> None:
     infos = sides(a_model(depth=6), a_model(depth=8), params={"depth": 7})
     assert depths(infos) == [7, 7]
     assert changed_defaults(infos) == []
 
 
-def test_what_was_equal_stays_equal_where_cases_are_measured_again() -> None:
+def test_equal_parameters_stay_equal_in_a_second_measurement() -> None:
     base, head = a_model(depth=6), a_model(depth=8)
     _, planned = sides(base, head)
     variants = [Variant(text=name, code=code) for name, code in PATHS.items()]
@@ -199,7 +199,7 @@ def test_what_was_equal_stays_equal_where_cases_are_measured_again() -> None:
         assert depths(heads(planned.plan, [[a_probe()]] * 2, terms, variants)) == [8, 8]
 
 
-def test_versions_that_take_other_arrays_are_refused_before_anything_is_measured() -> None:
+def test_versions_with_different_arrays_are_refused_before_measuring() -> None:
     infos = sides(a_model(), a_model(inputs=("float32[32]",)))
     assert [info.plan for info in infos] == [(), ()]
     with pytest.raises(NotComparable) as caught:
@@ -207,42 +207,44 @@ def test_versions_that_take_other_arrays_are_refused_before_anything_is_measured
     assert "float32[64] → float32[32]" in str(caught.value)
 
 
-def test_a_parameter_or_a_model_that_a_side_has_not_yet_keeps_nothing_else_from_being_planned() -> None:
+def test_a_parameter_or_model_missing_on_one_side_does_not_prevent_the_plan() -> None:
     infos = sides(a_model(), a_model(heads=4))
     assert [list(case.params) for info in infos for case in info.plan] == [
         ["batch", "depth"],
         ["batch", "depth", "heads"],
     ]
     infos = sides(None, a_model())
-    assert [[each.status for each in info.left_out] for info in infos] == [
+    assert [[case.status for case in info.left_out] for info in infos] == [
         [Status.UNSUPPORTED],
         [Status.SKIPPED],
     ]
 
 
-def test_a_mistake_in_the_file_of_a_side_is_told_where_it_is_measured() -> None:
+def test_an_error_in_a_sides_file_is_reported_when_measured() -> None:
     infos = sides(UsageError("net.py, line 3: NameError"), a_model())
     assert depths(infos) == [6, 6]
 
 
-def test_a_case_of_which_the_sides_take_other_arrays_is_incomparable_in_a_check() -> None:
+def test_a_case_with_different_arrays_is_incomparable_in_a_check() -> None:
     reason = "inputs float32[64] → float32[32]"
-    other = a_case(params={"m": 1})
+    other_case = a_case(params={"m": 1})
     ref, new = a_version(BEFORE, id="A"), a_version(AFTER, id="B")
     ref, new = as_partners(ref, new)
     for side, status in ((ref, Status.INCOMPARABLE), (new, Status.SKIPPED)):
         assert side.info.partner
-        side.info.partner.cases[other.id] = other.id
-        object.__setattr__(side.info, "left_out", (a_left_out(case=other, status=status, reason=reason),))
+        side.info.partner.cases[other_case.id] = other_case.id
+        object.__setattr__(
+            side.info, "left_out", (a_left_out(case=other_case, status=status, reason=reason),)
+        )
     result = check_interleaved(digest(ref), digest(new), RULES)
-    verdicts = {each.case: (each.verdict, each.reason) for each in result.findings}
-    assert verdicts[other.id] == (Verdict.INCOMPARABLE, reason)
+    verdicts = {finding.case: (finding.verdict, finding.reason) for finding in result.findings}
+    assert verdicts[other_case.id] == (Verdict.INCOMPARABLE, reason)
     assert exit_code(result) == Ending.NOT_COMPARABLE.code
-    assert with_partner_ids(digest(ref), digest(new)).cases[other.id].incomparable == reason
-    assert Verdict.INCOMPARABLE in {each.verdict for each in compare_runs(ref, new).verdicts}
+    assert with_partner_ids(digest(ref), digest(new)).cases[other_case.id].incomparable == reason
+    assert Verdict.INCOMPARABLE in {finding.verdict for finding in compare_runs(ref, new).verdicts}
 
 
-def test_work_that_only_another_version_has_parameters_of_is_estimated_without_them() -> None:
+def test_cost_estimates_ignore_parameters_of_another_version() -> None:
     from benchbench.plan.costs import cost_of
 
     with catalogue.with_models({"net": a_model()}):
@@ -251,7 +253,7 @@ def test_work_that_only_another_version_has_parameters_of_is_estimated_without_t
 
 
 @pytest.mark.real
-def test_a_file_tells_what_its_model_takes_and_gives(tmp_path: Path) -> None:
+def test_a_models_description_has_its_inputs_and_outputs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from benchbench.worker.user_models.describe import describe_model
 

@@ -1,4 +1,4 @@
-"""Whether what was timed computes with its inputs, told of training that is not smooth."""
+"""The check that a timed step depends on its inputs, for training with a loss that is not smooth."""
 
 from collections.abc import Callable
 from itertools import repeat
@@ -24,7 +24,7 @@ WORK = ConvnetTrain().tiny()
 
 
 class Restless:
-    """A training step whose loss jumps up and down from step to step, whatever the batch."""
+    """A training step whose loss alternates from step to step, whatever the batch."""
 
     def __init__(self, of_batch: Callable[[Any], float]) -> None:
         batch = tuple(WORK.arrays(Draw(Dtype.FLOAT32)).values())
@@ -39,33 +39,33 @@ class Restless:
 
 
 def check(of_batch: Callable[[Any], float]) -> None:
-    session = SimpleNamespace(exchange=lambda _, other: other, fetch=np.asarray, world=ALONE, put=np.asarray)
+    session = SimpleNamespace(exchange=lambda _, value: value, fetch=np.asarray, world=ALONE, put=np.asarray)
     runner = cast(Any, Restless(of_batch))
     check_loss(Fake(), cast(Any, WORK), a_case(), runner, cast(Any, session))
 
 
-def test_a_loss_that_jumps_is_right_where_it_follows_from_the_batch() -> None:
+def test_an_alternating_loss_that_depends_on_the_batch_passes() -> None:
     check(lambda batch: float(batch[0].mean()))
 
 
 @pytest.mark.parametrize("cached", [0.0, 0.7])
-def test_a_loss_that_jumps_is_wrong_where_it_does_not(cached: float) -> None:
+def test_an_alternating_loss_independent_of_the_batch_fails(cached: float) -> None:
     with pytest.raises(WrongResult, match="loss does not depend on the batch"):
         check(lambda _: cached)
 
 
 @pytest.mark.parametrize("work", [WORK, Gemm()], ids=["training", "operation"])
 @pytest.mark.parametrize("warm", [False, True])
-def test_training_is_checked_in_the_first_process_and_an_operation_in_each(
+def test_inputs_of_training_are_checked_only_in_the_first_process(
     monkeypatch: pytest.MonkeyPatch, work: Workload, *, warm: bool
 ) -> None:
-    done: list[str] = []
-    monkeypatch.setattr(measured, "check_other_inputs", lambda *_: done.append("inputs"))
+    checks: list[str] = []
+    monkeypatch.setattr(measured, "check_other_inputs", lambda *_: checks.append("inputs"))
     monkeypatch.setattr(measured, "check_new_inputs", lambda *_: None)
-    monkeypatch.setattr(measured, "check_waited", lambda *_: done.append("waited"))
+    monkeypatch.setattr(measured, "check_waited", lambda *_: checks.append("waited"))
     world = SimpleNamespace(processes=1, gather=lambda value: [value])
     session = SimpleNamespace(world=world, timer=lambda: None)
-    opened = OpenCase(a_case(), work, cast(Any, session), cast(Any, None), {})
+    open_case = OpenCase(a_case(), work, cast(Any, session), cast(Any, None), {})
     samples = SimpleNamespace(block_s=[1.0], iterations=1)
-    check_timed(Fake(), {"warm": warm}, {}, opened, cast(Any, samples))
-    assert done == (["inputs"] if isinstance(work, Gemm) else []) * warm + ["inputs", "waited"] * (not warm)
+    check_timed(Fake(), {"warm": warm}, {}, open_case, cast(Any, samples))
+    assert checks == (["inputs"] if isinstance(work, Gemm) else []) * warm + ["inputs", "waited"] * (not warm)

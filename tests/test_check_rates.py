@@ -1,4 +1,4 @@
-"""How often a check is right, on simulated sessions, processes and blocks."""
+"""Error rates of checks on simulated sessions, processes and blocks."""
 
 import math
 import sys
@@ -37,7 +37,7 @@ def stages(
     slow_cases: int = 0,
     **over: bool,
 ) -> tuple[list[Array], Array, Array, Array]:
-    """Stored sessions, a run, and measured again in that run's hour the old code and the new."""
+    """Stored sessions, a run, and second measurements of the new and the old code in the same hour."""
     hours = session_medians(source, (sessions + 1, cases, 3 * processes), spread, 0.01, count=10, **over)
     first, again, old = (hours[-1][:, part * processes : (part + 1) * processes] for part in range(3))
     factors = np.ones((cases, 1))
@@ -45,7 +45,9 @@ def stages(
     return [hour[:, :processes] for hour in hours[:-1]], factors * first, factors * again, old
 
 
-def found(hours: list[Array], first: Array, again: Array, old: Array, rules: GatePolicy) -> list[Verdict]:
+def verdicts_of(
+    hours: list[Array], first: Array, again: Array, old: Array, rules: GatePolicy
+) -> list[Verdict]:
     sessions = [a_session(rows, day=number) for number, rows in enumerate(hours)]
     ref = a_session(old) if rules.interleaved else None
     confirmation = Confirmation(new=a_session(again), ref=ref) if rules.confirm else None
@@ -71,31 +73,33 @@ def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Gat
 def test_a_suite_of_unchanged_code_rarely_fails_a_check(
     sessions: int, spread: float, rules: GatePolicy, heavy: bool
 ) -> None:
-    """Sessions with heavy tails too are for measuring in turn: docs/checking.md has the figures.
+    """Sessions with heavy tails are for interleaved checks only; docs/checking.md has the figures.
 
-    So many suites tell 99 in 100 rules that alarm in every fourth suite. Against sessions, without Holm's
-    adjustment, nearly every second one alarms.
+    This number of suites finds 99 in 100 rules that alarm in every fourth suite. Without Holm's adjustment,
+    nearly every second suite alarms.
     """
     suites, alarms = 50, 0
     source = np.random.default_rng([sessions, int(1000 * spread), heavy])
     over = {"heavy": heavy, "stormy": heavy and rules.interleaved}
     for _ in range(suites):
-        verdicts = found(*stages(source, 30, sessions, spread, **over), rules)
+        verdicts = verdicts_of(*stages(source, 30, sessions, spread, **over), rules)
         alarms += Verdict.SLOWER in verdicts
     assert alarms / suites <= highest_rate(0.05, suites)
 
 
 @pytest.mark.nightly
 @pytest.mark.real
-@pytest.mark.parametrize(("slow", "spread", "wanted"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
+@pytest.mark.parametrize(("slow", "spread", "rate"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
 @pytest.mark.parametrize("rules", [RULES, IN_TURN], ids=["sessions", "in turn"])
-def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: float, rules: GatePolicy) -> None:
+def test_slow_cases_of_thirty_are_verdicts_of(
+    slow: float, spread: float, rate: float, rules: GatePolicy
+) -> None:
     suites, hits = 40, 0
     source = np.random.default_rng(int(100 * slow))
     for _ in range(suites):
-        verdicts = found(*stages(source, 30, 10, spread, slow=slow, slow_cases=3), rules)
+        verdicts = verdicts_of(*stages(source, 30, 10, spread, slow=slow, slow_cases=3), rules)
         hits += sum(verdict is Verdict.SLOWER for verdict in verdicts[:3])
-    assert hits / (3 * suites) >= wanted
+    assert hits / (3 * suites) >= rate
 
 
 @pytest.mark.nightly
@@ -103,14 +107,12 @@ def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: floa
 @pytest.mark.parametrize(
     ("spread", "heavy", "phi"), [(0.03, False, 0.0), (0.16, False, 0.3), (0.16, True, 0.3)]
 )
-def test_a_lone_case_of_a_runner_whose_weather_lasts_rarely_alarms(
-    spread: float, heavy: bool, phi: float
-) -> None:
-    """As on hosted runners: what one session meets, the next meets in part."""
+def test_a_single_case_with_correlated_sessions_rarely_alarms(spread: float, heavy: bool, phi: float) -> None:
+    """The speed of hosted runners is correlated from session to session."""
     runs, alarms = 600, 0
     source = np.random.default_rng([int(100 * spread), heavy])
-    own = source.standard_t(3, runs + 10) / math.sqrt(3) if heavy else source.standard_normal(runs + 10)
-    weather = own * math.sqrt(1 - phi**2)
+    noise = source.standard_t(3, runs + 10) / math.sqrt(3) if heavy else source.standard_normal(runs + 10)
+    weather = noise * math.sqrt(1 - phi**2)
     for index in range(1, len(weather)):
         weather[index] += phi * weather[index - 1]
     medians = np.exp(spread * weather)[:, None] * session_medians(source, (runs + 10, 3), 0.0, 0.01)
@@ -126,7 +128,7 @@ REPEATS, MONTE_CARLO = 100, 0.04  # one standard error
 
 
 def first_slower(pilot: GateResult) -> Array:
-    """Factors that make the first case slower by the smallest change that a check before printed for it."""
+    """Factors that make the first case slower by the MDE of an earlier check."""
     factors = np.ones((len(pilot.findings), 1))
     first = pilot.findings[0].first
     assert first
@@ -144,17 +146,21 @@ def is_slower(result: GateResult) -> bool:
     ("sessions", "spread", "processes"), [(10, 0.0, 3), (10, 0.005, 5), (10, 0.02, 3), (5, 0.02, 3)]
 )
 @pytest.mark.parametrize("policy", [RULES, replace(RULES, confirm=False)], ids=["two stages", "one"])
-def test_the_smallest_change_printed_is_called_slower_four_times_in_five(
+def test_a_change_of_the_mde_is_found_four_times_in_five(
     sessions: int, spread: float, processes: int, policy: GatePolicy
 ) -> None:
-    """Averaged over baselines: what is printed differs from one to the next, as their spreads do."""
+    """Averaged over baselines, since the MDE differs with their spreads."""
     source, hits = np.random.default_rng([sessions, int(1000 * spread), processes]), 0
     for _ in range(REPEATS):
         hours = session_medians(source, (sessions + 2, 5, 2 * processes), spread, 0.01, count=10)
-        stored = [a_session(hour[:, :processes], day=number) for number, hour in enumerate(hours[:-2])]
-        slower = first_slower(decide(stored, a_session(hours[-2][:, :processes]), policy)) * hours[-1]
+        sessions_before = [
+            a_session(hour[:, :processes], day=number) for number, hour in enumerate(hours[:-2])
+        ]
+        slower = (
+            first_slower(decide(sessions_before, a_session(hours[-2][:, :processes]), policy)) * hours[-1]
+        )
         run, again = a_session(slower[:, :processes]), a_session(slower[:, processes:])
-        hits += is_slower(decide(stored, run, policy, Confirmation(new=again)))
+        hits += is_slower(decide(sessions_before, run, policy, Confirmation(new=again)))
     assert 0.75 - MONTE_CARLO <= hits / REPEATS <= 0.9 + MONTE_CARLO
 
 
@@ -162,7 +168,9 @@ def test_the_smallest_change_printed_is_called_slower_four_times_in_five(
 @pytest.mark.real
 @pytest.mark.parametrize(("processes", "between"), [(3, 0.01), (5, 0.02), (10, 0.005)])
 @pytest.mark.parametrize("confirm", [True, False], ids=["two stages", "one"])
-def test_so_is_the_one_printed_for_pairs(processes: int, between: float, confirm: bool) -> None:
+def test_a_change_of_the_mde_is_found_in_pairs_four_times_in_five(
+    processes: int, between: float, confirm: bool
+) -> None:
     source, hits, policy = np.random.default_rng(processes), 0, replace(RULES, confirm=confirm)
     for _ in range(REPEATS):
         medians = session_medians(source, (6, 5, processes), 0.0, between, count=10)
@@ -175,15 +183,15 @@ def test_so_is_the_one_printed_for_pairs(processes: int, between: float, confirm
 
 def partners(before: Array, after: Array) -> tuple[Digest, Digest]:
     ref, new = a_session(before, id="A"), a_session(after, id="B")
-    same = {case: case for case in ref.cases}
+    ids = {case: case for case in ref.cases}
     return (
-        replace(ref, partner=Partner(label="old", run="B", cases=same)),
-        replace(new, partner=Partner(label="new", run="A", cases=same)),
+        replace(ref, partner=Partner(label="old", run="B", cases=ids)),
+        replace(new, partner=Partner(label="new", run="A", cases=ids)),
     )
 
 
 def calls(folder: Path, cases: int, sessions: int) -> int:
-    """How many functions a check calls that reads its sessions from files."""
+    """The number of function calls in a check that reads its sessions from files."""
     medians = session_medians(np.random.default_rng(18), (sessions + 1, cases, 3), 0.01, 0.01, count=3)
     for number, rows in enumerate(medians[:-1]):
         baselines.add_session(folder, "main", a_session(rows, day=number))
@@ -199,7 +207,7 @@ def calls(folder: Path, cases: int, sessions: int) -> int:
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(("cases", "sessions"), [(4, 1), (1, 4)], ids=["cases", "sessions"])
-def test_a_check_takes_steps_in_proportion_to_cases_and_to_sessions(
+def test_the_duration_of_a_check_is_proportional_to_cases_and_sessions(
     tmp_path: Path, cases: int, sessions: int
 ) -> None:
     few = calls(tmp_path / "few", 50, 2)

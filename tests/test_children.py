@@ -1,4 +1,4 @@
-"""No process outlives what started it: a job's in whatever session, the program's however it ends."""
+"""Child processes end with the job or the program that started them."""
 
 import os
 import signal
@@ -18,26 +18,26 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted 
 
 @pytest.fixture
 def sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The command line of what this test's jobs leave behind."""
-    own = tmp_path / "own"
-    own.mkdir()
+    """The command line of the processes that this test's jobs leave running."""
+    folder = tmp_path / "own"
+    folder.mkdir()
     seconds = f"61.{os.getpid()}{int.from_bytes(os.urandom(3))}"
-    (own / "_sleep.py").write_text(f"SECONDS = {seconds!r}\n")
-    monkeypatch.setattr(program, "WORKLOADS", f"{program.WORKLOADS}{os.pathsep}{own}")
+    (folder / "_sleep.py").write_text(f"SECONDS = {seconds!r}\n")
+    monkeypatch.setattr(program, "WORKLOADS", f"{program.WORKLOADS}{os.pathsep}{folder}")
     return f"sleep {seconds}"
 
 
 @pytest.mark.real
 @LINUX
 @pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
-def test_what_a_job_leaves_running_ends_with_it(tmp_path: Path, sleep: str, isolation: str) -> None:
+def test_processes_of_a_job_end_with_it(tmp_path: Path, sleep: str, isolation: str) -> None:
     accelbench(*RUN, "-w", "parenting", "--isolation", isolation, cwd=tmp_path)
     assert not processes_mentioning(sleep)
 
 
 @pytest.mark.real
 @LINUX
-def test_what_a_job_leaves_running_is_gone_before_the_next_case(tmp_path: Path, sleep: str) -> None:
+def test_processes_of_a_job_end_before_the_next_case(tmp_path: Path, sleep: str) -> None:
     # The seed puts the case that hangs last.
     process = start_accelbench(*RUN, "-w", "parenting,hanging", "--seed", "6", cwd=tmp_path)
     wait_for(lambda: any("parenting" in line for line in records(tmp_path)))
@@ -46,9 +46,9 @@ def test_what_a_job_leaves_running_is_gone_before_the_next_case(tmp_path: Path, 
     process.communicate(timeout=30)
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 @LINUX
-def test_what_a_job_leaves_running_ends_when_its_time_is_over(tmp_path: Path, sleep: str) -> None:
+def test_processes_of_a_job_end_at_its_timeout(tmp_path: Path, sleep: str) -> None:
     accelbench(*RUN, "-w", "abandoning", "--timeout", "1", cwd=tmp_path, code=4)
     assert not processes_mentioning(sleep)
 
@@ -56,7 +56,9 @@ def test_what_a_job_leaves_running_ends_when_its_time_is_over(tmp_path: Path, sl
 @pytest.mark.real
 @LINUX
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
-def test_no_end_of_the_program_leaves_a_process(tmp_path: Path, sleep: str, number: signal.Signals) -> None:
+def test_every_end_of_the_program_ends_its_processes(
+    tmp_path: Path, sleep: str, number: signal.Signals
+) -> None:
     process = start_accelbench(*RUN, "-w", "abandoning", cwd=tmp_path)
     wait_for(lambda: len(processes_mentioning(sleep)) >= 3)
     process.send_signal(number)
@@ -68,9 +70,7 @@ def test_no_end_of_the_program_leaves_a_process(tmp_path: Path, sleep: str, numb
 @pytest.mark.real
 @LINUX
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=str)
-def test_a_worker_that_was_stopped_ends_with_the_program(
-    tmp_path: Path, sleep: str, number: signal.Signals
-) -> None:
+def test_a_stopped_worker_ends_with_the_program(tmp_path: Path, sleep: str, number: signal.Signals) -> None:
     process = start_accelbench(*RUN, "-w", "abandoning", cwd=tmp_path)
     wait_for(lambda: len(processes_mentioning(sleep)) >= 3)
     workers = psutil.Process(process.pid).children(recursive=True)
@@ -104,9 +104,9 @@ END
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
     ],
 )
-def test_a_supervisor_ends_as_what_it_supervises(end: str, code: int) -> None:
-    done = subprocess.run([sys.executable, "-c", SUPERVISED.replace("END", end)], timeout=60, check=False)
-    assert done.returncode == code
+def test_a_supervisor_ends_with_the_code_of_its_child(end: str, code: int) -> None:
+    process = subprocess.run([sys.executable, "-c", SUPERVISED.replace("END", end)], timeout=60, check=False)
+    assert process.returncode == code
 
 
 ENDING = """
@@ -123,7 +123,7 @@ end_children()
 
 @pytest.mark.real
 @LINUX
-def test_a_process_can_clean_up_before_it_is_killed_and_none_stays(tmp_path: Path) -> None:
+def test_processes_can_clean_up_before_they_are_killed(tmp_path: Path) -> None:
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     subprocess.run([sys.executable, "-c", ENDING], cwd=tmp_path, env=path, timeout=60, check=True)
     assert (tmp_path / "removed").exists()

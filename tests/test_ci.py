@@ -1,4 +1,4 @@
-"""What CI systems read: each format as its reader takes it, within its limits, whatever the names."""
+"""Formats of CI systems, parsed as these systems do, with their limits and with any names."""
 
 import json
 import re
@@ -41,14 +41,14 @@ STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
 anything = st.text(max_size=30)
 
 
-def exported(name: str, run: Run, found: Comparison | None = None) -> dict[str, str]:
+def exported(name: str, run: Run, compared: Comparison | None = None) -> dict[str, str]:
     exporter = load_class("benchbench.exporters", name, RunExporter)()  # type: ignore[type-abstract]
-    files = exporter.export(report_document(run, judgements(found) if found else ()))
+    files = exporter.export(report_document(run, judgements(compared) if compared else ()))
     return {file: content.decode() for file, content in files.items()}
 
 
-def judgements(found: Comparison) -> list[CaseVerdict]:
-    return [comparison.case_verdict(verdict) for verdict in found.verdicts]
+def judgements(compared: Comparison) -> list[CaseVerdict]:
+    return [comparison.case_verdict(verdict) for verdict in compared.verdicts]
 
 
 def only(files: Mapping[str, str]) -> str:
@@ -65,11 +65,11 @@ def a_case_of(kind: str, **over: Any) -> Case:
 
 
 def one_of_each(**over: Any) -> Comparison:
-    """Twice slower, faster, the same, unsure, out of memory, wrong, gone, and left out in both."""
+    """A comparison with a case for each result; two cases are slower."""
     kinds = ("slower", "slowest", "faster", "same", "unsure", "full", "wrong", "gone")
     case = {kind: a_case_of(kind, **over) for kind in kinds}
     full = a_failure(status=Status.OUT_OF_MEMORY, message="needs 31 GiB")
-    wrong = a_failure(status=Status.WRONG_RESULT, message="relative error 1 > 1e-05")
+    wrong_result = a_failure(status=Status.WRONG_RESULT, message="relative error 1 > 1e-05")
     new = [
         *some_rounds(*times(1.1), case=case["slower"]),
         *some_rounds(*times(1.5), case=case["slowest"]),
@@ -77,9 +77,9 @@ def one_of_each(**over: Any) -> Comparison:
         *some_rounds(*STEADY, case=case["same"]),
         *some_rounds(1e-3, 1.4e-3, 0.8e-3, case=case["unsure"]),
         a_record(full, case=case["full"]),
-        a_record(wrong, case=case["wrong"]),
+        a_record(wrong_result, case=case["wrong"]),
     ]
-    ref = [record for each in case.values() for record in some_rounds(*STEADY, case=each)]
+    ref = [record for one_case in case.values() for record in some_rounds(*STEADY, case=one_case)]
     left_out = (a_left_out(case=a_case_of("left out", device="cuda:0", **over)),)
     return compare_runs(a_run(ref, id="REF", left_out=left_out), a_run(new, id="NEW", left_out=left_out))
 
@@ -96,7 +96,7 @@ def many(count: int, factor: float) -> Comparison:
 
 
 def a_named_run(text: str) -> Comparison:
-    """`text` in every name, one case slower and one crashed."""
+    """A comparison with `text` in every name; two cases are slower and one crashed."""
     over: dict[str, Any] = {"workload": text, "target": text, "backend": text, "mode": text, "suite": text}
     cases = [a_case_of(kind, **over) for kind in ("slower", "crashed", text)]
     ref = [r for case in cases for r in some_rounds(*STEADY, case=case)]
@@ -112,18 +112,18 @@ def a_named_run(text: str) -> Comparison:
 
 
 def judged(text: str) -> dict[str, tuple[str, str]]:
-    """Kind of case → tag and type below its test case."""
-    found = {}
+    """Kind of case → tag and type in its test case."""
+    results = {}
     for case in ET.fromstring(text).iter("testcase"):
         kind = re.search(r"kind=([^)]*)", case.attrib["name"])
         below = [(child.tag, child.attrib.get("type", "")) for child in case if child.tag != "system-out"]
-        found[kind[1] if kind else ""] = below[0] if below else ("", "")
-    return found
+        results[kind[1] if kind else ""] = below[0] if below else ("", "")
+    return results
 
 
 def test_junit_has_failures_errors_and_skipped_cases() -> None:
-    found = one_of_each()
-    assert judged(only(exported("junit", found.new, found))) == {
+    compared = one_of_each()
+    assert judged(only(exported("junit", compared.new, compared))) == {
         "slower": ("failure", "slower"),
         "slowest": ("failure", "slower"),
         "wrong": ("failure", "wrong_result"),
@@ -136,9 +136,9 @@ def test_junit_has_failures_errors_and_skipped_cases() -> None:
     }
 
 
-def test_junit_of_a_run_alone_fails_nothing_that_has_a_number() -> None:
-    found = one_of_each()
-    tags = {kind: tag for kind, (tag, _) in judged(only(exported("junit", found.new))).items()}
+def test_junit_of_a_single_run_has_no_failures_for_measured_cases() -> None:
+    compared = one_of_each()
+    tags = {kind: tag for kind, (tag, _) in judged(only(exported("junit", compared.new))).items()}
     assert tags["slower"] == ""
     assert tags["full"] == "error"
 
@@ -152,7 +152,7 @@ def test_junit_has_the_notes_of_a_doubtful_case() -> None:
     assert ">processes disagree: 3.55, 216, 213 ms" in text
 
 
-def test_junit_counts_add_up_and_its_text_says_why() -> None:
+def test_junit_has_counts_and_reasons() -> None:
     case = a_case_of("slower")
     ref, new = a_run(some_rounds(*STEADY, case=case)), a_run(some_rounds(*times(1.1), case=case))
     assert only(exported("junit", new, compare_runs(ref, new))) == snapshot("""\
@@ -165,8 +165,8 @@ def test_junit_counts_add_up_and_its_text_says_why() -> None:
   </testsuite>
 </testsuites>
 """)  # noqa: E501
-    found = one_of_each()
-    root = ET.fromstring(only(exported("junit", found.new, found)))
+    compared = one_of_each()
+    root = ET.fromstring(only(exported("junit", compared.new, compared)))
     for level in (root, *root.iter("testsuite")):
         cases = list(level.iter("testcase"))
         assert int(level.attrib["tests"]) == len(cases)
@@ -176,10 +176,10 @@ def test_junit_counts_add_up_and_its_text_says_why() -> None:
 
 @given(anything)
 @settings(max_examples=60)
-def test_junit_is_xml_whatever_the_names(text: str) -> None:
-    found = a_named_run(text)
-    document = only(exported("junit", found.new, found))
-    assert len(list(ET.fromstring(document).iter("testcase"))) == len(found.verdicts)
+def test_junit_is_xml_with_any_names(text: str) -> None:
+    compared = a_named_run(text)
+    document = only(exported("junit", compared.new, compared))
+    assert len(list(ET.fromstring(document).iter("testcase"))) == len(compared.verdicts)
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", document)
 
 
@@ -188,19 +188,19 @@ def test_junit_is_xml_whatever_the_names(text: str) -> None:
 
 def commands(text: str) -> list[tuple[str, str, str]]:
     """Kind, title and message, unescaped as actions/runner does it."""
-    found = []
+    parsed = []
     for line in text.splitlines():
         parts = re.fullmatch(r"::(error|warning|notice) title=([^:,]*)::(.*)", line)
         assert parts, line
         values = [part.replace("%0D", "\r").replace("%0A", "\n") for part in parts.groups()]
         values = [part.replace("%3A", ":").replace("%2C", ",").replace("%25", "%") for part in values]
-        found.append((values[0], values[1], values[2]))
-    return found
+        parsed.append((values[0], values[1], values[2]))
+    return parsed
 
 
-def test_github_annotates_regressions_first_and_unjudged_cases_as_warnings() -> None:
-    found = one_of_each()
-    annotated = commands(exported("github", found.new, found)["annotations.txt"])
+def test_github_annotations_are_ordered_by_severity() -> None:
+    compared = one_of_each()
+    annotated = commands(exported("github", compared.new, compared)["annotations.txt"])
     assert [(kind, title.partition("/")[0]) for kind, title, _ in annotated] == [
         ("error", "slower: gemm(kind=slowest)"),
         ("error", "slower: gemm(kind=slower)"),
@@ -213,11 +213,11 @@ def test_github_annotates_regressions_first_and_unjudged_cases_as_warnings() -> 
     assert "1.500×" in annotated[0][2]
 
 
-def test_github_gets_ten_annotations_of_a_kind_and_the_tenth_counts_the_rest() -> None:
+def test_github_gets_at_most_ten_annotations_of_a_kind() -> None:
     annotated = commands(exported("github", many(10, 1.2).new, many(10, 1.2))["annotations.txt"])
     assert len(annotated) == 10
-    found = many(25, 1.2)
-    annotated = commands(exported("github", found.new, found)["annotations.txt"])
+    compared = many(25, 1.2)
+    annotated = commands(exported("github", compared.new, compared)["annotations.txt"])
     assert len(annotated) == 10
     assert annotated[0][1] == "slower: gemm(kind=024)/float32/eager@torch:cpu"
     assert annotated[-1][2] == "16 more: see the job's summary"
@@ -225,18 +225,18 @@ def test_github_gets_ten_annotations_of_a_kind_and_the_tenth_counts_the_rest() -
 
 @given(anything)
 @settings(max_examples=60)
-def test_github_reads_one_command_a_case_whatever_the_names(text: str) -> None:
-    found = a_named_run(text)
-    files = exported("github", found.new, found)
-    assert len(commands(files["annotations.txt"])) == len(found.verdicts)
+def test_github_reads_one_command_per_case_with_any_names(text: str) -> None:
+    compared = a_named_run(text)
+    files = exported("github", compared.new, compared)
+    assert len(commands(files["annotations.txt"])) == len(compared.verdicts)
     table = [line for line in files["summary.md"].splitlines() if line.startswith("|")]
-    assert len(table) == 2 + len(found.verdicts)
+    assert len(table) == 2 + len(compared.verdicts)
     assert {line.replace("\\|", "").count("|") for line in table} == {5}
 
 
 def test_the_summary_lists_the_worst_first() -> None:
-    found = one_of_each()
-    summary = exported("github", found.new, found)["summary.md"]
+    compared = one_of_each()
+    summary = exported("github", compared.new, compared)["summary.md"]
     assert summary.startswith("### accelbench: 2 slower, 1 wrong_result, 1 out_of_memory, 1 inconclusive, ")
     results = [line.split(" | ")[1] for line in summary.splitlines() if line.startswith("| gemm")]
     assert results[:4] == ["slower", "slower", "wrong_result", "out_of_memory"]
@@ -244,19 +244,19 @@ def test_the_summary_lists_the_worst_first() -> None:
 
 
 @pytest.mark.parametrize("room", [0, 100, 500, 2_000, 10_000, 2**20])
-def test_the_summary_fits_into_what_is_left_of_the_step_and_counts_what_does_not(room: int) -> None:
-    found = many(25, 1.2)
-    summary = Github(room).export(report_document(found.new, judgements(found)))["summary.md"]
+def test_the_summary_fits_into_the_space_left_and_counts_omitted_cases(room: int) -> None:
+    compared = many(25, 1.2)
+    summary = Github(room).export(report_document(compared.new, judgements(compared)))["summary.md"]
     assert len(summary) <= room
     if summary:
-        shown = summary.decode().count("\n| gemm")
-        assert (f"… and {25 - shown} more" in summary.decode()) == (shown < 25)
+        row_count = summary.decode().count("\n| gemm")
+        assert (f"… and {25 - row_count} more" in summary.decode()) == (row_count < 25)
 
 
 # github-action-benchmark
 
 
-def test_smaller_and_bigger_is_better_are_two_files() -> None:
+def test_github_action_benchmark_gets_two_files() -> None:
     files = exported("gha_benchmark", a_run(some_rounds(*STEADY)))
     smaller, bigger = (json.loads(files[f"{size}-is-better.json"]) for size in ("smaller", "bigger"))
     assert [entry["name"].partition("cpu ")[2] for entry in smaller] == [
@@ -278,34 +278,34 @@ def test_smaller_and_bigger_is_better_are_two_files() -> None:
         assert {"name", "unit", "value"} <= entry.keys()
 
 
-def test_the_same_case_in_two_suites_keeps_two_series() -> None:
+def test_a_case_in_two_suites_has_two_series() -> None:
     records = [r for suite in ("a", "b") for r in some_rounds(*STEADY, case=a_case(suite=suite))]
     entries = json.loads(exported("gha_benchmark", a_run(records))["smaller-is-better.json"])
     assert {entry["name"].partition(":")[0] for entry in entries} == {"a", "b"}
 
 
-# From outside
+# Command line
 
 
 @pytest.fixture
 def two_runs(tmp_path: Path) -> Path:
-    found = one_of_each()
-    for name, run in (("A1", found.ref), ("B2", found.new)):
+    compared = one_of_each()
+    for name, run in (("A1", compared.ref), ("B2", compared.new)):
         runs.store_run(tmp_path / "results", replace(run, info=replace(run.info, id=name)))
     return tmp_path
 
 
 def test_compare_writes_every_requested_output(two_runs: Path) -> None:
-    wanted = "github,junit=out/junit.xml,gha-benchmark=out/gha"
+    outputs = "github,junit=out/junit.xml,gha-benchmark=out/gha"
     summary = two_runs / "summary.md"
     summary.write_text("before\n")
-    done = accelbench(
-        *("compare", "A1", "B2", "--format", "json", "--out", wanted),
+    process = accelbench(
+        *("compare", "A1", "B2", "--format", "json", "--out", outputs),
         cwd=two_runs,
         GITHUB_STEP_SUMMARY=str(summary),
     )
-    assert json.loads(done.stdout)["counts"]["slower"] == 2  # the annotations do not spoil it
-    assert done.stderr.count("::error title=") == 4
+    assert json.loads(process.stdout)["counts"]["slower"] == 2  # without annotations
+    assert process.stderr.count("::error title=") == 4
     assert summary.read_text().startswith("before\n### accelbench: ")
     assert judged((two_runs / "out/junit.xml").read_text())["slower"] == ("failure", "slower")
     assert sorted(path.name for path in (two_runs / "out").rglob("*.*")) == [
@@ -313,38 +313,38 @@ def test_compare_writes_every_requested_output(two_runs: Path) -> None:
     ]
 
 
-def test_the_summary_of_a_step_stays_within_its_mebibyte(two_runs: Path) -> None:
+def test_the_summary_of_a_step_stays_below_a_mebibyte(two_runs: Path) -> None:
     summary = two_runs / "summary.md"
     summary.write_bytes(b"x" * (2**20 - 700))
     accelbench("compare", "A1", "B2", "--out", "github", cwd=two_runs, GITHUB_STEP_SUMMARY=str(summary))
     assert 2**20 - 700 < summary.stat().st_size <= 2**20
 
 
-@pytest.mark.parametrize("wrong", ["junit", "junit=", "juni=x", "markdown=x", "=x"])
-def test_an_output_that_is_typed_wrong_is_a_usage_error(two_runs: Path, wrong: str) -> None:
-    assert "hint: " in accelbench("compare", "A1", "B2", "--out", wrong, cwd=two_runs, code=2).stderr
+@pytest.mark.parametrize("output", ["junit", "junit=", "juni=x", "markdown=x", "=x"])
+def test_an_invalid_output_is_a_usage_error(two_runs: Path, output: str) -> None:
+    assert "hint: " in accelbench("compare", "A1", "B2", "--out", output, cwd=two_runs, code=2).stderr
 
 
-def test_a_summary_that_cannot_be_written_is_code_6(two_runs: Path) -> None:
+def test_a_summary_that_cannot_be_written_has_exit_code_6(two_runs: Path) -> None:
     accelbench(
         *("compare", "A1", "B2", "--out", "github"), cwd=two_runs, code=6, GITHUB_STEP_SUMMARY=str(two_runs)
     )
 
 
-def test_export_writes_one_text_to_the_screen_and_several_files_to_a_folder(two_runs: Path) -> None:
-    shown = accelbench("export", "B2", "--to", "junit", cwd=two_runs).stdout
-    assert ET.fromstring(shown).tag == "testsuites"
+def test_export_prints_a_single_file_and_writes_several_to_a_folder(two_runs: Path) -> None:
+    text = accelbench("export", "B2", "--to", "junit", cwd=two_runs).stdout
+    assert ET.fromstring(text).tag == "testsuites"
     accelbench("export", "B2", "--to", "junit", "-o", "report.xml", cwd=two_runs)
     assert ET.parse(two_runs / "report.xml").getroot().tag == "testsuites"
     accelbench("export", "B2", "--to", "gha-benchmark", cwd=two_runs)
     accelbench("report", "B2", "--format", "gha-benchmark", "-o", "here", cwd=two_runs)
-    for place in ("results/runs/B2/exports", "here"):
-        assert len(list((two_runs / place).glob("*-is-better.json"))) == 2
+    for folder in ("results/runs/B2/exports", "here"):
+        assert len(list((two_runs / folder).glob("*-is-better.json"))) == 2
 
 
 @pytest.mark.parametrize("command", [("export", "B2", "--to"), ("report", "B2", "--format")])
-def test_a_format_that_is_not_there_is_a_usage_error_with_the_nearest(
+def test_an_unknown_format_is_a_usage_error_with_a_suggestion(
     two_runs: Path, command: tuple[str, ...]
 ) -> None:
-    done = accelbench(*command, "gha-benchmrk", cwd=two_runs, code=2)
-    assert "Did you mean 'gha-benchmark'?" in done.stderr
+    process = accelbench(*command, "gha-benchmrk", cwd=two_runs, code=2)
+    assert "Did you mean 'gha-benchmark'?" in process.stderr

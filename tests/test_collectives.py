@@ -1,4 +1,4 @@
-"""What passes between devices, measured as users measure it: each rank's part is verified by element."""
+"""Collectives: measurement, verification of each rank's part, cost and barriers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SPREAD = [name for name, kind in BACKENDS.items() if kind.spread is not Spread.N
 WORLDS = [2, 3]
 # Frameworks that other tests imported in this process warn of forks; these ranks use none.
 FORKS = pytest.mark.filterwarnings("ignore:os.fork")
-LACKING = {  # of those that have a builder: what only the builder can tell
+UNSUPPORTED = {  # collectives that a builder refuses
     ("tensorflow", "bfloat16"): ["all_gather"],
     ("torch_xla", "float32"): ["barrier"],
     ("torch_xla", "bfloat16"): ["barrier"],
@@ -72,8 +72,7 @@ def of_arrays(name: str, world: int) -> Collective:
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about times."""
-    monkeypatch.setitem(POLICIES, "quick", POLICIES["quick"])  # as it was, afterwards
+    monkeypatch.setitem(POLICIES, "quick", POLICIES["quick"])  # restored afterwards
     time_briefly()
 
 
@@ -88,8 +87,8 @@ def test_every_collective_of_jax_is_verified_on_four_devices_and_unranked_on_few
     names = [name for name in COLLECTIVES if "jax" in EVERY[name].frameworks()]
     skip_unless_ready("jax")
     run = run_once(tmp_path, workloads=names, worlds="cpu+cpu+cpu+cpu", backends="jax", params={"n": 1021})
-    told = {record.case.workload: record.outcome for record in run.records}
-    assert {name: outcome.status for name, outcome in told.items()} == dict.fromkeys(names, "ok")
+    outcomes = {record.case.workload: record.outcome for record in run.records}
+    assert {name: outcome.status for name, outcome in outcomes.items()} == dict.fromkeys(names, "ok")
     crowded = len(os.sched_getaffinity(0)) < 4
     assert {row.is_unranked for row in rows(run)} == {crowded}
 
@@ -97,19 +96,19 @@ def test_every_collective_of_jax_is_verified_on_four_devices_and_unranked_on_few
 @pytest.mark.real
 @pytest.mark.parametrize("backend", SPREAD)
 def test_every_collective_of_a_backend_is_verified(backend: str, tmp_path: Path) -> None:
-    assert_verified(backend, "float32", offered(backend), tmp_path)
+    assert_verified(backend, "float32", collectives_of(backend), tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("backend", SPREAD)
 def test_every_collective_of_a_backend_is_verified_in_16_bits(backend: str, tmp_path: Path) -> None:
-    assert_verified(backend, "bfloat16", offered(backend), tmp_path)
+    assert_verified(backend, "bfloat16", collectives_of(backend), tmp_path)
 
 
 @cache
 def probe_of(backend: str) -> Probe:
-    """Which takes seconds: a process imports the framework."""
+    """The backend's probe, cached because a process imports the framework."""
     (probe,) = benchbench.devices(backends=backend)
     return probe
 
@@ -119,20 +118,20 @@ def skip_unless_ready(backend: str) -> None:
         pytest.skip(probe_of(backend).reason)
 
 
-def offered(backend: str) -> list[str]:
+def collectives_of(backend: str) -> list[str]:
     return [name for name in COLLECTIVES if BACKENDS[backend].framework in EVERY[name].frameworks()]
 
 
 def assert_verified(backend: str, dtype: str, names: list[str], results: Path) -> None:
-    """Or told as lacking; on two devices."""
+    """Assert that the collectives are verified on two devices or reported as unsupported."""
     skip_unless_ready(backend)
     choice = {"workloads": names, "backends": backend, "dtypes": dtype, "devices": "cpu"}
     run = run_once(results, **choice, worlds=2, params={"n": 1021})
-    told = {record.case.workload: record.outcome for record in run.records}
-    lacking = LACKING.get((backend, dtype), [])
-    expected = {name: "unsupported" if name in lacking else "ok" for name in names}
-    assert {name: outcome.status for name, outcome in told.items()} == expected
-    for outcome in told.values():
+    outcomes = {record.case.workload: record.outcome for record in run.records}
+    unsupported = UNSUPPORTED.get((backend, dtype), [])
+    expected = {name: "unsupported" if name in unsupported else "ok" for name in names}
+    assert {name: outcome.status for name, outcome in outcomes.items()} == expected
+    for outcome in outcomes.values():
         if not isinstance(outcome, Measurement):
             continue
         assert outcome.relative_error is not None
@@ -140,7 +139,7 @@ def assert_verified(backend: str, dtype: str, names: list[str], results: Path) -
 
 
 @pytest.mark.real
-def test_simulated_ranks_are_stored_each(tmp_path: Path) -> None:
+def test_each_simulated_rank_is_stored(tmp_path: Path) -> None:
     run = run_once(tmp_path, workloads="all_reduce", worlds=[2, 3], backends="fake", devices="cpu")
     assert {record.case.id.rpartition(":")[2] for record in run.records} == {
         "cpu[devices=2,strategy=collective]",
@@ -154,15 +153,15 @@ def test_simulated_ranks_are_stored_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_ranks_parts_are_the_whole(name: str, world: int) -> None:
-    """What each rank verifies is together what one process would, in the same order."""
-    whole = collective(name, world)
-    told = reference(whole, Dtype.FLOAT32)
-    parts = [verify.of_rank(collective(name, world, rank), told) for rank in range(world)]
-    for output, index in verify.sample_indices(whole).items():
+def test_the_parts_of_all_ranks_are_the_whole(name: str, world: int) -> None:
+    """The ranks together verify the same elements as one process."""
+    undivided = collective(name, world)
+    exact = reference(undivided, Dtype.FLOAT32)
+    parts = [verify.of_rank(collective(name, world, rank), exact) for rank in range(world)]
+    for output, index in verify.sample_indices(undivided).items():
         joined = np.concatenate([part.expected[output] for part in parts])
         order = np.argsort(index[:, 0], kind="stable")
-        assert joined.tolist() == np.asarray(told.expected[output])[order].tolist()
+        assert joined.tolist() == np.asarray(exact.expected[output])[order].tolist()
 
 
 @pytest.mark.parametrize("name", OF_ARRAYS)
@@ -170,8 +169,8 @@ def test_the_ranks_parts_are_the_whole(name: str, world: int) -> None:
 def test_a_rank_draws_its_part_of_all_arrays(name: str, world: int) -> None:
     every = collective(name, world).arrays(Draw(Dtype.FLOAT32))
     for rank in range(world):
-        own = collective(name, world, rank).arrays(Draw(Dtype.FLOAT32))
-        assert {key: array.tolist() for key, array in own.items()} == {
+        arrays = collective(name, world, rank).arrays(Draw(Dtype.FLOAT32))
+        assert {key: array.tolist() for key, array in arrays.items()} == {
             f"rank{rank}": every[f"rank{rank}"].tolist()
         }
     firsts = {array[0] for array in every.values()}
@@ -191,7 +190,7 @@ FACTORS: dict[str, Callable[[int], float]] = {
 
 @pytest.mark.parametrize("name", OF_ARRAYS)
 @pytest.mark.parametrize("world", [2, 3, 8])
-def test_bandwidths_are_those_of_nccl_tests(name: str, world: int) -> None:
+def test_bandwidths_agree_with_nccl_tests(name: str, world: int) -> None:
     work = of_arrays(name, world)
     cost = work.cost(Dtype.FLOAT32)
     assert cost.items == 4 * work.size
@@ -208,7 +207,7 @@ def ahead_of_another(tmp_path: Path, run: Callable[[World], int]) -> list[int]:
     def reply(_: dict[str, Any], world: World) -> dict[str, Any]:
         return {"outcome": {"status": "ok"}, "ahead": run(world)}
 
-    return [each["ahead"] for each in run_ranks(job(tmp_path), reply)["ranks"]]
+    return [answer["ahead"] for answer in run_ranks(job(tmp_path), reply)["ranks"]]
 
 
 @FORKS
@@ -237,9 +236,7 @@ def test_a_broken_barrier_is_detected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("processes", "times"), [(2, 2), (8, 8), (9, 5), (64, 8)])
-def test_without_memory_in_common_a_barrier_is_tried_with_each_rank_late_in_turn(
-    processes: int, times: int
-) -> None:
+def test_without_shared_memory_a_barrier_is_tested_with_each_rank_late(processes: int, times: int) -> None:
     now, met, moment = 0.0, 0, 2.0**-30
 
     def gather(value: object) -> list[object]:
@@ -252,8 +249,8 @@ def test_without_memory_in_common_a_barrier_is_tried_with_each_rank_late_in_turn
         now += moment
 
     world = World(rank=processes - 1, devices=processes, processes=processes, gather=gather)
-    own = processes - 1 in range(0, processes, -(-processes // MOST_LATE))
-    assert gone_early(world, lambda: None, moment, lambda: now) == times - own
+    is_own_turn = processes - 1 in range(0, processes, -(-processes // MOST_LATE))
+    assert gone_early(world, lambda: None, moment, lambda: now) == times - is_own_turn
     assert met == times
     assert gone_early(world, holds, moment, lambda: now) == 0
 
@@ -266,7 +263,7 @@ def test_ranks_that_wait_at_a_barrier_are_never_early(tmp_path: Path) -> None:
     ]
 
 
-def test_messages_go_round_or_between_partners() -> None:
+def test_send_recv_patterns_are_rings_or_pairs() -> None:
     def sources(pattern: str, world: int) -> list[int]:
         placement = Placement(devices=world, strategy=Strategy.COLLECTIVE)
         return SendRecv(pattern=pattern).divided(placement).sources
@@ -278,12 +275,12 @@ def test_messages_go_round_or_between_partners() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["star", "1+0", "2+2", "0+1+2", ""])
-def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
+def test_an_unknown_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(UsageError, match="No pattern named"):
         SendRecv(pattern=pattern)
 
 
-def test_a_rank_that_is_not_there_is_refused() -> None:
+def test_a_pattern_with_a_missing_rank_is_refused() -> None:
     placement = Placement(devices=2, strategy=Strategy.COLLECTIVE)
     assert "none is rank 2" in SendRecv(pattern="0+2").divided(placement).refuses(Dtype.FLOAT32)
     assert not SendRecv(pattern="0+1").divided(placement).refuses(Dtype.FLOAT32)

@@ -1,4 +1,4 @@
-"""The change that all cases of a session have in common: removed from each case, and judged by itself."""
+"""The common change of a session: removed from each case and judged separately."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tests.simulator import Array, a_session, process_medians, some_cases
 
 POLICY = GatePolicy(metrics=METRICS[:1])
 CASES, PROCESSES = 6, np.array([1.0, 1.002, 0.998])
-# Changes of each case (row) on each of five days, and then in the run: less than 1 %, in no order.
+# Changes of each case (row) on each of five days and in the run: below 1 %, without order.
 NOISE = np.array(
     [
         [0.000, 0.006, -0.004, 0.003, -0.006, 0.002],
@@ -43,8 +43,8 @@ def a_new(*factors: float, hour: int = 0) -> Digest:
     return a_session(medians(5, factors), day=9, hour=hour, id="RUN")
 
 
-def check(stored: list[Digest], new: Digest, again: Digest | None = None) -> GateResult:
-    return decide(stored, new, POLICY, Confirmation(new=again or new))
+def check(baseline: list[Digest], new: Digest, again: Digest | None = None) -> GateResult:
+    return decide(baseline, new, POLICY, Confirmation(new=again or new))
 
 
 CALM = (1.0, 1.0, 1.0, 1.0, 1.0)
@@ -53,9 +53,9 @@ UNCHANGED = [1.0] * CASES
 LAST_SLOW = [*UNCHANGED[1:], 1.2]
 
 
-@pytest.mark.parametrize("stored", [CALM, ONE_SLOW])
-def test_a_slow_case_is_found_whether_or_not_a_session_was_slow_as_a_whole(stored: tuple[float, ...]) -> None:
-    result = check(sessions(*stored), a_new(*LAST_SLOW))
+@pytest.mark.parametrize("factors", [CALM, ONE_SLOW])
+def test_a_slow_case_is_found_even_if_a_session_was_slow(factors: tuple[float, ...]) -> None:
+    result = check(sessions(*factors), a_new(*LAST_SLOW))
     assert [finding.verdict for finding in result.findings] == [Verdict.SAME] * 5 + [Verdict.SLOWER]
     assert exit_code(result) == 10
 
@@ -66,22 +66,22 @@ def test_a_slow_session_is_removed_though_most_cases_of_the_run_changed() -> Non
     assert verdicts == [Verdict.SAME] * 2 + [Verdict.SLOWER] * 2 + [Verdict.FASTER] * 2
 
 
-def test_an_hour_that_is_slow_in_all_cases_changes_no_case() -> None:
+def test_a_slow_hour_changes_no_case() -> None:
     calm, slow = (
-        check(sessions(*CALM), a_new(*(factor * each for each in LAST_SLOW))) for factor in (1, 1.04)
+        check(sessions(*CALM), a_new(*(factor * base for base in LAST_SLOW))) for factor in (1, 1.04)
     )
-    for one, other in zip(calm.findings, slow.findings, strict=True):
-        assert one.verdict is other.verdict
-        assert one.first
-        assert other.first
-        assert one.first.ratio == pytest.approx(other.first.ratio, abs=2e-3)
+    for calm_finding, slow_finding in zip(calm.findings, slow.findings, strict=True):
+        assert calm_finding.verdict is slow_finding.verdict
+        assert calm_finding.first
+        assert slow_finding.first
+        assert calm_finding.first.ratio == pytest.approx(slow_finding.first.ratio, abs=2e-3)
     (together,) = slow.together
     assert together.first
     assert together.first.ratio == pytest.approx(1.04, abs=0.005)
     assert together.verdict is not Verdict.SLOWER
 
 
-def test_common_slowdown_is_flagged_as_one_and_measured_again_in_all_cases() -> None:
+def test_a_common_slowdown_is_one_finding_measured_again_in_all_cases() -> None:
     new = a_new(*[1.2] * CASES)
     first = decide(sessions(*CALM), new, POLICY)
     assert len(first.flagged) == CASES
@@ -99,14 +99,12 @@ def test_common_slowdown_that_disappears_is_not_confirmed() -> None:
 @pytest.mark.parametrize(("hour", "verdict"), [(0, Verdict.SLOWER), (5, Verdict.INCONCLUSIVE)])
 def test_second_measurement_in_another_hour_has_an_unknown_common_change(hour: int, verdict: Verdict) -> None:
     only_flagged = a_session(medians(5, LAST_SLOW)[-1:], cases=some_cases(CASES)[-1:], day=9, hour=hour)
-    stored = sessions(1.0, 0.9, 1.1, 0.95, 1.05)
-    assert check(stored, a_new(*LAST_SLOW), only_flagged).findings[-1].verdict is verdict
+    baseline = sessions(1.0, 0.9, 1.1, 0.95, 1.05)
+    assert check(baseline, a_new(*LAST_SLOW), only_flagged).findings[-1].verdict is verdict
 
 
 @pytest.mark.parametrize(("old", "verdict"), [(1.0, Verdict.SLOWER), (1.2, Verdict.SAME)])
-def test_the_code_of_the_baseline_decides_whether_all_cases_or_the_hour_changed(
-    old: float, verdict: Verdict
-) -> None:
+def test_the_baselines_code_shows_whether_the_code_or_the_hour_changed(old: float, verdict: Verdict) -> None:
     policy = replace(POLICY, interleaved=True)
     new, before = a_new(*[1.2] * CASES), a_session(medians(5, [old] * CASES), day=9, id="OLD")
     (together,) = decide(sessions(*CALM), new, policy, Confirmation(new=new, ref=before)).together
@@ -115,11 +113,11 @@ def test_the_code_of_the_baseline_decides_whether_all_cases_or_the_hour_changed(
     assert together.confirmation.ratio == pytest.approx(1.2 / old)
 
 
-def test_fewer_than_five_cases_are_judged_by_themselves() -> None:
+def test_fewer_than_five_cases_have_no_common_change() -> None:
     source = np.random.default_rng(3)
     rows = process_medians(source, (6, 4, 3), 0.001)
-    stored = [a_session(each, day=day) for day, each in enumerate(rows[:-1])]
-    result = decide(stored, a_session(1.04 * rows[-1], day=9), POLICY)
+    baseline = [a_session(row, day=day) for day, row in enumerate(rows[:-1])]
+    result = decide(baseline, a_session(1.04 * rows[-1], day=9), POLICY)
     assert not result.together
     assert all(
         finding.first and math.isclose(finding.first.ratio, 1.04, abs_tol=0.01) for finding in result.findings

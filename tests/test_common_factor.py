@@ -1,4 +1,4 @@
-"""What nearly all cases have in common is the machine's, and told; what a few did by themselves is not."""
+"""A change that nearly all cases share is reported as the machine's."""
 
 import json
 import math
@@ -22,14 +22,14 @@ from tests.rendering import rendered
 
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
 A_SEVENTH = [1.10, 1.12, 1.14, 1.15, 1.16, 1.17]
-TOLD = "probably the machine, not the code; measure interleaved"
+HINT = "probably the machine, not the code; measure interleaved"
 
 
 def a_run_of(*factors: float, **info: Any) -> Run:
     records = [
         record
         for number, factor in enumerate(factors)
-        for record in some_rounds(*(factor * each for each in STEADY), case=a_case(params={"m": number}))
+        for record in some_rounds(*(factor * s for s in STEADY), case=a_case(params={"m": number}))
     ]
     return a_run(records, **info)
 
@@ -38,13 +38,13 @@ def compared(*factors: float) -> Comparison:
     return compare_runs(a_run_of(*(1.0 for _ in factors)), a_run_of(*factors))
 
 
-def text(found: Comparison, form: str = "terminal") -> str:
-    return rendered(comparison.comparison_document(found, found.verdicts), form)
+def text(result: Comparison, form: str = "terminal") -> str:
+    return rendered(comparison.comparison_document(result, result.verdicts), form)
 
 
-def test_where_every_case_is_up_by_a_seventh_the_machine_is_named() -> None:
+def test_a_change_of_all_cases_is_attributed_to_the_machine() -> None:
     comparison = compared(*A_SEVENTH)
-    (line,) = [line for line in text(comparison).splitlines() if TOLD in line]
+    (line,) = [line for line in text(comparison).splitlines() if HINT in line]
     assert line == snapshot(
         "6 of 6 cases moved the same way, 1.145× in the median: "
         "probably the machine, not the code; measure interleaved (--ab)"
@@ -62,25 +62,25 @@ def test_where_every_case_is_up_by_a_seventh_the_machine_is_named() -> None:
         (1.0, 1.0, 1.0, 1.0, 1.0, 1.4),  # one case
         (1.2, 1.2, 1.2, 1.0, 1.0, 1.0),  # half of them
         (1.02, 1.02, 1.02, 1.02, 1.02, 1.02),  # less than the threshold
-        (1.2, 1.2, 1.2, 1.2),  # too few to tell
+        (1.2, 1.2, 1.2, 1.2),  # too few cases
         (1.2, 1.2, 1.2, 0.8, 0.8, 1.2),  # two the other way
     ],
 )
-def test_elsewhere_it_is_not(factors: tuple[float, ...]) -> None:
+def test_a_change_of_few_cases_is_not_attributed_to_the_machine(factors: tuple[float, ...]) -> None:
     comparison = compared(*factors)
     assert comparison.common is None
-    assert TOLD not in text(comparison)
+    assert HINT not in text(comparison)
     assert json.loads(text(comparison, "json"))["common_factor"] is None
 
 
-def test_a_case_that_changed_by_itself_does_not_move_the_factor() -> None:
+def test_a_single_large_change_does_not_affect_the_common_factor() -> None:
     comparison = compared(*A_SEVENTH, 3.0)
     assert comparison.common
     assert (comparison.common.cases, comparison.common.moving) == (7, 7)
     assert comparison.common.ratio == pytest.approx(1.15)
 
 
-def test_what_was_measured_interleaved_is_the_codes() -> None:
+def test_interleaved_runs_have_no_common_factor() -> None:
     factors = A_SEVENTH
     ids = {case.id: case.id for case in a_run_of(*factors).info.plan}
     ref = a_run_of(*(1.0 for _ in factors), id="A", partner=Partner(label="old", run="B", cases=ids))
@@ -88,7 +88,7 @@ def test_what_was_measured_interleaved_is_the_codes() -> None:
     assert compare_runs(ref, new).common is None
 
 
-def test_a_check_against_stored_sessions_tells_it_too() -> None:
+def test_a_check_against_sessions_reports_the_common_factor() -> None:
     days = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 6)]
     weather = (1.0, 1.004, 0.997, 1.002, 0.999)
     sessions = [
@@ -97,7 +97,7 @@ def test_a_check_against_stored_sessions_tells_it_too() -> None:
     ]
     result = decide(sessions, digest(a_run_of(*A_SEVENTH, id="NEW")), GatePolicy(metrics=METRICS[:1]))
     document = gate.check_document(Gate(name="main", result=result))
-    assert TOLD in rendered(document)
+    assert HINT in rendered(document)
     assert json.loads(rendered(document, "json"))["common_factor"]["moving"] == 6
 
 
@@ -106,9 +106,9 @@ ratios = st.lists(st.floats(-1, 1), min_size=MIN_CASES, max_size=20)
 
 @given(ratios, st.floats(0.01, 0.5))
 def test_swapping_the_runs_inverts_the_factor(logs: list[float], threshold: float) -> None:
-    there, back = common_factor(logs, threshold), common_factor([-log for log in logs], threshold)
-    assert (there is None) == (back is None)
-    if there and back:
-        assert back.ratio == pytest.approx(1 / there.ratio)
-        assert back.moving == there.moving
-        assert abs(math.log(there.ratio)) >= math.log1p(threshold)
+    forward, backward = common_factor(logs, threshold), common_factor([-log for log in logs], threshold)
+    assert (forward is None) == (backward is None)
+    if forward and backward:
+        assert backward.ratio == pytest.approx(1 / forward.ratio)
+        assert backward.moving == forward.moving
+        assert abs(math.log(forward.ratio)) >= math.log1p(threshold)

@@ -1,4 +1,4 @@
-"""The share of a step in which something passes between devices: by names in traces, of each rank."""
+"""The communication share of a step, from the names in the traces of all ranks."""
 
 import gzip
 import json
@@ -56,51 +56,51 @@ WINDOW = TraceWindow(0.0, 20.0)
 
 
 def passed(*spans: Span) -> tuple[float, float] | None:
-    found = summarise(spans, WINDOW).communication
-    return (found.total_s, found.exposed_s) if found else None
+    communication = summarise(spans, WINDOW).communication
+    return (communication.total_s, communication.exposed_s) if communication else None
 
 
 def test_concurrent_computation_hides_communication_and_overlaps_count_once() -> None:
-    alone = a_span("gloo:all_reduce", 2, 6, "gloo")
-    assert passed(alone) == (4, 4)
-    assert passed(alone, a_span("gloo:all_gather", 4, 8, "other")) == (6, 6)
-    assert passed(alone, a_span("aten::mm", 0, 3)) == (4, 3)
-    assert passed(alone, a_span("aten::mm", 0, 3), a_span("aten::mm", 2, 5, "other")) == (4, 1)
+    collective = a_span("gloo:all_reduce", 2, 6, "gloo")
+    assert passed(collective) == (4, 4)
+    assert passed(collective, a_span("gloo:all_gather", 4, 8, "other")) == (6, 6)
+    assert passed(collective, a_span("aten::mm", 0, 3)) == (4, 3)
+    assert passed(collective, a_span("aten::mm", 0, 3), a_span("aten::mm", 2, 5, "other")) == (4, 1)
     assert passed(a_span("all-reduce", -5, 3), a_span("all-reduce", 19, 30)) == (4, 4)
     assert passed(a_span("aten::mm", 0, 3)) is None
     assert passed() is None
 
 
-def test_an_operator_around_a_collective_does_not_run_beside_it() -> None:
+def test_an_operator_around_a_collective_does_not_hide_it() -> None:
     around, inside = a_span("aten::step", 0, 10), a_span("c10d::allreduce_", 2, 6)
     assert passed(around, inside) == (4, 4)
 
 
-def test_a_range_in_which_a_rank_waits_hides_nothing() -> None:
-    waiting, other = a_span("FSDP::pre_forward (conv1)", 0, 10), a_span("aten::mm", 8, 10)
-    assert passed(waiting, other, a_span("gloo:all_gather", 2, 9, "gloo")) == (7, 6)
+def test_a_waiting_range_hides_no_communication() -> None:
+    waiting, product = a_span("FSDP::pre_forward (conv1)", 0, 10), a_span("aten::mm", 8, 10)
+    assert passed(waiting, product, a_span("gloo:all_gather", 2, 9, "gloo")) == (7, 6)
     assert kind("FSDP::all_gather (conv1)") is Kind.OTHER
 
 
 def test_computing_excludes_communication_and_waiting() -> None:
     def computing(*spans: Span) -> float | None:
-        found = summarise(spans, WINDOW).communication
-        return found.computing_s if found else None
+        communication = summarise(spans, WINDOW).communication
+        return communication.computing_s if communication else None
 
     waiting = a_span("Forward", 0, 12)
-    receiving, sent = a_span("gloo:recv", 1, 5, "gloo"), a_span("gloo:send", 8, 14, "gloo")
+    receiving, sending = a_span("gloo:recv", 1, 5, "gloo"), a_span("gloo:send", 8, 14, "gloo")
     ones, twos = a_span("aten::mm", 5, 9), a_span("aten::add", 16, 18)
-    assert computing(waiting, receiving, sent, ones, twos) == 6
+    assert computing(waiting, receiving, sending, ones, twos) == 6
     assert computing(receiving, ones, a_span("aten::relu", 6, 11, "other")) == 6
     assert computing(waiting, receiving) == 0
 
 
 def test_operators_inside_the_event_of_a_collective_do_not_count() -> None:
-    """TensorFlow goes on with the next operators in the event of the collective that they waited for."""
+    """TensorFlow runs the operators after a collective inside the collective's event."""
     assert passed(a_span("CollectiveReduceV2", 2, 9), a_span("MatMul", 5, 9)) == (3, 3)
 
 
-def test_of_an_accelerator_the_kernels_count_and_not_their_launches() -> None:
+def test_kernels_count_on_an_accelerator_and_launches_do_not() -> None:
     launch = a_span("nccl:all_reduce", 0, 9, id=7)
     kernel = a_span("ncclDevKernel_AllReduce", 3, 7, "stream 1", on_device=True, cause=7)
     gemm = a_span("gemm", 5, 9, "stream 2", on_device=True)
@@ -113,11 +113,13 @@ stretches = st.lists(
 
 
 @given(stretches)
-def test_communication_equals_a_count_of_every_instant(made: list[tuple[int, int, str]]) -> None:
-    spans = [a_span(name, at, at + length, str(lane)) for lane, (at, length, name) in enumerate(made)]
+def test_communication_equals_a_count_of_every_instant(stretches_drawn: list[tuple[int, int, str]]) -> None:
+    spans = [
+        a_span(name, at, at + length, str(lane)) for lane, (at, length, name) in enumerate(stretches_drawn)
+    ]
 
     def run(name: str, at: int) -> bool:
-        return any(own == name and begin <= at < begin + length for begin, length, own in made)
+        return any(kind == name and begin <= at < begin + length for begin, length, kind in stretches_drawn)
 
     total = sum(run("all-reduce", at) for at in range(20))
     exposed = sum(run("all-reduce", at) and not run("mm", at) for at in range(20))
@@ -130,24 +132,24 @@ def a_rank(device: str = "cpu", total_s: float = 0.04, exposed_s: float = 0.01, 
 
 
 def of_ranks(*exposed_s: float) -> OperatorTable:
-    """Ten steps of 10 ms."""
+    """The operator table of ten steps of 10 ms."""
     ranks = tuple(a_rank(f"cuda:{rank}", 0.06, seconds) for rank, seconds in enumerate(exposed_s))
     profile = replace(a_profile(an_operator("aten::mm", 0.03)), ranks=ranks)
     return operator_table(a_profiled(profile, case=a_case(placement=TWO)), profile, 0.01)
 
 
-def test_the_slowest_rank_is_the_one_that_waits_least() -> None:
-    found = of_ranks(0.05, 0.01, 0.03)
-    assert found.slowest
-    assert found.slowest.rank == 1
-    assert found.slowest.own_s == pytest.approx(0.009)
-    assert (found.communication_s, found.exposed_s) == pytest.approx((0.006, 0.003))
+def test_the_slowest_rank_waits_least() -> None:
+    table = of_ranks(0.05, 0.01, 0.03)
+    assert table.slowest
+    assert table.slowest.rank == 1
+    assert table.slowest.own_s == pytest.approx(0.009)
+    assert (table.communication_s, table.exposed_s) == pytest.approx((0.006, 0.003))
 
 
-def test_a_table_tells_how_long_each_rank_computed_where_that_was_noted() -> None:
+def test_a_table_has_the_computing_time_of_each_rank() -> None:
     profile = of_stages(0.08, 0.05)
     table = operator_table(a_profiled(profile), profile, 0.01)
-    assert [each.computing_s for each in table.ranks] == pytest.approx([0.008, 0.005])
+    assert [rank.computing_s for rank in table.ranks] == pytest.approx([0.008, 0.005])
     assert columns_of(profile_document([table], 5, Path("R")), 1)["computing"] == (
         "8.00 ms (80.0 %)",
         "5.00 ms (50.0 %)",
@@ -157,51 +159,57 @@ def test_a_table_tells_how_long_each_rank_computed_where_that_was_noted() -> Non
 PIPELINE = a_case(placement=Placement(devices=2, strategy=Strategy.PIPELINE))
 
 
-def test_the_slowest_stage_is_the_one_that_computes_most_where_its_waiting_is_not_shown() -> None:
+def test_the_slowest_stage_computes_most_if_waiting_is_unknown() -> None:
     first, second = of_stages(0.05, 0.08).ranks
-    waits = replace(first, communication=replace(first.communication, exposed_s=0.0))  # in no operator
+    waits = replace(
+        first, communication=replace(first.communication, exposed_s=0.0)
+    )  # its waiting is in no operator
     profile = replace(of_stages(), ranks=(waits, second))
     table = operator_table(a_profiled(profile, case=PIPELINE), profile, 0.01)
     assert table.slowest
     assert table.slowest.rank == 1
-    shown = rendered(profile_document([table], 5, Path("R")))
-    assert "\nslowest: rank 1, 8.00 ms of a step computing\n" in shown
-    assert "NOT WAITING" not in shown
+    text = rendered(profile_document([table], 5, Path("R")))
+    assert "\nslowest: rank 1, 8.00 ms of a step computing\n" in text
+    assert "NOT WAITING" not in text
     on_device = replace(profile, on_device=True)
-    told = operator_table(a_profiled(on_device, case=PIPELINE), on_device, 0.01).slowest
-    assert told
-    assert told.rank == 0
+    slowest = operator_table(a_profiled(on_device, case=PIPELINE), on_device, 0.01).slowest
+    assert slowest
+    assert slowest.rank == 0
 
 
-def test_no_stage_is_called_slowest_where_it_was_not_noted_how_long_each_computed() -> None:
+def test_no_stage_is_slowest_without_computing_times() -> None:
     profile = of_stages(0.05, None)
     table = operator_table(a_profiled(profile, case=PIPELINE), profile, 0.01)
     assert table.slowest is None
-    shown = rendered(profile_document([table], 5, Path("R")))
-    assert ("by rank\n" in shown, "slowest" in shown) == (True, False)
+    text = rendered(profile_document([table], 5, Path("R")))
+    assert ("by rank\n" in text, "slowest" in text) == (True, False)
 
 
-def test_one_process_has_a_share_and_no_ranks() -> None:
+def test_a_single_process_has_a_share_and_no_ranks() -> None:
     profile = replace(a_profile(), communication=Communication(total_s=0.04, exposed_s=0.01))
-    found = operator_table(a_profiled(profile), profile, None)
-    assert (found.communication_s, found.exposed_s, found.ranks) == (0.004, 0.001, ())
-    shown = rendered(profile_document([found], 5, Path("R")))
-    assert "communication: 40.0 % of the step, 10.0 % exposed\n" in shown
-    assert "by rank" not in shown
-    alone = operator_table(a_profiled(), a_profile(), None)
-    assert (alone.communication_s, alone.ranks, alone.slowest) == (None, (), None)
+    table = operator_table(a_profiled(profile), profile, None)
+    assert (table.communication_s, table.exposed_s, table.ranks) == (0.004, 0.001, ())
+    text = rendered(profile_document([table], 5, Path("R")))
+    assert "communication: 40.0 % of the step, 10.0 % exposed\n" in text
+    assert "by rank" not in text
+    without_collectives = operator_table(a_profiled(), a_profile(), None)
+    assert (without_collectives.communication_s, without_collectives.ranks, without_collectives.slowest) == (
+        None,
+        (),
+        None,
+    )
 
 
-def test_a_run_keeps_the_share_of_each_case_that_was_profiled(tmp_path: Path) -> None:
-    other = a_case(workload="other")
-    keep(tmp_path, a_case(), replace(a_profile(), communication=Communication(total_s=0.04, exposed_s=0.01)))
-    keep(tmp_path, other, a_profile())
+def test_a_run_has_the_communication_share_of_profiled_cases(tmp_path: Path) -> None:
+    other_case = a_case(workload="other")
+    store(tmp_path, a_case(), replace(a_profile(), communication=Communication(total_s=0.04, exposed_s=0.01)))
+    store(tmp_path, other_case, a_profile())
     facts = artifacts.profile_facts(tmp_path)
     assert facts == artifacts.ProfileFacts({}, {a_case().id: 0.04 / 0.1}, {})
 
 
-def keep(folder: Path, case: Case, outcome: Profile) -> None:
-    """In a run's folder."""
+def store(folder: Path, case: Case, outcome: Profile) -> None:
+    """Store a profile in a run's folder."""
     for name, content in artifacts.profile_files(a_profiled(outcome, case=case), {})[1].items():
         path = folder / artifacts.ARTIFACTS / name
         path.parent.mkdir(exist_ok=True)
@@ -209,23 +217,23 @@ def keep(folder: Path, case: Case, outcome: Profile) -> None:
 
 
 def of_stages(*computing_s: float | None) -> Profile:
-    """Of 0.1 s, in which each stage computed so long."""
+    """A profile of 0.1 s with the computing time of each stage."""
     return replace(a_profile(), ranks=tuple(a_rank(computing_s=seconds) for seconds in computing_s))
 
 
-def test_a_run_keeps_how_long_the_stages_of_a_pipeline_computed_nothing(tmp_path: Path) -> None:
-    """Not where an earlier version did not note it, nor of other strategies, which have no stages."""
+def test_a_run_has_the_idle_share_of_pipeline_stages(tmp_path: Path) -> None:
+    """Profiles of earlier versions and of other strategies have no idle share."""
     staged = replace(a_case(), placement=Placement(devices=2, strategy=Strategy.PIPELINE))
     before = replace(staged, params={"n": 1})
-    keep(tmp_path, staged, of_stages(0.08, 0.05))
-    keep(tmp_path, before, of_stages(0.08, None))
-    keep(tmp_path, a_case(placement=TWO), of_stages(0.08, 0.05))
+    store(tmp_path, staged, of_stages(0.08, 0.05))
+    store(tmp_path, before, of_stages(0.08, None))
+    store(tmp_path, a_case(placement=TWO), of_stages(0.08, 0.05))
     idle = artifacts.profile_facts(tmp_path).idle
     assert idle == {staged.id: pytest.approx((0.2 + 0.5) / 2)}
 
 
 @pytest.mark.real
-def test_ranks_are_profiled_together_and_all_their_traces_kept(
+def test_ranks_are_profiled_together_and_all_traces_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
@@ -233,20 +241,20 @@ def test_ranks_are_profiled_together_and_all_their_traces_kept(
     run = benchbench.run(**choice, preset="brief", rounds=1, profile=True, results=tmp_path)
     (row,) = rows(run)
     assert row.communication.value == pytest.approx((3 / 4 + 2 / 4) / 2)
-    (found,) = api.profile(run.info.id, results=tmp_path)
-    assert [each.communication_s for each in found.ranks] == pytest.approx([3e-3, 2e-3])
-    assert [each.step_s for each in found.ranks] == pytest.approx([4e-3, 4e-3])
-    assert {each.name: each.self_s for each in found.rows} == pytest.approx(
+    (table,) = api.profile(run.info.id, results=tmp_path)
+    assert [item.communication_s for item in table.ranks] == pytest.approx([3e-3, 2e-3])
+    assert [item.step_s for item in table.ranks] == pytest.approx([4e-3, 4e-3])
+    assert {item.name: item.self_s for item in table.rows} == pytest.approx(
         {"all_reduce": 3e-3, "product": 1e-3}
     )
     products = [
-        next(each["dur"] for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
-        for name in found.traces
+        next(item["dur"] for item in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+        for name in table.traces
         for path in tmp_path.rglob(name)
     ]
     assert products == pytest.approx([1e3, 2e3])
-    text = rendered(profile_document([found], 5, tmp_path))
+    text = rendered(profile_document([table], 5, tmp_path))
     assert "slowest: rank 1, 2.00 ms of a step not waiting" in text
     document = report_document(run)
-    ranks = [table.title for table in document.tables].index("Ranks")
+    ranks = [part.title for part in document.tables].index("Ranks")
     assert columns_of(document, ranks)["communication"] == ("62.5 %",)

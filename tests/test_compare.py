@@ -106,7 +106,7 @@ def test_a_significant_change_below_the_threshold_is_not_slower() -> None:
     assert a_comparison(ref, new, threshold=0.02).verdict is Verdict.SLOWER
 
 
-def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help() -> None:
+def test_noise_that_could_hide_a_change_is_inconclusive_with_a_remedy() -> None:
     found = a_comparison(some_rounds(1e-3, 1.2e-3, 0.9e-3), some_rounds(1.1e-3, 0.95e-3, 1.3e-3))
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.reason == snapshot("too noisy for this threshold: more rounds would decide")
@@ -369,7 +369,7 @@ def test_swapping_the_runs_swaps_slower_and_faster_and_inverts_the_ratio(
 
 @given(times, times, st.floats(1e-3, 1e3))
 @settings(max_examples=60)
-def test_a_slower_clock_changes_nothing(x: list[float], y: list[float], factor: float) -> None:
+def test_the_unit_of_time_does_not_matter(x: list[float], y: list[float], factor: float) -> None:
     plain = a_comparison(some_rounds(*x), some_rounds(*y))
     scaled = a_comparison(some_rounds(*(factor * v for v in x)), some_rounds(*(factor * v for v in y)))
     assert plain.ratio is not None
@@ -391,7 +391,7 @@ def test_holm_is_that_of_the_textbook() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-def test_more_cases_make_each_harder_to_call() -> None:
+def test_more_cases_raise_the_adjusted_p_values() -> None:
     noisy = some_rounds(1e-3, 1.01e-3, 0.99e-3), some_rounds(1.035e-3, 1.045e-3, 1.025e-3)
     alone = a_comparison(*noisy, variance=Variance.OWN)
     others = [r for m in range(9) for r in some_rounds(*STEADY, case=a_case(params={"m": m}))]
@@ -606,7 +606,7 @@ def test_a_run_compared_with_itself_is_told() -> None:
     assert "ref and new are one run" in comparison.comparison_document(found, found.verdicts).facts
 
 
-def test_the_documentation_shows_what_the_program_prints() -> None:
+def test_the_documented_check_is_current() -> None:
     document = (Path(__file__).parent.parent / "docs/comparing.md").read_text()
     quiet, noisy = [0.99, 1.0, 1.01, 1.005, 0.995], [0.96, 1.0, 1.04, 1.02, 0.98]
 
@@ -651,7 +651,7 @@ def test_csv_and_json_hold_every_field() -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "=1+1", "<b>", "line\nbreak", "[red]"])
-def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
+def test_control_sequences_in_names_are_escaped(name: str, text: str) -> None:
     run = a_hostile_run(text)
     comparison = compare_runs(
         run, replace(run, info=replace(run.info, machine=a_machine(cpu=text * 2, os="x")))
