@@ -232,7 +232,7 @@ def test_an_unknown_workload_suggests_all_that_contain_it(typed: str, said: str)
 
 def test_names_that_begin_with_a_text_are_suggested_first() -> None:
     known = ["a_cnn", "cnn_train", "gemm", "mnist_cnn_train"]
-    assert catalogue.suggested("cnn", known) == "Did you mean 'cnn_train', 'a_cnn' or 'mnist_cnn_train'?"
+    assert catalogue.name_hint("cnn", known) == "Did you mean 'cnn_train', 'a_cnn' or 'mnist_cnn_train'?"
 
 
 def test_a_pattern_selects_every_workload_that_it_matches_once() -> None:
@@ -244,7 +244,7 @@ def test_a_pattern_selects_every_workload_that_it_matches_once() -> None:
 
 def test_a_pattern_that_matches_nothing_is_refused_with_what_is_near() -> None:
     with pytest.raises(UsageError, match="No workload matches 'resnet50x\\*'") as refused:
-        catalogue.matching(["resnet50x*"])
+        catalogue.expand_patterns(["resnet50x*"])
     assert "Did you mean 'resnet50_" in refused.value.hint
 
 

@@ -1,7 +1,7 @@
 """All workloads by name, with the facts that a plan needs.
 
-Workloads of accelbench are classes. Files of the user are imported by a separate process only, so a file that
-exits, hangs or crashes is reported as a mistake in that file.
+The workloads of accelbench are classes. The user's files are imported by a separate process only, so a file
+that exits, hangs or crashes is reported as a mistake in that file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from benchbench.errors import AccelbenchWarning, UsageError, unknown
 from benchbench.launch import project
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
-    MORE,
+    HINT,
     FileMistake,
     UserFilesProcess,
     UserWorkload,
     UserWorkloadSize,
     described_workloads,
-    shown,
+    relative_path,
 )
 from benchbench.launch.user_models import TRAIN_SUFFIX, UserModel, UserModelSize, with_kind
 from benchbench.model import user_model
@@ -37,13 +37,13 @@ from benchbench.model.user_model import ModelSpec
 from benchbench.registry import WORKLOADS
 from benchbench.workloads.base import Workload
 
-PATTERN = frozenset("*?[]")
-MISSPELT = 0.85  # cutoff for `get_close_matches`: one wrong letter in about four
+PATTERN_CHARACTERS = frozenset("*?[]")
+MISSPELT_CUTOFF = 0.85  # for `get_close_matches`: one wrong letter of seven
 WorkloadKind = type[Workload] | UserWorkload | UserModel  # without parameters
 SizedWorkload = Workload | UserWorkloadSize | UserModelSize  # with parameters
 _models: dict[str, UserModel] = {}  # the described models by name
-# The models of checked-out revisions, or the mistake in a model's file.
-_models_of: dict[UserCode, Mapping[str, UserModel | UsageError]] = {}
+# The models of checked-out revisions by name, or the mistake in a model's file.
+_revision_models: dict[UserCode, Mapping[str, UserModel | UsageError]] = {}
 
 
 class UserCatalogue:
@@ -64,30 +64,32 @@ class UserCatalogue:
 
     def workload(self, name: str) -> UserWorkload | None:
         """The workload of that name, or None. Imports only files whose name begins the workload's name."""
-        found = [each for stem in self._stems(name) for each in self._read(stem)[0] if each.name == name]
-        return found[-1] if found else None
+        workloads = [workload for stem in self._stems(name) for workload in self._read(stem)[0]]
+        return next((workload for workload in reversed(workloads) if workload.name == name), None)
 
     def mistake(self, name: str) -> FileMistake | None:
         """The mistake in the file that should define the workload, or None."""
-        named = [each for stem in self._stems(name) for each in self._read(stem)[1] if each.stem]
-        return max(named, key=lambda each: len(each.stem), default=None)
+        mistakes = [mistake for stem in self._stems(name) for mistake in self._read(stem)[1] if mistake.stem]
+        return max(mistakes, key=lambda mistake: len(mistake.stem), default=None)
 
     def workload_names(self) -> set[str]:
         """The names of the workloads in all files."""
-        return {each.name for stem in self._files for each in self._read(stem)[0]}
+        return {workload.name for stem in self._files for workload in self._read(stem)[0]}
 
     def mistakes(self) -> list[FileMistake]:
         """The mistakes in all folders and files."""
-        return [*self._mistakes, *(each for stem in self._files for each in self._read(stem)[1])]
+        return [*self._mistakes, *(mistake for stem in self._files for mistake in self._read(stem)[1])]
 
     def _stems(self, name: str) -> list[str]:
+        """The files that may define a workload: their names without suffix begin the workload's name."""
         return [stem for stem in self._files if f"{name}_".startswith(f"{stem}_")]
 
     def _read_file(self, stem: str) -> tuple[list[UserWorkload], list[FileMistake]]:
         file = self._files[stem]
         workloads, mistakes = described_workloads(file, f"{WORKLOADS}.{stem}", self._process)
-        shadows = [_shadow(file, each.name) for each in workloads if each.name in self._shipped]
-        return [each for each in workloads if each.name not in self._shipped], [*mistakes, *shadows]
+        new = [workload for workload in workloads if workload.name not in self._shipped]
+        shadows = [_shadow(file, workload.name) for workload in workloads if workload.name in self._shipped]
+        return new, [*mistakes, *shadows]
 
 
 def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
@@ -99,21 +101,21 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
         return model
     if shipped := registry.find_class(WORKLOADS, name, Workload):  # type: ignore[type-abstract]
         return shipped
-    found = user_catalogue(code)
-    if workload := found.workload(name):
+    catalogue = user_catalogue(code)
+    if workload := catalogue.workload(name):
         return workload
-    if mistake := found.mistake(name):
-        raise UsageError(mistake.text, MORE)
+    if mistake := catalogue.mistake(name):
+        raise UsageError(mistake.text, HINT)
     if name.endswith(TRAIN_SUFFIX) and (model := _models.get(name.removesuffix(TRAIN_SUFFIX))):
         raise UsageError(f"{model.name} has no training step.", model.training_hint)
-    raise UsageError(f"No workload named {name!r}.", suggested(name, [*workload_names(), *_models]))
+    raise UsageError(f"No workload named {name!r}.", name_hint(name, [*workload_names(), *_models]))
 
 
 def _model_named(name: str, code: UserCode | None) -> UserModel | None:
-    """The user's model of that name, or None. Raises UsageError if only that revision lacks it."""
-    if code is None or code not in _models_of:
+    """The user's model of that name, or None. Raises UsageError if the revision `code` lacks it."""
+    if code is None or code not in _revision_models:
         return _models.get(name)
-    model = _models_of[code].get(name)
+    model = _revision_models[code].get(name)
     if isinstance(model, UsageError):
         raise model
     if model is None and name in _models:
@@ -123,10 +125,10 @@ def _model_named(name: str, code: UserCode | None) -> UserModel | None:
 
 def is_mistaken_model(name: str, code: UserCode) -> bool:
     """Whether the model's file in that code has a mistake."""
-    return isinstance(_models_of.get(code, {}).get(name), UsageError)
+    return isinstance(_revision_models.get(code, {}).get(name), UsageError)
 
 
-def kind_of(name: str, code: UserCode | None = None) -> WorkloadKind:
+def present_workload(name: str, code: UserCode | None = None) -> WorkloadKind:
     """The workload of a case, by its present or former name. Raises UsageError."""
     try:
         return workload_named(name, code)
@@ -136,38 +138,38 @@ def kind_of(name: str, code: UserCode | None = None) -> WorkloadKind:
         raise
 
 
-def suggested(name: str, known: Sequence[str]) -> str:
+def name_hint(name: str, names: Sequence[str]) -> str:
     """Hint for an unknown name: the names that contain it or all of its words, else the most similar ones.
 
     For a misspelt name only similar ones are suggested.
     """
     words = set(name.split("_"))
-    matches = (other for other in known if name in other or words.issubset(other.split("_")))
-    near = sorted(matches, key=lambda other: not other.startswith(name))
-    if not (name and near) or get_close_matches(name, known, n=1, cutoff=MISSPELT):
-        return unknown("workloads", name, list(known))
-    *others, last = map(repr, near)
-    return f"Did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
+    matches = (other for other in names if name in other or words.issubset(other.split("_")))
+    ordered = sorted(matches, key=lambda other: not other.startswith(name))
+    if not (name and ordered) or get_close_matches(name, names, n=1, cutoff=MISSPELT_CUTOFF):
+        return unknown("workloads", name, list(names))
+    *first, last = map(repr, ordered)
+    return f"Did you mean {', '.join(first)}{' or ' if first else ''}{last}?"
 
 
-def matching(names: Iterable[str], among: Sequence[str] = ()) -> tuple[str, ...]:
+def expand_patterns(names: Iterable[str], among: Sequence[str] = ()) -> tuple[str, ...]:
     """Replace patterns such as `gpt2*` by the workloads that they match. Raises UsageError.
 
     `among`: the workloads that patterns may match; (): all. A former name is replaced by the present one,
     with an AccelbenchWarning.
     """
-    known = among or [*workload_names(), *_models]
-    found: dict[str, None] = {}
+    choices = among or [*workload_names(), *_models]
+    expanded: dict[str, None] = {}
     for name in names:
-        if not PATTERN.intersection(name):
-            found[_present(name)] = None
+        if not PATTERN_CHARACTERS.intersection(name):
+            expanded[_present(name)] = None
             continue
-        matched = fnmatch.filter(known, name)
-        if not matched:
-            plain = "".join(each for each in name if each not in PATTERN)
-            raise UsageError(f"No workload matches {name!r}.", suggested(plain, known))
-        found |= dict.fromkeys(matched)
-    return tuple(found)
+        matches = fnmatch.filter(choices, name)
+        if not matches:
+            plain = "".join(letter for letter in name if letter not in PATTERN_CHARACTERS)
+            raise UsageError(f"No workload matches {name!r}.", name_hint(plain, choices))
+        expanded |= dict.fromkeys(matches)
+    return tuple(expanded)
 
 
 def is_known(name: str) -> bool:
@@ -198,20 +200,22 @@ def with_models(models: Mapping[str, UserModel]) -> Iterator[None]:
 @contextmanager
 def with_models_of(code: UserCode, models: Mapping[str, UserModel | UsageError]) -> Iterator[None]:
     """Set the models of a revision's code, or the mistakes in their files, inside the context."""
-    _models_of[code] = models
+    _revision_models[code] = models
     try:
         yield
     finally:
-        del _models_of[code]
+        del _revision_models[code]
 
 
 def models_of(specs: Sequence[ModelSpec]) -> list[str] | None:
     """The names of these models and their training steps; None if one is not described yet."""
-    asked = {*map(with_kind, specs)}
-    known = {
-        name: dataclasses.replace(each.spec, is_quiet=False, trains=False) for name, each in _models.items()
+    requested = {*map(with_kind, specs)}
+    described = {
+        name: dataclasses.replace(model.spec, is_quiet=False, trains=False) for name, model in _models.items()
     }
-    return [name for name, spec in known.items() if spec in asked] if asked <= {*known.values()} else None
+    if not requested <= {*described.values()}:
+        return None
+    return [name for name, spec in described.items() if spec in requested]
 
 
 def models_in(names: Iterable[str]) -> dict[str, str]:
@@ -243,55 +247,48 @@ def workload_names() -> list[str]:
 def former_names() -> dict[str, str]:
     """Former name → present name of renamed workloads. Imports all workloads."""
     names = workload_names()
-    formerly = {workload_named(name).formerly: name for name in names}
-    return {former: name for former, name in formerly.items() if former and former not in names}
+    present_names = {workload_named(name).formerly: name for name in names}
+    return {former: name for former, name in present_names.items() if former and former not in names}
 
 
 def user_file_warnings() -> list[str]:
     """A line for each mistake in the user's files and folders."""
-    return [f"warning: {each.text}" for each in user_catalogue().mistakes()]
+    return [f"warning: {mistake.text}" for mistake in user_catalogue().mistakes()]
 
 
 def user_catalogue(code: UserCode | None = None) -> UserCatalogue:
     """The catalogue of the user's folders, which is read again after a file has changed."""
     code = code or user_code()
-    return _catalogue(code, tuple(_state(code)))
-
-
-def _state(code: UserCode) -> Iterator[tuple[str, int, int]]:
-    """The path, time of the last change and size of each file."""
-    for path in (path for folder in code.workloads for path in paths.listed(folder, "*.py")):
-        found = path.stat()
-        yield str(path), found.st_mtime_ns, found.st_size
+    files = [path for folder in code.workloads for path in paths.listed(folder, "*.py")]
+    states = [(str(path), path.stat()) for path in files]
+    return _catalogue(code, tuple((path, state.st_mtime_ns, state.st_size) for path, state in states))
 
 
 @lru_cache(maxsize=3)  # the current code, and both sides of a comparison
 def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
     """`_state`: part of the cache key, which changes with the files."""
     folders = tuple(map(Path, code.workloads))
-    mistakes = [
-        FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not os.path.isdir(each)
-    ]
+    missing = [relative_path(folder) for folder in folders if not os.path.isdir(folder)]
+    mistakes = [FileMistake(f"{folder}: there is no such folder") for folder in missing]
     shipped = {*registry.entry_names(WORKLOADS)}
     return UserCatalogue(_files(folders, shipped, mistakes), mistakes, UserFilesProcess(code), shipped)
 
 
 def _files(folders: Sequence[Path], shipped: set[str], mistakes: list[FileMistake]) -> dict[str, Path]:
     """The importable files by name. Adds the others to `mistakes`."""
-    taken, files = {*shipped, *registry.module_names(WORKLOADS)}, dict[str, Path]()
+    reserved, files = {*shipped, *registry.module_names(WORKLOADS)}, dict[str, Path]()
     for folder in folders:
         for module in iter_modules([str(folder)]):
             file = folder / (f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py")
-            if module.name in taken:
+            if module.name in reserved:
                 mistakes.append(_shadow(file, module.name))
             elif module.name in files:
-                mistakes.append(
-                    FileMistake(f"{shown(file)} is not used: {shown(files[module.name])} comes first")
-                )
+                first = relative_path(files[module.name])
+                mistakes.append(FileMistake(f"{relative_path(file)} is not used: {first} comes first"))
             elif not module.name.startswith("_"):
                 files[module.name] = file
     return files
 
 
 def _shadow(file: Path, name: str) -> FileMistake:
-    return FileMistake(f"{shown(file)}: {name} is not used, since accelbench has one of that name")
+    return FileMistake(f"{relative_path(file)}: {name} is not used, since accelbench has one of that name")

@@ -1,6 +1,6 @@
-"""The nearest `accelbench.toml`, and the folders of the user's code and data that it names.
+"""The folders of the user's code and data, from the nearest `accelbench.toml` and the environment.
 
-Its other tables are read by `plan/config.py`.
+The file's other tables are read by `plan/config.py`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ KEYS = f"{page('checking')} has an example with every key."
 
 
 class CodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The `[code]` table: folders, relative to the file's own."""
+    """The `[code]` table: folders, relative to the file's folder."""
 
     workloads: list[str] = []
     sources: list[str] = []
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The `[data]` table: files and folders of images, relative to the file's own."""
+    """The `[data]` table: files and folders of images, relative to the file's folder."""
 
     paths: list[str] = []
 
@@ -67,27 +67,25 @@ _models: dict[str, ModelSpec] = {}  # of the current command, by name
 @contextmanager
 def with_models(models: Mapping[str, ModelSpec]) -> Iterator[None]:
     """Pass these models to workers started inside the context."""
-    before = dict(_models)
+    outer_models = dict(_models)
     _models.update(models)
     try:
         yield
     finally:
         _models.clear()
-        _models.update(before)
+        _models.update(outer_models)
 
 
 def user_code() -> UserCode:
     """The code named by accelbench.toml and the environment, and the models of the current command.
 
-    ACCELBENCH_WORKLOADS replaces the file's workloads.
-
-    Raises UsageError.
+    ACCELBENCH_WORKLOADS replaces the file's workloads. Raises UsageError.
     """
     path = find_config(Path())
     table, root = (_table(path, "code", CodeConfig), path.parent) if path else (CodeConfig(), Path())
-    named = registry.WORKLOAD_PATH in os.environ
+    is_overridden = registry.WORKLOAD_PATH in os.environ
     return UserCode(
-        workloads=tuple(registry.extra_folders() if named else _absolute(root, table.workloads)),
+        workloads=tuple(registry.extra_folders() if is_overridden else _absolute(root, table.workloads)),
         python_path=_python_path(),
         sources=tuple(_absolute(root, table.sources)),
         models=user_model.as_text(_models) if _models else "",
@@ -100,7 +98,7 @@ def no_code() -> UserCode:
 
 
 def _python_path() -> tuple[str, ...]:
-    return tuple(each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each)
+    return tuple(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 def warn_of_first_execution() -> None:
@@ -128,7 +126,7 @@ def _warn_once(path: Path, folders: tuple[str, ...]) -> None:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     names = ", ".join(map(visible, folders))
-    text = f"code of this folder is executed, for the first time: what {visible(str(path))} names, {names}"
+    text = f"code of this project is executed for the first time: {names}, from {visible(str(path))}"
     warnings.warn(AccelbenchWarning(text), stacklevel=3)
 
 
@@ -146,8 +144,8 @@ def user_data() -> tuple[str, ...]:
 def find_config(start: Path) -> Path | None:
     """The file in `start` or the nearest folder above it."""
     here = paths.absolute(start)
-    places = (folder / NAME for folder in [here, *here.parents])
-    return next((path for path in places if os.path.isfile(path)), None)
+    candidates = (folder / NAME for folder in [here, *here.parents])
+    return next((path for path in candidates if os.path.isfile(path)), None)
 
 
 def _table(path: Path, name: str, kind: type[T]) -> T:
@@ -155,9 +153,9 @@ def _table(path: Path, name: str, kind: type[T]) -> T:
         return msgspec.convert(read_toml(path).get(name, {}), kind)
     except UnreadableInput as error:
         raise UsageError(f"Cannot read {error}", KEYS) from error
-    except ValueError as error:  # of text, of TOML and of what is not a key
+    except ValueError as error:  # wrong encoding, TOML, key or type
         raise UsageError(f"{path}: {error}", KEYS) from error
 
 
 def _absolute(root: Path, folders: list[str]) -> list[str]:
-    return [str(paths.resolved(root / each)) for each in folders]
+    return [str(paths.resolved(root / folder)) for folder in folders]

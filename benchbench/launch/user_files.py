@@ -1,6 +1,7 @@
-"""Imports a user's workload files in a separate process, within a time limit.
+"""The user's workload files, imported in a separate process within a time limit.
 
-A file that exits, hangs or crashes the process has a mistake. The next request starts a new process.
+If a file exits, hangs or crashes the process, that is a mistake in the file. The next request starts a new
+process.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
 from benchbench.redaction import hide_in_message
 
-LIMIT_S = 10.0  # to import a file or compute a workload's cost; then the process ends itself
-START_S = 2.0  # added for starting the process
-SLOW = "takes more than"
-AGAIN, REMEMBERED_S = "not imported again within an hour, unless it changes", 3600.0
-MORE = f"{page('workloads')} says what a workload file must have."
+TIMEOUT_S = 10.0  # to import a file or compute a workload's cost; then the process ends itself
+START_TIMEOUT_S = 2.0  # added for starting the process
+TOO_SLOW = "takes more than"
+NOT_AGAIN, SLOW_MARK_S = "not imported again within an hour, unless it changes", 3600.0
+HINT = f"{page('workloads')} says what a workload file must have."
 
 
 class _Mistake(msgspec.Struct):
@@ -60,16 +61,16 @@ class _Workload(msgspec.Struct):
     formerly: str
 
 
-class _Described(msgspec.Struct):
-    """What a file defines."""
+class _FileDescription(msgspec.Struct):
+    """The workloads and mistakes in a file; `refused`: why the file has none."""
 
     workloads: list[_Workload] = []
     mistakes: list[_Mistake] = []
     refused: str = ""
 
 
-class _Figures(msgspec.Struct):
-    """A workload at given parameters; `refused`: why there is none."""
+class _SizeDescription(msgspec.Struct):
+    """A workload at given parameters; `refused`: why these parameters are refused."""
 
     params: dict[str, Scalar] = {}
     refused_dtypes: dict[Dtype, str] = {}
@@ -83,7 +84,7 @@ class _Figures(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class FileMistake:
-    """A mistake in a file or folder. `stem`: the file's name without its ending; "" for a folder."""
+    """A mistake in a file or folder. `stem`: the file's name without its suffix; "" for a folder."""
 
     text: str
     stem: str = ""
@@ -100,20 +101,20 @@ class UserWorkloadSize:
     backward_passes: int
 
     def refuses(self, dtype: Dtype) -> str:
-        """Why it cannot be computed in `dtype`, else ""."""
+        """Reason why no framework can compute it in `dtype`, or ""."""
         return self.refused[dtype]
 
     def cost(self, dtype: Dtype) -> Cost:
-        """FLOPs, bytes and items of one step. Raises UsageError for a dtype that it refuses."""
+        """FLOPs, bytes and items of one step. Raises UsageError for a refused dtype."""
         if (cost := self.costs[dtype]) is None:
             raise UsageError(self.refused[dtype])
         return cost
 
 
 class UserWorkload:
-    """A workload that a user's file defines, without parameters."""
+    """A workload of a user's file, without parameters. It has the attributes of a class of workloads."""
 
-    __name__: str  # it is used wherever a workload's class is
+    __name__: str
 
     def __init__(self, facts: _Workload, file: Path, process: UserFilesProcess) -> None:
         self.name = self.__name__ = facts.name
@@ -123,79 +124,85 @@ class UserWorkload:
         self.formerly = facts.formerly
         self.worlds, self.lacking = tuple(facts.worlds), facts.lacking
         self._facts, self._file, self._process = facts, file, process
-        self._at = lru_cache(maxsize=None)(self._ask_size)
+        self._size_at = lru_cache(maxsize=None)(self._describe_at)
 
     def fields(self) -> dict[str, Scalar]:
-        """Parameter → default."""
+        """Default of each parameter."""
         return dict(self._facts.defaults)
 
     def strategies(self, framework: str) -> tuple[Strategy, ...]:
-        """How the framework's program can be divided among several devices; () if not at all."""
+        """Strategies by which the framework's program can be divided among devices; () if none."""
         return tuple(self._facts.divided_by.get(framework, ()))
 
     def frameworks(self) -> list[str]:
-        """The frameworks it has builders for."""
+        """Frameworks with a builder."""
         return list(self._facts.written_for)
 
     def __call__(self, **params: Scalar) -> UserWorkloadSize:
         """The workload at these parameters. Raises UsageError, also for a mistake in the file."""
-        return self._at(tuple(params.items()))
+        return self._size_at(tuple(params.items()))
 
-    def _ask_size(self, params: tuple[tuple[str, Scalar], ...]) -> UserWorkloadSize:
-        question = {"workload": self.name, "params": dict(params), "file": str(self._file)}
-        figures = self._process.ask(question, _Figures)
-        if figures.refused:
-            raise UsageError(figures.refused, figures.hint)
-        if figures.mistakes:
-            raise UsageError(placed(self._file, figures.mistakes[0]), MORE)
-        saved = figures.multiplications_saved
-        passes = figures.backward_passes
-        return UserWorkloadSize(figures.params, figures.refused_dtypes, figures.costs, saved, passes)
+    def _describe_at(self, params: tuple[tuple[str, Scalar], ...]) -> UserWorkloadSize:
+        request = {"workload": self.name, "params": dict(params), "file": str(self._file)}
+        size = self._process.request(request, _SizeDescription)
+        if size.refused:
+            raise UsageError(size.refused, size.hint)
+        if size.mistakes:
+            raise UsageError(mistake_text(self._file, size.mistakes[0]), HINT)
+        return UserWorkloadSize(
+            params=size.params,
+            refused=size.refused_dtypes,
+            costs=size.costs,
+            multiplications_saved=size.multiplications_saved,
+            backward_passes=size.backward_passes,
+        )
 
 
 class UserFilesProcess:
     """The process that imports the user's files: started at the first request, replaced after a failure."""
 
-    def __init__(self, code: UserCode, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
-        self._code, self._limit_s, self._start_s = code, limit_s, start_s
+    def __init__(
+        self, code: UserCode, timeout_s: float = TIMEOUT_S, start_timeout_s: float = START_TIMEOUT_S
+    ) -> None:
+        self._code, self._timeout_s, self._start_timeout_s = code, timeout_s, start_timeout_s
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._end: Any = None
+        self._finalizer: Any = None
 
-    def ask(self, question: dict[str, Any], kind: Any) -> Any:
-        """Return the answer as a `kind`. Without an answer, its `mistakes` describe how the process ended."""
+    def request(self, message: dict[str, Any], answer_type: Any) -> Any:
+        """Send a request; return the answer. Without one, its `mistakes` describe how the process ended."""
         try:
-            channel = self._channel or self._started()
-            channel.send(question)
-            answer = channel.receive(self._limit_s + self._start_s)
+            channel = self._channel or self._start()
+            channel.send(message)
+            answer = channel.receive(self._timeout_s + self._start_timeout_s)
             if answer is not None:
-                return msgspec.convert(hide_in_message(answer), kind)
+                return msgspec.convert(hide_in_message(answer), answer_type)
             text = self._ending()
         except TimeoutError:
-            text = f"no answer within {self._limit_s + self._start_s:g} s"
-        except ValueError as error:  # msgspec's are ones
+            text = f"no answer within {self._timeout_s + self._start_timeout_s:g} s"
+        except ValueError as error:  # also msgspec.ValidationError
             text = f"its answer cannot be read: {error}"
         except OSError as error:  # no more processes or descriptors
             text = f"no process to import it: {error.strerror}"
         self.close()
-        return kind(mistakes=[_Mistake(text, None)])
+        return answer_type(mistakes=[_Mistake(text, None)])
 
     def close(self) -> None:
         """End the process and its children. The next request starts another."""
-        if self._end:
-            self._end()
-        self._channel = self._process = self._end = None
+        if self._finalizer:
+            self._finalizer()
+        self._channel = self._process = self._finalizer = None
 
-    def _started(self) -> Channel:
+    def _start(self) -> Channel:
         warn_of_first_execution()
         ours, theirs = socket.socketpair()
         root = str(Path(__file__).parent.parent.parent)
         path = os.pathsep.join([root, *self._code.sources, *self._code.python_path])
         folders = os.pathsep.join(self._code.workloads)
-        own = [str(theirs.fileno()), str(self._limit_s)]
+        arguments = [str(theirs.fileno()), str(self._timeout_s)]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "benchbench.worker.user_files", *own],
+                [sys.executable, "-P", "-m", "benchbench.worker.user_files", *arguments],
                 env={**os.environ, "PYTHONPATH": path, registry.WORKLOAD_PATH: folders},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -204,19 +211,21 @@ class UserFilesProcess:
                 start_new_session=True,
             )
         self._channel = Channel(ours)
-        self._end = weakref.finalize(self, _end, self._process, self._channel)  # also when this one exits
+        # The finalizer also ends the process when this interpreter exits.
+        self._finalizer = weakref.finalize(self, _end, self._process, self._channel)
         return self._channel
 
     def _ending(self) -> str:
+        """How the process ended."""
         assert self._process is not None
         try:
-            code = self._process.wait(self._start_s)
+            code = self._process.wait(self._start_timeout_s)
         except subprocess.TimeoutExpired:
             return "it closes the connection to the process that imports it"
         if code == -signal.SIGALRM:
-            return f"it {SLOW} {self._limit_s:g} s"
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"it ended the process that imported it: {how}"
+            return f"it {TOO_SLOW} {self._timeout_s:g} s"
+        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"it ended the process that imported it: {ending}"
 
 
 def _end(process: subprocess.Popen[bytes], channel: Channel) -> None:
@@ -229,49 +238,50 @@ def _end(process: subprocess.Popen[bytes], channel: Channel) -> None:
 def described_workloads(
     file: Path, module: str, process: UserFilesProcess
 ) -> tuple[list[UserWorkload], Iterable[FileMistake]]:
-    """The workloads that a file defines, and its mistakes."""
-    described = _known_slow(file) or process.ask({"module": module, "file": str(file)}, _Described)
-    if any(SLOW in mistake.text for mistake in described.mistakes):
-        _remember_slow(file)
-    mistakes = [*described.mistakes, *([_Mistake(described.refused, None)] if described.refused else [])]
+    """The workloads that a file defines, and its mistakes.
+
+    A file that took too long is marked in the user's cache, so that not every command waits for it again.
+    """
+    if _is_marked_slow(file):
+        text = f"{NOT_AGAIN}: it {TOO_SLOW} {TIMEOUT_S:g} s"
+        description = _FileDescription(mistakes=[_Mistake(text, None)])
+    else:
+        description = process.request({"module": module, "file": str(file)}, _FileDescription)
+        if any(TOO_SLOW in mistake.text for mistake in description.mistakes):
+            with suppress(OSError):
+                mark = _slow_mark(file)
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                mark.touch()
+    mistakes = [*description.mistakes]
+    if description.refused:
+        mistakes.append(_Mistake(description.refused, None))
     stem = module.rpartition(".")[2]
     return (
-        [UserWorkload(facts, file, process) for facts in described.workloads],
-        [FileMistake(placed(file, mistake), stem) for mistake in mistakes],
+        [UserWorkload(facts, file, process) for facts in description.workloads],
+        [FileMistake(mistake_text(file, mistake), stem) for mistake in mistakes],
     )
 
 
-def _known_slow(file: Path) -> _Described | None:
-    """The mistake of a file that recently took too long, so that not every command waits for it again."""
+def _is_marked_slow(file: Path) -> bool:
     with suppress(OSError):
-        if time() - _memory(file).stat().st_mtime < REMEMBERED_S:
-            return _Described(mistakes=[_Mistake(f"{AGAIN}: it {SLOW} {LIMIT_S:g} s", None)])
-    return None
+        return time() - _slow_mark(file).stat().st_mtime < SLOW_MARK_S
+    return False
 
 
-def _remember_slow(file: Path) -> None:
-    """Mark the file as slow in the user's cache, if that is writable."""
-    with suppress(OSError):
-        memory = _memory(file)
-        if not os.path.exists(memory):
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            memory.touch()
-
-
-def _memory(file: Path) -> Path:
-    """Path of the mark in the cache for the file's present state. Raises OSError."""
+def _slow_mark(file: Path) -> Path:
+    """Path of a mark in the user's cache that is valid until the file changes. Raises OSError."""
     state = file.stat()
     content = f"{paths.resolved(file)}\0{state.st_mtime_ns}\0{state.st_size}"
     return cache_folder("slow-workloads") / sha256(content.encode(errors="replace")).hexdigest()[:24]
 
 
-def placed(file: Path, mistake: _Mistake) -> str:
-    """`mine/x.py, line 3: what is wrong`, safe to show."""
+def mistake_text(file: Path, mistake: _Mistake) -> str:
+    """`mine/x.py, line 3: message`, without control characters."""
     line = f", line {mistake.line}" if mistake.line else ""
-    return visible(f"{shown(file)}{line}: {mistake.text}")
+    return visible(f"{relative_path(file)}{line}: {mistake.text}")
 
 
-def shown(path: Path) -> str:
-    """The path, relative to the working folder where it lies below it."""
+def relative_path(path: Path) -> str:
+    """The path, relative to the working folder if it is in it."""
     here = paths.working_folder()
     return str(path.relative_to(here)) if here and path.is_relative_to(here) else str(path)

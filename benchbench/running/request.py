@@ -154,9 +154,9 @@ def model_backends(kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 def selection(options: MeasureOptions, among: Sequence[str] = ()) -> Selection:
-    """What narrows or overrides the suites; `among`: see `catalogue.matching`. Raises UsageError."""
+    """What narrows or overrides the suites; `among`: see `catalogue.expand_patterns`. Raises UsageError."""
     return Selection(
-        workloads=catalogue.matching(options.workloads, among),
+        workloads=catalogue.expand_patterns(options.workloads, among),
         phases=tuple(member(Phase, name) for name in options.phases),
         devices=options.devices,
         dtypes=tuple(member(Dtype, name) for name in options.dtypes),

@@ -209,7 +209,7 @@ def replicas(case: Case) -> int:
 
 def _computes(case: Case) -> bool:
     """Whether the backend really computes the workload, so that its result can be verified."""
-    return _backend(case).computes(catalogue.kind_of(case.workload).frameworks())
+    return _backend(case).computes(catalogue.present_workload(case.workload).frameworks())
 
 
 def _backend(case: Case) -> type[Backend]:
@@ -220,7 +220,7 @@ def is_hidden(case: Case) -> bool:
     """Whether rounding may hide a mistake in the case, so that it is also verified in float32."""
     if case.phase is Phase.TRAIN or not case.computes_in.is_narrow or not _computes(case):
         return False
-    return catalogue.kind_of(case.workload).draws_tolerated > 0
+    return catalogue.present_workload(case.workload).draws_tolerated > 0
 
 
 def check_name(case: Case) -> str:
@@ -233,7 +233,7 @@ def check_name(case: Case) -> str:
 
 def is_user_model(case: Case) -> bool:
     """Whether the case runs a user's model, which is its own reference."""
-    return isinstance(catalogue.kind_of(case.workload), UserModel)
+    return isinstance(catalogue.present_workload(case.workload), UserModel)
 
 
 def decode_error(answer: Answer) -> float | Failure | None:
