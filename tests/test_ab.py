@@ -406,9 +406,7 @@ def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None
         code_at("HEAD", UserCode((str(tmp_path),), ())).__enter__()
 
 
-def test_settings_of_a_revision_are_unaffected_by_later_changes(
-    repository: Path,
-) -> None:
+def test_settings_of_a_revision_are_unaffected_by_later_changes(repository: Path) -> None:
     config, suite = repository / "accelbench.toml", repository / "bench/own.toml"
     config.write_text('[run]\nsuite = ["bench/own.toml"]\n[thresholds]\n"gemm" = 0.01\n')
     suite.write_text(

@@ -91,9 +91,7 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
 @pytest.mark.real
 @pytest.mark.parametrize(("slow", "spread", "rate"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
 @pytest.mark.parametrize("rules", [RULES, IN_TURN], ids=["sessions", "in turn"])
-def test_slow_cases_of_thirty_are_verdicts_of(
-    slow: float, spread: float, rate: float, rules: GatePolicy
-) -> None:
+def test_slow_cases_of_thirty_are_found(slow: float, spread: float, rate: float, rules: GatePolicy) -> None:
     suites, hits = 40, 0
     source = np.random.default_rng(int(100 * slow))
     for _ in range(suites):

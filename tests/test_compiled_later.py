@@ -40,11 +40,11 @@ def of_jax(number: Callable[[], int]) -> Callable[[], Any]:
 @pytest.mark.parametrize("make", [of_torch, of_tensorflow, of_jax])
 def test_a_function_that_compiles_for_each_number_gets_a_note(make: Any) -> None:
     numbers = itertools.count()
-    measured = measure_call(make(lambda: next(numbers) % 5), None, None, POLICY)
-    assert COMPILING & {note.kind for note in measured.measurement.notes}
+    call = measure_call(make(lambda: next(numbers) % 5), None, None, POLICY)
+    assert COMPILING & {note.kind for note in call.measurement.notes}
 
 
 @pytest.mark.parametrize("make", [of_torch, of_tensorflow, of_jax])
 def test_a_function_that_compiles_once_gets_no_note(make: Any) -> None:
-    measured = measure_call(make(lambda: 3), None, None, POLICY)
-    assert not COMPILING & {note.kind for note in measured.measurement.notes}
+    call = measure_call(make(lambda: 3), None, None, POLICY)
+    assert not COMPILING & {note.kind for note in call.measurement.notes}

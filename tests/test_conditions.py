@@ -1,4 +1,4 @@
-"""What the surroundings of a measurement say: every number is exact."""
+"""Contention, throttling and energy of measurements, from exact telemetry."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ def rising(total: float) -> tuple[float, ...]:
     return tuple(total * number / (SAMPLES - 1) for number in range(SAMPLES))
 
 
-def watched(**telemetry: Any) -> Measurement:
+def with_telemetry(**telemetry: Any) -> Measurement:
     return a_watched(a_telemetry(**telemetry))
 
 
@@ -32,21 +32,21 @@ def notes_of(*outcomes: Measurement) -> list[str]:
     return [note.text for note in conditions.condition_notes(outcomes)]
 
 
-def test_the_rest_of_the_cpu_time_is_that_of_others() -> None:
-    found = watched(busy_s=rising(1.9), own_s=rising(0.1))  # the case: 1.5 CPUs
-    assert conditions.other_cores([found]) == pytest.approx(0.3)
+def test_cpu_time_beyond_the_cases_is_attributed_to_others() -> None:
+    measurement = with_telemetry(busy_s=rising(1.9), own_s=rising(0.1))  # the case uses 1.5 CPUs
+    assert conditions.other_cores([measurement]) == pytest.approx(0.3)
 
 
-def test_a_case_that_is_alone_has_no_others_whatever_the_clock_ticks_say() -> None:
-    assert conditions.other_cores([watched(busy_s=rising(1.4))]) == 0.0
+def test_clock_ticks_below_the_cases_time_mean_no_others() -> None:
+    assert conditions.other_cores([with_telemetry(busy_s=rising(1.4))]) == 0.0
 
 
 def test_rounds_are_judged_together() -> None:
-    found = [watched(busy_s=rising(1.5)), watched(busy_s=rising(2.3))]
-    assert conditions.other_cores(found) == pytest.approx(0.4)
+    rounds = [with_telemetry(busy_s=rising(1.5)), with_telemetry(busy_s=rising(2.3))]
+    assert conditions.other_cores(rounds) == pytest.approx(0.4)
 
 
-def test_short_windows_are_judged_once_they_are_half_a_second_together() -> None:
+def test_windows_are_judged_from_half_a_second_in_all() -> None:
     short = a_watched(a_telemetry(at_s=(0.125, 0.375), busy_s=(0.0, 0.5), own_s=(0.0, 0.0)), 0.4)
     assert conditions.other_cores([short]) is None
     assert conditions.other_cores([short, short]) == pytest.approx(0.5)
@@ -57,8 +57,8 @@ def test_short_windows_are_judged_once_they_are_half_a_second_together() -> None
     [
         a_measurement(),
         a_measurement(telemetry=a_telemetry()),
-        watched(busy_s=()),
-        watched(own_s=()),
+        with_telemetry(busy_s=()),
+        with_telemetry(own_s=()),
         a_watched(Telemetry(cpus=2)),
         a_watched(a_telemetry(at_s=(0.1,), busy_s=(0.0,), own_s=(0.0,)), 0.0),
     ],
@@ -70,14 +70,15 @@ def test_a_case_without_telemetry_is_not_judged(outcome: Measurement) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "others", "contended"), [(2, 0.09, False), (2, 0.11, True), (64, 1.2, False), (64, 1.3, True)]
+    ("cpus", "other_cores", "contended"),
+    [(2, 0.09, False), (2, 0.11, True), (64, 1.2, False), (64, 1.3, True)],
 )
-def test_a_case_is_contended_when_others_use_a_tenth_of_a_core_or_a_fiftieth_of_many(
-    cpus: int, others: float, contended: bool
+def test_a_case_is_contended_from_a_tenth_of_a_core_or_a_fiftieth_of_many(
+    cpus: int, other_cores: float, contended: bool
 ) -> None:
-    found = notes_of(watched(cpus=cpus, busy_s=rising(1.5 + others)))
-    assert found == (
-        [f"contended: other processes used {others:.1f} {'cores' if others > 1 else 'of a core'}"]
+    notes = notes_of(with_telemetry(cpus=cpus, busy_s=rising(1.5 + other_cores)))
+    assert notes == (
+        [f"contended: other processes used {other_cores:.1f} {'cores' if other_cores > 1 else 'of a core'}"]
         if contended
         else []
     )
@@ -102,15 +103,15 @@ CAUSES = (0x04,) + (0x24,) * 4 + (0x20,) * 6
     ],
 )
 def test_a_disturbance_above_its_threshold_is_noted(telemetry: dict[str, Any], notes: list[str]) -> None:
-    assert notes_of(watched(**telemetry)) == notes
+    assert notes_of(with_telemetry(**telemetry)) == notes
 
 
 @pytest.mark.parametrize(
-    ("reasons", "wanted"),
+    ("reasons", "causes"),
     [
         (0x00, ()),
         (0x01, ()),  # idle
-        (0x02, ()),  # the clock somebody set
+        (0x02, ()),  # clock set by the user
         (0x04, ("power cap",)),
         (0x08, ("hardware slowdown",)),
         (0x20, ("thermal slowdown",)),
@@ -119,10 +120,10 @@ def test_a_disturbance_above_its_threshold_is_noted(telemetry: dict[str, Any], n
         (0x64, ("power cap", "thermal slowdown")),
     ],
 )
-def test_a_sample_is_marked_with_the_causes_of_throttling(reasons: int, wanted: tuple[str, ...]) -> None:
+def test_a_sample_is_marked_with_the_causes_of_throttling(reasons: int, causes: tuple[str, ...]) -> None:
     telemetry = a_telemetry(reasons=(0,) * (SAMPLES - 1) + (reasons,))
     marks = conditions.throttled_samples(telemetry)
-    assert marks == [frozenset()] * (SAMPLES - 1) + [frozenset(wanted)]
+    assert marks == [frozenset()] * (SAMPLES - 1) + [frozenset(causes)]
 
 
 def test_a_clock_below_three_quarters_of_the_usual_is_marked() -> None:
@@ -134,14 +135,14 @@ def test_a_clock_below_three_quarters_of_the_usual_is_marked() -> None:
 @pytest.mark.parametrize(
     ("stopped_s", "contended"), [(0.0, False), (0.019, False), (0.021, True), (1.0, True)]
 )
-def test_a_case_that_a_quota_stopped_for_a_hundredth_of_its_time_is_contended(
+def test_a_case_throttled_by_a_quota_for_a_hundredth_of_its_time_is_contended(
     stopped_s: float, contended: bool
 ) -> None:
-    """Of two CPUs, in a second between the first sample and the last."""
-    found = conditions.contended([throttled(stopped_s)])
-    assert [each.kind for each in found] == [NoteKind.QUOTA] * contended
+    """The limit of two CPUs in a second between the first sample and the last."""
+    notes = conditions.contended([throttled(stopped_s)])
+    assert [item.kind for item in notes] == [NoteKind.QUOTA] * contended
     if stopped_s == 1.0:
-        assert found[0].text.startswith("contended: the CPU quota stopped it 50.0 % of the time")
+        assert notes[0].text.startswith("contended: the CPU quota stopped it 50.0 % of the time")
 
 
 def throttled(stopped_s: float, **over: Any) -> Measurement:
@@ -149,28 +150,28 @@ def throttled(stopped_s: float, **over: Any) -> Measurement:
     return a_watched(a_telemetry(throttled_s=column), **over)
 
 
-def test_the_time_of_a_step_that_a_quota_stopped_is_of_all_the_time_that_passed() -> None:
+def test_the_step_time_of_a_throttled_case_includes_the_pauses() -> None:
     blocks = (0.001,) * 49 + (0.051,)  # half a CPU: fifty milliseconds in a hundred
-    alone, stopped = (throttled(each, block_s=blocks, iterations=1) for each in (0.0, 1.0))
-    assert conditions.step_s(alone) == 0.001
+    unthrottled, stopped = (throttled(stopped_s, block_s=blocks, iterations=1) for stopped_s in (0.0, 1.0))
+    assert conditions.step_s(unthrottled) == 0.001
     assert conditions.step_s(stopped) == pytest.approx(0.002)
     assert conditions.step_s(stopped) * 50 == pytest.approx(sum(blocks))
 
 
-@pytest.mark.parametrize(("last", "told"), [(1.24, False), (1.26, True), (0.7, True)])
-def test_a_mean_far_from_the_median_is_noted(last: float, told: bool) -> None:
-    found = conditions.mean_notes([a_watched(block_s=(1.0, 1.0, 1.0, 1.0, last), iterations=1)] * 2)
-    assert bool(found) is told
+@pytest.mark.parametrize(("last", "is_noted"), [(1.24, False), (1.26, True), (0.7, True)])
+def test_a_mean_far_from_the_median_is_noted(last: float, is_noted: bool) -> None:
+    notes = conditions.mean_notes([a_watched(block_s=(1.0, 1.0, 1.0, 1.0, last), iterations=1)] * 2)
+    assert bool(notes) is is_noted
     if last > 1.25:
-        assert found[0].text == "the mean step took 1.05× the median, on which latency and rates are based"
+        assert notes[0].text == "the mean step took 1.05× the median, on which latency and rates are based"
     even = a_watched(block_s=(1.0,) * 5, iterations=1)
     assert conditions.mean_notes([a_watched(block_s=(1.0, 1.0, 1.0, 1.0, last), iterations=1), even]) == []
 
 
 def marked(count: int) -> Measurement:
-    """Ten samples, so many of them under a power cap."""
+    """A measurement with ten samples, `count` of them under a power cap."""
     columns: dict[str, Any] = dict.fromkeys(("at_s", "busy_s", "own_s"), (0.0,) * 10)
-    return watched(**columns, reasons=(4,) * count + (0,) * (10 - count))
+    return with_telemetry(**columns, reasons=(4,) * count + (0,) * (10 - count))
 
 
 @pytest.mark.parametrize(
@@ -179,21 +180,21 @@ def marked(count: int) -> Measurement:
 def test_a_case_is_throttled_when_more_than_a_tenth_of_its_samples_are(
     counts: tuple[int, ...], throttled: bool
 ) -> None:
-    found = notes_of(*(marked(count) for count in counts))
+    notes = notes_of(*(marked(count) for count in counts))
     share = f"{10 * sum(counts) / len(counts):.1f}"
     samples = 10 * len(counts)
     limit = f"at the GPU's power limit in {share} % of {samples} samples, as large products usually are: "
-    assert found == ([f"{limit}compare only with the same limit"] if throttled else [])
+    assert notes == ([f"{limit}compare only with the same limit"] if throttled else [])
 
 
 def test_missing_telemetry_is_noted_once() -> None:
-    blind = watched(notes=(note(NoteKind.NOT_SAMPLED, reason="no NVML: there is no NVIDIA driver"),))
+    blind = with_telemetry(notes=(note(NoteKind.NOT_SAMPLED, reason="no NVML: there is no NVIDIA driver"),))
     assert notes_of(blind, blind) == ["no NVML: there is no NVIDIA driver"]
 
 
 def test_the_usual_clock_is_each_devices_median() -> None:
     def record(device: str, *clocks: int) -> Any:
-        return a_record(watched(sm_mhz=clocks), case=a_case(device=device))
+        return a_record(with_telemetry(sm_mhz=clocks), case=a_case(device=device))
 
     records = [
         record("cuda:0", 1000, 1000),
@@ -224,7 +225,7 @@ def test_a_steps_energy_is_mean_power_over_the_window_by_its_steps() -> None:
         ((), (), 9.0, "this machine shows no RAPL counters"),
     ],
 )
-def test_without_a_counter_over_two_seconds_there_is_a_reason_and_never_an_estimate(
+def test_energy_without_two_seconds_of_a_counter_has_a_reason(
     joules: tuple[float, ...], at_s: tuple[float, ...], length_s: float, reason: str
 ) -> None:
     assert energy(joules, at_s, length_s) == reason
@@ -240,29 +241,29 @@ def test_energy_is_positive_or_there_is_a_reason(
 ) -> None:
     count = min(len(joules), len(gaps))
     at_s = tuple(sum(gaps[: number + 1]) for number in range(count))
-    found = energy(tuple(joules[:count]), at_s, max(length, sum(gaps)))
-    assert found if isinstance(found, str) else found > 0
+    energy_or_reason = energy(tuple(joules[:count]), at_s, max(length, sum(gaps)))
+    assert energy_or_reason if isinstance(energy_or_reason, str) else energy_or_reason > 0
 
 
-# A machine that nobody else uses, replayed: ticks of /proc/stat, the sampler's own cost, and housekeeping.
+# Simulation of a machine without other programs: ticks of /proc/stat, the sampler's cost, and housekeeping
 
 TICK_S = 0.01
-WAKE_UPS = 2.0  # of the system's own services a second
-WAKE_UP_S = (0.001, 0.015)  # of CPU time each: a fiftieth of a core together
+WAKE_UPS = 2.0  # of system services per second
+WAKE_UP_S = (0.001, 0.015)  # CPU time of each; a fiftieth of a core in all
 
 
 def a_quiet_process(source: np.random.Generator, cpus: int, length_s: float) -> Measurement:
-    """Blocks on all CPUs for so long, sampled as the parent does; from half a sample on."""
+    """A process with blocks on all CPUs, sampled as by the parent process."""
     at_s = np.arange(source.uniform(0, sampler.INTERVAL_S), length_s, sampler.INTERVAL_S)
     wakes = np.sort(source.uniform(0, length_s, source.poisson(WAKE_UPS * length_s)))
     used = np.cumsum(source.uniform(*WAKE_UP_S, len(wakes)))
     housekeeping = np.concatenate(([0.0], used))[np.searchsorted(wakes, at_s)]
-    share = source.uniform(0.9, 1.0)  # of the CPUs, which the case's threads do not fill all the time
-    own = 5e-4 * np.arange(len(at_s))
-    ticks = np.floor((share * cpus * at_s + own + housekeeping) / TICK_S + source.uniform(0, 1, len(at_s)))
+    share = source.uniform(0.9, 1.0)  # share of the CPUs that the case's threads use
+    own_s = 5e-4 * np.arange(len(at_s))
+    ticks = np.floor((share * cpus * at_s + own_s + housekeeping) / TICK_S + source.uniform(0, 1, len(at_s)))
     busy = np.maximum.accumulate(ticks) * TICK_S
     telemetry = a_telemetry(
-        cpus=cpus, at_s=tuple(at_s), busy_s=tuple(busy - busy[0]), own_s=tuple(own - own[0])
+        cpus=cpus, at_s=tuple(at_s), busy_s=tuple(busy - busy[0]), own_s=tuple(own_s - own_s[0])
     )
     window = Window(began_s=0.0, ended_s=length_s, cpu_s=share * cpus * length_s)
     return a_measurement(window=window, telemetry=telemetry)
@@ -270,7 +271,7 @@ def a_quiet_process(source: np.random.Generator, cpus: int, length_s: float) -> 
 
 @pytest.mark.parametrize("cpus", [1, 2, 8, 64])
 @pytest.mark.parametrize(("rounds", "length_s"), [(3, 0.75), (5, 2.0), (10, 10.0)])
-def test_a_quiet_machine_is_never_called_contended(cpus: int, rounds: int, length_s: float) -> None:
+def test_a_quiet_machine_is_never_contended(cpus: int, rounds: int, length_s: float) -> None:
     source = np.random.default_rng([cpus, rounds])
     for _ in range(10):
         processes = [a_quiet_process(source, cpus, length_s) for _ in range(rounds)]
@@ -279,7 +280,7 @@ def test_a_quiet_machine_is_never_called_contended(cpus: int, rounds: int, lengt
 
 
 def recorded_runs() -> list[list[Measurement]]:
-    """Ten runs on two cores of a virtual machine with nothing else on it (`studies/quiet_runs.py`)."""
+    """Runs on two cores of a virtual machine without other programs (`studies/quiet_runs.py`)."""
     runs = json.loads((ROOT / "tests/data/quiet_runs.json").read_bytes())
     return [
         [
@@ -294,23 +295,21 @@ def recorded_runs() -> list[list[Measurement]]:
 
 
 def beside_a_neighbour(process: Measurement, cores: float) -> Measurement:
-    seen = process.telemetry
-    assert seen
-    busy = np.add(seen.busy_s, cores * np.subtract(seen.at_s, seen.at_s[0]))
-    return replace(process, telemetry=replace(seen, busy_s=tuple(busy)))
+    telemetry = process.telemetry
+    assert telemetry
+    busy = np.add(telemetry.busy_s, cores * np.subtract(telemetry.at_s, telemetry.at_s[0]))
+    return replace(process, telemetry=replace(telemetry, busy_s=tuple(busy)))
 
 
-def test_only_with_a_neighbour_are_recorded_runs_contended() -> None:
-    runs = recorded_runs()
-    assert len(runs) == 10
-    for run in runs:
+def test_recorded_runs_are_contended_only_with_a_neighbour() -> None:
+    for run in recorded_runs():
         assert conditions.contended(run) == []
         assert conditions.other_cores(run) is not None
         noisy = [beside_a_neighbour(process, 0.5) for process in run]
         assert NoteKind.OTHER_PROCESSES in [note.kind for note in conditions.contended(noisy)]
 
 
-def test_the_replay_with_a_neighbour_is_contended() -> None:
+def test_a_simulated_machine_with_a_neighbour_is_contended() -> None:
     source = np.random.default_rng(7)
     for _ in range(10):
         noisy = [beside_a_neighbour(a_quiet_process(source, 2, 0.75), 0.25) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Laws of every workload, and of every backend's session; that it computes right is in test_matrix.py."""
+"""Properties of every workload and of every backend's session; test_matrix.py verifies the results."""
 
 import importlib.util
 import itertools
@@ -28,11 +28,11 @@ from benchbench.workloads.base import Draw, Operation, Program, Workload
 from benchbench.workloads.operations.gemm import Gemm
 from tests.tiny import NAMES, tiny, variants
 
-REAL = ["torch", "tensorflow", "jax"]  # in this process, beside each other; all of them in test_matrix.py
+REAL = ["torch", "tensorflow", "jax"]  # loaded together in this process; test_matrix.py has all backends
 INSTALLED = [name for name in REAL if importlib.util.find_spec(name)]
 THREADS = 2
 
-# What a framework warns of within itself is its own affair.
+# Warnings from inside a framework do not matter here.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
@@ -48,7 +48,7 @@ def backend(name: str) -> Backend:
 
 
 class Built:
-    """A workload's program on one backend, compiled."""
+    """A workload's compiled program on one backend."""
 
     def __init__(
         self, name: str, work: Workload, dtype: Dtype, mode: str | None = None, device: str = "cpu"
@@ -83,7 +83,7 @@ def deviation(built: Built, work: Workload, dtype: Dtype) -> verify.Deviation:
     return verify.worst(elements, expected.expected, expected.tolerance, expected.spared)
 
 
-# Nodes of NVIDIA's GPUs, of TPUs, and of AMD's GPUs: without one no framework need be asked, 2,000 times.
+# Device nodes of NVIDIA GPUs, TPUs and AMD GPUs: without one, 2,000 queries of frameworks are skipped.
 NODES = ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*", "/dev/kfd")
 ACCELERATED: list[Any] = list(itertools.product(REAL, NAMES, Dtype))
 if not any(map(glob, NODES)):
@@ -94,8 +94,8 @@ if not any(map(glob, NODES)):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("framework", "name", "dtype"), ACCELERATED)
 def test_every_accelerator_computes_what_float64_computes(framework: str, name: str, dtype: Dtype) -> None:
-    found, missing = backend(framework).devices()
-    devices = [each.name for each in found if each.device_class is DeviceClass.ACCELERATOR]
+    all_devices, missing = backend(framework).devices()
+    devices = [device.name for device in all_devices if device.device_class is DeviceClass.ACCELERATOR]
     if not devices:
         pytest.skip(f"{framework} has no accelerator here: {missing}")
     for work in variants(name):
@@ -110,14 +110,14 @@ def test_every_accelerator_computes_what_float64_computes(framework: str, name: 
 
 @pytest.mark.real
 @pytest.mark.parametrize("framework", REAL)
-def test_tf32_is_refused_where_it_would_be_something_else(framework: str) -> None:
+def test_tf32_is_refused_on_cpus(framework: str) -> None:
     with pytest.raises(Unsupported, match="TF32"):
         backend(framework).open("cpu", Dtype.TF32, backend(framework).modes[0], THREADS)
 
 
 @pytest.mark.real
-def test_a_product_that_is_not_waited_for_is_implausible() -> None:
-    work = Gemm(m=2048, n=2048, k=2048)  # long beside what a busy machine takes from a launch
+def test_a_product_without_synchronisation_is_implausible() -> None:
+    work = Gemm(m=2048, n=2048, k=2048)  # takes much longer than a launch on a busy machine
     for wait, expected in ((False, Implausible), (True, None)):
         session = backend("jax").open("cpu", Dtype.FLOAT32, "jit", THREADS)
         timer = session.timer() if wait else HostTimer(lambda output: None)
@@ -131,10 +131,10 @@ def test_a_product_that_is_not_waited_for_is_implausible() -> None:
 def test_data_can_stay_on_the_host_in_the_dtype_of_the_case(framework: str) -> None:
     session = backend(framework).open("cpu", Dtype.BFLOAT16, backend(framework).modes[0], THREADS)
     values = np.array([1.5, -2.0], np.float32)
-    kept = session.put_on_host(values)
-    assert "bfloat16" in str(kept.dtype)
-    np.testing.assert_array_equal(session.fetch(kept), values)
-    with suppress(Unsupported):  # said where the memory cannot be pinned
+    on_host = session.put_on_host(values)
+    assert "bfloat16" in str(on_host.dtype)
+    np.testing.assert_array_equal(session.fetch(on_host), values)
+    with suppress(Unsupported):  # if the memory cannot be pinned
         np.testing.assert_array_equal(session.fetch(session.put_on_host(values, pinned=True)), values)
 
 
@@ -148,30 +148,30 @@ def test_devices_are_named_and_absent_kinds_explained(framework: str) -> None:
 
 def test_a_tiny_workload_is_smaller_and_counts_its_work() -> None:
     for name in NAMES:
-        whole = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
-        small = whole.tiny()
-        for work in (whole, small):
+        full = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
+        small = full.tiny()
+        for work in (full, small):
             cost = work.cost(Dtype.FLOAT32)
             assert min(cost.bytes, cost.items) > 0
             assert work.cost(Dtype.FLOAT16).bytes * 2 == cost.bytes
-        little, much = (work.cost(Dtype.FLOAT32) for work in (small, whole))
-        least = 2 * Dtype.FLOAT32.itemsize  # an element in, an element out: nothing is smaller
+        little, much = (work.cost(Dtype.FLOAT32) for work in (small, full))
+        least = 2 * Dtype.FLOAT32.itemsize  # an element in and an element out
         assert (little.flops or little.bytes) < (much.flops or much.bytes) / 10 or much.bytes == least
 
 
-def test_a_backward_pass_costs_two_or_three_times_its_forward_pass() -> None:
+def test_a_backward_pass_costs_two_or_three_forward_passes() -> None:
     backward = {name: tiny(name) for name in NAMES if name.endswith("_backward")}
     for name, work in backward.items():
         forward = type(tiny(name.removesuffix("_backward")))(**work.params).cost(Dtype.FLOAT32)
         cost = work.cost(Dtype.FLOAT32)
         if forward.flops:
             assert (cost.flops / forward.flops, cost.bytes / forward.bytes) in {(2, 2), (3, 3)}
-        else:  # what is memory-bound moves the gradients besides
+        else:  # memory-bound work also moves the gradients
             assert (cost.flops, cost.bytes > forward.bytes) == (0, True)
     assert backward
 
 
-EXAMPLES = 100 if os.environ.get("CI") else 25  # of each workload: of all together thousands
+EXAMPLES = 100 if os.environ.get("CI") else 25  # for each workload
 SIZES = st.integers(0, 300) | st.integers(0, 9).map(lambda power: 2**power)
 VALUES = {
     bool: st.booleans(),
@@ -187,9 +187,9 @@ VALUES = {
 @settings(max_examples=EXAMPLES)
 def test_parameters_are_refused_or_give_an_output(name: str, data: st.DataObject) -> None:
     kind: Any = registry.load_class("benchbench.workloads", name, Workload)
-    drawn = {key: data.draw(VALUES[type(default)], key) for key, default in kind.fields().items()}
+    params = {key: data.draw(VALUES[type(default)], key) for key, default in kind.fields().items()}
     try:
-        work = kind(**drawn)
+        work = kind(**params)
     except UsageError:
         return
     assert min(work.output_shape, default=1) > 0
@@ -221,7 +221,7 @@ def test_rounding_to_a_dtype_is_to_the_nearest_even() -> None:
     )
 
 
-def test_a_result_that_is_not_finite_is_infinitely_wrong() -> None:
+def test_a_non_finite_result_has_an_infinite_error() -> None:
     work = tiny("gemm")
     assert isinstance(work, Operation)
 

@@ -1,4 +1,4 @@
-"""What a workload counts is what torch's and XLA's own counters count of its programs, at the tiny size."""
+"""FLOPs of tiny workloads agree with the counters of torch and XLA."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tests.tiny import WORKS, tiny
 
 
 def masked(products: int) -> Callable[[Any], int]:
-    """Of so many products of queries with keys or weights with values: pairs that a mask leaves out."""
+    """FLOPs of masked pairs in `products` products of queries with keys or of weights with values."""
 
     def pairs(work: Any) -> int:
         width = work.heads * work.dim if hasattr(work, "dim") else getattr(work, "width", None) or work.hidden
@@ -27,33 +27,33 @@ def masked(products: int) -> Callable[[Any], int]:
 
 
 def first_state(gates: int) -> Callable[[Any], int]:
-    """The gradient of the state before the first step, which is no weight's."""
+    """FLOPs of the gradient of the first state, which is no weight (negative: not counted)."""
     return lambda work: -2 * gates * int(work.batch) * int(work.hidden) ** 2
 
 
 def of_all_groups(work: Any) -> int:
-    """The gradient of the images, as if each channel of the output met each of the input (torch 2.13)."""
+    """FLOPs that torch 2.13 counts as if the gradient of the images mixed all channels."""
     return int((work.channels - 1) * work.cost(Dtype.FLOAT32).flops // 2)
 
 
-def empty_places(work: Any) -> int:
-    """Of the cache, behind the new token: a query meets them before they are masked."""
-    *_, places, head = work.cache_shape
-    return int(4 * work.batch * work.depth * work.heads * head * (places - work.length))
+def empty_positions(work: Any) -> int:
+    """FLOPs of the cache positions after the new token, which are masked after the product."""
+    *_, positions, head = work.cache_shape
+    return int(4 * work.batch * work.depth * work.heads * head * (positions - work.length))
 
 
-# Where torch's counter is not right, or its program does other work: how many FLOPs more it counts.
+# Additional FLOPs that torch's counter reports, because it is wrong or because its program does other work
 EXCEPTIONS: dict[str, Callable[[Any], int]] = {
     "attention": masked(2),
     "attention_backward": masked(6),
     "depthwise_conv2d_backward": of_all_groups,
-    "gpt2_decode": empty_places,
+    "gpt2_decode": empty_positions,
     "gpt2_prefill": masked(2 * 2),  # in each of two layers
     "gpt2_train": masked(2 * 6),
     "encoder_decoder_infer": masked(2),
     "encoder_decoder_train": masked(6),
     "gru_backward": first_state(3),
-    "llama_decode": empty_places,
+    "llama_decode": empty_positions,
     "llama_prefill": masked(2 * 2),
     "llama_train": masked(2 * 6),
     "lstm_backward": first_state(4),
@@ -64,7 +64,7 @@ EXCEPTIONS: dict[str, Callable[[Any], int]] = {
 
 
 def torch_flops(work: Workload) -> int:
-    """Of a step, from the products that it is made of: fused kernels are taken apart."""
+    """FLOPs of a step by torch's counter, without fused kernels."""
     torch = pytest.importorskip("torch")
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
@@ -75,7 +75,7 @@ def torch_flops(work: Workload) -> int:
     except Unsupported as reason:
         pytest.skip(str(reason))
     counter = FlopCounterMode(display=False)
-    # Which module an operation is of does not matter, and its hooks allow no torch.autograd.grad.
+    # Without the module tracker, whose hooks prevent torch.autograd.grad.
     counter.mod_tracker = SimpleNamespace(
         parents={"Global"}, __enter__=lambda: None, __exit__=lambda *_: None
     )
@@ -90,13 +90,15 @@ def torch_flops(work: Workload) -> int:
 
 
 def forward_again(work: Workload) -> int:
-    """The forward pass where no gradient depends on it: torch computes it all the same, and a note tells."""
+    """FLOPs of an unneeded forward pass, which torch executes."""
     return int(work.forward_unused * work.cost(Dtype.FLOAT32).flops)
 
 
 @pytest.mark.real
-@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")  # set beside what is switched off
-@pytest.mark.parametrize(("name", "work"), [pytest.param(*rest, id=id_) for id_, *rest in WORKS])
+@pytest.mark.filterwarnings(
+    "ignore:TF32 acceleration on top of oneDNN"
+)  # about settings that are switched off
+@pytest.mark.parametrize(("name", "work"), [pytest.param(*arguments, id=id_) for id_, *arguments in WORKS])
 def test_torch_counts_the_same_flops(name: str, work: Any) -> None:
     if "torch" not in work.frameworks():
         pytest.skip("it has no builder for torch")
@@ -104,12 +106,12 @@ def test_torch_counts_the_same_flops(name: str, work: Any) -> None:
     assert torch_flops(work) == work.cost(Dtype.FLOAT32).flops + forward_again(work) + more
 
 
-def test_exceptions_are_of_workloads_and_change_what_is_expected() -> None:
+def test_every_exception_changes_the_expected_flops() -> None:
     for name, more in EXCEPTIONS.items():
-        assert any(more(work) for _, own, work in WORKS if own == name), name
+        assert any(more(work) for _, workload, work in WORKS if workload == name), name
 
 
-# XLA counts an operation an element, too; of a convolution no product with what pads it, of a loop one turn.
+# XLA also counts element-wise operations, leaves out products with padding, and counts a loop once.
 PRODUCTS_ONLY = ("batched_gemm", "gemm", "overlap")
 MOSTLY_PRODUCTS = (
     "bert_base_train",
@@ -119,7 +121,7 @@ MOSTLY_PRODUCTS = (
     "moe",
     "moe_backward",
 )
-MOST_BESIDES = 0.2  # at the tiny size
+MAX_EXCESS = 0.2  # at the tiny size
 
 
 @pytest.mark.real
@@ -130,5 +132,5 @@ def test_xla_counts_the_same_flops(name: str) -> None:
     session = Jax().open("cpu", Dtype.FLOAT32, "jit", 1)
     program = Jax().program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
     traced = jax.jit(program.step).lower(*program.state, *program.inputs).cost_analysis()["flops"]
-    besides = traced / work.cost(Dtype.FLOAT32).flops - 1
-    assert besides == 0 if name in PRODUCTS_ONLY else 0 < besides < MOST_BESIDES
+    excess = traced / work.cost(Dtype.FLOAT32).flops - 1
+    assert excess == 0 if name in PRODUCTS_ONLY else 0 < excess < MAX_EXCESS

@@ -1,4 +1,4 @@
-"""Products and convolutions: wrong ones are told from right ones, and parameters mean what they say."""
+"""Products and convolutions: detection of mistakes, and the meaning of parameters."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ def flipped(filters: Any) -> Any:
     return np.flip(filters, axis=tuple(range(2, filters.ndim)))
 
 
-# What a wrong program does, as other arrays that the right one is given.
+# Mistakes of a program, each as a change of the arrays given to a correct program
 MUTANTS: dict[str, tuple[Operation, Callable[[Arrays], Arrays]]] = {
     "gemm: A not transposed": (tiny("gemm", m=65, transpose_a=True), changed("a", np.transpose)),
     "gemm: B not transposed": (tiny("gemm", n=65, transpose_b=True), changed("b", np.transpose)),
@@ -79,7 +79,7 @@ MUTANTS: dict[str, tuple[Operation, Callable[[Arrays], Arrays]]] = {
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16])
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_is_told_from_a_program_that_rounds(name: str, dtype: Dtype) -> None:
+def test_a_mistake_exceeds_the_tolerance_and_rounding_does_not(name: str, dtype: Dtype) -> None:
     work, change = MUTANTS[name]
     assert error_ratio(work, dtype) < 0.7
     assert error_ratio(work, dtype, arrays=change(work.arrays(Draw(dtype)))) > 1.5
@@ -102,11 +102,11 @@ def test_a_mutant_is_told_from_a_program_that_rounds(name: str, dtype: Dtype) ->
     ],
     ids=str,
 )
-def test_sampled_elements_are_those_of_the_whole_result(work: Operation) -> None:
+def test_sampled_elements_agree_with_the_whole_result(work: Operation) -> None:
     assert error_ratio(work, Dtype.FLOAT64) < 0.7
 
 
-def test_a_side_has_a_kernel_and_a_padding_of_its_own_and_old_ids_stay() -> None:
+def test_each_side_of_a_convolution_can_have_its_own_kernel_and_padding() -> None:
     assert "kernel_h" not in Conv2d().params
     assert Conv2d(kernel=5, kernel_w=20, pad_w=3).filter_shape == (64, 64, 5, 20)
     assert Conv2d(kernel=5, kernel_w=20, pad_w=3).edges == (1, 3)
@@ -122,6 +122,6 @@ def test_a_result_that_is_all_padding_is_refused() -> None:
         ConvTranspose2d(height=1, width=1, kernel=8, padding=4)
 
 
-def test_each_gradient_of_a_convolution_costs_what_the_convolution_does() -> None:
+def test_each_gradient_of_a_convolution_costs_as_much_as_the_convolution() -> None:
     cost = Conv2d(stride=2).cost(Dtype.FLOAT32)
     assert Conv2dBackwardData(stride=2).cost(Dtype.FLOAT32) == cost

@@ -1,4 +1,4 @@
-"""Numbers drawn once a run: the same as drawn afresh, whatever is in the folder."""
+"""The cache of random numbers and references of a run."""
 
 from pathlib import Path
 
@@ -26,23 +26,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
-def test_kept_numbers_are_those_that_would_be_drawn(folder: Path, real: type) -> None:
+def test_cached_numbers_equal_drawn_numbers(folder: Path, real: type) -> None:
     for _ in range(2):
-        found = cached_normal(KEY, (3, 4), real)
-        np.testing.assert_array_equal(found, standard_normal(KEY, (3, 4), real))
-        assert found.dtype == real
-        found *= 2  # an array of its own: what a builder does to it stays there
+        numbers = cached_normal(KEY, (3, 4), real)
+        np.testing.assert_array_equal(numbers, standard_normal(KEY, (3, 4), real))
+        assert numbers.dtype == real
+        numbers *= 2  # a copy, which a builder may change
     assert len(list(folder.iterdir())) == 1
 
 
-def test_the_second_time_it_is_read(folder: Path) -> None:
+def test_numbers_are_read_the_second_time(folder: Path) -> None:
     cached_normal(KEY, (2,), np.float32)
     (path,) = folder.iterdir()
     np.save(path, np.array([7, 8], np.float32))
     assert cached_normal(KEY, (2,), np.float32).tolist() == [7, 8]
 
 
-def test_each_key_shape_and_type_has_its_own(folder: Path) -> None:
+def test_each_key_shape_and_type_has_its_own_file(folder: Path) -> None:
     for key, shape, real in [
         (KEY, (6,), np.float32),
         (KEY, (6,), np.float64),
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_drawn_again(folder: Path, content: bytes) -> None:
     assert np.load(path).shape == (5,)
 
 
-def test_a_result_is_computed_once_a_run_and_again_where_its_file_is_damaged(folder: Path) -> None:
+def test_a_result_is_computed_once_and_again_if_its_file_is_damaged(folder: Path) -> None:
     computed = []
 
     def compute(name: str) -> dict[str, float]:
@@ -85,23 +85,21 @@ def test_a_result_is_computed_once_a_run_and_again_where_its_file_is_damaged(fol
     assert computed == ["a", "bc", "a"]
 
 
-def test_a_result_without_a_run_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_without_a_run_is_not_cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(DRAWN)
     assert cached_result("a", lambda: {"value": 1}) == {"value": 1}
     assert cached_result("a", lambda: {"value": 2}) == {"value": 2}
     assert not list(folder.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_costs_nothing_but_time(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_folder_only_costs_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DRAWN, str(folder / "gone"))
     np.testing.assert_array_equal(
         cached_normal(KEY, (5,), np.float32), standard_normal(KEY, (5,), np.float32)
     )
 
 
-def test_batches_of_images_and_what_is_drawn_without_a_run_are_not_kept(
+def test_large_arrays_and_numbers_without_a_run_are_not_cached(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached_normal(KEY, (MAX_SIZE + 1,), np.float32)
@@ -111,29 +109,29 @@ def test_batches_of_images_and_what_is_drawn_without_a_run_are_not_kept(
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.BFLOAT16])
-def test_a_draw_is_the_same_by_either(folder: Path, dtype: Dtype) -> None:
+def test_a_cached_draw_equals_a_plain_draw(folder: Path, dtype: Dtype) -> None:
     for _ in range(2):
-        found = Draw(dtype, standard=cached_normal).normal("w", 4, 5, scale=3.0, mean=1.0)
-        np.testing.assert_array_equal(found, Draw(dtype).normal("w", 4, 5, scale=3.0, mean=1.0))
+        numbers = Draw(dtype, standard=cached_normal).normal("w", 4, 5, scale=3.0, mean=1.0)
+        np.testing.assert_array_equal(numbers, Draw(dtype).normal("w", 4, 5, scale=3.0, mean=1.0))
 
 
-def test_a_run_has_a_folder_for_them_and_removes_it() -> None:
-    shop = RunScratch()
+def test_a_run_creates_and_removes_its_cache() -> None:
+    scratch = RunScratch()
     target = Target(name="fake", backend="fake", python="python3")
-    place = Path(shop.environment(target, Settings(threads=1))[DRAWN])
-    assert place.is_dir()
-    shop.close()
-    assert not place.exists()
+    path = Path(scratch.environment(target, Settings(threads=1))[DRAWN])
+    assert path.is_dir()
+    scratch.close()
+    assert not path.exists()
 
 
 @pytest.mark.real
-def test_all_strategies_of_a_network_share_a_reference_but_not_with_statistics_apart(folder: Path) -> None:
+def test_strategies_of_a_network_share_a_reference_unless_replicas_differ(folder: Path) -> None:
     strategies = (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL)
     works = [Gpt2Train().divided(Placement(devices=2, strategy=strategy)) for strategy in strategies]
-    (first_made, *others) = [reference(work, Dtype.FLOAT32) for work in works]
-    assert [other == first_made for other in others] == [True, True]
+    (first_reference, *other_references) = [reference(work, Dtype.FLOAT32) for work in works]
+    assert [reference_of_other == first_reference for reference_of_other in other_references] == [True, True]
     assert len(list(folder.glob("*.json"))) == 1
-    (first, *rest) = [training_reference(work.small(), Dtype.FLOAT32) for work in works[:2]]
-    assert rest == [first]
+    (first, *remaining) = [training_reference(work.small(), Dtype.FLOAT32) for work in works[:2]]
+    assert remaining == [first]
     reference(works[0].divided(works[0].placement, replicas=2), Dtype.FLOAT32)
     assert len(list(folder.glob("*.json"))) == 2

@@ -1,4 +1,4 @@
-"""A trend over the rounds of a run: told where there is one, and hardly ever where there is none."""
+"""Drift and unevenness over the rounds of a run."""
 
 import math
 import random
@@ -38,12 +38,12 @@ from tests.simulator import a_suite, highest_rate, noise
 CASES = [a_case(params={"m": m}) for m in range(6)]
 REPEATS = 300
 METRIC = {metric.name: metric for metric in METRICS}
-WALKING = 0.05  # of suites in which some case is called slower, at most
+WALKING = 0.05  # largest share of suites with a case called slower
 CALM = (1e-3, 1.001e-3, 0.999e-3, 1.0005e-3, 0.9995e-3)
 
 
-def told(logs: np.ndarray) -> bool:
-    """Of a run: row by row the rounds of a case."""
+def has_drift(logs: np.ndarray) -> bool:
+    """True if a run drifts; each row of `logs` is a case."""
     return drift(list(enumerate(row)) for row in logs.tolist()) is not None
 
 
@@ -51,18 +51,16 @@ def told(logs: np.ndarray) -> bool:
 @pytest.mark.parametrize("cases", [1, 2, 6, 30])
 @pytest.mark.parametrize("rounds", [3, 5, 10])
 @pytest.mark.parametrize("heavy", [False, True], ids=["normal", "t3"])
-def test_a_quiet_run_is_said_to_drift_in_less_than_one_of_twenty(
-    cases: int, rounds: int, heavy: bool
-) -> None:
+def test_a_quiet_run_drifts_less_often_than_one_time_in_twenty(cases: int, rounds: int, heavy: bool) -> None:
     source = np.random.default_rng(cases * 100 + rounds * 2 + heavy)
-    found = sum(told(0.02 * noise(source, heavy, cases, rounds)) for _ in range(REPEATS))
-    assert found <= highest_rate(0.05, REPEATS) * REPEATS
+    drifting = sum(has_drift(0.02 * noise(source, heavy, cases, rounds)) for _ in range(REPEATS))
+    assert drifting <= highest_rate(0.05, REPEATS) * REPEATS
 
 
-def test_one_case_of_five_rounds_is_told_only_if_every_round_is_slower_than_the_last() -> None:
-    """All orders are alike where nothing drifts: two of 120, far below the significance."""
+def test_a_single_case_drifts_only_if_every_round_continues_the_trend() -> None:
+    """Without drift all orders are equally likely; two of 120 are far below the significance."""
     orders = [
-        drift([[(n, 0.02 * place) for n, place in enumerate(permutation)]])
+        drift([[(n, 0.02 * level) for n, level in enumerate(permutation)]])
         for permutation in permutations(range(5))
     ]
     assert sum(order is not None for order in orders) == 2
@@ -70,7 +68,7 @@ def test_one_case_of_five_rounds_is_told_only_if_every_round_is_slower_than_the_
 
 
 @given(st.lists(st.integers(-3, 3).map(float), min_size=3, max_size=12))
-def test_the_trend_is_counted_as_kendall_defines_it(logs: list[float]) -> None:
+def test_score_and_slope_agree_with_kendall_and_theil_sen(logs: list[float]) -> None:
     pairs = [*combinations(enumerate(logs), 2)]
     score = sum((after > before) - (after < before) for (_, before), (_, after) in pairs)
     assert _score([*enumerate(logs)]) == score
@@ -79,16 +77,18 @@ def test_the_trend_is_counted_as_kendall_defines_it(logs: list[float]) -> None:
 
 
 @pytest.mark.parametrize("rounds", [3, 5, 10])
-def test_steps_that_become_three_percent_slower_are_told_with_their_size(rounds: int) -> None:
+def test_a_drift_of_three_percent_is_found_with_its_size(rounds: int) -> None:
     source = np.random.default_rng(rounds)
     trend = np.linspace(0, math.log(1.03), rounds)
     runs = [trend + 0.005 * noise(source, False, 12, rounds) for _ in range(100)]
-    found = [drift([*enumerate(row)] for row in logs.tolist()) for logs in runs]
-    assert all(each is not None and each.cases == 12 for each in found)
-    assert np.median([each.change for each in found if each]) == pytest.approx(math.log(1.03), rel=0.1)
+    drifts = [drift([*enumerate(row)] for row in logs.tolist()) for logs in runs]
+    assert all(one_drift is not None and one_drift.cases == 12 for one_drift in drifts)
+    assert np.median([one_drift.change for one_drift in drifts if one_drift]) == pytest.approx(
+        math.log(1.03), rel=0.1
+    )
 
 
-def test_a_trend_too_small_to_matter_is_not_told() -> None:
+def test_a_trend_below_the_minimum_is_no_drift() -> None:
     assert drift([[(number, 0.2 * MIN_CHANGE * number) for number in range(5)]] * 6) is None
 
 
@@ -98,10 +98,10 @@ def test_the_level_of_a_case_does_not_matter(logs: list[float], level: float) ->
     logs = [round(log, 3) for log in logs]
     plain = drift([[*enumerate(logs)]] * 4)
     shifted = drift([[(number, log + level) for number, log in enumerate(logs)]] * 4)
-    changes = [found.change for found in (plain, shifted) if found]
+    changes = [one_drift.change for one_drift in (plain, shifted) if one_drift]
     if plain and shifted and plain.is_trend == shifted.is_trend:
         assert changes[0] == pytest.approx(changes[1], abs=1e-9)
-    elif changes:  # rounding decides about a change of just so much
+    elif changes:  # rounding decides about a change at the limit
         assert min(map(abs, changes)) == pytest.approx(MIN_CHANGE, abs=1e-9)
 
 
@@ -113,24 +113,24 @@ def uneven(source: np.random.Generator, cases: int, *shift: float) -> np.ndarray
     return np.asarray(np.array(shift) + 0.01 * source.standard_normal((cases, len(shift))))
 
 
-def test_a_round_that_is_slower_in_all_cases_is_told_with_its_size() -> None:
+def test_a_round_slower_in_all_cases_is_found_with_its_size() -> None:
     source = np.random.default_rng(5)
-    found = [drift([*enumerate(row)] for row in uneven(source, 12, 0, 0.04, 0).tolist()) for _ in range(100)]
-    assert all(each and not each.is_trend and each.cases == 12 for each in found)
-    assert np.median([each.change for each in found if each]) == pytest.approx(0.04, rel=0.1)
+    drifts = [drift([*enumerate(row)] for row in uneven(source, 12, 0, 0.04, 0).tolist()) for _ in range(100)]
+    assert all(one_drift and not one_drift.is_trend and one_drift.cases == 12 for one_drift in drifts)
+    assert np.median([one_drift.change for one_drift in drifts if one_drift]) == pytest.approx(0.04, rel=0.1)
     text = "uneven: the slowest round took 4.00 % longer than the fastest, in 12 cases together"
     assert Drift(change=math.log(1.04), cases=12, is_trend=False, variance=0, degrees=2).note.text == text
 
 
-def test_rounds_add_what_they_differ_by_to_the_error_known_from_so_many_rounds() -> None:
+def test_uneven_rounds_add_their_variance() -> None:
     run_drift = drift([[(0, 0.0), (1, 0.06), (2, 0.0)]] * 8)
     assert run_drift
     assert run_drift.variance == pytest.approx(0.06**2 / 3)
     assert run_drift.degrees == 2
 
 
-def test_rounds_are_compared_where_every_case_has_them() -> None:
-    """Two noisy cases had more."""
+def test_only_rounds_of_every_case_are_compared() -> None:
+    """Additional rounds of two noisy cases do not count."""
     rounds = [(0, 0.0), (1, 0.05), (2, 0.0)]
     run_drift = drift([rounds] * 6 + [[*rounds, (3, 0.5), (4, -0.5)]] * 2)
     assert run_drift
@@ -138,7 +138,7 @@ def test_rounds_are_compared_where_every_case_has_them() -> None:
     assert run_drift.change == pytest.approx(0.05)
 
 
-def test_with_three_rounds_five_cases_are_needed_to_tell_that_they_are_uneven() -> None:
+def test_three_uneven_rounds_need_five_cases() -> None:
     rounds = [(0, 0.0), (1, 0.06), (2, 0.03)]
     assert drift([rounds] * 4) is None
     assert drift([rounds] * 5)
@@ -158,7 +158,7 @@ ROWS = st.integers(3, 6).flatmap(
 
 
 @given(ROWS)
-def test_rounds_are_compared_as_friedman_does(rows: list[list[int]]) -> None:
+def test_unevenness_agrees_with_friedmans_test(rows: list[list[int]]) -> None:
     from scipy.stats import friedmanchisquare
 
     expected = friedmanchisquare(*zip(*rows, strict=True))
@@ -168,7 +168,7 @@ def test_rounds_are_compared_as_friedman_does(rows: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("degrees", [2, 4, 9, 19, 99])
-def test_the_chance_of_so_uneven_rounds_is_right_where_it_decides(degrees: int) -> None:
+def test_the_chi_square_p_value_is_accurate_at_its_limit(degrees: int) -> None:
     from scipy.stats import chi2
 
     limit = chi2.isf(UNEVEN_SIGNIFICANCE, degrees)
@@ -178,17 +178,21 @@ def test_the_chance_of_so_uneven_rounds_is_right_where_it_decides(degrees: int) 
 DRIFTING = [1e-3 * (1 + 0.01 * number) for number in range(5)]
 
 
-def test_a_report_tells_that_a_run_drifted_at_the_top_and_in_json() -> None:
-    made = report_document(a_run([each for case in CASES for each in some_rounds(*DRIFTING, case=case)]))
+def test_a_report_notes_a_drift_at_the_top_and_in_json() -> None:
+    report = report_document(
+        a_run([record for case in CASES for record in some_rounds(*DRIFTING, case=case)])
+    )
     text = "drifted: steps became 4.00 % slower from the first round to the last, in 6 cases together"
-    assert text in made.facts
-    assert made.data["run"]["notes"] == [text]
-    calm = report_document(a_run([each for case in CASES for each in some_rounds(*[1e-3] * 5, case=case)]))
+    assert text in report.facts
+    assert report.data["run"]["notes"] == [text]
+    calm = report_document(
+        a_run([record for case in CASES for record in some_rounds(*[1e-3] * 5, case=case)])
+    )
     assert calm.data["run"]["notes"] == []
 
 
-def test_cases_in_fewer_than_three_rounds_say_nothing() -> None:
-    run = a_run([each for case in CASES for each in some_rounds(1e-3, 1.5e-3, case=case)])
+def test_fewer_than_three_rounds_have_no_drift() -> None:
+    run = a_run([record for case in CASES for record in some_rounds(1e-3, 1.5e-3, case=case)])
     assert digest(run).drift is None
 
 
@@ -196,24 +200,26 @@ def test_cases_in_fewer_than_three_rounds_say_nothing() -> None:
 
 
 def a_walking_suite(source: np.random.Generator, cases: int, rounds: int, walk: float) -> Run:
-    """1 % noise, and a random walk of so much a run that all cases share."""
+    """A run with 1 % noise, and a random walk of size `walk` that all cases share."""
     path = walk / math.sqrt(rounds) * np.cumsum(source.standard_normal(rounds))
     return a_suite(1e-3 * np.exp(path + 0.01 * source.standard_normal((cases, rounds))))
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("rounds", [3, 5, 10])
-def test_of_stored_runs_that_walk_few_suites_alarm(rounds: int) -> None:
+def test_drifting_stored_runs_rarely_alarm(rounds: int) -> None:
     source = np.random.default_rng(rounds)
     repeats = 60
     pairs = [[a_walking_suite(source, 12, rounds, 0.02) for _ in "ab"] for _ in range(repeats)]
-    found = [compare_runs(ref, new) for ref, new in pairs]
-    alarms = sum(any(verdict.verdict is Verdict.SLOWER for verdict in one.verdicts) for one in found)
+    comparisons = [compare_runs(ref, new) for ref, new in pairs]
+    alarms = sum(
+        any(verdict.verdict is Verdict.SLOWER for verdict in compared.verdicts) for compared in comparisons
+    )
     assert alarms <= highest_rate(WALKING, repeats) * repeats
-    assert any(one.drifts for one in found)
+    assert any(compared.drifts for compared in comparisons)
 
 
-def test_what_a_drift_adds_is_known_from_one_walk_alone() -> None:
+def test_the_variance_of_a_drift_has_one_degree_of_freedom() -> None:
     walked = drift([[(number, 0.0075 * number) for number in range(5)]] * 6)
     assert walked
     (wide,) = add_drifts([walked], [Difference(0.05, 1e-6, 100)])
@@ -223,9 +229,9 @@ def test_what_a_drift_adds_is_known_from_one_walk_alone() -> None:
     assert add_drifts([], [Difference(0.05, 1e-6, 100)]) == [Difference(0.05, 1e-6, 100)]
 
 
-def test_a_comparison_names_the_side_that_drifted_and_an_interleaved_one_need_not() -> None:
-    wild = a_run([each for case in CASES for each in some_rounds(*DRIFTING, case=case)])
-    calm = a_run([each for case in CASES for each in some_rounds(*CALM, case=case)])
+def test_a_comparison_names_the_side_that_drifted() -> None:
+    wild = a_run([record for case in CASES for record in some_rounds(*DRIFTING, case=case)])
+    calm = a_run([record for case in CASES for record in some_rounds(*CALM, case=case)])
     comparison = compare_runs(calm, wild)
     assert list(comparison.drifts) == ["new"]
     (line,) = [fact for fact in comparison_document(comparison, ()).facts if "drifted" in fact]
@@ -235,8 +241,8 @@ def test_a_comparison_names_the_side_that_drifted_and_an_interleaved_one_need_no
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.02, 0.1])
-def test_a_report_tells_the_trend_that_a_comparison_does(slope: float) -> None:
-    """Of cases that two suites share, that failed, or whose processes disagree, too."""
+def test_reports_and_comparisons_have_the_same_drift(slope: float) -> None:
+    """Also with cases that two suites share, that failed, or whose processes disagree."""
     draw = random.Random(1)
     cases = [*CASES, *(replace(case, suite="another") for case in CASES[:2])]
     records = []

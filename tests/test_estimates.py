@@ -1,4 +1,4 @@
-"""Estimates of a run's time: what makes them longer."""
+"""Estimates of a run's duration."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -16,13 +16,13 @@ CLASSES = {
 QUICK = POLICIES["quick"]
 
 
-def test_a_first_process_takes_longest_where_programs_are_kept() -> None:
-    kept, not_kept = a_case(backend="jax", mode="jit"), a_case(backend="torch")
-    assert process_s(kept, QUICK, CLASSES, first=True) > process_s(kept, QUICK, CLASSES)
-    assert process_s(not_kept, QUICK, CLASSES, first=True) == process_s(not_kept, QUICK, CLASSES)
+def test_a_first_process_takes_longer_if_compiled_programs_are_cached() -> None:
+    cached, uncached = a_case(backend="jax", mode="jit"), a_case(backend="torch")
+    assert process_s(cached, QUICK, CLASSES, first=True) > process_s(cached, QUICK, CLASSES)
+    assert process_s(uncached, QUICK, CLASSES, first=True) == process_s(uncached, QUICK, CLASSES)
 
 
-def test_an_accelerator_s_warm_up_is_counted() -> None:
+def test_the_warm_up_of_an_accelerator_is_included() -> None:
     case, longer = a_case(backend="torch", params={"m": 64}), replace(QUICK, warmup_min_s=ACCELERATOR_S)
     on_device = {("torch", "cpu"): DeviceClass.ACCELERATOR}
     assert process_s(case, QUICK, on_device) == process_s(case, longer, on_device)
@@ -44,7 +44,7 @@ def test_more_layers_rounds_time_and_profiles_take_longer() -> None:
     assert all(less.total < more.total for less, more in pairwise(runs))
 
 
-def test_a_case_measured_before_takes_what_it_took() -> None:
+def test_an_earlier_measurement_is_the_estimate() -> None:
     case = a_case()
     assert run_estimate([case], QUICK, CLASSES, {case.id: 100.0}).measuring == 300.0
 
@@ -53,5 +53,5 @@ def test_a_budget_is_used_up() -> None:
     assert run_estimate([a_case()], replace(QUICK, budget_s=1000.0), CLASSES).measuring == 1000.0
 
 
-def test_virtual_time_takes_none() -> None:
+def test_virtual_time_is_not_counted() -> None:
     assert run_estimate([a_case(backend="fake")], POLICIES["rigorous"], CLASSES).total < 10

@@ -1,4 +1,4 @@
-"""The examples of docs/kernels.md: verified and timed like shipped workloads, wrong ones caught."""
+"""The examples of docs/kernels.md are verified and timed like shipped workloads."""
 
 import shutil
 from pathlib import Path
@@ -17,16 +17,16 @@ INTERPRETED = ("--env", "TRITON_INTERPRET=1")
 def run_example(
     name: str, folder: Path, *options: str, code: int = 0, change: tuple[str, str] | None = None
 ) -> dict[str, str]:
-    """Its only row; with `change`, of the file in which one text stands for another."""
-    own = folder / "mine"
-    own.mkdir()
-    shutil.copy(EXAMPLES / f"{name}.py", own)
+    """The row of an example; `change` replaces a text in its file."""
+    workloads = folder / "mine"
+    workloads.mkdir()
+    shutil.copy(EXAMPLES / f"{name}.py", workloads)
     if change:
-        text = (own / f"{name}.py").read_text()
+        text = (workloads / f"{name}.py").read_text()
         assert change[0] in text
-        (own / f"{name}.py").write_text(text.replace(*change))
-    asked = ("run", "-w", name, *SMALL, *options)
-    accelbench(*asked, cwd=folder, code=code, ACCELBENCH_WORKLOADS=str(own), **BRIEFLY)
+        (workloads / f"{name}.py").write_text(text.replace(*change))
+    arguments = ("run", "-w", name, *SMALL, *options)
+    accelbench(*arguments, cwd=folder, code=code, ACCELBENCH_WORKLOADS=str(workloads), **BRIEFLY)
     (row,) = rows(folder)
     return row
 
@@ -37,7 +37,7 @@ def test_the_page_names_every_example() -> None:
 
 
 @pytest.mark.real
-def test_the_triton_kernel_is_right_and_its_interpreter_is_not_ranked(tmp_path: Path) -> None:
+def test_the_triton_kernel_is_right_and_unranked_in_its_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     row = run_example("triton_softmax", tmp_path, *INTERPRETED)
     assert row["status"] == "ok"
@@ -57,7 +57,7 @@ def test_a_wrong_triton_kernel_is_caught(tmp_path: Path, change: tuple[str, str]
 
 
 @pytest.mark.real
-def test_the_triton_kernel_asks_for_a_gpu_or_its_interpreter(tmp_path: Path) -> None:
+def test_the_triton_kernel_needs_a_gpu_or_its_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     row = run_example("triton_softmax", tmp_path)
     assert (row["status"], "TRITON_INTERPRET=1" in row["message"]) == ("unsupported", True)

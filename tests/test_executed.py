@@ -1,4 +1,4 @@
-"""FLOPs are counted for what is asked; a note says where more is executed."""
+"""Notes on programs that execute more FLOPs than are counted."""
 
 from dataclasses import replace
 
@@ -25,30 +25,30 @@ def backend(name: str) -> Backend:
     return load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
 
 
-def told(name: str, target: str, mode: str) -> list[str]:
+def notes_of(name: str, target: str, mode: str) -> list[str]:
     work = tiny(name)
     case: Case = a_case(workload=name, params=work.params, target=target, backend=target, mode=mode)
     return [note.text for note in unused_work_note(backend(target), case, work)]
 
 
 @pytest.mark.parametrize("name", EXECUTE_UNUSED)
-def test_a_forward_pass_that_is_executed_and_not_counted_is_told(name: str) -> None:
+def test_an_uncounted_forward_pass_is_noted(name: str) -> None:
     line = "executes 1.50× the FLOPs that are counted: a forward pass, which these gradients do not need"
     for target, mode in (("torch", "eager"), ("torch", "compile"), ("tensorflow", "eager")):
-        assert told(name, target, mode) == [line]
+        assert notes_of(name, target, mode) == [line]
     for target, mode in (
         ("tensorflow", "function"),
         ("tensorflow", "xla"),
         ("jax", "jit"),
         ("torch_xla", "lazy"),
     ):
-        assert told(name, target, mode) == []
+        assert notes_of(name, target, mode) == []
 
 
-def test_where_gradients_need_the_output_the_forward_pass_is_counted_and_nothing_is_told() -> None:
-    telling = {name for name in NAMES if told(name, "torch", "eager")}
-    assert telling >= set(EXECUTE_UNUSED)
-    assert not telling & {
+def test_a_forward_pass_needed_by_gradients_is_not_noted() -> None:
+    with_note = {name for name in NAMES if notes_of(name, "torch", "eager")}
+    assert with_note >= set(EXECUTE_UNUSED)
+    assert not with_note & {
         "attention_backward",
         "layer_norm_backward",
         "gemm",
@@ -59,14 +59,16 @@ def test_where_gradients_need_the_output_the_forward_pass_is_counted_and_nothing
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", [Attention, AttentionBackward])
-def test_products_of_all_pairs_under_a_causal_mask_are_told(kind: type[Attention]) -> None:
+def test_products_of_all_pairs_under_a_causal_mask_are_noted(kind: type[Attention]) -> None:
     causal, full = (replace(kind().tiny(), causal=causal) for causal in (True, False))
-    for framework, told in (("jax", True), ("tensorflow", True), ("torch", False)):
-        (found, none) = (Built(framework, work, Dtype.FLOAT32).program.notes for work in (causal, full))
-        assert none == ()
-        assert [note.text for note in found] == [
+    for framework, is_noted in (("jax", True), ("tensorflow", True), ("torch", False)):
+        (causal_notes, full_notes) = (
+            Built(framework, work, Dtype.FLOAT32).program.notes for work in (causal, full)
+        )
+        assert full_notes == ()
+        assert [note.text for note in causal_notes] == [
             "executes 1.95× the FLOPs that are counted: all pairs, of which the causal mask leaves half"
-        ] * told
+        ] * is_noted
     pairs = causal.length * (causal.length + 1) / 2
-    counted, all_pairs = (work.cost(Dtype.FLOAT32).flops for work in (causal, full))
-    assert all_pairs / counted == causal.length**2 / pairs
+    causal_flops, full_flops = (work.cost(Dtype.FLOAT32).flops for work in (causal, full))
+    assert full_flops / causal_flops == causal.length**2 / pairs
