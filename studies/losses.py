@@ -62,7 +62,7 @@ class Frameworks:
     def losses(self, framework: str, name: str, steps: int, dtype: Dtype = Dtype.FLOAT32) -> list[float]:
         """Of the first steps of a network."""
         pool, probe = self._pools.of(framework)
-        answer = pool.ask(traced(probe.target, name, dtype), {"kind": "trace", "steps": steps})[0]
+        answer = pool.run_case(traced(probe.target, name, dtype), {"kind": "trace", "steps": steps})[0]
         assert answer.reply is not None, answer
         assert "losses" in answer.reply, answer.reply
         found: list[float] = answer.reply["losses"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from benchbench.launch.pool import Job
+from benchbench.launch.job_queues import Job
 from benchbench.launch.transport import Answer
 
 

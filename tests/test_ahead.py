@@ -41,7 +41,7 @@ class Diary:
         def collect(timeout_s: float) -> Answer:
             return Answer({})
 
-        def ask(job: Message, timeout_s: float, *, fork: bool) -> Answer:
+        def run(job: Message, timeout_s: float, *, fork: bool) -> Answer:
             self.entries.append(f"{job['kind']} {target.name}")
             return Answer({"devices": [], "missing": {}, "missing_modes": {}})
 
@@ -49,7 +49,7 @@ class Diary:
             self.entries.append(f"end {target.name}")
 
         self.entries.append(f"start {target.name}")
-        methods = {"ready": greet, "post": post, "collect": collect, "ask": ask}
+        methods = {"ready": greet, "post": post, "collect": collect, "run": run}
         self.workers.append(SimpleNamespace(alive=True, close=close, **methods))
         return self.workers[-1]
 

@@ -161,7 +161,7 @@ def test_the_template_process_never_calls_the_driver(log: Path) -> None:
     assert any("libcudart" in line for pid in templates for line in maps(pid))
     assert {function for _, function in driver_calls(log)} <= {"libcuda"}
     before = len(driver_calls(log))
-    answer = worker.ask({"kind": "probe"}, 60.0, fork=True)
+    answer = worker.run({"kind": "probe"}, 60.0, fork=True)
     transport.close()
     assert answer.reply
     assert answer.reply["missing"]["cuda"].startswith("no CUDA device is visible to torch (built for CUDA")
@@ -180,7 +180,7 @@ def test_a_process_that_imports_the_compiler_calls_only_nvml(
     worker = transport.start(Target(name="torch@cuda", backend="torch", python=str(PYTHON)), {})
     assert worker.ready().status == "ready"
     kinds = [("forward", "eager"), ("train", "compile")]
-    answer = worker.ask({"kind": "preload", "kinds": kinds}, 300.0, fork=False)
+    answer = worker.run({"kind": "preload", "kinds": kinds}, 300.0, fork=False)
     transport.close()
     assert answer.reply == {}
     functions = {function for _, function in driver_calls(log)}

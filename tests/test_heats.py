@@ -135,7 +135,7 @@ def test_a_template_that_cannot_fork_answers_and_goes_on(
     monkeypatch.setattr(gc, "freeze", lambda: None)
     worker = LocalWorker([], {}, tmp_path, threads=1)
     for _ in range(2):
-        answer = worker.ask({"kind": "call"}, 10.0, fork=True)
+        answer = worker.run({"kind": "call"}, 10.0, fork=True)
         assert answer.reply is not None
         assert answer.reply["outcome"]["status"] == Status.OUT_OF_MEMORY
     worker.close()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from benchbench.launch.channel import Channel
-from benchbench.launch.pool import BLOCKING_SHARE, Job, WorkerPool
+from benchbench.launch.job_queues import BLOCKING_SHARE, Job
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Greeting, JobEnd, UnstartedWorker
 from benchbench.model.case import Case
 from benchbench.model.device import Target
@@ -85,7 +86,7 @@ def diary_of(
 ) -> list[tuple[float, str]]:
     """What a pool of two workers does with these jobs, and when; `started` is given the label of each."""
     clock = Clock()
-    monkeypatch.setattr("benchbench.launch.pool.time", clock)
+    monkeypatch.setattr("benchbench.launch.job_queues.time", clock)
     timing = Timing(clock)
     transport: Any = timing
     targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]

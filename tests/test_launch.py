@@ -105,7 +105,7 @@ def test_a_runs_own_folder_that_a_workload_removed_is_made_again(transport: Loca
     assert not before.alive
     after = worker(transport)
     assert after.ready().status == "ready"
-    assert after.ask(job("gemm", **PRODUCT), 30, fork=True).reply
+    assert after.run(job("gemm", **PRODUCT), 30, fork=True).reply
     after.close()
 
 
@@ -140,7 +140,7 @@ PRODUCT = {"m": 256, "n": 256, "k": 256}
 
 def test_a_worker_answers_job_after_job(ready: Worker) -> None:
     for _ in range(2):
-        answer = ready.ask(job("gemm", **PRODUCT), 30, fork=True)
+        answer = ready.run(job("gemm", **PRODUCT), 30, fork=True)
         assert answer.reply is not None
         assert answer.reply["outcome"]["status"] == "ok"
 
@@ -155,21 +155,21 @@ def test_a_killed_job_ran_out_of_memory_if_the_kernel_counts_one_more(
     transport = LocalTransport(SETTINGS, count_oom_kills=lambda: next(kills))
     found = worker(transport)
     found.ready()
-    answer = found.ask(job("killed", size=8), 30, fork=True)
+    answer = found.run(job("killed", size=8), 30, fork=True)
     assert (answer.reply, answer.status) == (None, status)
     transport.close()
 
 
 def test_a_job_without_a_process_of_its_own_takes_its_worker_with_it(ready: Worker) -> None:
-    assert ready.ask(job("crashing", size=8), 30, fork=False).status is Status.CRASHED
+    assert ready.run(job("crashing", size=8), 30, fork=False).status is Status.CRASHED
     assert not ready.alive
-    assert ready.ask(job("gemm", **PRODUCT), 30, fork=True).status is Status.CRASHED
+    assert ready.run(job("gemm", **PRODUCT), 30, fork=True).status is Status.CRASHED
 
 
 def test_a_failure_has_the_end_of_a_flood_of_output_that_fills_no_disk(
     ready: Worker, transport: LocalTransport
 ) -> None:
-    answer = ready.ask(job("shouting", size=8), 60, fork=True)
+    answer = ready.run(job("shouting", size=8), 60, fork=True)
     assert answer.status is Status.CRASHED
     assert answer.log.endswith("the last word\n")
     assert len(answer.log) <= 4096
@@ -179,16 +179,16 @@ def test_a_failure_has_the_end_of_a_flood_of_output_that_fills_no_disk(
 
 @pytest.mark.real  # waits until a limit is over
 def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(ready: Worker) -> None:
-    answer = ready.ask(job("hanging", size=8), 1, fork=True)
+    answer = ready.run(job("hanging", size=8), 1, fork=True)
     assert (answer.end, answer.status) == (JobEnd.HUNG, Status.TIMEOUT)
     assert "hung without computing" in answer.message
     assert ready.alive
-    assert ready.ask(job("gemm", **PRODUCT), 30, fork=True).reply is not None
+    assert ready.run(job("gemm", **PRODUCT), 30, fork=True).reply is not None
 
 
 @pytest.mark.real  # waits until a limit is over
 def test_a_stopped_job_is_ended_in_time(ready: Worker) -> None:
-    answer = ready.ask(job("hanging", size=8, stops=True), 1, fork=True)
+    answer = ready.run(job("hanging", size=8, stops=True), 1, fork=True)
     assert (answer.end, answer.status) == (JobEnd.TIMED_OUT, Status.TIMEOUT)
     assert "SIGSTOP" in answer.message
 

@@ -211,7 +211,7 @@ def test_every_backend_computes_what_float64_computes(verifier: Verifier, id_: s
     if reason := dict(probe.missing_modes).get(case.mode):
         pytest.skip(reason)
     export_for(pool, [case])
-    answer, _ = pool.ask(case, {"kind": "verify", "reference": verifier.reference(case)})
+    answer, _ = pool.run_case(case, {"kind": "verify", "reference": verifier.reference(case)})
     assert answer.reply is not None, answer
     outcome = answer.reply.get("outcome", {})
     if unsupported(id_, case, outcome):

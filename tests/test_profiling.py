@@ -231,7 +231,7 @@ class FakePool:
         self.asked: list[dict[str, Any]] = []
         self._reply, self._read = reply, read
 
-    def ask(self, case: Any, job: dict[str, Any]) -> tuple[Answer, str]:
+    def run_case(self, case: Any, job: dict[str, Any]) -> tuple[Answer, str]:
         self.asked.append(job)
         return Answer(self._reply, files=TRACES), "fork"
 

@@ -128,7 +128,7 @@ class Heat:
 
     def _refusal(self, name: str) -> Answer | None:
         lost = self._is_lost and name in self.on_one_device
-        return Answer(None, JobEnd.NOT_ASKED, "its device was lost") if lost else None
+        return Answer(None, JobEnd.SKIPPED, "its device was lost") if lost else None
 
     def run(self, disturbed: int = 0, seed: int = 0, **options: Any) -> int:
         return run_heat(
@@ -241,7 +241,7 @@ def test_cases_of_a_lost_device_are_not_waited_for() -> None:
     )
     heat.on_one_device = "bc"
     heat.run()
-    assert heat.ends == {"a": "ok", "b": JobEnd.STUCK, "c": JobEnd.NOT_ASKED}
+    assert heat.ends == {"a": "ok", "b": JobEnd.STUCK, "c": JobEnd.SKIPPED}
     assert heat.turns_of("c") in (3, 4)
     assert not heat.machine.living
 

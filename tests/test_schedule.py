@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchbench.analyse.rows import rows
 from benchbench.errors import UsageError
-from benchbench.launch.pool import Job
+from benchbench.launch.job_queues import Job
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind
@@ -150,7 +150,7 @@ class Scripted:
     def watch(self, case: Case) -> Any:
         return nullcontext(Blind())
 
-    def ask(self, case: Case, job: Any) -> tuple[Answer, str]:
+    def run_case(self, case: Case, job: Any, *, after_hang: bool = False) -> tuple[Answer, str]:
         self.now_s += 10.0
         value = next(self._script[case.id])
         if value is None:
@@ -183,7 +183,7 @@ def test_every_case_has_the_rounds_of_the_policy_until_it_fails() -> None:
 class TooLong(Scripted):
     """Its measurements are longer than a record can be."""
 
-    def ask(self, case: Case, job: Any) -> tuple[Answer, str]:
+    def run_case(self, case: Case, job: Any, *, after_hang: bool = False) -> tuple[Answer, str]:
         outcome = dataclasses.asdict(a_measurement(timer="x" * codec.LIMIT))
         return Answer({"outcome": outcome, "stages_s": {}}), "fork"
 

@@ -242,7 +242,7 @@ class Devices:
             a_probe("fake", devices=(replace(gpu, name="sim:0"),)),
         ]
 
-    def ask_plain(self, job: dict[str, Any], target: str | None = None) -> Answer:
+    def run_job(self, job: dict[str, Any], target: str | None = None) -> Answer:
         self.jobs.append((target, job["device"]))
         return pipeline()(job)
 

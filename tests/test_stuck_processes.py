@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.lost_devices import LostDevices
+from benchbench.launch.job_queues import LostDevices
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import GRACE_S, LocalWorker
 from benchbench.launch.transport import Answer, JobEnd
@@ -88,7 +88,7 @@ def test_w5_a_process_that_no_signal_ends_is_waited_for_within_bounds(
     monkeypatch.setattr("benchbench.launch.process.KILL_TIMEOUT_S", SHORT_S)
     worker = LocalWorker(["python"], {}, tmp_path, threads=1)
     assert worker.ready().status == "ready"
-    answer = worker.ask({"kind": "measure"}, SHORT_S, fork=True)
+    answer = worker.run({"kind": "measure"}, SHORT_S, fork=True)
     assert (answer.reply, answer.end, answer.status) == (None, JobEnd.STUCK, Status.TIMEOUT)
     assert answer.message == f"no answer after 0 s, and no signal ends its process {endless.job}"
     assert [sent for group, sent in endless.signals if group == endless.job] == [
@@ -120,13 +120,13 @@ def pool() -> Iterator[tuple[WorkerPool, Asked]]:
                 return Answer(None, JobEnd.STUCK, "no answer after 9 s, and no signal ends its process 7")
             return Answer({"verified": 0.0})
 
-        def ask(job: dict[str, Any], timeout_s: float, files: Any = None, *, fork: bool) -> Answer:
+        def run(job: dict[str, Any], timeout_s: float, files: Any = None, *, fork: bool) -> Answer:
             post(job, files, fork=fork)
             return collect(timeout_s)
 
         ready = SimpleNamespace(status="ready", reason="")
         return SimpleNamespace(
-            post=post, collect=collect, has_ended=lambda: True, ask=ask, ready=lambda *_: ready,
+            post=post, collect=collect, has_ended=lambda: True, run=run, ready=lambda *_: ready,
             close=lambda: None, alive=True,
         )  # fmt: skip
 
@@ -146,7 +146,7 @@ REASON = "cuda:0 was lost: {case}: no answer after 9 s, and no signal ends its p
 def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(pool: tuple[WorkerPool, Asked]) -> None:
     stuck = on("cuda:0")
     cases = [stuck, on("cuda:0", size=16), on("cuda:0", "jax"), on("cuda:1"), on("cpu")]
-    answers = [pool[0].ask(case, {"kind": "measure"}) for case in cases]
+    answers = [pool[0].run_case(case, {"kind": "measure"}) for case in cases]
     outcomes = [decode_outcome(answer, {}) for answer, _ in answers if answer.reply is None]
     assert [outcome.status for outcome in outcomes] == [Status.TIMEOUT, Status.LOST, Status.LOST]
     assert {outcome.message for outcome in outcomes[1:]} == {REASON.format(case=stuck.id)}  # type: ignore[union-attr]

@@ -69,7 +69,7 @@ def test_a_worker_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
     worker = transport.start(Target(name="x", backend="fake", python=str(python)), {})
     assert worker.ready().status == "ready"
     for _ in range(2):
-        answer = worker.ask({"kind": "probe"}, 30, fork=True)
+        answer = worker.run({"kind": "probe"}, 30, fork=True)
         assert answer.end is JobEnd.ANSWERED, answer
     transport.close()
     assert not worker.alive

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from benchbench.backends.fake import Fake
 from benchbench.launch.channel import Channel
-from benchbench.launch.job_folder import JobFolder
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
+from benchbench.launch.process import JobFolder
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import TurnSampler
@@ -195,7 +195,7 @@ def test_a_job_that_removes_its_folder_costs_its_own_case_at_most(
 def test_an_interpreter_that_is_no_program_is_broken_and_its_jobs_fail(tmp_path: Path) -> None:
     transport = LocalTransport(Settings(threads=1))
     worker = transport.start(Target(name="x", backend="fake", python=str(tmp_path / "none")), {})
-    greeting, answer = worker.ready(), worker.ask({"kind": "probe"}, 1.0, fork=True)
+    greeting, answer = worker.ready(), worker.run({"kind": "probe"}, 1.0, fork=True)
     assert greeting.status == "broken"
     assert "No such file" in greeting.reason
     assert (answer.reply, answer.end, worker.alive) == (None, JobEnd.CRASHED, False)
@@ -320,6 +320,6 @@ def test_malformed_answer_is_unreadable(tmp_path: Path, fork: bool, message: str
     transport = LocalTransport(Settings(threads=1))
     worker = transport.start(Target(name="x", backend="fake", python=str(program)), {})
     assert worker.ready().status == "ready"
-    answer = worker.ask({"kind": "measure", "case_id": "its own"}, 30, fork=fork)
+    answer = worker.run({"kind": "measure", "case_id": "its own"}, 30, fork=fork)
     assert (answer.reply, answer.end, answer.status) == (None, JobEnd.UNREADABLE, Status.FAILED)
     transport.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.pool import Job
+from benchbench.launch.job_queues import Job
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure

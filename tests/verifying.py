@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from benchbench.environments.targets import targets
-from benchbench.launch.pool import Job, WorkerPool
+from benchbench.launch.job_queues import Job
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Message
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target

@@ -117,7 +117,7 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
         (pool,) = measurer.pools
         measurer.begin()
         observer.note("spinning on the host")
-        host = selftest.run_trials("host", None, selftest.HOST, pool.ask_plain)
+        host = selftest.run_trials("host", None, selftest.HOST, pool.run_job)
         if devices:
             observer.note("looking for devices, and spinning on them")
         on_devices, notes = selftest.on_devices(pool)

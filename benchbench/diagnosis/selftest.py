@@ -166,6 +166,6 @@ def on_devices(pool: WorkerPool) -> tuple[list[Result], list[str]]:
             reason = probe.reason or "; ".join(reason for _, reason in probe.missing)
             notes.append(f"{name} has no accelerator{f': {reason}' if reason else ''}")
         for device in accelerators:
-            ask = partial(pool.ask_plain, target=name)
+            ask = partial(pool.run_job, target=name)
             results += run_trials(f"{name} {device.name}", device.name, DEVICE, ask)
     return results, notes

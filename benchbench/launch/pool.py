@@ -1,12 +1,11 @@
-"""The workers of a run, and the jobs that they run: devices, references and cases."""
+"""The workers of a run, which list devices, compute references and measure cases."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -14,8 +13,8 @@ import msgspec
 
 from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported, UsageError
+from benchbench.launch.job_queues import Job, JobQueues, LostDevices
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.lost_devices import LostDevices, is_accelerator
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import (
     Answer,
@@ -26,7 +25,6 @@ from benchbench.launch.transport import (
     Observer,
     RunningJob,
     Transport,
-    Worker,
 )
 from benchbench.launch.workers import REFERENCE, RunWorkers, Template, template_of
 from benchbench.machine.environment import usable_threads
@@ -39,7 +37,7 @@ from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.registry import load_class
 
-WORKERS_PER_CORE = 2  # that import in parallel, since an import also waits for the disk
+WORKERS_PER_CORE = 2  # importing in parallel, since an import also waits for the disk
 AFTER_HANG = "spawn (its fork hung)"  # isolation of a job that was repeated after its fork hung
 TRACE_READERS = ("jax", "tensorflow")  # backends whose framework reads XPlane traces
 
@@ -111,8 +109,8 @@ class WorkerPool:
     def probe(self, later_rounds: int = 0) -> list[Probe]:
         """Find the devices of every target.
 
-        `later_rounds`: number of further rounds in the run. Their workers begin to import meanwhile, as
-        far as there are cores for them.
+        `later_rounds`: number of further rounds in the run. Their workers start to import at the same time,
+        as far as there are cores for them.
         """
         parallel_rounds = WORKERS_PER_CORE * usable_threads() // max(len(self._targets), 1)
         templates = [Template(name) for name in self._targets]
@@ -142,30 +140,30 @@ class WorkerPool:
             failures.append((f"{name}: {greeting.reason}", target.remedy or backend.remedy()))
         raise UsageError(*failures[0])
 
-    def ask_plain(self, job: Message, target: str | None = None, *, fork: bool = True) -> Answer:
+    def run_job(self, job: Message, target: str | None = None, *, fork: bool = True) -> Answer:
         """Run a job that belongs to no case, in a target's worker or by default in one without a framework.
 
         `fork`: run it in a forked process; otherwise the worker keeps the job's imports.
         """
         worker = self._workers.usable(Template(target) if target else REFERENCE)
-        return worker.ask(job, self._settings.timeout_s, fork=fork)
+        return worker.run(job, self._settings.timeout_s, fork=fork)
 
-    def ask(self, case: Case, job: Message) -> tuple[Answer, str]:
-        """Run a case's job; return the answer and isolation. A hung fork is repeated by spawning."""
-        if lost := self._lost.refusal(case):
-            return lost, "none"
-        answer, isolation = self._ask_isolated(case, job)
+    def run_case(self, case: Case, job: Message, *, after_hang: bool = False) -> tuple[Answer, str]:
+        """Run a case's job; return the answer and the isolation. A job that hung in a fork is run again.
+
+        `after_hang`: a fork of the case has hung already, so run the job in a new process at once.
+        """
+        if refusal := self._lost.refusal(case):
+            return refusal, "none"
+        job, files = self._with_call(case, job)
+        if after_hang:
+            answer, isolation = self._run_spawned(case, job, files), AFTER_HANG
+        else:
+            answer, isolation = self._run_isolated(case, job, files)
         return self._lost.record(case, answer), isolation
 
-    def ask_after_hang(self, case: Case, job: Message) -> tuple[Answer, str]:
-        """Run the job of a case whose fork has hung in a new process; return as `ask` does."""
-        if lost := self._lost.refusal(case):
-            return lost, "none"
-        job, files = self._with_call(case, job)
-        return self._lost.record(case, self._ask_spawned(case, job, files)), AFTER_HANG
-
     def can_alternate(self, case: Case) -> bool:
-        """Whether the case can take turns: its process can be stopped while others are timed.
+        """True if the case can take turns: its process can be stopped while others are timed.
 
         Cases with virtual time, with several ranks and on a TPU (which admits one process) cannot.
         """
@@ -180,12 +178,12 @@ class WorkerPool:
 
     def begin(self, case: Case, job: Message) -> RunningJob | Answer:
         """Fork a process for the case, which takes turns. Returns an answer instead if its device is lost."""
-        if lost := self._lost.refusal(case):
-            return lost
+        if refusal := self._lost.refusal(case):
+            return refusal
         job, files = self._with_call(case, {**job, "turns": True})
         return self._workers.usable(template_of(case)).begin(self._job_of(case, job), files, fork=True)
 
-    def ended(self, case: Case, answer: Answer) -> Answer:
+    def record_end(self, case: Case, answer: Answer) -> Answer:
         """Return the answer of a process started by `begin`. If it is stuck, mark its device as lost."""
         return self._lost.record(case, answer)
 
@@ -213,25 +211,24 @@ class WorkerPool:
         """Call a function once, in a process without a backend, to find which framework synchronises it."""
         worker = self._workers.usable(Template(PYTHON))
         job = {"kind": "look", "call": message_of_call(call), "backend": backend, "device": device}
-        return worker.ask(job, self._settings.timeout_s, call.files, fork=True)
+        return worker.run(job, self._settings.timeout_s, call.files, fork=True)
 
-    def _ask_isolated(self, case: Case, job: Message) -> tuple[Answer, str]:
+    def _run_isolated(self, case: Case, job: Message, files: Files | None) -> tuple[Answer, str]:
         isolation = self._settings.isolation
-        job, files = self._with_call(case, job)
         if isolation is Isolation.SPAWN:
-            return self._ask_spawned(case, job, files), "spawn"
+            return self._run_spawned(case, job, files), "spawn"
         worker = self._workers.usable(template_of(case))
         fork = isolation is Isolation.FORK or case.placement.devices > 1  # a process cannot change devices
-        answer = worker.ask(self._job_of(case, job), self._settings.timeout_s, files, fork=fork)
+        answer = worker.run(self._job_of(case, job), self._settings.timeout_s, files, fork=fork)
         if fork and answer.end is JobEnd.HUNG:
-            return self._ask_spawned(case, job, files), AFTER_HANG
+            return self._run_spawned(case, job, files), AFTER_HANG
         return answer, isolation
 
     def read_traces(self, job: Message, files: Files) -> Answer:
         """Run a job that reads XPlane traces, with the JAX or TensorFlow of this interpreter."""
         for backend in TRACE_READERS:
             reader = Target(name="reader", backend=backend, python=self._python)
-            answer = self._ask_fresh(reader, Template(reader.name), job, files)
+            answer = self._run_in_new_worker(reader, Template(reader.name), job, files)
             if answer.reply is not None:
                 break
         return answer
@@ -252,11 +249,12 @@ class WorkerPool:
                 begin = self._charge("reference", begin)
         self._charge("verify_training", begin)
 
-    def _ask_spawned(self, case: Case, job: Message, files: Files | None = None) -> Answer:
-        return self._ask_fresh(self._targets[case.target], template_of(case), self._job_of(case, job), files)
+    def _run_spawned(self, case: Case, job: Message, files: Files | None) -> Answer:
+        target = self._targets[case.target]
+        return self._run_in_new_worker(target, template_of(case), self._job_of(case, job), files)
 
-    def _ask_fresh(
-        self, target: Target, template: Template, job: Message, files: Files | None = None
+    def _run_in_new_worker(
+        self, target: Target, template: Template, job: Message, files: Files | None
     ) -> Answer:
         """Start a worker for one job, run it, and end the worker."""
         worker = self._transport.start(target, dict(template.environment), template.threads)
@@ -264,13 +262,13 @@ class WorkerPool:
             greeting = worker.ready()
             if greeting.status != "ready":
                 return Answer(None, JobEnd.CRASHED, greeting.reason)
-            return worker.ask(job, self._settings.timeout_s, files, fork=False)
+            return worker.run(job, self._settings.timeout_s, files, fork=False)
         finally:
             worker.close()
 
     @property
     def _forks(self) -> bool:
-        """Whether jobs are forked from workers that have imported their framework."""
+        """True if jobs are forked from workers that have imported their framework."""
         return self._settings.isolation is not Isolation.SPAWN
 
     def _start(
@@ -292,7 +290,7 @@ class WorkerPool:
                 reason=greeting.reason,
                 remedy=target.remedy or backend.remedy(),
             )
-        answer = self._workers.current(template).ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
+        answer = self._workers.current(template).run({"kind": "probe"}, self._settings.timeout_s, fork=True)
         try:
             reply = msgspec.convert(answer.reply, _Devices)
         except msgspec.ValidationError as error:
@@ -336,130 +334,16 @@ class _Devices(msgspec.Struct):
     missing_modes: dict[str, str]
 
 
-POLL_S = 0.01  # between checks which workers have answered
-# Near its time limit, a job is waited for alone, so that the limit is applied precisely.
-BLOCKING_SHARE = 0.05  # of the time limit
-MAX_BLOCKING_S = 5.0
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Job:
-    """A job for one worker, and the callback for its answer."""
-
-    message: Message
-    done: Callable[[Answer], Iterable[Job]]  # returns further jobs, which depend on the answer
-    case: Case | None = None  # selects the worker; None: the one without a framework
-    label: str  # shown to the user while the job runs
-
-    @property
-    def template(self) -> Template:
-        """The template of the worker that runs the job."""
-        return REFERENCE if self.case is None else template_of(self.case)
-
-    @property
-    def uses_accelerator(self) -> bool:
-        """Whether the job's case is on an accelerator."""
-        return self.case is not None and is_accelerator(self.case.device)
-
-
-@dataclass(frozen=True, slots=True)
-class _RunningJob:
-    """A running job and its start time."""
-
-    job: Job
-    worker: Worker
-    since: float  # by `time.monotonic`
-
-    def is_over(self, timeout_s: float) -> bool:
-        """Whether the job has ended, or is so close to its time limit that `collect` should wait for it."""
-        return self.worker.has_ended() or self._left(timeout_s) <= min(
-            MAX_BLOCKING_S, BLOCKING_SHARE * timeout_s
-        )
-
-    def collect(self, timeout_s: float) -> Answer:
-        """Return the answer. Ends the job at its time limit."""
-        return self.worker.collect(max(self._left(timeout_s), 0.0))
-
-    def _left(self, timeout_s: float) -> float:
-        return self.since + timeout_s - time.monotonic()
-
-
-class JobQueues:
-    """The waiting and running jobs of one `run_jobs` call, by worker.
-
-    Workers run in parallel, one job at a time each. They are polled in one thread, since a worker ends with
-    the thread that started it.
-    """
-
-    def __init__(self, workers: RunWorkers, lost: LostDevices, timeout_s: float) -> None:
-        """`timeout_s`: time limit of each job."""
-        self._workers = workers
-        self._lost = lost
-        self._timeout_s = timeout_s
-        self._waiting: dict[Template, list[Job]] = {}
-        self._running: dict[Template, _RunningJob] = {}
-
-    def answers(self, jobs: Iterable[Job], begin: Callable[[Job], Message]) -> Iterator[Job]:
-        """Yield each job once it has its answer, in the order in which jobs end.
-
-        `begin`: called when a job starts; returns the message for its worker.
-        """
-        self._add(jobs)
-        while self._waiting or self._running:
-            for template in self._free_workers():
-                self._start(template, begin)
-            over = [item for item, request in self._running.items() if request.is_over(self._timeout_s)]
-            for template in over:
-                yield self._finish(self._running.pop(template))
-            if not over:
-                time.sleep(POLL_S)
-
-    def _add(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            self._waiting.setdefault(job.template, []).append(job)
-
-    def _free_workers(self) -> Iterator[Template]:
-        """Yield the idle workers with a waiting job that may start now.
-
-        Only one job at a time uses an accelerator: frameworks do not share its memory well, and a TPU admits
-        one process.
-        """
-        for template in [item for item in self._waiting if item not in self._running]:
-            is_busy = any(request.job.uses_accelerator for request in self._running.values())
-            if not (is_busy and self._waiting[template][0].uses_accelerator):
-                yield template
-
-    def _start(self, template: Template, begin: Callable[[Job], Message]) -> None:
-        """Start the template's next job. A job on a lost device is answered at once."""
-        job = self._waiting[template].pop(0)
-        if not self._waiting[template]:
-            del self._waiting[template]
-        if job.case and (refusal := self._lost.refusal(job.case)):
-            self._add(job.done(refusal))
-            return
-        message, worker = begin(job), self._workers.usable(template)
-        worker.post(message, fork=True)
-        self._running[template] = _RunningJob(job, worker, time.monotonic())
-
-    def _finish(self, request: _RunningJob) -> Job:
-        answer = request.collect(self._timeout_s)
-        if request.job.case:
-            answer = self._lost.record(request.job.case, answer)
-        self._add(request.job.done(answer))
-        return request.job
-
-
 def reference_message(case: Case, *, small: bool, replicas: int, seed: int) -> Message:
     """The job that computes a case's expected result in float64, in a worker without a framework.
 
     `small`: use the workload's small size, with tolerances for float32. `replicas`: number of parts of a
     batch with separate batch statistics. `seed`: selects the compared elements.
     """
-    placement = dataclasses.asdict(case.placement)
     about = {
         "workload": case.workload,
         "params": case.params,
-        "placement": placement,
+        "placement": dataclasses.asdict(case.placement),
         "replicas": replicas,
     }
     return {"kind": "reference", "dtype": case.dtype, "about": about, "small": small, "seed": seed}

@@ -1,10 +1,12 @@
-"""A worker process on this machine: it is started, given jobs, and ended at a time limit."""
+"""Worker processes on this machine, their jobs, and the end of a job at its time limit."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +17,6 @@ from time import monotonic, sleep
 import msgspec
 
 from benchbench.launch.channel import Channel, LogTail
-from benchbench.launch.job_folder import JobFolder
 from benchbench.launch.transport import (
     IMPORT_TIMEOUT_S,
     Answer,
@@ -41,6 +42,7 @@ KILL_TIMEOUT_S = 5.0  # to wait for a killed process: freeing a GPU's memory tak
 STOP_TIMEOUT_S = 2.0  # to wait until all threads of a job are stopped
 STOP_POLL_S = 0.0002
 POLL_S = 0.1  # between checks whether a job's process is alive
+MAX_FILE_BYTES = 2**30  # all output files of a job together; the traces of a profile take some 100 MiB
 LINUX = sys.platform == "linux"
 
 
@@ -68,7 +70,7 @@ class LocalWorker(Worker):
         threads: int,
         count_oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
-        """`command`: without the descriptor and the parent's process id, which are added here.
+        """`command`: its last arguments, the socket's descriptor and this process's id, are added.
 
         Raises OSError.
         """
@@ -137,7 +139,7 @@ class LocalWorker(Worker):
         self._running.discard(job)
 
     def has_other_jobs(self, job: LocalJob) -> bool:
-        """Whether other jobs than this one are running."""
+        """True if other jobs than this one are running."""
         return bool(self._running - {job})
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
@@ -148,7 +150,7 @@ class LocalWorker(Worker):
         return self._posted.result(timeout_s)
 
     def has_ended(self) -> bool:
-        """Whether the posted job or its worker has ended."""
+        """True if the posted job or its worker has ended."""
         return self._posted is None or self._posted.has_ended()
 
     def reap(self, pid: int, timeout_s: float = IMPORT_TIMEOUT_S) -> int | None:
@@ -168,7 +170,7 @@ class LocalWorker(Worker):
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs, accepts jobs, and still has its folder."""
+        """True if the process runs, accepts jobs, and still has its folder."""
         return not self._closed and self._process.poll() is None and os.path.isdir(self._folder)
 
     def close(self) -> None:
@@ -252,7 +254,7 @@ class LocalJob(RunningJob):
             elif self._fork and self._pid is None and "unforked" in message:
                 self._last = _LastMessage(reply=msgspec.convert(message["unforked"], dict[str, object]))
             elif self._fork and self._pid is None:
-                self._pid = _pid_in(message)
+                self._pid = _decode_pid(message)
                 self._process_end = ProcessEnd(self._pid)
             elif "reply" in message or "fault" in message:
                 self._last = msgspec.convert(message, _LastMessage)
@@ -277,7 +279,7 @@ class LocalJob(RunningJob):
                     raise
 
     def has_ended(self) -> bool:
-        """Whether `result` would return almost at once."""
+        """True if `result` would return almost at once."""
         return self._is_over or self._channel.has_messages(2 if self._fork and self._pid is None else 1)
 
     @property
@@ -285,7 +287,7 @@ class LocalJob(RunningJob):
         return self._last is not None or self._closed
 
     def result(self, timeout_s: float) -> Answer:
-        """Return the reply, or how else the job ended. A job with an unreadable answer is ended."""
+        """Return the reply, or the reason for its absence. A job with an unreadable answer is ended."""
         if self._answer is None:
             try:
                 self._answer = self._wait(timeout_s)
@@ -362,9 +364,9 @@ class LocalJob(RunningJob):
             self._worker.close()
             return
         terminate, kill = (signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)  # SIGCONT: if it is stopped
-        for signs, wait_s in ((terminate, grace_s), (kill, KILL_TIMEOUT_S)):
-            for sign in signs:
-                self._signal(sign)
+        for signals, wait_s in ((terminate, grace_s), (kill, KILL_TIMEOUT_S)):
+            for number in signals:
+                self._signal(number)
             if self._process_end.wait(wait_s):
                 with suppress(TimeoutError, ValueError):
                     if self._worker.reap(self._pid) is not None:
@@ -383,8 +385,8 @@ class LocalJob(RunningJob):
         while monotonic() < deadline:
             if not all(map(is_stopped, self._stopped)):  # `self._stopped`: processes that got SIGSTOP
                 sleep(STOP_POLL_S)
-            elif started := process_tree(self._pid) - self._stopped:  # a process may have forked meanwhile
-                self._stopped |= started
+            elif new_pids := process_tree(self._pid) - self._stopped:  # a process may have forked meanwhile
+                self._stopped |= new_pids
                 self._signal(signal.SIGSTOP)
             else:
                 return
@@ -393,21 +395,21 @@ class LocalJob(RunningJob):
         self._signal(signal.SIGCONT)
         self._stopped = set()
 
-    def _signal(self, sign: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> None:
         """Send a signal to the job's process group and to the stopped processes that left it."""
         if self._pid is None:
             return
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, sign)
+            os.killpg(self._pid, number)
         for pid in self._stopped - {self._pid}:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, sign)
+                os.kill(pid, number)
 
     def _failed(self, end: JobEnd, message: str) -> Answer:
         return Answer(None, end, message, self._log.text())
 
 
-def _pid_in(message: Message) -> int:
+def _decode_pid(message: Message) -> int:
     """The process id in a forked job's first message. Raises ValueError."""
     pid = message.get("pid")
     if not isinstance(pid, int) or pid < 2:
@@ -425,9 +427,35 @@ def describe_exit(code: int) -> str:
 
 
 def _has_worked(pid: int) -> bool:
-    """Whether the process used more than a second of CPU time. One in a deadlock after its fork did not."""
+    """True if the process used more than a second of CPU time; a deadlock after the fork uses less."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return True
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > 1.0
+
+
+class JobFolder:
+    """A folder created with a job's input files and removed by `close`."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        for name, content in files.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(content)
+
+    def files(self) -> Files:
+        """Content of the regular files in the folder, by relative path. Links are not followed.
+
+        Raises ValueError for more than MAX_FILE_BYTES.
+        """
+        states = {path: os.lstat(path) for path in sorted(self.path.rglob("*"))}
+        sizes = {path: state.st_size for path, state in states.items() if stat.S_ISREG(state.st_mode)}
+        if sum(sizes.values()) > MAX_FILE_BYTES:
+            raise ValueError(f"its files are larger than {MAX_FILE_BYTES} bytes")
+        return {path.relative_to(self.path).as_posix(): path.read_bytes() for path in sizes}
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -35,7 +35,7 @@ class JobEnd(StrEnum):
     TIMED_OUT = "timed out"
     HUNG = "hung"  # timed out without having computed, as after a deadlock in a fork
     STUCK = "stuck"  # timed out, and not even SIGKILL ends its process, as when a driver hangs
-    NOT_ASKED = "not asked"  # a stuck process still uses the device
+    SKIPPED = "skipped"  # not started, since a stuck process still uses the device
     UNREADABLE = "unreadable"  # the answer was malformed
 
     @property
@@ -51,7 +51,7 @@ STATUS = {
     JobEnd.TIMED_OUT: Status.TIMEOUT,
     JobEnd.HUNG: Status.TIMEOUT,
     JobEnd.STUCK: Status.TIMEOUT,
-    JobEnd.NOT_ASKED: Status.LOST,
+    JobEnd.SKIPPED: Status.LOST,
     JobEnd.UNREADABLE: Status.FAILED,
 }
 
@@ -154,7 +154,7 @@ class Worker(ABC):
         """Start a job that takes turns. Only for transports with `can_alternate`."""
         raise NotImplementedError
 
-    def ask(self, job: Message, timeout_s: float, files: Files | None = None, *, fork: bool) -> Answer:
+    def run(self, job: Message, timeout_s: float, files: Files | None = None, *, fork: bool) -> Answer:
         """Run one job and return its answer."""
         self.post(job, files, fork=fork)
         return self.collect(timeout_s)

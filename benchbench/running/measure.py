@@ -273,7 +273,7 @@ def _describers(
         def ask_of(kind: str) -> user_models.RunJob:
             kind_targets = request.targets_of_kind(targets, kind)
             pool = pools.enter_context(WorkerPool(kind_targets, settings, sys.executable, code))
-            return partial(pool.ask_plain, target=pool.first_ready(), fork=False)
+            return partial(pool.run_job, target=pool.first_ready(), fork=False)
 
         yield ask_of
 

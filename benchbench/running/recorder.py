@@ -130,8 +130,7 @@ class Recorder:
         if isinstance(job, Failure):
             return self.failed(case, number, job)
         with self._pool.watch(case) as observer:
-            ask = self._pool.ask_after_hang if after_hang else self._pool.ask
-            answer, isolation = ask(case, job)
+            answer, isolation = self._pool.run_case(case, job, after_hang=after_hang)
         outcome = _with_notes(observer.with_telemetry(decode_outcome(answer, stages)), notes)
         return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
 
@@ -147,7 +146,7 @@ class Recorder:
             sampler,
             timeout_s,
             self._clock,
-            partial(self._pool.ended, case),
+            partial(self._pool.record_end, case),
             partial(self._pool.refusal, case),
         )
 

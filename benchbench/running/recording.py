@@ -334,7 +334,7 @@ def _profile_case(
 ) -> tuple[Profile | Failure, dict[str, bytes]]:
     """The profile, or why there is none, and its trace files."""
     iterations, count = profiled_blocks(measured)
-    answer, _ = pool.ask(case, {"kind": "profile", "iterations": iterations, "count": count})
+    answer, _ = pool.run_case(case, {"kind": "profile", "iterations": iterations, "count": count})
     plain = answer.reply and answer.reply.get("plain_step_s")
     if answer.reply and "recording" in answer.reply:
         answer = pool.read_traces({"kind": "read", "recording": answer.reply["recording"]}, answer.files)

@@ -16,7 +16,8 @@ from typing import Any
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.launch import catalogue
-from benchbench.launch.pool import Job, WorkerPool, decode_reference, reference_message
+from benchbench.launch.job_queues import Job
+from benchbench.launch.pool import WorkerPool, decode_reference, reference_message
 from benchbench.launch.transport import Answer, Message
 from benchbench.launch.user_models import UserModel
 from benchbench.model.case import Cache, Case, Dtype, Phase
