@@ -53,7 +53,7 @@ class Channel:
         return None if line is None else message_of(line)
 
     def has_messages(self, count: int) -> bool:
-        """Whether `count` messages can be received without waiting, or the other end is closed."""
+        """True if `count` messages can be received without waiting, or if the other end is closed."""
         self._socket.setblocking(False)
         try:
             while self._lines.count < count and not self._lines.is_broken:
@@ -68,7 +68,7 @@ class Channel:
 
     @property
     def ended(self) -> bool:
-        """Whether the other end is closed and everything it sent was read."""
+        """True if the other end is closed and everything it sent was read."""
         self._socket.setblocking(False)
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
@@ -120,8 +120,8 @@ class LogTail:
         """The end of the output, in whole lines: half a line might reveal a secret without its name."""
         with self._lock:
             self._read()
-            whole = self._tail if len(self._tail) < TAIL_BYTES else self._tail.partition(b"\n")[2]
-            return (whole or self._tail).decode(errors="replace")
+            lines = self._tail if len(self._tail) < TAIL_BYTES else self._tail.partition(b"\n")[2]
+            return (lines or self._tail).decode(errors="replace")
 
     def _follow(self) -> None:
         ended = False

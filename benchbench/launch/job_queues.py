@@ -11,7 +11,7 @@ from benchbench.launch.workers import REFERENCE, RunWorkers, Template, template_
 from benchbench.model.case import Case
 
 POLL_S = 0.01  # between checks which workers have answered
-# Near its time limit, a job is the only one that is waited for, so that the limit is applied precisely.
+# Near the time limit of a job, `collect` waits for it alone, so that the limit is applied precisely.
 BLOCKING_SHARE = 0.05  # of the time limit
 MAX_BLOCKING_S = 5.0
 

@@ -44,7 +44,7 @@ class LocalTransport:
         code: UserCode | None = None,
         count_oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
-        """`code`: where the user's own is; by default what accelbench.toml and the environment say."""
+        """`code`: the user's code; by default that of accelbench.toml and the environment."""
         self._settings = settings
         self.scratch = RunScratch(code)
         self._watch = Watch(settings.threads)
@@ -94,13 +94,13 @@ class RunScratch:
     """The temporary folder of one run: compile caches, random inputs, and the workers' folders."""
 
     def __init__(self, code: UserCode | None = None) -> None:
-        """`code`: where the user's own is; by default what accelbench.toml and the environment say."""
+        """`code`: the user's code; by default that of accelbench.toml and the environment."""
         self._code = code
         self._count = 0
         remove_abandoned()
-        self._make()
+        self._create()
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock = os.open(self.path, os.O_RDONLY)
         with suppress(OSError):  # without locks, `remove_abandoned` of another run cannot lock it either
@@ -117,7 +117,7 @@ class RunScratch:
         """Create a folder for one worker, and the run's folder again if a workload has removed it."""
         if not os.path.exists(self.path / MARKER):
             self.close()
-            self._make()
+            self._create()
         self._count += 1
         folder = self.path / f"worker-{self._count}"
         folder.mkdir()
@@ -126,7 +126,7 @@ class RunScratch:
     def environment(
         self, target: Target, settings: Settings, variables: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """The environment variables of a worker. `variables`: those that its cases set."""
+        """The environment variables of a worker. `variables`: variables that its cases set."""
         backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
         cache = str(self._cache(backend.shared_cache, target, settings, variables or {}))
         extra = {**backend.environment(settings, cache), **(variables or {})}
@@ -149,8 +149,8 @@ class RunScratch:
     def _cache(self, shared: str, target: Target, settings: Settings, variables: Mapping[str, str]) -> Path:
         """The compile cache folder for a target, its variables and number of threads.
 
-        They are separate, since a cold start must not find programs that another target compiled. `shared`:
-        name of a cache that all targets of one interpreter share; "": each target has its own.
+        Each target has a separate folder, since a cold start must not find programs that another target
+        compiled. `shared`: name of a folder that all targets of one interpreter share instead, or "".
         """
         key = [settings.threads, sorted(variables.items()), target.python if shared else ""]
         part = sha256(json.dumps(key).encode()).hexdigest()[:12]
@@ -189,5 +189,5 @@ def _is_marked(path: Path, folder: int) -> bool:
     """Whether a run of this user created `path`. `folder`: its descriptor."""
     marker = path / MARKER
     state = os.lstat(marker)
-    is_own = stat.S_ISREG(state.st_mode) and state.st_uid == os.fstat(folder).st_uid == os.getuid()
-    return is_own and marker.read_text() == _mark(folder)
+    is_users_file = stat.S_ISREG(state.st_mode) and state.st_uid == os.fstat(folder).st_uid == os.getuid()
+    return is_users_file and marker.read_text() == _mark(folder)

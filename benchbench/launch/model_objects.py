@@ -72,8 +72,8 @@ def model_file(
 def _framework_and_names(module: Any) -> tuple[str, dict[str, Any]]:
     """The package of a model, and the objects by name that its file defines.
 
-    `module`: a torch module; a Keras model or its class; a module of flax or equinox; or a pair (function,
-    parameters), where the function is of JAX or a module of flax.linen. Raises UsageError otherwise.
+    `module`: a torch module; a Keras model or its class; a module of flax or equinox; or a pair of a JAX
+    function (or flax.linen module) and its parameters. Raises UsageError for another type.
     """
     keras, torch = sys.modules.get("keras"), sys.modules.get("torch")
     # First Keras, whose models on torch are torch modules, too.

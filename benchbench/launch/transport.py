@@ -79,7 +79,7 @@ class Answer:
 
     @property
     def status(self) -> Status:
-        """`ok` for any reply, also for one that reports a failure."""
+        """`ok` for every reply, even if it reports a failure."""
         return self.end.status
 
 
@@ -138,13 +138,13 @@ class Worker(ABC):
         """Return the posted job's answer. Ends the job if it takes more than `timeout_s` from now."""
 
     def has_ended(self) -> bool:
-        """Whether `collect` would return at once; True if that is not known."""
+        """True if `collect` would return at once, or if that is not known."""
         return True
 
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether the worker can run another job."""
+        """True if the worker can run another job."""
 
     @abstractmethod
     def close(self) -> None:
