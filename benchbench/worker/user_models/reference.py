@@ -33,8 +33,8 @@ MIN_MEAN_BATCH = 4  # samples whose mean error is compared, where a mistake in a
 # Change of an output, in tolerances, below which a row of weights has no effect, like a bias of keys, which
 # softmax removes: float64's own rounding errors are about 1e-9.
 NO_EFFECT = 1e-6
-# |gradient · row| / (|gradient| |row|) below which the length of a row has no effect, as before a norm.
-SCALE_INVARIANT = 1e-6
+# |gradient · row| / (|gradient| |row|) below which a row's length has next to no effect, as before a norm.
+SCALE_INVARIANT = 1e-3
 DRAWS = 2  # rounding draws for other outputs; they agree within a few per cent
 FEW, DRAWS_OF_FEW = 16, 6  # outputs with fewer elements need more draws: all may have small errors in two
 MAX_FAINT = 0.1  # share of faint rows of weights above which a matching result proves too little

@@ -183,6 +183,15 @@ def _initialise(module: Any, inputs: Any) -> None:
         module(*positional, **keywords)
 
 
+def fix_default_eps(module: Any) -> None:
+    """Give RMS norms the `eps` that they have in float32 by default; in float64 it would be smaller."""
+    import torch
+
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.RMSNorm) and layer.eps is None:
+            layer.eps = torch.finfo(torch.float32).eps
+
+
 def make_inputs(
     spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int
 ) -> tuple[dict[str, AnyArray], Arguments]:

@@ -80,7 +80,7 @@ def _outputs(
     from benchbench.workloads._reference.torch_rounding import computed_in
 
     draw = Draw(dtype, standard=cached_normal, renewed=lambda _: number)
-    step = wide_step(workload, draw)[1]
+    step = wide_step(workload, draw, dtype)[1]
     set_seed()
     with torch.no_grad():
         outputs = computed_in(mode, step)
@@ -92,21 +92,28 @@ def _as_float64(array: AnyArray) -> AnyArray:
     return array.astype(float, copy=False)
 
 
-def wide_step(workload: ModelInference, draw: Draw) -> tuple[Any, Callable[[], dict[str, Any]]]:
+def wide_step(
+    workload: ModelInference, draw: Draw, dtype: Dtype = Dtype.FLOAT32
+) -> tuple[Any, Callable[[], dict[str, Any]]]:
     """Return the module in float64 with the draw's weights, and a function that computes its outputs."""
     arrays = workload.arrays(draw)
-    module, call = _wide_module(workload, arrays)
+    module, call = _wide_module(workload, arrays, dtype)
     tensors = _wide_inputs(arrays)
     return module, lambda: call(tensors)
 
 
 def _wide_module(
-    workload: ModelInference, arrays: Mapping[str, AnyArray]
+    workload: ModelInference, arrays: Mapping[str, AnyArray], dtype: Dtype = Dtype.FLOAT32
 ) -> tuple[Any, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-    """Return the module in float64 with these weights, and its outputs as a function of its inputs."""
+    """Return the module in float64 with these weights, and its outputs as a function of its inputs.
+
+    `dtype`: of the case.
+    """
     import torch
 
     module = torch_module.build(workload.spec, workload.sizes).to(dtype=torch.float64)
+    if dtype is not Dtype.FLOAT64:
+        torch_module.fix_default_eps(module)
     load_weights(module, arrays)
     arguments = workload.arguments(module)
 

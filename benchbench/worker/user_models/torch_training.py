@@ -107,7 +107,10 @@ class ModelTraining(TorchWorkload, Training):
         module, make_inputs, layout = self.with_layout(context, arrays, unplaced_module)
         if not self.drops:
             disable_dropout(module)
-        if not isinstance(context, Session):
+        if not isinstance(context, Session):  # the reference
+            case_dtype: Dtype = getattr(context, "case_dtype", Dtype.FLOAT32)
+            if case_dtype is not Dtype.FLOAT64:
+                torch_module.fix_default_eps(module)
             for layer in sparse_layers(module):  # few operators of the reference accept sparse gradients
                 layer.sparse = False
         trainable = trainable_parameters(module)

@@ -55,9 +55,11 @@ class Float64Context:
     channels_last = False
     world: World = ALONE
 
-    def __init__(self) -> None:
+    def __init__(self, case_dtype: Dtype) -> None:
+        """`case_dtype`: dtype of the case that is verified."""
         import torch
 
+        self.case_dtype = case_dtype
         self.device, self.dtype = torch.device("cpu"), torch.float64
 
     def put(self, array: Array) -> Any:
@@ -194,7 +196,7 @@ def step_elements(small: ModelTraining, dtype: Dtype, mode: Any, seed: int = 0) 
 
     from benchbench.workloads._reference.torch_rounding import Rounding, plain_operators
 
-    wide: Any = Float64Context()  # Any: it lacks the members that other workloads need
+    wide: Any = Float64Context(dtype)  # Any: it lacks the members that other workloads need
     program = small.build_torch(wide, small.arrays(Draw(dtype, standard=cached_normal)))
     seed_everything(0)
     torch.manual_seed(SEED + 1 + seed)
