@@ -34,7 +34,7 @@ from benchbench.worker.after_timing import (
     waits_in_step,
 )
 from benchbench.worker.memory import step_peak
-from benchbench.worker.plausibility import MOST_SETS, check_last_output, check_new_inputs
+from benchbench.worker.plausibility import MAX_SETS, check_last_output, check_new_inputs
 from benchbench.worker.program import (
     Message,
     Runner,
@@ -192,7 +192,7 @@ def check_timed(
     is_first = not job["warm"]
     with stage(stages, "plausible"):
         timer = synchronised_timer(session.timer(), session)
-        check_new_inputs(backend, workload, case, runner, session, timer, MOST_SETS if is_first else 1)
+        check_new_inputs(backend, workload, case, runner, session, timer, MAX_SETS if is_first else 1)
     if is_first or isinstance(workload, Operation):
         with stage(stages, "verify_again"):
             check_other_inputs(backend, workload, case, runner, session, job)

@@ -1,4 +1,7 @@
-"""Checks right after timing: the last timed step was right, and a step does its work for new inputs, too."""
+"""Checks after timing that the last timed step was right and that steps compute anew for new inputs.
+
+A program could return a stored result for inputs that it has seen, or compute correctly only while verified.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import count as numbers
+from itertools import count
 from typing import Any
 
 from benchbench.arrays import AnyArray
@@ -27,12 +30,12 @@ from benchbench.worker.program import (
 )
 from benchbench.workloads.base import Operation, Training, Workload
 
-NEW_INPUTS_SLOWER = 2.0  # times as long as with inputs that were seen before
-SMALLEST_GAIN_S = 10e-6  # a difference below this may be the timer's, or a cache's
-MOST_SETS = 3  # of new inputs that are compared at once: the fastest step counts
-SETS_BYTES = 2**26  # of all of these sets together, unless one is larger
-ALIVE_BYTES, MOST_ALIVE = 2**28, 1000  # of sets of new inputs that stay in memory; number of sets
-FIRST_NEW = 4  # batches below this number are used by other checks
+MAX_RATIO = 2.0  # step time with new inputs, divided by that with timed inputs
+MIN_DIFFERENCE_S = 10e-6  # the timer or a cache may cause a smaller difference
+MAX_SETS = 3  # sets of new inputs per comparison, of which the fastest step counts
+SETS_BYTES = 2**26  # all sets of a comparison together, unless one set is larger
+ALIVE_BYTES, MAX_ALIVE = 2**28, 1000  # bytes and number of the sets of new inputs that stay in memory
+FIRST_NEW_BATCH = 4  # other checks use the batches with lower numbers
 
 
 def check_last_output(
@@ -40,8 +43,7 @@ def check_last_output(
 ) -> None:
     """Raise WrongResult if the output of the last timed step deviates from the reference.
 
-    A program may compute right results only as long as it is watched. The loss of a training step has no
-    reference after so many steps.
+    Training steps are not checked: their loss has no reference after so many steps.
     """
     session.refuse_unwaited(output)
     if not isinstance(workload, Operation):
@@ -62,61 +64,62 @@ def check_new_inputs(
     runner: Runner,
     session: Session,
     timer: Stopwatch,
-    most_sets: int = MOST_SETS,
+    max_sets: int = MAX_SETS,
 ) -> None:
-    """Raise Implausible if steps with new inputs take far longer than with those that were timed.
+    """Raise Implausible if steps with new inputs take far longer than steps with the timed inputs.
 
-    Such a program keeps its results. New contents are written into the arrays that were timed, where these
-    can be overwritten, so the address tells it nothing. Single steps are compared, since a block of steps
-    with the same inputs would hide the first one. `most_sets`: of new inputs, compared at once.
+    Such a program stores its results. If the timed arrays can be overwritten, new values are written into
+    them, so that the program cannot recognise them by their address. Single steps are compared, since in a
+    block of steps with the same inputs only the first one would be slow. `max_sets`: number of sets of new
+    inputs per comparison.
     """
-    if runner.program.feed:  # its inputs are new in every step
+    if runner.program.feed:  # every step has new inputs
         return
-    refill = Refill(backend, workload, case, runner, session)
-    timed = runner.program.inputs
-    input_bytes = max(1, sum(map(session.nbytes, timed)))
-    sets = min(session.world.gather(clamp(SETS_BYTES / input_bytes, 1, most_sets)))
-    drawn, timed_arrays = numbers(FIRST_NEW), refill.arrays(0)
-    # New inputs stay alive, or the next ones might get their identity and find the results kept for them.
-    alive = deque[tuple[Any, ...]](maxlen=max(sets, clamp(ALIVE_BYTES / input_bytes, 1, MOST_ALIVE)))
+    inputs = StepInputs(backend, workload, case, runner, session)
+    timed_inputs, timed_arrays = runner.program.inputs, inputs.arrays(0)
+    input_bytes = max(1, sum(map(session.nbytes, timed_inputs)))
+    sets = min(session.world.gather(clamp(SETS_BYTES / input_bytes, 1, max_sets)))
+    numbers = count(FIRST_NEW_BATCH)
+    # New inputs stay alive: later ones could get their addresses, for which the program has stored results.
+    alive = deque[tuple[Any, ...]](maxlen=max(sets, clamp(ALIVE_BYTES / input_bytes, 1, MAX_ALIVE)))
 
-    def seconds(inputs: tuple[Any, ...]) -> float:
-        return max(timer.blocks(lambda: runner.step_on(inputs), 1, 1)[0], CLOCK_S)
+    def step_s(step_inputs: tuple[Any, ...]) -> float:
+        return max(timer.blocks(lambda: runner.step_on(step_inputs), 1, 1)[0], CLOCK_S)
 
-    def seen_s(prepare: Callable[[], None]) -> float:
-        refill.prepared(timed_arrays)  # the same work as for new inputs, without a change of the timed ones
+    def timed_step_s(prepare: Callable[[], None]) -> float:
+        inputs.create(timed_arrays)  # as for new inputs, so that both steps follow the same work
         prepare()
-        return seconds(timed)
+        return step_s(timed_inputs)
 
-    def new_s(arrays: Mapping[str, AnyArray], prepare: Callable[[], None]) -> float:
-        inputs = refill(arrays)
-        alive.append(inputs)
+    def new_step_s(arrays: Mapping[str, AnyArray], prepare: Callable[[], None]) -> float:
+        new_inputs = inputs.replace(arrays)
+        alive.append(new_inputs)
         prepare()
-        return seconds(inputs)
+        return step_s(new_inputs)
 
     def ratio(prepare: Callable[[], None] = lambda: None) -> float:
-        new_arrays = [refill.arrays(next(drawn)) for _ in range(sets)]  # before: drawing evicts caches
+        # All arrays are drawn first, since drawing evicts data from the caches.
+        new_arrays = [inputs.arrays(next(numbers)) for _ in range(sets)]
         if session.overwrites:
-            refill(timed_arrays)
-        for _ in range(2):  # so that the timed inputs are no longer new after the ratio before this one
-            seconds(timed)
-        seen = min(seen_s(prepare) for _ in range(sets))
-        new = min(new_s(arrays, prepare) for arrays in new_arrays)
-        return new / seen if new - seen > SMALLEST_GAIN_S else 1.0
+            inputs.replace(timed_arrays)
+        for _ in range(2):  # after the new inputs of the previous comparison, the timed ones are new again
+            step_s(timed_inputs)
+        timed_s = min(timed_step_s(prepare) for _ in range(sets))
+        new_s = min(new_step_s(arrays, prepare) for arrays in new_arrays)
+        return new_s / timed_s if new_s - timed_s > MIN_DIFFERENCE_S else 1.0
 
-    slower = smallest_ratio(ratio, timer, NEW_INPUTS_SLOWER)
-    if slower > NEW_INPUTS_SLOWER:  # a table's rows that were not looked up before may be in no cache
-        evicted = smallest_ratio(lambda: ratio(lambda: evict(session)), timer, NEW_INPUTS_SLOWER)
-        slower = min(slower, evicted)
-    if isinstance(workload, Training):  # whose next check begins with the timed batch
-        refill(timed_arrays)
-    if slower > NEW_INPUTS_SLOWER:
-        raise Implausible(f"new inputs take {slower:.1f} times as long: it keeps its results")
+    smallest = smallest_ratio(ratio, timer, MAX_RATIO)
+    if smallest > MAX_RATIO:  # caches may lack the data of new inputs, such as other rows of a table
+        smallest = min(smallest, smallest_ratio(lambda: ratio(lambda: evict(session)), timer, MAX_RATIO))
+    if isinstance(workload, Training):  # the next check of a training step starts with the timed batch
+        inputs.replace(timed_arrays)
+    if smallest > MAX_RATIO:
+        raise Implausible(f"new inputs take {smallest:.1f} times as long: the program returns stored results")
 
 
 @dataclasses.dataclass(frozen=True)
-class Refill:
-    """New contents for the inputs of a runner."""
+class StepInputs:
+    """Inputs of a step with chosen values."""
 
     backend: Backend
     workload: Workload
@@ -125,19 +128,19 @@ class Refill:
     session: Session
 
     def arrays(self, number: int) -> dict[str, AnyArray]:
-        """Contents of the inputs by their number: 0 has the timed ones."""
+        """Values of the batch with this number; 0 is the timed one."""
         return other_arrays(self.workload, self.case.computes_in, self.runner, number)
 
-    def prepared(self, arrays: Mapping[str, AnyArray]) -> tuple[Any, ...]:
-        """Inputs with these contents; the timed arrays themselves for a program that reads fixed memory."""
+    def create(self, arrays: Mapping[str, AnyArray]) -> tuple[Any, ...]:
+        """Inputs with these values. A program that reads fixed memory gets the timed arrays, overwritten."""
         inputs = inputs_of(self.backend, self.session, self.workload, self.runner, arrays)
         if not self.session.overwrites:
             self.session.wait(inputs)  # JAX may still copy them
         return inputs
 
-    def __call__(self, arrays: Mapping[str, AnyArray]) -> tuple[Any, ...]:
-        """Inputs with these contents: the timed arrays, overwritten, where that is possible."""
-        timed, inputs = self.runner.program.inputs, self.prepared(arrays)
+    def replace(self, arrays: Mapping[str, AnyArray]) -> tuple[Any, ...]:
+        """The timed inputs, overwritten with these values; new inputs if the session cannot overwrite."""
+        timed, inputs = self.runner.program.inputs, self.create(arrays)
         if inputs is timed or not self.session.overwrites:
             return inputs
         self.session.overwrite(timed, inputs)
