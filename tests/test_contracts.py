@@ -80,7 +80,7 @@ def deviation(built: Built, work: Workload, dtype: Dtype) -> verify.Deviation:
         elements = verify.output_elements(work, built.program, output, built.session)
         return verify.output_deviation(work, elements, expected.expected, expected.tolerance)
     elements = verify.trained_elements(built.program, built.step, lambda: built.state, built.session)
-    return verify.worst(elements, expected.expected, expected.tolerance, expected.spared)
+    return verify.worst(elements, expected.expected, expected.tolerance, expected.outliers)
 
 
 # Device nodes of NVIDIA GPUs, TPUs and AMD GPUs: without one, 2,000 queries of frameworks are skipped.

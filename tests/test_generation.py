@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker.reference import reference, reference_elements
-from benchbench.worker.verify import SPARED, relative_error, sample_indices
+from benchbench.worker.verify import OUTLIERS, relative_error, sample_indices
 from benchbench.workloads._layers import CausalAttention, Rotary
 from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
@@ -209,7 +209,7 @@ def test_a_mistake_in_training_is_beyond_its_tolerance(work: Any, mutant: Any) -
     wrong = reference_elements(work, work.arrays(DRAW), mutant())
     exact = reference(work, Dtype.FLOAT32)
     ratios = [
-        relative_error(wrong[name], values, SPARED) / exact.tolerance[name]
+        relative_error(wrong[name], values, OUTLIERS) / exact.tolerance[name]
         for name, values in exact.expected.items()
     ]
     assert max(ratios) > 1.5

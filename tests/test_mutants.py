@@ -227,7 +227,7 @@ def ratio(dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, asked: Dtype
     work = UpdatedBy(rule=rule or Momentum())
     elements = reference_elements(work, work.arrays(Draw(dtype)), ops)
     made = reference_of(SmallTrain(), asked or dtype)
-    return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
+    return verify.worst(elements, made.expected, made.tolerance, made.outliers).ratio
 
 
 @cache

@@ -65,7 +65,7 @@ def test_another_constant_is_noticed_whichever_it_is(optimizer: str, monkeypatch
     for key, value in constants.items():
         monkeypatch.setitem(OPTIMIZERS, optimizer, replace(right, **{key: 0.9 * value}))
         elements = reference_elements(work, work.arrays(Draw(Dtype.FLOAT32)), Ops())
-        assert verify.worst(elements, expected.expected, expected.tolerance, expected.spared).ratio > CAUGHT
+        assert verify.worst(elements, expected.expected, expected.tolerance, expected.outliers).ratio > CAUGHT
 
 
 def test_what_is_kept_is_verified_all_of_it() -> None:

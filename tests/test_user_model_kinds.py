@@ -156,7 +156,7 @@ def test_sparse_gradients_train_and_are_verified(tmp_path: Path) -> None:
     program = small.build_torch(session, small.arrays(Draw(Dtype.FLOAT32)))
     elements = trained_elements(program, lambda: float(program.step(*program.inputs)), lambda: (), session)
     assert not reference.unverified
-    assert worst(elements, reference.expected, reference.tolerance, reference.spared).ratio < 1
+    assert worst(elements, reference.expected, reference.tolerance, reference.outliers).ratio < 1
 
 
 def test_module_of_float64_weights_is_measured_in_float64(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def deviation(model: ModelTraining, dtype: Dtype = Dtype.FLOAT32, mode: str = "e
     program = small.build_torch(session, small.arrays(Draw(dtype)))
     step = session.compile(program.step, 0)
     found = trained_elements(program, lambda: loss_of(step(*program.inputs), session), lambda: (), session)
-    return worst(found, reference.expected, reference.tolerance, reference.spared)
+    return worst(found, reference.expected, reference.tolerance, reference.outliers)
 
 
 Patch = pytest.MonkeyPatch
@@ -181,7 +181,7 @@ def test_right_steps_are_well_within_and_every_wrong_one_is_beyond() -> None:
 def test_narrower_dtypes_have_tolerances_of_their_own_and_float32_s_besides(name: str, dtype: Dtype) -> None:
     model = the_step(name)
     assert 0 < deviation(model, dtype).ratio < 0.8
-    plain = training_reference(model, dtype).plain
+    plain = training_reference(model, dtype).float32
     assert plain
     assert plain["tolerance"] == training_reference(model, Dtype.FLOAT32).tolerance
 

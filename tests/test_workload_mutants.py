@@ -175,7 +175,7 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
     made, mutants = reference_of(work, dtype), Mutants(work, dtype)
 
     def ratio(found: Mapping[str, Any]) -> float:
-        return verify.worst(found, made.expected, made.tolerance, made.spared).ratio
+        return verify.worst(found, made.expected, made.tolerance, made.outliers).ratio
 
     wrong: dict[str, float] = {}
     with np.errstate(invalid="ignore"):  # of a negated variance

@@ -60,7 +60,7 @@ def error_ratio(
     else:
         elements = program.references(inputs, verify.sample_indices(program), rounded)
     exact = reference_of(work, dtype)
-    return verify.worst(elements, exact.expected, exact.tolerance, exact.spared).ratio
+    return verify.worst(elements, exact.expected, exact.tolerance, exact.outliers).ratio
 
 
 WORKS = [(f"{name}{flags(work)}", name, work) for name in NAMES for work in variants(name)]  # by id

@@ -127,7 +127,7 @@ class Template:
             with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left no process
                 os.killpg(pid, sign)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        end_children(spared=self._helpers | self._jobs)
+        end_children(exempt=self._helpers | self._jobs)
         return code
 
 

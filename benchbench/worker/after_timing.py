@@ -264,7 +264,7 @@ def moving_in(workload: Training, job: Message) -> Collection[str] | None:
     if workload.all_move:
         return None
     fields = job["reference"]
-    expected = (fields["plain"] or fields)["expected"]
+    expected = (fields["float32"] or fields)["expected"]
     return {
         name.removeprefix(UPDATE) for name, way in expected.items() if name.startswith(UPDATE) and any(way)
     }

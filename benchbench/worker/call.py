@@ -57,9 +57,11 @@ def measure_call(
 ) -> MeasuredCall:
     """Measure a function, waiting after each call for the devices of its result.
 
-    `backend` is the one whose devices are waited for; None takes that of the arrays in the result. No setting
-    of the framework is changed. `mark` is entered around the warm-up and around the timed blocks. Raises
-    UsageError for a function that returns before its work is done, Unsupported for a device that cannot be
+    `backend`: the framework whose devices are waited for; None: the framework of the arrays in the result.
+    No setting of the framework is changed. `mark`: context entered around the warm-up and around the timed
+    blocks.
+
+    Raises UsageError if the function returns before its work is done, Unsupported for a device that cannot be
     waited for, and any exception of the function.
     """
     __tracebackhide__ = True
@@ -116,9 +118,9 @@ def _attach_virtual(backend: str | None, device: str | None) -> tuple[Device, At
 
 
 def first_call(function: Callable[[], Any], runner: asyncio.Runner) -> tuple[Callable[[], Any], Any]:
-    """Call the function once. Return it as it is called from now on, and the output.
+    """Call the function once. Return the function for later calls and the output. Raises UsageError.
 
-    Awaitables that it returns are awaited on the runner's loop in each call. Raises UsageError.
+    If the function returns an awaitable, the returned one awaits it on the runner's loop in each call.
     """
     output = function()
     if isinstance(output, Awaitable):

@@ -72,15 +72,15 @@ def children() -> set[int]:
     return {int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent_of(path) == this_process}
 
 
-def end_children(spared: frozenset[int] | set[int] = frozenset()) -> None:
-    """End and reap every child except `spared`, and then the orphans that they leave.
+def end_children(exempt: frozenset[int] | set[int] = frozenset()) -> None:
+    """End and reap every child except `exempt`, and then the orphans that they leave.
 
     SIGTERM comes first. Python's resource tracker ignores it: it ends after the processes that it serves, and
     removes their shared memory and semaphores. SIGCONT follows in case they are stopped. SIGKILL is sent
     after `TERMINATE_S`.
     """
     started = time.monotonic()
-    while (remaining := children() - spared) and (elapsed_s := time.monotonic() - started) < GRACE_S:
+    while (remaining := children() - exempt) and (elapsed_s := time.monotonic() - started) < GRACE_S:
         for pid in remaining:
             for sign in (signal.SIGTERM, signal.SIGCONT) if elapsed_s < TERMINATE_S else (signal.SIGKILL,):
                 with suppress(ProcessLookupError, PermissionError):

@@ -107,7 +107,7 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE, turns: Turns
 
 
 def float64_advice(error: BaseException, job: Message) -> str:
-    """Advice if a user's torch module mixes its own float64 tensors with those of the case's dtype, or ""."""
+    """Advice if a user's torch module mixes float64 tensors with tensors of the case's dtype, or ""."""
     case = job.get("case") or {}
     if not case or case["dtype"] == Dtype.FLOAT64 or not MIXED_WITH_FLOAT64.search(str(error)):
         return ""
@@ -126,7 +126,7 @@ def engine_refusal(error: BaseException, job: Message) -> str | None:
         return None
     from benchbench.worker.user_models.conversion_errors import conversion_error
 
-    with suppress(Exception):  # if the explanation fails, the error is reported as it is
+    with suppress(Exception):  # without an explanation, the original error is reported
         return conversion_error(error, model)
     return None
 
@@ -240,8 +240,8 @@ def verify_case(backend: Backend, job: Message) -> verify.Deviation | None:
             reference = verify.of_rank(small, reference)
         deviation = largest_deviation(small, runner, session, reference)
         require_accuracy(deviation)
-    if reference.plain:
-        verify_in_float32(backend, job, small, verify.Reference(**reference.plain))
+    if reference.float32:
+        verify_in_float32(backend, job, small, verify.Reference(**reference.float32))
     return deviation
 
 
@@ -299,7 +299,7 @@ def largest_deviation(
     elements = verify.trained_elements(
         runner.program, lambda: loss_of(runner.step(), session), lambda: runner.state, session
     )
-    return verify.worst(elements, reference.expected, reference.tolerance, reference.spared)
+    return verify.worst(elements, reference.expected, reference.tolerance, reference.outliers)
 
 
 def export_job(backend: Backend, job: Message) -> Message:

@@ -195,14 +195,14 @@ def loss_of(output: Any, session: Session) -> float:
 def reference_of(workload: Operation, job: Message) -> verify.Reference:
     """Reference of this process's outputs, with the expected elements."""
     reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
-    if not reference.kept:
+    if not reference.in_run_folder:
         return reference
     return with_elements(workload, Dtype(job["case"]["dtype"]), reference)
 
 
 def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference) -> verify.Reference:
     """Load the expected elements from the run's folder if they are stored there, as for user models."""
-    if not reference.kept:
+    if not reference.in_run_folder:
         return reference
     from benchbench.worker.user_models.reference import with_expected  # needs autograd
 

@@ -1,7 +1,6 @@
 """Float64 references of workloads, and the tolerance of each tensor.
 
-They are computed once per run for all backends, by a worker of accelbench's own interpreter, and sent as
-JSON.
+A worker under this interpreter computes them once per run for all backends, and sends them as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_result
 from benchbench.worker.verify import (
     FLOAT64_FACTOR,
-    SPARED,
+    OUTLIERS,
     STEPS,
     VERIFIABLE,
     Reference,
@@ -71,7 +70,7 @@ def reference(
         float32_reference = (
             asdict(_cached_training(workload, Dtype.FLOAT32, standard)) if dtype.is_narrow else None
         )
-        return replace(_cached_training(workload, dtype, standard), plain=float32_reference)
+        return replace(_cached_training(workload, dtype, standard), float32=float32_reference)
     assert isinstance(workload, Operation)
     return _operation_reference(workload, dtype, standard, seed)
 
@@ -121,7 +120,7 @@ def _operation_reference(
 
 
 def drawn_tolerance(workload: Operation, dtype: Dtype, standard: Standard | None) -> dict[str, float]:
-    """Tolerance of each output: the error drawn at `rounding_size`, plus that of the full size's sums."""
+    """Tolerance of each output: the error drawn at `rounding_size`, plus the error of full-size sums."""
     accumulation_error = accumulation(workload.longest_sum, dtype)
     workload = workload.rounding_size()
     arrays, indices = workload.arrays(Draw(dtype, standard=standard)), sample_indices(workload)
@@ -147,13 +146,13 @@ def training_reference(workload: Training, dtype: Dtype, standard: Standard | No
     watching = Watching(storage=flipping.storage, flipping=flipping)
     exact = reference_elements(workload, arrays, Ops(watching))
     draws = [reference_elements(workload, arrays, ops) for ops in rounding_draws(dtype)]
-    errors = {name: [relative_error(draw[name], exact[name], SPARED) for draw in draws] for name in exact}
+    errors = {name: [relative_error(draw[name], exact[name], OUTLIERS) for draw in draws] for name in exact}
     for name, error in storage_errors(arrays, exact, PRECISIONS[dtype].storage.unit_roundoff).items():
         errors[name].append(error)
     if any(watching.noted):
         flipped = reference_elements(workload, arrays, Ops(flipping))
         for name in exact:
-            error = relative_error(flipped[name], exact[name], SPARED)
+            error = relative_error(flipped[name], exact[name], OUTLIERS)
             errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
     unchanged = {f"update of {name}" for name in workload.idle}
     names = [name for name in exact if max(errors[name]) <= VERIFIABLE and name not in unchanged]
@@ -161,7 +160,7 @@ def training_reference(workload: Training, dtype: Dtype, standard: Standard | No
         expected={name: exact[name].tolist() for name in names},
         tolerance={name: tolerance_of_draws(errors[name], DRAWS_TOLERATED, dtype) for name in names},
         others={},
-        spared=SPARED,
+        outliers=OUTLIERS,
     )
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 SAMPLES = 256  # elements per tensor: if a tenth are wrong, all samples miss them once in 10¹¹
 # Outliers ignored among SAMPLES elements of a tensor in training: a ReLU input near zero may change its sign.
-SPARED = 2
-MIN_SPARED_SIZE = 64  # elements; in a smaller tensor, no outlier is ignored
+OUTLIERS = 2
+MIN_OUTLIER_SIZE = 64  # elements; in a smaller tensor, no outlier is ignored
 UPDATE = "update of "  # prefix of a parameter's change over `STEPS` steps
 STEPS = 3  # training steps: the second depends on the first update, the third on the momentum
 LAMBDA = (
@@ -80,13 +80,13 @@ class Reference:
     others : mapping
         Expected elements for the other inputs of the check after timing.
     other_tolerance : mapping
-        Tolerances for `others`; empty: those of the first inputs.
-    plain : mapping or None
+        Tolerances for `others`; empty: the same as `tolerance`.
+    float32 : mapping or None
         For training in a narrow dtype: fields of the reference in float32, where rounding hides no mistake.
-    spared : int
-        Number of largest deviations of a tensor that are ignored.
-    kept : bool
-        The elements are in the run's folder (worker/user_models).
+    outliers : int
+        Number of largest deviations of a tensor that are ignored; see `relative_error`.
+    in_run_folder : bool
+        Whether the elements are in a file in the run's folder, as for user models.
     unverified : str
         Why verification is impossible; "" if it is possible.
     hidden : float
@@ -102,9 +102,9 @@ class Reference:
     tolerance: Mapping[str, float]
     others: Mapping[str, Sequence[float]]
     other_tolerance: Mapping[str, float] = field(default_factory=dict)
-    plain: Mapping[str, Any] | None = None
-    spared: int = 0
-    kept: bool = False
+    float32: Mapping[str, Any] | None = None
+    outliers: int = 0
+    in_run_folder: bool = False
     unverified: str = ""
     hidden: float = 0.0
     skipped: Sequence[str] = ()
@@ -136,21 +136,21 @@ def worst(
     measured: Tensors,
     expected: Mapping[str, Sequence[float]],
     tolerance: Mapping[str, float],
-    spared: int = 0,
+    outliers: int = 0,
 ) -> Deviation:
     """The deviation with the largest ratio to its tolerance. Raises KeyError if a tensor is missing."""
     deviations = [
-        Deviation(name, relative_error(measured[name], values, spared), tolerance[name])
+        Deviation(name, relative_error(measured[name], values, outliers), tolerance[name])
         for name, values in expected.items()
     ]
     return max(deviations, key=lambda deviation: deviation.ratio)
 
 
-def relative_error(measured: Floats, expected: Sequence[float] | Floats, spared: int = 0) -> float:
+def relative_error(measured: Floats, expected: Sequence[float] | Floats, outliers: int = 0) -> float:
     """‖measured − expected‖₂ / ‖expected‖₂; inf if a value is not finite.
 
-    `spared` is the number of largest deviations among `SAMPLES` elements that are ignored. Smaller tensors
-    have the same share ignored, rounded up, and tensors below `MIN_SPARED_SIZE` none.
+    `outliers` of the largest deviations among `SAMPLES` elements are ignored; the same share, rounded up, of
+    smaller tensors; and none of tensors below `MIN_OUTLIER_SIZE`.
     """
     import numpy as np
 
@@ -158,9 +158,9 @@ def relative_error(measured: Floats, expected: Sequence[float] | Floats, spared:
     if not np.isfinite(measured).all():
         return math.inf
     deviations = np.abs(measured - exact).reshape(-1)
-    if spared:
+    if outliers:
         deviations.sort()
-    ignored = math.ceil(spared * exact.size / SAMPLES) if exact.size >= MIN_SPARED_SIZE else 0
+    ignored = math.ceil(outliers * exact.size / SAMPLES) if exact.size >= MIN_OUTLIER_SIZE else 0
     deviation = float(np.linalg.norm(deviations[: exact.size - ignored]))
     size = float(np.linalg.norm(exact))
     return deviation / size if size else (math.inf if deviation else 0.0)
@@ -174,7 +174,7 @@ def checked_at(workload: Workload) -> Workload:
 def sample_indices(workload: Operation, seed: int = SEED) -> dict[str, Indices]:
     """Sampled elements of each output, the same in every process of a run: shape (SAMPLES, ndim).
 
-    A rank has the elements of its own part, without the first axis, which is that of the ranks.
+    Under ranks: the elements of this rank's part, without the first axis, which numbers the ranks.
     """
     import numpy as np
 
@@ -257,10 +257,10 @@ def outputs_by_name(names: Collection[str], output: Any) -> dict[str, Any]:
 
 
 def require_array(output: Any, description: str) -> Any:
-    """Return the output if it can be an array; otherwise raise NotAnOutput with the description `what`."""
+    """Return the output if it can be an array; otherwise raise NotAnOutput."""
     if output is None or isinstance(output, Mapping | tuple | list | set | str):
-        wanted = f"return {description} alone, an array of the framework"
-        raise NotAnOutput(f"the step returned {kind_of(output)}: {wanted}")
+        hint = f"return {description} alone, an array of the framework"
+        raise NotAnOutput(f"the step returned {kind_of(output)}: {hint}")
     return output
 
 

@@ -147,7 +147,7 @@ def model_reference(workload: ModelOperation, dtype: Dtype) -> Reference:
         tolerance=tolerances,
         others={},
         other_tolerance={name: second[name] for name in tolerances},
-        kept=True,
+        in_run_folder=True,
         hidden=coverage.share,
         skipped=skipped,
         unverified=reason,

@@ -30,7 +30,7 @@ from benchbench.worker.user_models.torch_training import ModelTraining
 from benchbench.worker.user_models.workload import WEIGHT, widened_tensor
 from benchbench.worker.verify import (
     FLOAT64_FACTOR,
-    SPARED,
+    OUTLIERS,
     UNIT_ROUNDOFF,
     UPDATE,
     VERIFIABLE,
@@ -90,7 +90,7 @@ def training_reference(workload: ModelTraining, dtype: Dtype) -> Reference:
         reason = f"rounding alone takes the updates of {float32_reference.hidden:.0%} of its weights too far"
     return replace(
         reference,
-        plain=asdict(float32_reference) if dtype.is_narrow else None,
+        float32=asdict(float32_reference) if dtype.is_narrow else None,
         unverified=reason,
         hidden=float32_reference.hidden,
     )
@@ -129,7 +129,7 @@ def _draw_reference(small: ModelTraining, dtype: Dtype) -> Reference:
         return unverified(f"it does not train in float64: {one_line(raised)}")
     if not all(math.isfinite(loss) for loss in exact[LOSSES]):
         return unverified("its loss in float64 is not finite")
-    errors = {name: [relative_error(draw[name], exact[name], SPARED) for draw in draws] for name in exact}
+    errors = {name: [relative_error(draw[name], exact[name], OUTLIERS) for draw in draws] for name in exact}
     arrays = {
         name.removeprefix(WEIGHT): array
         for name, array in small.arrays(Draw(dtype, standard=cached_normal)).items()
@@ -140,7 +140,7 @@ def _draw_reference(small: ModelTraining, dtype: Dtype) -> Reference:
             errors[name].append(error)
     if flipping.turned:
         for name in exact:
-            error = relative_error(flipped[name], exact[name], SPARED)
+            error = relative_error(flipped[name], exact[name], OUTLIERS)
             errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
     for name, error in sign_ambiguity(exact, draws).items():
         errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
@@ -151,7 +151,7 @@ def _draw_reference(small: ModelTraining, dtype: Dtype) -> Reference:
         name: max(
             float64_factor * DRAWS_TOLERATED * max(errors[name]),
             UNIT_ROUNDOFF[dtype.storage],
-            min(factor * relative_error(plain[name], exact[name], SPARED), MAX_PLAIN),
+            min(factor * relative_error(plain[name], exact[name], OUTLIERS), MAX_PLAIN),
         )
         for name in names
     }
@@ -165,7 +165,7 @@ def _draw_reference(small: ModelTraining, dtype: Dtype) -> Reference:
         expected={name: exact[name].tolist() for name in names},
         tolerance=tolerance,
         others={},
-        spared=SPARED,
+        outliers=OUTLIERS,
         hidden=hidden_size / max(1, sum(sizes.values())),
     )
 
